@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="of one strategy in one round")
     given = parser.parse_args()
     if given.rounds < 2:
-        parser.error(f"--rounds={given.rounds}: quartiles need at least 2")
+        parser.error(f"--rounds={given.rounds}: quartiles need at least 2 [SL-bench-rounds]")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
         arguments: tuple[Any, ...] = (f"{folder}/store", str(out), given.rounds, given.steps)

@@ -2,7 +2,7 @@
 
     python charts/new_chart.py zero3 --describe "DeepSpeed ZeRO-3: everything sharded"      # or: make chart NAME=zero3
 
-Then edit charts/zero3/values.yaml, run `make golden`, and review tests/charts/golden/zero3.yaml.
+Then edit charts/zero3/values.yaml, run `make golden`, and review the diff of tests/charts/golden.
 """
 
 from __future__ import annotations
@@ -58,10 +58,12 @@ def build_chart(charts: Path, name: str, *, description: str, strategy: str, pro
         ValueError: the name cannot name a chart and a release, or is taken.
     """
     if not NAME.fullmatch(name):
-        raise ValueError(f"NAME={name}: use a-z, 0-9 and -, start with a letter, at most 40 characters")
+        raise ValueError(
+            f"NAME={name}: use a-z, 0-9 and -, start with a letter, at most 40 characters [SL-chart-name]"
+        )
     folder = charts / name
     if folder.exists():
-        raise ValueError(f"NAME={name}: {folder} is there already")
+        raise ValueError(f"NAME={name}: {folder} is there already [SL-chart-taken]")
     texts = {
         "Chart.yaml": CHART.format(name=name, description=json.dumps(description)),
         "values.yaml": VALUES.format(strategy=strategy, processes=processes),

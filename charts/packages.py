@@ -61,10 +61,13 @@ def run_helm(helm: Path, arguments: Sequence[str]) -> None:
     try:
         done = subprocess.run([helm, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise UserError(f"helm {arguments[0]} {arguments[1]}: no end after {TIMEOUT_S} s") from None
+        raise UserError(
+            f"helm {arguments[0]} {arguments[1]}: no end after {TIMEOUT_S} s [SL-helm-timeout]"
+        ) from None
     if done.returncode:
         words = [line for line in done.stderr.splitlines() if "found symbolic link" not in line]
-        raise UserError(f"helm {arguments[0]} {arguments[1]}: " + "\n".join(words).removeprefix("Error: "))
+        text = "\n".join(words).removeprefix("Error: ")
+        raise UserError(f"helm {arguments[0]} {arguments[1]}: {text} [SL-helm-failed]")
 
 
 def main(arguments: list[str]) -> int:
@@ -78,7 +81,7 @@ def main(arguments: list[str]) -> int:
     version = (CHARTS.parent / "VERSION").read_text().strip()
     try:
         if given.push and not given.push.startswith(SCHEME):
-            raise UserError(f"REGISTRY={given.push}: expected {SCHEME}HOST/FOLDER")
+            raise UserError(f"REGISTRY={given.push}: expected {SCHEME}HOST/FOLDER [SL-registry-scheme]")
         packages = package_charts(find_helm(), CHARTS, version, given.output)
         print(f"{len(packages)} packages of version {version} in {given.output}", flush=True)
         if given.push:

@@ -84,7 +84,9 @@ def _claim(out: Path) -> AbstractContextManager[None]:
     """
     found = out / FOUND
     if out.exists() and any(out.iterdir()) and not found.exists():
-        raise UserError(f"--out {out}: is not empty and has no {FOUND}; expected a new folder")
+        raise UserError(
+            f"--out {out}: is not empty and has no {FOUND}; expected a new folder [SL-out-of-others]"
+        )
     out.mkdir(parents=True, exist_ok=True)
     found.touch()
     return only_one(found, "python -m experiments")
@@ -93,7 +95,7 @@ def _claim(out: Path) -> AbstractContextManager[None]:
 def _say_unknown(name: str, known: set[str]) -> str:
     near = difflib.get_close_matches(name, sorted(known), n=1)
     hint = f", did you mean {near[0]}?" if near else f": expected of {', '.join(sorted(known))}"
-    return f"NAMES={name} is no experiment{hint}"
+    return f"NAMES={name} is no experiment{hint} [SL-experiment-unknown]"
 
 
 def _read_folder(given: str) -> Path:

@@ -90,9 +90,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as problem:
-        raise UserError(f"{path}: {' '.join(str(problem).split())}") from None
+        raise UserError(f"{path}: {' '.join(str(problem).split())} [SL-experiment-unreadable]") from None
     if not isinstance(content, dict):
-        raise UserError(f"{path}: expected names with values, found {type(content).__name__}")
+        raise UserError(
+            f"{path}: expected names with values, found {type(content).__name__} [SL-experiment-no-map]"
+        )
     return content
 
 

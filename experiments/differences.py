@@ -60,7 +60,8 @@ def _compare_rest(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator
     yield from _compare("values", wanted, found)
     for file in found:
         if not file.startswith("/") and normpath(f"full/{file}") != normpath(f"small/{file}"):
-            yield f"values: {file} is one file beside the full form and another beside the small one"
+            two = "one file beside the full form and another beside the small one"
+            yield f"values: {file} is {two} [SL-form-other-file]"
 
 
 def find_clusters(sweep: Mapping[str, Any]) -> list[str]:
@@ -79,14 +80,16 @@ def _compare(place: str, full: Any, small: Any) -> Iterator[str]:
     if full == small:
         return
     if place.removeprefix("set: ") not in SMALLER or full is None or small is None:
-        yield f"{place} is {full!r} in the full form and {small!r} in the small one"
+        yield f"{place} is {full!r} in the full form and {small!r} in the small one [SL-form-differs]"
     elif not _is_smaller(full, small):
-        yield f"{place} is {small!r} in the small form, expected a whole number from 1 to {full!r}"
+        wanted = f"expected a whole number from 1 to {full!r}"
+        yield f"{place} is {small!r} in the small form, {wanted} [SL-form-not-smaller]"
 
 
 def _compare_matrix(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str]:
     if list(full) != list(small):
-        yield f"matrix: has the axes {list(full)} in the full form and {list(small)} in the small one"
+        axes = f"{list(full)} in the full form and {list(small)} in the small one"
+        yield f"matrix: has the axes {axes} [SL-form-axes]"
         return
     for axis, values in full.items():
         there = small[axis]
@@ -94,11 +97,12 @@ def _compare_matrix(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterat
             continue
         if axis in GPU_ALONE:
             if not set(there) < set(values):
-                yield f"matrix: {axis} is {there}, not a part of {values}"
+                yield f"matrix: {axis} is {there}, not a part of {values} [SL-form-no-part]"
         elif axis not in SMALLER:
-            yield f"matrix: {axis} is {values} in the full form and {there} in the small one"
+            yield f"matrix: {axis} is {values} in the full form and {there} in the small one [SL-form-axis]"
         elif len(there) > len(values) or not all(map(_is_smaller, values, there)):
-            yield f"matrix: {axis} is {there} in the small form, expected whole numbers from 1 to those of {values}"
+            wanted = f"expected whole numbers from 1 to those of {values}"
+            yield f"matrix: {axis} is {there} in the small form, {wanted} [SL-form-axis-not-smaller]"
 
 
 def _is_smaller(full: Any, small: Any) -> bool:
@@ -114,7 +118,8 @@ def _compare_exclude(full: Mapping[str, Any], small: Mapping[str, Any]) -> Itera
     axes = {axis: len(values) for axis, values in small.get("matrix", {}).items()}
     kept = [entry for entry in wanted if all(place < axes.get(axis, 0) for axis, place in entry.items())]
     if sorted(map(str, kept)) != sorted(map(str, found)):
-        yield f"exclude: is {full.get('exclude')} in the full form and {small.get('exclude')} in the small one"
+        both = f"{full.get('exclude')} in the full form and {small.get('exclude')} in the small one"
+        yield f"exclude: is {both} [SL-form-exclude]"
 
 
 def _places(sweep: Mapping[str, Any]) -> Sequence[dict[str, int]]:

@@ -37,11 +37,12 @@ def run_part(part: Part, out: Path, keep: Path, parts: int) -> Outcome:
     report = read_report(folder / "report")
     complaints = find_complaints(report, names)
     if code and not report:
-        complaints = [f"`{' '.join(command)}` ended with exit code {code} and no report; its words are above"]
+        ended = f"`{' '.join(command)}` ended with exit code {code}"
+        complaints = [f"{ended} and no report; its words are above [SL-sweep-no-report]"]
     elif code and not complaints:
-        complaints = [f"stratlab sweep ended with exit code {code}"]
+        complaints = [f"stratlab sweep ended with exit code {code} [SL-sweep-failed]"]
     if part.form() != form:
-        complaints.append("its small form was changed meanwhile: run it again")
+        complaints.append("its small form was changed meanwhile: run it again [SL-form-changed]")
     outcome = Outcome(part.full_name, time.monotonic() - began, complaints, report)
     kept = keep / part.experiment / "result" / part.name
     keep_result(folder / "report", kept, outcome, " ".join([*command, "FOLDER"]), parts, form)

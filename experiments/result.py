@@ -63,11 +63,14 @@ def find_complaints(report: Mapping[str, Any], expected: Sequence[str]) -> list[
         expected: names of the runs that there must be.
     """
     rows = {row["run"]: row for row in report.get("runs", [])}
-    found = [f"{name} is missing in the report" for name in expected if name not in rows]
+    found = [
+        f"{name} is missing in the report [SL-small-run-missing]" for name in expected if name not in rows
+    ]
     for name in sorted(rows.keys() & set(expected)):
         row = rows[name]
         if row["status"] != "finished" or not row["complete"]:
-            found.append(f"{name} is {row['status']}" + ("" if row["complete"] else ", not complete"))
+            rest = "" if row["complete"] else ", not complete"
+            found.append(f"{name} is {row['status']}{rest} [SL-small-run-unfinished]")
     return found
 
 

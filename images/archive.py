@@ -56,7 +56,7 @@ class Loading:
         """Until it is there; ends this program with 1 where it fails."""
         codes = [program.wait() for program in self.programs]
         if any(codes):
-            say(f"{self.name} was not loaded: the programs ended with {codes}")
+            say(f"{self.name} was not loaded: the programs ended with {codes} [SL-image-not-loaded]")
             raise SystemExit(1)
         say(f"{self.name} loaded, {time.monotonic() - self.started:.0f} s after it was built")
 

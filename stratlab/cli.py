@@ -85,7 +85,7 @@ def main() -> None:
         app()
     except UserError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
-        sys.exit(wrong.code)
+        sys.exit(wrong.exit_code)
     except Interrupted as stop:
         print(f"stopped by {stop}", file=sys.stderr)
         sys.exit(stop.code)
@@ -101,7 +101,7 @@ def main() -> None:
             sys.exit(STORAGE_FULL)
         if refused := say_refused(failure):
             print(f"error: {refused}", file=sys.stderr)
-            sys.exit(UserError.code)
+            sys.exit(UserError.exit_code)
         if not isinstance(failure, ServerFailed | ClusterError):
             raise
         print(f"error: {failure}", file=sys.stderr)

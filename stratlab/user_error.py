@@ -1,4 +1,4 @@
-"""What a user did wrong, and nothing else: it ends a command with its code and one sentence, without a traceback."""
+"""What a user did wrong, and nothing else: it ends a command with an exit code and a sentence, without a traceback."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class UserError(ValueError):
     Never raised for what a library or this program did: a plain ValueError is a bug, and keeps its traceback.
     """
 
-    code: ClassVar[int] = 2
+    exit_code: ClassVar[int] = 2
 
 
 class NothingThere(UserError):
     """A folder of results that is not there, or in which there is no run yet: the same command may be right later."""
 
-    code: ClassVar[int] = 3
+    exit_code: ClassVar[int] = 3

@@ -18,7 +18,6 @@ from tests.parity_report import (
     PARITY_LLM_SMALL,
     PARITY_SMALL,
     ROOT,
-    parity_llm_table,
     parity_table,
 )
 from tests.session import close_session, find_server, open_session
@@ -26,9 +25,9 @@ from tests.tiers import FAST, TIER_VARIABLE, TIERS, refuse_in_fast, tier_of
 
 TABLES = (
     ("parity with one process", PARITY, parity_table),
-    ("language models: parity with one process", PARITY_LLM, parity_llm_table),
+    ("language models: parity with one process", PARITY_LLM, parity_table),
     ("parity with one process, small matrix", PARITY_SMALL, parity_table),
-    ("language models: parity with one process, small matrix", PARITY_LLM_SMALL, parity_llm_table),
+    ("language models: parity with one process, small matrix", PARITY_LLM_SMALL, parity_table),
 )
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: test processes share the cores
 LONGEST = ("rehearsals", "parity_llm", "parity", "ranks", "processes", "hta", "in_browser")

@@ -39,42 +39,23 @@ def write_report(path: Path, steps: Any, found: Mapping[str, Any]) -> dict[str, 
 
 
 def parity_table(found: Mapping[str, Any]) -> list[str]:
-    """The lines of tests/parity: strategies on images."""
-    lines = [f"{'strategy':9} {'model':16} {'n':>2} {'variant':15} {'loss':>9} {'norm':>9} {'gradient':>9}"]
-    for row in found["rows"]:
-        verdict = "" if row["passed"] else f"  FAILED at {row['parameter']}"
-        name = f"{row['strategy']:9} {row['model']:16} {row['world_size']:2} {row['variant']:15}"
-        lines.append(f"{name}  {_numbers(row, '  ')}{verdict}")
-    return lines + _mutation_lines(found, "")
-
-
-def parity_llm_table(found: Mapping[str, Any]) -> list[str]:
-    """The lines of tests/parity_llm: compositions of axes, reshardings."""
+    """The lines of a suite: each case with its differences, reshardings, planted faults."""
     lines = [
-        f"{'strategy':8} {'mesh':20} {'model':9} {'n':>2} {'loss':>8} {'norm':>8} {'gradient':>8}  variant"
+        f"{'strategy':8} {'mesh':20} {'model':16} {'n':>2} {'loss':>8} {'norm':>8} {'gradient':>8}  variant"
     ]
     for row in found["rows"]:
         failure = "" if row["passed"] else f"  FAILED {row['parameter']} {'; '.join(row['complaints'][:3])}"
-        name = f"{row['strategy']:8} {row['mesh']:20} {row['model']:9} {row['world_size']:2}"
+        name = f"{row['strategy']:8} {row.get('mesh', ''):20} {row['model']:16} {row['world_size']:2}"
         moved = row["moved_pct"]
         elsewhere = "" if moved is None else f", {moved:.1f} % would go elsewhere"
-        lines.append(f"{name} {_numbers(row, ' ')}  {row['variant']}{elsewhere}{failure}")
+        numbers = (row[each] for each in ("loss", "grad_norm", "gradient"))
+        differences = " ".join("       -" if n is None else f"{n:8.1e}" for n in numbers)
+        lines.append(f"{name} {differences}  {row['variant']}{elsewhere}{failure}")
     for pair in found["reshardings"]:
         verdict = "" if pair["passed"] else "  FAILED"
         lines.append(
             f"saved on {pair['saved']}, continued on {pair['continued']} ({pair['model']}): "
             f"{pair['loss']:.1e} {pair['grad_norm']:.1e}{verdict}"
         )
-    return lines + _mutation_lines(found, " ({case})")
-
-
-def _numbers(row: Mapping[str, Any], between: str) -> str:
-    numbers = (row[name] for name in ("loss", "grad_norm", "gradient"))
-    return between.join("       -" if n is None else f"{n:8.1e}" for n in numbers)
-
-
-def _mutation_lines(found: Mapping[str, Any], where: str) -> list[str]:
-    return [
-        f"{'caught' if mutation['caught'] else 'MISSED'}: {mutation['name']}{where.format(**mutation)}"
-        for mutation in found["mutations"]
-    ]
+    faults = found["mutations"]
+    return lines + [f"{'caught' if f['caught'] else 'MISSED'}: {f['name']} ({f['case']})" for f in faults]

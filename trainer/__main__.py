@@ -76,7 +76,10 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 KILLED = 128 + signal.SIGKILL
-UNEXPLAINED_KILL = "for want of host memory (then `dmesg` says so), or from outside: somebody's kill -9"
+UNEXPLAINED_KILL = (
+    "for want of host memory (then `dmesg` says so), or from outside: somebody's kill -9 "
+    "[SL-kill-unexplained]"
+)
 LAST_TRY_MARGIN_S = 5.0  # of the grace period, behind the last try to send metrics
 
 

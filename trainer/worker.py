@@ -290,7 +290,11 @@ def main() -> int:
         if world.device_type == "cuda":
             torch.cuda.set_device(world.local_rank)
         elif config.accelerator:  # whatever could be seen from outside, torch has the last word
-            refuse(config.accelerator, world.local_size, f"torch {torch.__version__} finds none it can use")
+            refuse(
+                config.accelerator,
+                world.local_size,
+                f"torch {torch.__version__} finds none it can use [SL-torch-no-accelerator]",
+            )
         work = evaluate_run if config.mode == "evaluate" else train_run
         pulse = open_pulse(os.environ, world.local_rank, world.rank)
         work(config, world, os.environ.get("STRATLAB_LAUNCHER", ""), pulse)

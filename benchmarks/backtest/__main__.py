@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     wanted = [simumax.FILE] if given.smallest else [simumax.FILE, nanotron.FILE]
     there = [name for name in wanted if (given.data / name).is_file()]
     if not there:
-        print(f"--data={given.data}: holds none of {', '.join(wanted)}", file=sys.stderr)
+        print(f"--data={given.data}: holds none of {', '.join(wanted)} [SL-backtest-data]", file=sys.stderr)
         return 2
     judges = {simumax.FILE: judge_simumax, nanotron.FILE: judge_nanotron}
     sources = [judges[name](given.data) for name in there]

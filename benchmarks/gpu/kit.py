@@ -60,7 +60,7 @@ def check_replaceable(out: Path) -> None:
     other = sorted(path.name for path in out.iterdir() if path.name not in ENTRIES) if out.is_dir() else [""]
     if other:
         raise BadKit(
-            f"{out}: holds {other[0] or 'a file'}, which is no part of a kit; move it elsewhere first"
+            f"{out}: holds {other[0] or 'a file'}, which is no part of a kit; move it elsewhere first [SL-kit-replaces]"
         )
 
 
@@ -83,7 +83,9 @@ def fetch_packages(site: Path, uv: Path) -> None:
         [*map(str, command)], capture_output=True, text=True, env={**os.environ, "DS_BUILD_OPS": "0"}
     )
     if done.returncode:
-        raise BadKit(f"the packages of {REQUIREMENTS.name} could not be fetched:\n{done.stderr.strip()}")
+        raise BadKit(
+            f"the packages of {REQUIREMENTS.name} could not be fetched:\n{done.stderr.strip()} [SL-kit-packages]"
+        )
     for pattern in UNUSED:
         for path in [*site.glob(pattern)]:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -95,12 +97,18 @@ def check_kit(kit: Path) -> None:
     Raises:
         BadKit: with all that is wrong.
     """
-    wrong = [f"{p.relative_to(kit)} is not for {TAG}" for p in kit.rglob("*.so*") if TAG not in p.name]
+    wrong = [
+        f"{p.relative_to(kit)} is not for {TAG} [SL-kit-python]"
+        for p in kit.rglob("*.so*")
+        if TAG not in p.name
+    ]
     wrong += [
-        f"{name} is missing" for name in ("start", "trainer", "stratlab", "site") if not (kit / name).exists()
+        f"{name} is missing [SL-kit-part-missing]"
+        for name in ("start", "trainer", "stratlab", "site")
+        if not (kit / name).exists()
     ]
     if (size := measure_mb(kit)) >= LARGEST_MB:
-        wrong.append(f"{size:.1f} MB, allowed: below {LARGEST_MB:.0f}")
+        wrong.append(f"{size:.1f} MB, allowed: below {LARGEST_MB:.0f} [SL-kit-too-large]")
     if wrong:
         raise BadKit("; ".join(wrong))
 

@@ -136,7 +136,7 @@ def find_run_problems(names: str) -> list[str]:
         }
         for part, (given, known) in parts.items():
             problems += [
-                f"--runs {name}: the {part} {word!r} is not known; allowed: {', '.join(known)}"
+                f"--runs {name}: the {part} {word!r} is not known; allowed: {', '.join(known)} [SL-gpu-run-unknown]"
                 for word in given
                 if word not in known
             ]

@@ -187,7 +187,9 @@ def main(arguments: list[str]) -> int:
         path = Path(name) / FILE if Path(name).is_dir() else Path(name)
         lines = read_lines(path)
         if not lines:
-            print(f"{name}: no results; expected a folder with {FILE}", file=sys.stderr)
+            print(
+                f"{name}: no results; expected a folder with {FILE} [SL-gpu-results-missing]", file=sys.stderr
+            )
             return 3
         print("\n".join(describe(lines)))
         code |= any(line.get("item") == END and line.get("status") == "failed" for line in lines)

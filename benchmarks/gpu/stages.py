@@ -59,12 +59,16 @@ def choose_stages(names: str = "", part: int | None = None) -> tuple[Stage, ...]
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if wanted and part is not None:
-        raise UnknownStage(f"STAGES={names} and PART={part}: give one of the two")
+        raise UnknownStage(f"STAGES={names} and PART={part}: give one of the two [SL-gpu-stages-and-part]")
     known = [stage.name for stage in STAGES]
     if unknown := [name for name in wanted if name not in known]:
-        raise UnknownStage(f"STAGES={','.join(unknown)}: not known; allowed: {', '.join(known)}")
+        raise UnknownStage(
+            f"STAGES={','.join(unknown)}: not known; allowed: {', '.join(known)} [SL-gpu-stage-unknown]"
+        )
     if part is not None and part not in PARTS:
-        raise UnknownStage(f"PART={part}: not known; allowed: {', '.join(map(str, PARTS))}")
+        raise UnknownStage(
+            f"PART={part}: not known; allowed: {', '.join(map(str, PARTS))} [SL-gpu-part-unknown]"
+        )
     return tuple(s for s in STAGES if (s.name in wanted if wanted else part in (None, s.part)))
 
 

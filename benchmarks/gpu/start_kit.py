@@ -34,7 +34,10 @@ def main(arguments: list[str]) -> int:
     """Becomes `python -m benchmarks.gpu` with these arguments; with `--read FOLDER` its reader."""
     if sys.version_info[:2] != WANTED:
         found = ".".join(map(str, sys.version_info[:2]))
-        print(f"the kit is for Python 3.12, this is {found}: /path/to/python3.12 start ...", file=sys.stderr)
+        print(
+            f"the kit is for Python 3.12, this is {found} [SL-kit-started-by]: /path/to/python3.12 start ...",
+            file=sys.stderr,
+        )
         return 2
     further = []
     while arguments[:1] == ["--also"]:  # more packages, for tests

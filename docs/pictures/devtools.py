@@ -106,7 +106,9 @@ def open_browser(width: int, height: int) -> Iterator[Page]:
     """
     chromium = shutil.which("chromium")
     if chromium is None:
-        raise FileNotFoundError("chromium is not installed (apt-get install chromium)")
+        raise FileNotFoundError(
+            "chromium is not installed (apt-get install chromium) [SL-pictures-no-chromium]"
+        )
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [
             chromium,
@@ -129,7 +131,7 @@ def _find_tab(port_file: Path) -> str:
     deadline = time.monotonic() + PATIENCE_S
     while not port_file.is_file() or not port_file.read_text().strip():
         if time.monotonic() > deadline:
-            raise TimeoutError("chromium did not start")
+            raise TimeoutError("chromium did not start [SL-pictures-chromium-start]")
         time.sleep(0.1)
     port = port_file.read_text().split()[0]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list") as answer:

@@ -14,7 +14,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-SENTENCE = "{name} was called: this image is for CPUs, build one for GPUs with images/build --variant cuda"
+SENTENCE = (
+    "{name} was called: this image is for CPUs [SL-gpu-library-called], "
+    "build one for GPUs with images/build --variant cuda"
+)
 # write(2, sentence, its size), then exit_group(1): nothing that a library would have to bring along
 ASSEMBLY = """
 .text

@@ -153,12 +153,12 @@ def analyze_found(
                 files, folder / MERGED, offsets_ns=clocks.offsets_ns, limits=limits, progress=progress
             )
         except OSError as failure:  # by far the largest file: the report may fit where it does not
-            merged = build_unmerged(f"it could not be written: {failure.strerror}")
+            merged = build_unmerged(f"it could not be written: {failure.strerror} [SL-merged-not-written]")
             progress(f"warning: no merged trace, {merged.reason}")
         progress("Holistic Trace Analysis ...")
         raw_bytes = {rank.rank: rank.raw_bytes for rank in ranks}
         if any(rank.of_ascend for rank in ranks):
-            hta = build_unread("it does not read traces of Ascend's profiler")
+            hta = build_unread("it does not read traces of Ascend's profiler [SL-hta-ascend]")
         else:
             hta = run_hta(files, ranks[0].source == "gpu", raw_bytes, folder / "tables" / "hta", hta_limits)
         if hta.reason:
@@ -194,21 +194,27 @@ def _log(
     report["mlflow"] = log_analysis(run_dir, report, tracking_uri)
     if report["mlflow"]["status"] in ("unreachable", "failed"):
         progress(
-            f"warning: not logged to MLflow, the report is in {run_dir / 'analysis'}: {report['mlflow']['reason']}"
+            f"warning: not logged to MLflow, the report is in {run_dir / 'analysis'}: {report['mlflow']['reason']} "
+            "[SL-analysis-not-logged]"
         )
     elif not tracking_uri and (run_dir / "mlflow.json").is_file():
         progress(
-            "the report is not in MLflow: --tracking-uri or MLFLOW_TRACKING_URI adds it to the run there"
+            "the report is not in MLflow: --tracking-uri or MLFLOW_TRACKING_URI adds it to the run there "
+            "[SL-analysis-not-in-mlflow]"
         )
     _write_json(run_dir / "analysis" / "report.json", report)
     return report
 
 
 def _explain(place: str, findings: list[Finding], at_work: bool) -> str:
-    lines = [f"{place}: no trace can be analysed", *(f"  {_sentence(finding)}" for finding in findings)]
+    lines = [
+        f"{place}: no trace can be analysed [SL-no-trace-usable]",
+        *(f"  {_sentence(finding)}" for finding in findings),
+    ]
     if at_work:
         lines.append(
-            f"  {RUNNING}: traces come after step profile_first_step + profile_steps; analyze it again then"
+            f"  {RUNNING}: traces come after step profile_first_step + profile_steps; analyze it again then "
+            "[SL-traces-come-later]"
         )
     return "\n".join(lines)
 
@@ -230,7 +236,7 @@ def check_replaceable(target: Path) -> None:
     if other or (target.exists() and not target.is_dir()):
         raise UserError(
             f"{target}: the analysis would replace {', '.join(other[:3]) or 'this file'}, which is not its own; "
-            "move it elsewhere"
+            "move it elsewhere [SL-analysis-of-others]"
         )
 
 
@@ -246,7 +252,7 @@ def make_folder(folder: Path) -> None:
         above = next(place for place in folder.parents if place.exists())
         raise UserError(
             f"{above}: cannot be written ({failure.strerror}), and the analysis goes there; copy the folder to where "
-            "you may write, or give --output for traces of another program"
+            "you may write, or give --output for traces of another program [SL-analysis-unwritable]"
         ) from failure
 
 

@@ -16,7 +16,9 @@ from stratlab.options import TrackingUri
 from stratlab.user_error import UserError
 
 MISSING = 3
-NO_HTA = "every analysis of Holistic Trace Analysis failed; the rest of the report is there"
+NO_HTA = (
+    "every analysis of Holistic Trace Analysis failed; the rest of the report is there [SL-hta-all-failed]"
+)
 
 
 def analyze(
@@ -79,6 +81,7 @@ def analyze(
     """
     from stratlab.analysis.foreign_places import is_foreign
     from stratlab.run_directory.files import has_marks
+    from stratlab.traces.trace_files import build_no_source
 
     with ExitStack() as until_the_end:
         emit: Callable[[Any], None] = _emit_nothing
@@ -88,26 +91,34 @@ def analyze(
         if is_foreign(run_dir):
             for option, value in (("share", share), ("shares", shares), ("job", job)):
                 if value:
-                    raise UserError(f"--{option} is for a run of this lab; {run_dir} is none")
+                    raise UserError(
+                        f"--{option} is for a run of this lab; {run_dir} is none [SL-option-for-runs]"
+                    )
             _analyze_foreign(run_dir, output, rank_pattern, emit)
             return
         if output or rank_pattern:
             option = "--output" if output else "--rank-pattern"
             if (run_dir / "traces").is_dir() and not has_marks(run_dir):
                 raise UserError(
-                    f"{option} is for traces of another program, and {run_dir} may be a run; give {run_dir / 'traces'}"
+                    f"{option} is for traces of another program, and {run_dir} may be a run; give {run_dir / 'traces'} "
+                    "[SL-output-for-maybe-run]"
                 )
             if not run_dir.exists():
-                raise UserError(f"{run_dir}: no such folder or file")
+                raise build_no_source(run_dir)
             if not has_marks(run_dir):
-                raise UserError(f"{run_dir}: holds no traces; {option} is for those of another program")
+                raise UserError(
+                    f"{run_dir}: holds no traces; {option} is for those of another program [SL-output-without-traces]"
+                )
             raise UserError(
-                f"{option} is for traces of another program; {run_dir} is a run: {run_dir / 'analysis'}"
+                f"{option} is for traces of another program; {run_dir} is a run: {run_dir / 'analysis'} "
+                "[SL-output-for-run]"
             )
         if share and shares:
-            raise UserError("give either --share INDEX/COUNT, to read, or --shares COUNT, to merge")
+            raise UserError(
+                "give either --share INDEX/COUNT, to read, or --shares COUNT, to merge [SL-share-and-shares]"
+            )
         if job and not share:
-            raise UserError("--job is for a share: --share INDEX/COUNT")
+            raise UserError("--job is for a share: --share INDEX/COUNT [SL-job-without-share]")
         if share and not job:
             _read_share(run_dir, share, emit)
             return

@@ -56,12 +56,14 @@ def check_source(source: Path, output: Path) -> None:
         if runs:
             raise UserError(
                 f"{source}: a comparison of this lab, not traces of another program; analyze one of its runs: "
-                f"{', '.join(str(source / name) for name in runs[:3])}"
+                f"{', '.join(str(source / name) for name in runs[:3])} [SL-source-is-comparison]"
             )
         if output.resolve() == source.resolve():
-            raise UserError(f"--output {output}: expected another folder than that of the traces")
+            raise UserError(
+                f"--output {output}: expected another folder than that of the traces [SL-output-is-source]"
+            )
     if output.exists() and not output.is_dir():
-        raise UserError(f"--output {output}: expected a folder")
+        raise UserError(f"--output {output}: expected a folder [SL-output-is-file]")
 
 
 def check_place(folder: Path, experiment: Experiment, source: Path) -> None:
@@ -75,11 +77,15 @@ def check_place(folder: Path, experiment: Experiment, source: Path) -> None:
     there = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else [folder.name]
     other = [name for name in there if name not in OURS and not name.startswith(".analysis-")]
     if other:
-        raise UserError(f"{folder}: holds {other[0]}, which is of no analysis; choose another --output")
+        raise UserError(
+            f"{folder}: holds {other[0]}, which is of no analysis; choose another --output [SL-output-of-others]"
+        )
     known = read_foreign(folder, [])
     if known and not _is_of(known, experiment, source):
         told = known.get("source_path") or known.get("source") or "other traces"
-        raise UserError(f"{folder}: holds the analysis of {told}; choose another --output")
+        raise UserError(
+            f"{folder}: holds the analysis of {told}; choose another --output [SL-output-other-source]"
+        )
     check_replaceable(folder / "analysis")
 
 

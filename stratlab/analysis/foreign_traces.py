@@ -63,12 +63,13 @@ def parse_pattern(text: str) -> re.Pattern[str] | None:
     if not text:
         return None
     said = f"--rank-pattern {text}: expected a regular expression with one group of digits, as 'trace_(\\d+)'"
+    code = "[SL-rank-pattern-syntax]"
     try:
         pattern = re.compile(text)
     except re.error as failure:
-        raise UserError(f"{said}; {failure}") from failure
+        raise UserError(f"{said}; {failure} {code}") from failure
     if pattern.groups != 1:
-        raise UserError(said)
+        raise UserError(f"{said} {code}")
     return pattern
 
 
@@ -99,7 +100,7 @@ def analyze_foreign(
         if not found.experiments:
             odd = [(name, why) for name, why in found.left_out if why != OTHER_ENDING]
             said = [f"  {name}: {why}" for name, why in odd[:20]] or ["  no .json and no .gz file in it"]
-            raise NoTraces("\n".join([f"{source}: no trace in it", *said]))
+            raise NoTraces("\n".join([f"{source}: no trace in it [SL-source-no-trace]", *said]))
         for sentence in _say_left_out(found.left_out):
             progress(sentence)
         for hint in find_hints(found.experiments):
@@ -159,9 +160,12 @@ def _find_gaps(experiment: Experiment) -> list[Finding]:
         return []
     findings = []
     if missing := sorted(set(range(max(ranks))) - ranks):
-        why = f"ranks {say_ranks(missing)} have no trace, though rank {max(ranks)} has: the means are over the others"
+        why = (
+            f"ranks {say_ranks(missing)} have no trace, though rank {max(ranks)} has: the means are over the others "
+            "[SL-ranks-below-missing]"
+        )
         findings.append(Finding("noted", why))
-    return [*findings, Finding("noted", "no trace tells how many ranks there were")]
+    return [*findings, Finding("noted", "no trace tells how many ranks there were [SL-world-size-untold]")]
 
 
 def _say_left_out(left_out: Sequence[tuple[str, str]]) -> list[str]:

@@ -39,10 +39,10 @@ def log_analysis(run_dir: Path, report: dict[str, Any], tracking_uri: str | None
             reason, also of what was left out of what is logged.
     """
     if not tracking_uri:
-        return {"status": "not configured", "reason": "no tracking URI given"}
+        return {"status": "not configured", "reason": "no tracking URI given [SL-mlflow-no-address]"}
     run_id = read_run_id(run_dir / "mlflow.json")
     if not run_id:
-        return {"status": "not configured", "reason": "mlflow.json names no run"}
+        return {"status": "not configured", "reason": "mlflow.json names no run [SL-mlflow-no-run-id]"}
     with impatient():
         from mlflow.exceptions import MlflowException, RestException  # 3 s: only who logs pays
 
@@ -135,11 +135,14 @@ def _log_merged(client: Any, run_id: str, analysis: Path, report: dict[str, Any]
         return ""
     size = (analysis / name).stat().st_size
     if size > MERGED_BYTES:
-        return f"{name} is not uploaded: {size >> 20} MiB, above {MERGED_BYTES >> 20} MiB; it is in the run directory"
+        return (
+            f"{name} is not uploaded: {size >> 20} MiB, above {MERGED_BYTES >> 20} MiB; it is in the run directory "
+            "[SL-merged-too-large]"
+        )
     impatient = os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == IMPATIENT["MLFLOW_HTTP_REQUEST_TIMEOUT"]
     with environment({"MLFLOW_HTTP_REQUEST_TIMEOUT": UPLOAD_TIMEOUT_S} if impatient else {}):
         try:
             client.log_artifact(run_id, str(analysis / name), "analysis")
         except (MlflowException, OSError) as failure:
-            return f"{name} is not uploaded: {str(failure)[:200]}"
+            return f"{name} is not uploaded: {str(failure)[:200]} [SL-merged-not-uploaded]"
     return ""

@@ -100,9 +100,11 @@ def compare(
     if as_json and as_json != PRINTED and not experiment and (not folders or Path(as_json).is_dir()):
         folders, as_json = [Path(as_json), *folders], PRINTED  # `compare --json DIR`
     if (not folders) == (experiment is None):
-        raise UserError("give either DIR or --experiment NAME")
+        raise UserError("give either DIR or --experiment NAME [SL-compare-source]")
     if len(folders) > 1 and (on_cluster or tuning or keep_varied or not output):
-        raise UserError("several DIR: expected --output FOLDER too, and no --on-cluster")
+        raise UserError(
+            "several DIR: expected --output FOLDER too, and no --on-cluster [SL-compare-several-options]"
+        )
     if as_json and as_json != PRINTED:
         from stratlab.compare.showing.report_files import check_file
 
@@ -110,7 +112,9 @@ def compare(
     asked = {"baseline": baseline, "memory_limit_gib": memory_limit_gib, "varied": varied or None}
     if on_cluster:
         if experiment:
-            raise UserError("--on-cluster compares a folder of the volume; leave --experiment out")
+            raise UserError(
+                "--on-cluster compares a folder of the volume; leave --experiment out [SL-on-cluster-experiment]"
+            )
         place = {"claim": claim, "mount": mount, "image": image, "certificates": certificates}
         if tracking_uri != os.environ.get(
             "MLFLOW_TRACKING_URI", ""
@@ -121,7 +125,9 @@ def compare(
         _show(report, output / "report.html", as_json)
         return
     if experiment and not tracking_uri:
-        raise UserError("--experiment needs --tracking-uri URI or MLFLOW_TRACKING_URI")
+        raise UserError(
+            "--experiment needs --tracking-uri URI or MLFLOW_TRACKING_URI [SL-experiment-no-server]"
+        )
     from stratlab.compare.comparison import compare as compare_runs
     from stratlab.compare.judging.varied import parse_varied
     from stratlab.compare.mlflow_entry import log_for_user

@@ -58,7 +58,7 @@ def compare(
     records = apply_tuning(apply_place([run for run in runs if run.status != "not a run"]), tuning)
     if not records:
         why = "; ".join(f"{run.name}: {run.ending}" for run in runs)
-        raise UserError(f"no run to compare{': ' if why else ''}{why}")
+        raise UserError(f"no run to compare{': ' if why else ''}{why} [SL-nothing-to-compare]")
     check_varied(varied, records)
     agreement = loss_agreement(records)
     fairness = audit(records, agreement["pairs"], varied)

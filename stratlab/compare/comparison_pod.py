@@ -77,7 +77,9 @@ def compare_on_cluster(
         ClusterError: the pod could not do it, or the report did not arrive whole.
     """
     if not NAME.fullmatch(comparison):
-        raise UserError(f"{comparison}: with --on-cluster give the name of a comparison, not a folder")
+        raise UserError(
+            f"{comparison}: with --on-cluster give the name of a comparison, not a folder [SL-on-cluster-name]"
+        )
     check_output(output)
     folder = f"{mount.rstrip('/')}/{comparison}"
     finished = run_on_volume(
@@ -94,16 +96,18 @@ def compare_on_cluster(
     )
     words, _, payload = finished.output.partition(MARK + b" ")
     said = words.decode(errors="replace").strip()
-    refusals = {UserError.code: UserError, NothingThere.code: NothingThere}
+    refusals = {UserError.exit_code: UserError, NothingThere.exit_code: NothingThere}
     if refusal := refusals.get(finished.exit_code):
         raise refusal(f"on the claim {claim} of namespace {namespace}: {_last_line(said)}")
     if finished.exit_code == TOO_LARGE:
         raise ClusterError(
-            f"{_last_line(said)}, more than {LARGEST_MIB}: it stays on the volume, {folder}/report"
+            f"{_last_line(said)}, more than {LARGEST_MIB}: it stays on the volume, {folder}/report "
+            "[SL-report-too-large]"
         )
     if finished.exit_code:
         raise ClusterError(
-            f"stratlab compare {folder} ended with {finished.exit_code}: {_tail(said, finished.termination)}"
+            f"stratlab compare {folder} ended with {finished.exit_code}: {_tail(said, finished.termination)} "
+            "[SL-compare-pod-failed]"
         )
     write_report_folder(unpack_payload(payload), output)
     for sentence in find_mlflow(said, namespace):
@@ -146,7 +150,9 @@ def unpack_payload(payload: bytes) -> dict[str, bytes]:
     except ValueError:
         whole = False
     if not whole:
-        raise ClusterError("the report did not arrive whole, the log of the pod was cut; try again")
+        raise ClusterError(
+            "the report did not arrive whole, the log of the pod was cut; try again [SL-report-cut]"
+        )
     files: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
         for member in archive.getmembers():
@@ -155,7 +161,9 @@ def unpack_payload(payload: bytes) -> dict[str, bytes]:
             if content and path.parts[0] == "report" and ".." not in path.parts:
                 files[str(Path(*path.parts[1:]))] = content.read()
     if "report.json" not in files or "report.html" not in files:
-        raise ClusterError(f"what arrived is no report: {', '.join(sorted(files)) or 'no file'}")
+        raise ClusterError(
+            f"what arrived is no report: {', '.join(sorted(files)) or 'no file'} [SL-report-not-one]"
+        )
     return files
 
 
@@ -183,7 +191,7 @@ def check_output(output: Path) -> None:
         output.is_dir() and (output / "report.json").is_file() and (output / "comparison.csv").is_file()
     )
     if not is_report and not (output.is_dir() and not any(output.iterdir())):
-        raise UserError(f"--output {output}: is there, and is no report of a comparison")
+        raise UserError(f"--output {output}: is there, and is no report of a comparison [SL-output-taken]")
 
 
 def _last_line(text: str) -> str:

@@ -58,12 +58,15 @@ def log_for_user(
     name = experiment or str(report["comparison"])
     if store:
         if not (store / "mlflow.db").is_file():
-            raise UserError(f"--mlflow {store}: holds no mlflow.db, name the --mlflow folder of a rehearsal")
+            raise UserError(
+                f"--mlflow {store}: holds no mlflow.db, name the --mlflow folder of a rehearsal [SL-mlflow-no-store]"
+            )
         with run_server(store, progress=lambda text: print(text, file=sys.stderr, flush=True)) as uri:
             return log_to_store(report, folder, uri, store, name)
     known = sorted({run.tracking_uri for run in runs if run.tracking_uri})
     if len(known) > 1 and not tracking_uri:
-        return f"{NOT_THERE}: the runs were sent to {' and '.join(known)}; --tracking-uri names one of them"
+        sent = f"the runs were sent to {' and '.join(known)}"
+        return f"{NOT_THERE}: {sent}; --tracking-uri names one of them [SL-report-several-servers]"
     uri = tracking_uri or "".join(known)
     if not uri:
         return ""
@@ -119,11 +122,11 @@ def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, e
             client = MlflowClient(tracking_uri)
             found = client.get_experiment_by_name(experiment)
             if found is None:
-                raise NotLogged(f"{tracking_uri} has no experiment {experiment}")
+                raise NotLogged(f"{tracking_uri} has no experiment {experiment} [SL-report-no-experiment]")
             run_id = _log(client, found.experiment_id, report, folder)
         except (MlflowException, OSError) as failure:
             _check_answers(tracking_uri)  # it may have ended meanwhile
-            raise NotLogged(f"{tracking_uri}: {str(failure)[:300]}") from failure
+            raise NotLogged(f"{tracking_uri}: {str(failure)[:300]} [SL-report-not-logged]") from failure
     report_page = f"#/experiments/{found.experiment_id}/runs/{run_id}/artifacts"
     return Places(report_page, runs_page.build_place(found.experiment_id))
 
@@ -177,10 +180,11 @@ def _check_answers(uri: str) -> None:
         if not 300 <= answer.code < 400:
             return  # it says in its own words what is wrong
         target = find_redirect(uri)
-        raise NotLogged(f"{uri} {describe_redirect(target) if target else 'redirects its callers'}") from None
+        where = describe_redirect(target) if target else "redirects its callers"
+        raise NotLogged(f"{uri} {where} [SL-report-redirect]") from None
     except (OSError, ValueError) as failure:
         if cure := explain_untrusted(failure):
-            raise NotLogged(f"{uri}: {cure}") from failure
+            raise NotLogged(f"{uri}: {cure} [SL-report-untrusted]") from failure
         ended = is_of_this_machine(uri)
         hint = "; that of a rehearsal ends with it, name its store instead: --mlflow FOLDER" if ended else ""
-        raise NotLogged(f"{uri} does not answer{hint}") from failure
+        raise NotLogged(f"{uri} does not answer{hint} [SL-report-server-away]") from failure

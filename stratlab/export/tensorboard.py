@@ -21,6 +21,8 @@ def write_event_files(runs: Sequence[Path], output: Path | None) -> int:
     """
     env = build_machine_env(os.environ)
     if absence := explain_trainer(TRAINER[0], env):
-        raise UserError(f"the trainer writes event files, and is not to be had: {absence}")
+        raise UserError(
+            f"the trainer writes event files, and is not to be had: {absence} [SL-export-no-trainer]"
+        )
     command = [*TRAINER[:-1], f"{TRAINER[-1]}.program", "tensorboard", *map(str, runs)]
     return subprocess.run([*command, *(["--output", str(output)] if output else [])], env=env).returncode

@@ -42,7 +42,7 @@ def list_runs(
     from stratlab.list import run_list
 
     if on_cluster == (folder is not None):
-        raise UserError("give either DIR or --on-cluster")
+        raise UserError("give either DIR or --on-cluster [SL-list-source]")
     if folder:
         runs = run_list.list_runs(folder)
     else:

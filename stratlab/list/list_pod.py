@@ -37,15 +37,19 @@ def list_on_cluster(
         progress=progress,
     )
     said = finished.output.decode(errors="replace").strip()
-    if finished.exit_code in (WRONG_INPUT, NothingThere.code) and "no run in it" in said:
+    if finished.exit_code in (WRONG_INPUT, NothingThere.exit_code) and "no run in it" in said:
         runs = []
     elif finished.exit_code:
-        raise ClusterError(f"{place.mount}: could not be listed: {said or finished.termination}")
+        raise ClusterError(
+            f"{place.mount}: could not be listed: {said or finished.termination} [SL-list-pod-failed]"
+        )
     else:
         try:
             runs = [build_run(fields) for fields in json.loads(said)]
         except (ValueError, TypeError) as failure:
-            raise ClusterError(f"{place.mount}: the list did not arrive whole; try again") from failure
+            raise ClusterError(
+                f"{place.mount}: the list did not arrive whole; try again [SL-list-cut]"
+            ) from failure
     return add_resources(runs, list_workloads(connection, namespace))
 
 

@@ -63,7 +63,9 @@ def list_runs(results: Path) -> list[ListedRun]:
     """
     check_folder(results, "the folder of results, or of one comparison")
     if _is_row(results):
-        raise UserError(f"{results}: this is one run; give the folder of its comparison, {results.parent}")
+        raise UserError(
+            f"{results}: this is one run; give the folder of its comparison, {results.parent} [SL-list-one-run]"
+        )
     below = sorted(path for path in results.iterdir() if _is_open(path))
     found = [path for path in below if _is_row(path)]
     found += [inner for path in below if path not in found for inner in _list_folder(path)]
@@ -72,7 +74,8 @@ def list_runs(results: Path) -> list[ListedRun]:
         hint = f"did you mean {inner}? " if inner else ""
         refusal = UserError if inner else NothingThere
         raise refusal(
-            f"{results}: no run in it; {hint}expected RESULTS, where runs lie as COMPARISON/RUN, or one comparison"
+            f"{results}: no run in it; {hint}expected RESULTS, where runs lie as COMPARISON/RUN, or one comparison "
+            "[SL-list-no-run]"
         )
     return sorted(map(_read, found), key=lambda run: (run.started or "", run.comparison, run.run))
 

@@ -35,7 +35,7 @@ def find_pod(
     nodes = workload.nodes
     processes = workload.facts.processes or nodes
     if rank >= processes:
-        raise UserError(f"--rank {rank}: the run has ranks 0 to {processes - 1}")
+        raise UserError(f"--rank {rank}: the run has ranks 0 to {processes - 1} [SL-logs-rank]")
     per_pod = max(1, processes // nodes)
     index = rank // per_pod
     first, last = index * per_pod, index * per_pod + per_pod - 1

@@ -74,7 +74,8 @@ def _from_pod(
         return follow_log(connection, pod, container, Patience(say=say))
     if not has_log(pod, container):
         raise ClusterError(
-            f"it has not started: {build_row(pod)}; --follow waits for it, --previous looks back"
+            f"it has not started: {build_row(pod)}; --follow waits for it, --previous looks back "
+            "[SL-logs-not-started]"
         )
     return read_log(connection, pod, container)
 

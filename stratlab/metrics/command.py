@@ -77,7 +77,7 @@ def serve(
         from prometheus_client import CollectorRegistry, start_http_server
     except ModuleNotFoundError:
         raise UserError(
-            "Prometheus' client is not installed here: pip install 'stratlab[prometheus]'"
+            "Prometheus' client is not installed here [SL-no-prometheus]: pip install 'stratlab[prometheus]'"
         ) from None
     from stratlab.machine.interruption import signals_raise
     from stratlab.metrics.run_gauges import RunGauges
@@ -90,7 +90,9 @@ def serve(
         try:
             server, thread = start_http_server(port, addr=host, registry=registry)
         except OSError as failure:
-            raise UserError(f"--host {host}, --port {port}: {failure.strerror}") from None
+            raise UserError(
+                f"--host {host}, --port {port}: {failure.strerror} [SL-metrics-address]"
+            ) from None
         print(f"serving {results} at http://{host}:{port}/metrics", flush=True)
         try:
             thread.join()

@@ -30,9 +30,11 @@ def replay_here(folder: Path, uri: str, environ: Mapping[str, str], program: Seq
     """
     check_folder(folder, "the folder of a run")
     if not is_run(folder):
-        raise NothingThere(f"{folder}: not a run: nothing in it says that the trainer has made it")
+        raise NothingThere(
+            f"{folder}: not a run: nothing in it says that the trainer has made it [SL-replay-no-run]"
+        )
     if absence := explain_trainer(program[0], environ):
-        raise UserError(f"the trainer sends metrics, and is not to be had: {absence}")
+        raise UserError(f"the trainer sends metrics, and is not to be had: {absence} [SL-replay-no-trainer]")
     done = subprocess.run(
         [*program[:-1], f"{program[-1]}.program", "replay", *build_arguments(str(folder), uri)],
         env=dict(environ),
@@ -90,7 +92,7 @@ def build_arguments(folder: str, uri: str) -> list[str]:
 
 
 def _read_answer(code: int, said: str, errors: str) -> str:
-    words = errors.strip().removeprefix("error: ") or f"exit code {code}"
+    words = errors.strip().removeprefix("error: ") or f"exit code {code} [SL-replay-failed]"
     if code == WRONG_INPUT:
         raise UserError(words)
     if code:
@@ -112,5 +114,7 @@ def _read_image(
     )
     image = str(json.loads(b"".join(pieces)).get("config", {}).get("image", ""))
     if not image:
-        raise UserError(f"{folder}: does not say which image of the trainer it had; name one with --image")
+        raise UserError(
+            f"{folder}: does not say which image of the trainer it had; name one with --image [SL-replay-no-image]"
+        )
     return image

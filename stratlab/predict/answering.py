@@ -141,12 +141,12 @@ def _count(
 
 def _answer(question: Question, files: list[OperationsFile], device_gib: float) -> Prediction | Unknown:
     if refusal := find_size_refusal(question.settings):
-        return Unknown(question, refusal, CANNOT_START)
+        return Unknown(question, f"{refusal} [SL-predict-sizes]", CANNOT_START)
     file = find_operations(files, question)
     if file or question.settings.get("strategy") != "nd":  # whose layout nobody knows without a file
         share = file.share(question.ranks) if file else question.ranks
         if refusal := question.find_refusal(share):
-            return Unknown(question, refusal, CANNOT_START)
+            return Unknown(question, f"{refusal} [SL-predict-batch]", CANNOT_START)
     if file is None:
         return Unknown(question, _explain(question, files))
     return predict(question, file, device_gib)

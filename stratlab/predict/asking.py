@@ -46,7 +46,8 @@ def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Seque
         ]
         if len(jobs) != 1:
             raise UserError(
-                f"{chart}: renders no PyTorchJob; leave run.workload.api alone, memory does not depend on it"
+                f"{chart}: renders no PyTorchJob; leave run.workload.api alone, memory does not depend on it "
+                "[SL-predict-no-job]"
             )
         found.append(_ask_of_job(name, jobs[0]))
     return found
@@ -87,11 +88,13 @@ def ask_of_model(
     """
     if per_node and gpus % per_node:
         raise UserError(
-            f"--gpus-per-node {per_node}: expected a divisor of --gpus {gpus}, for nodes are full"
+            f"--gpus-per-node {per_node}: expected a divisor of --gpus {gpus}, for nodes are full "
+            "[SL-gpus-per-node]"
         )
     if gpus > 1 and "strategy=single" in settings:
         raise UserError(
-            f"--set strategy=single: is a run of one process, expected --gpus 1 beside it, got {gpus}"
+            f"--set strategy=single: is a run of one process, expected --gpus 1 beside it, got {gpus} "
+            "[SL-predict-single]"
         )
     mine = [file for file in files if file.model == model]
     if not mine and counting and not find_problem("model", model):
@@ -147,12 +150,12 @@ def _explain_no_file(
     names = sorted({file.model for file in files})
     known = f"there are operations files of {', '.join(names) or 'none'}"
     if problem := find_problem("model", model):
-        return f"{problem}; {known}"
+        return f"{problem}; {known} [SL-predict-model]"
     counted = name_count_of_model(model, gpus, per_node, _read_settings(settings, set(SETTINGS), ALL))
     of_images = f" ({OF_THE_HUB})" if "/" in model else ""
     return (
         f"{known}, none of it; with --count the trainer counts every strategy here, where it is installed; "
-        f"`{counted}` counts one{of_images}, --operations FOLDER reads it"
+        f"`{counted}` counts one{of_images}, --operations FOLDER reads it [SL-predict-not-counted]"
     )
 
 
@@ -201,13 +204,16 @@ def _read_settings(settings: Sequence[str], known: set[str], place: str) -> dict
     for text in settings:
         name, equals, value = text.partition("=")
         if not equals:
-            raise UserError(f"--set {text}: expected name=value")
+            raise UserError(f"--set {text}: expected name=value [SL-set-no-value]")
         if name not in known and name in SETTINGS and name not in (*COUNTED, *OF_DATA):
-            raise UserError(f"--set {text}: memory does not depend on {name}; leave it out")
+            raise UserError(
+                f"--set {text}: memory does not depend on {name}; leave it out [SL-set-no-memory]"
+            )
         if name not in known:
-            raise UserError(f"--set {text}: {name_allowed(name, sorted(known), 'memory depends on', place)}")
+            allowed = name_allowed(name, sorted(known), "memory depends on", place)
+            raise UserError(f"--set {text}: {allowed} [SL-set-unknown]")
         if problem := find_problem(name, value):
-            raise UserError(f"--set {text}: {problem}")
+            raise UserError(f"--set {text}: {problem} [SL-set-value]")
         found[name] = value
     return found
 
@@ -247,5 +253,5 @@ def build_question(
 def _read_number(settings: Mapping[str, str], name: str) -> int:
     text = settings.get(name, str(SETTINGS[name]["default"]))
     if problem := find_problem(name, text):
-        raise UserError(f"{name}={text}: {problem}")
+        raise UserError(f"{name}={text}: {problem} [SL-batch-value]")
     return int(text)

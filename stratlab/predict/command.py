@@ -92,24 +92,27 @@ def predict(
     from stratlab.predict.runs_to_try import ALLOWED
 
     if bool(charts) == bool(model):
-        raise UserError("give either charts or --model")
+        raise UserError("give either charts or --model [SL-predict-source]")
     if values and model:
-        raise UserError("--values: only with charts; with --model --set name=value")
+        raise UserError("--values: only with charts; with --model --set name=value [SL-values-of-model]")
     if charts and gpus:
         raise UserError(
-            "--gpus: only with --model; with charts --set run.nodes=N --set run.processesPerNode=N"
+            "--gpus: only with --model; with charts --set run.nodes=N --set run.processesPerNode=N "
+            "[SL-gpus-of-charts]"
         )
     if charts and gpus_per_node:
-        raise UserError("--gpus-per-node: only with --model; with charts --set run.processesPerNode=N")
+        raise UserError(
+            "--gpus-per-node: only with --model; with charts --set run.processesPerNode=N [SL-gpus-per-node-of-charts]"
+        )
     if operations and not operations.is_dir():
-        raise UserError(f"--operations {operations}: no such folder")
+        raise UserError(f"--operations {operations}: no such folder [SL-operations-folder]")
     if page and not page.absolute().parent.is_dir():
-        raise UserError(f"--page {page}: its folder is not there")
+        raise UserError(f"--page {page}: its folder is not there [SL-page-no-folder]")
     if page and page.is_dir():
-        raise UserError(f"--page {page}: is a folder; expected a file")
+        raise UserError(f"--page {page}: is a folder; expected a file [SL-page-is-folder]")
     allowed = [name for name in allow.split(",") if name]
     if wrong := [name for name in allowed if name not in ALLOWED]:
-        raise UserError(f"--allow {','.join(wrong)}: expected of {', '.join(ALLOWED)}")
+        raise UserError(f"--allow {','.join(wrong)}: expected of {', '.join(ALLOWED)} [SL-predict-allow]")
     cache = find_cache()
     files = list(read_operations([operations] if operations else []))
     files += read_operations([cache], lambda wrong: print(f"left out: {wrong}; delete it", file=sys.stderr))
@@ -138,7 +141,7 @@ def predict(
         try:
             page.write_text(build_prediction_page(answers, device_gib))
         except OSError as failure:
-            raise UserError(f"--page {page}: {failure.strerror}") from None
+            raise UserError(f"--page {page}: {failure.strerror} [SL-page-not-written]") from None
     if not known:
         raise typer.Exit(NOTHING_KNOWN)
     if not any(one.verdict is Verdict.FITS for one in known):

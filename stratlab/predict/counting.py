@@ -67,13 +67,13 @@ def count_operations(question: Question, cache: Path) -> OperationsFile:
     if weights and not Path(weights).exists():
         raise NotCounted(
             f"model_path={weights} is not on this machine: name a preset of its shape, as "
-            "--set run.config.model=vit_huge, with --set run.config.model_path=null"
+            "--set run.config.model=vit_huge, with --set run.config.model_path=null [SL-count-no-weights]"
         )
     env = _drop_settings(os.environ) | {
         f"TRAINER_{name.upper()}": value for name, value in question.settings.items()
     }
     if absent := explain_trainer(sys.executable, env):
-        raise NotCounted(absent)
+        raise NotCounted(f"{absent} [SL-count-no-trainer]")
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder) / "operations.json"
         _run_trainer(question, part, env)
@@ -101,7 +101,7 @@ def _run_trainer(question: Question, part: Path, env: Mapping[str, str]) -> None
     if running.returncode:
         words = [line for line in said if "TRAINER_" in line or "Error" in line] or said[-1:]
         kind = CountRefused if running.returncode == REFUSED else NotCounted
-        told = "; ".join(words) or f"the trainer ended with {running.returncode}"
+        told = "; ".join(words) or f"the trainer ended with {running.returncode} [SL-count-failed]"
         raise kind(_name_typed(question, told))
 
 

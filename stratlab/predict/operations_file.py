@@ -131,11 +131,13 @@ def read_operations_file(path: Path) -> OperationsFile:
     except (OSError, ValidationError) as failure:
         why = describe_problem(failure) if isinstance(failure, ValidationError) else failure.strerror
         raise UserError(
-            f"{path}: no operations file ({why}); `python -m trainer.count --operations FILE` writes one"
+            f"{path}: no operations file ({why}); `python -m trainer.count --operations FILE` writes one "
+            "[SL-operations-file]"
         ) from None
     if content.schema_version != SCHEMA:
         raise UserError(
-            f"{path}: an operations file of schema {content.schema_version}, expected {SCHEMA}; count it again"
+            f"{path}: an operations file of schema {content.schema_version}, expected {SCHEMA}; count it again "
+            "[SL-operations-schema]"
         )
     held = STAGES_HELD.get(str(content.settings.get("pp_schedule")), 1)
     samples = [

@@ -57,7 +57,7 @@ def remove_on_cluster(
         component="comparison" if with_mlflow else "volume",  # the network rules let it reach MLflow
     )
     said = finished.output.decode(errors="replace").strip().removeprefix("error: ")
-    refusals = {UserError.code: UserError, NothingThere.code: NothingThere}
+    refusals = {UserError.exit_code: UserError, NothingThere.exit_code: NothingThere}
     if refusal := refusals.get(finished.exit_code):
         raise refusal(f"on the claim {place.claim} of namespace {namespace}: {said}")
     if finished.exit_code:

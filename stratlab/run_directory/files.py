@@ -71,9 +71,8 @@ def read_config(folder: Path, problems: list[str]) -> dict[str, Any]:
     if "resolved" in config:
         resolved = keep_fields(config["resolved"], RESOLVED, "config.json: resolved", problems)
         if not 1 <= resolved.get("world_size", 1) <= LARGEST_WORLD:
-            problems.append(
-                f"config.json: resolved: world_size {str(resolved.pop('world_size'))[:20]} is left out"
-            )
+            told = str(resolved.pop("world_size"))[:20]
+            problems.append(f"config.json: resolved: world_size {told} is left out [SL-config-world-size]")
         config["resolved"] = resolved
     return config
 
@@ -89,10 +88,12 @@ def read_object(path: Path, problems: list[str], shape: Shape | None = None) -> 
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, brackets without end
-        problems.append(f"{path.name}: not readable as JSON ({error})")
+        problems.append(f"{path.name}: not readable as JSON ({error}) [SL-json-unreadable]")
         return {}
     if not isinstance(content, dict):
-        problems.append(f"{path.name}: expected an object, found {type(content).__name__}")
+        problems.append(
+            f"{path.name}: expected an object, found {type(content).__name__} [SL-json-no-object]"
+        )
         return {}
     return keep_fields(content, shape or {}, path.name, problems)
 
@@ -100,7 +101,9 @@ def read_object(path: Path, problems: list[str], shape: Shape | None = None) -> 
 def keep_fields(content: dict[str, Any], shape: Shape, place: str, problems: list[str]) -> dict[str, Any]:
     """`content` without the fields that are there and of another type than `shape` says."""
     wrong = {name: content[name] for name in shape if name in content and not _is(content[name], shape[name])}
-    problems += [f"{place}: {name} is of type {type(value).__name__}" for name, value in wrong.items()]
+    problems += [
+        f"{place}: {name} is of type {type(value).__name__} [SL-field-type]" for name, value in wrong.items()
+    ]
     return {name: value for name, value in content.items() if name not in wrong}
 
 
@@ -113,9 +116,9 @@ def read_lines(path: Path, problems: list[str], needs: Shape) -> list[dict[str, 
         line for line in lines if line and all(_is(line.get(name), kind) for name, kind in needs.items())
     ]
     if other := len(lines) - lines.count({}) - len(whole):
-        problems.append(f"{path.name}: {other} lines have no {', '.join(needs)}")
+        problems.append(f"{path.name}: {other} lines have no {', '.join(needs)} [SL-line-fields]")
     if broken := lines.count({}):  # one at the end is normal for a run that was killed while writing
-        problems.append(f"{path.name}: {broken} lines are not JSON objects")
+        problems.append(f"{path.name}: {broken} lines are not JSON objects [SL-line-not-json]")
     return whole
 
 

@@ -24,7 +24,9 @@ def read_foreign(folder: Path, problems: list[str]) -> dict[str, Any]:
     """What it says; {} where there is none. A number of ranks that cannot be is left out."""
     found = read_object(folder / FOREIGN, problems, SHAPE)
     if not 1 <= (found.get("world_size") or 1) <= LARGEST_WORLD:
-        problems.append(f"{FOREIGN}: world_size {str(found.pop('world_size'))[:20]} is left out")
+        problems.append(
+            f"{FOREIGN}: world_size {str(found.pop('world_size'))[:20]} is left out [SL-foreign-world-size]"
+        )
     return found
 
 

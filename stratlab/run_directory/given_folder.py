@@ -17,5 +17,5 @@ def check_folder(folder: Path, expected: str) -> None:
     if folder.is_dir():
         return
     if folder.exists():
-        raise UserError(f"{folder}: not a folder; expected {expected}")
-    raise NothingThere(f"{folder}: no such folder; expected {expected}")
+        raise UserError(f"{folder}: not a folder; expected {expected} [SL-folder-is-file]")
+    raise NothingThere(f"{folder}: no such folder; expected {expected} [SL-folder-missing]")

@@ -43,9 +43,11 @@ class Budget:
     def tell(self, size: int, shown: str) -> None:
         """Before a member is unpacked: what its archive says of it. What is refused is not counted."""
         if self._members >= self._limits.members:
-            raise ArchiveError(f"{shown}: refused, the source holds more than {self._members:,} members")
+            raise ArchiveError(
+                f"{shown}: refused, the source holds more than {self._members:,} members [SL-archive-members]"
+            )
         if self._bytes + size > self._most:
-            raise ArchiveError(f"{shown}: refused, the source unpacks to {self._why}")
+            raise ArchiveError(f"{shown}: refused, the source unpacks to {self._why} [SL-archive-bomb]")
         self._members += 1
         self._bytes += size
 

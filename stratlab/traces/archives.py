@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import IO
 
 from stratlab.traces.archive_budget import ArchiveError, Budget
+from stratlab.traces.manifest import NAME_NO_TEXT
 
 ARCHIVE = re.compile(r"(?P<stem>.+?)\.(zip|tar|tar\.gz|tgz)", re.IGNORECASE)
 TRACE_SUFFIXES = (".json", ".gz")
-OTHER_ENDING = "ends neither in .json nor in .gz"
+OTHER_ENDING = "ends neither in .json nor in .gz [SL-file-ending]"
 ZIP_BEGINNINGS = (b"PK\x03\x04", b"PK\x05\x06")  # of a member, of an empty one
 COPY_BYTES = 1 << 20
 LONGEST_NAME = 200  # bytes
@@ -114,9 +115,14 @@ def unpack(archive: Path, shown: str, target: Path, budget: Budget) -> Unpacked:
         if _is_of_this_machine(failure):
             raise
         if not found.files:
-            raise ArchiveError(f"{shown}: damaged, or not what its name says ({_say(failure)})") from failure
+            raise ArchiveError(
+                f"{shown}: damaged, or not what its name says ({_say(failure)}) [SL-archive-damaged]"
+            ) from failure
         found.left_out.append(
-            (shown, f"damaged ({_say(failure)}): what stands behind {found.files[-1].shown} is lost")
+            (
+                shown,
+                f"damaged ({_say(failure)}): what stands behind {found.files[-1].shown} is lost [SL-archive-cut]",
+            )
         )
     return found
 
@@ -124,7 +130,7 @@ def unpack(archive: Path, shown: str, target: Path, budget: Budget) -> Unpacked:
 def _unpack_member(member: _Member, parts: tuple[str, ...], folder: Path, found: Unpacked) -> None:
     name = say_name(parts)
     if name != "/".join(parts):
-        found.left_out.append((name, "its name holds bytes that are no text"))
+        found.left_out.append((name, NAME_NO_TEXT))
         return
     if member.problem:
         found.left_out.append((name, member.problem))
@@ -140,7 +146,7 @@ def _unpack_member(member: _Member, parts: tuple[str, ...], folder: Path, found:
         if _is_of_this_machine(failure):
             raise
         path.unlink(missing_ok=True)
-        found.left_out.append((name, f"damaged in the archive ({_say(failure)})"))
+        found.left_out.append((name, f"damaged in the archive ({_say(failure)}) [SL-archive-member-damaged]"))
         return
     found.files.append(SourceFile(parts, path))
 
@@ -157,7 +163,7 @@ def _list_members(archive: Path) -> Iterator[_Member]:
     with tarfile.open(archive, "r:*") as tar:
         for entry in tar:
             if not entry.isdir():
-                problem = None if entry.isreg() else "a link or a device, not a file"
+                problem = None if entry.isreg() else "a link or a device, not a file [SL-archive-link]"
                 yield _Member(entry.name, entry.size, problem, partial(tar.extractfile, entry))
 
 
@@ -171,8 +177,8 @@ def _is_zip(archive: Path) -> bool:
 
 def _find_zip_problem(info: zipfile.ZipInfo) -> str | None:
     if stat.S_ISLNK(info.external_attr >> 16):
-        return "a symbolic link, not a file"
-    return "encrypted" if info.flag_bits & 1 else None
+        return "a symbolic link, not a file [SL-archive-symlink]"
+    return "encrypted [SL-archive-encrypted]" if info.flag_bits & 1 else None
 
 
 def _check_name(name: str, shown: str) -> tuple[str, ...]:
@@ -180,7 +186,9 @@ def _check_name(name: str, shown: str) -> tuple[str, ...]:
     plain = name.replace("\\", "/")
     parts = tuple(part for part in plain.split("/") if part not in ("", "."))
     if plain.startswith("/") or DRIVE.match(plain) or ".." in parts:
-        raise ArchiveError(f"{shown}: refused, its member {name!a} points outside the archive")
+        raise ArchiveError(
+            f"{shown}: refused, its member {name!a} points outside the archive [SL-archive-outside]"
+        )
     return parts
 
 

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 BLOCK_BYTES = 2 << 20  # with larger blocks the decoded events leave the processor's cache
 SCAN_BYTES = 256 << 10  # numpy needs up to 20 times as much for a moment
 EVENTS_KEY = b'"traceEvents"'
+NO_EVENTS = "holds no traceEvents [SL-trace-no-events]"
 BARE_LIST = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
 BARE = b"{ }"  # the head of a file that is nothing but the list of events; of another file it never has this space
-NO_TEXT = "is no text: a binary trace, as of Perfetto or Nsight Systems, not one of torch.profiler"
+NO_TEXT = "is no text: a binary trace, as of Perfetto or Nsight Systems, not one of torch.profiler [SL-trace-binary]"
 EVENTS = re.compile(rb'"traceEvents"\s*:\s*(\[|[^\s\[])')
 KINETO_STYLE = re.compile(rb"\s*\n  \{\n    \"")
 KINETO_BORDER = b"\n  },\n  {"
@@ -48,6 +49,16 @@ _IS_MARK = (_STEP != 0) | (np.arange(256) == _QUOTE)
 
 class TraceError(ValueError):
     """Why a file cannot be analysed, as half a sentence for the report."""
+
+
+def build_not_json(why: object) -> TraceError:
+    """Of a file that is cut off, or no JSON at some place."""
+    return TraceError(f"truncated or not JSON ({why}) [SL-trace-not-json]")
+
+
+def say_unreadable(why: object) -> str:
+    """Of a file that the system does not let be read."""
+    return f"is not readable ({why}) [SL-file-unreadable]"
 
 
 @dataclass(frozen=True)
@@ -75,9 +86,11 @@ def read_blocks(path: Path, limits: Limits = LIMITS) -> Iterator[bytes]:
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as raw:
         status = os.fstat(raw.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise TraceError("not a regular file")
+            raise TraceError("not a regular file [SL-trace-irregular]")
         if status.st_size > limits.raw_bytes:
-            raise TraceError(f"takes more than {limits.raw_bytes / 2**30:g} GiB on the disk")
+            raise TraceError(
+                f"takes more than {limits.raw_bytes / 2**30:g} GiB on the disk [SL-trace-too-large]"
+            )
         is_packed = raw.peek(2)[:2] == b"\x1f\x8b"
         file = gzip.GzipFile(fileobj=raw) if is_packed else raw
         read_bytes = 0
@@ -85,14 +98,16 @@ def read_blocks(path: Path, limits: Limits = LIMITS) -> Iterator[bytes]:
             try:
                 block = file.read(BLOCK_BYTES)
             except (EOFError, zlib.error, gzip.BadGzipFile) as failure:
-                raise TraceError(f"damaged or truncated gzip ({failure})") from failure
+                raise TraceError(f"damaged or truncated gzip ({failure}) [SL-gzip-damaged]") from failure
             if not block:
                 return
             read_bytes += len(block)
             if read_bytes > limits.raw_bytes:
-                raise TraceError(f"holds more than {limits.raw_bytes / 2**30:g} GiB")
+                raise TraceError(
+                    f"holds more than {limits.raw_bytes / 2**30:g} GiB [SL-trace-unpacked-large]"
+                )
             if read_bytes > max(limits.ratio_from_bytes, status.st_size * limits.ratio):
-                raise TraceError(f"unpacks to more than {limits.ratio} times its size")
+                raise TraceError(f"unpacks to more than {limits.ratio} times its size [SL-gzip-bomb]")
             yield block
 
 
@@ -139,19 +154,19 @@ def split_placed(path: Path, limits: Limits = LIMITS) -> Iterator[tuple[int, byt
             if comma > 0 and buffer[comma] == ord(","):
                 yield at - 1, b"".join((b"[", memoryview(buffer)[:comma], b"]"))
             elif comma >= 0:
-                raise TraceError(f"truncated or not JSON (no comma between two events, at byte {at + cut})")
+                raise build_not_json(f"no comma between two events, at byte {at + cut}")
             used = comma + 1 if kineto else cut
             buffer, at = buffer[used:], at + used
         if len(buffer) > limits.piece_bytes:
             raise TraceError(
-                f"holds more than {limits.piece_bytes >> 20} MiB in one event or behind the events"
+                f"holds more than {limits.piece_bytes >> 20} MiB in one event or behind the events [SL-event-too-large]"
             )
         block = next(blocks, None)
         if block is None:
             break
         buffer += block
     if EVENTS.search(buffer):
-        raise TraceError("holds traceEvents twice")
+        raise TraceError("holds traceEvents twice [SL-trace-events-twice]")
     before = b"{" + EVENTS_KEY + b": ["
     yield at - len(before), before + buffer + (b"}" if head == BARE else b"")
 
@@ -161,28 +176,34 @@ def _read_head(blocks: Iterator[bytes], limits: Limits) -> tuple[int, bytes, byt
     buffer, searched = next(blocks, b""), 0
     for start, what in FIRST_BYTES.items():
         if buffer.startswith(start):
-            raise TraceError(f"is {what}")
+            raise TraceError(f"is {what} [SL-trace-other-format]")
     if (bare := BARE_LIST.match(buffer)) and b'"ph"' in buffer:
         return 0, BARE, buffer[bare.end() :], bare.end()
     while not (found := EVENTS.search(buffer, searched)):
         if len(buffer) > limits.head_bytes:
-            raise TraceError(f"holds no traceEvents in its first {limits.head_bytes >> 20} MiB")
+            raise _build_large_head(limits)
         # the key, and the white space behind it, may go on in the next block
         key = buffer.rfind(EVENTS_KEY, searched)
         searched = max(0, key if key >= 0 else len(buffer) - len(EVENTS_KEY))
         block = next(blocks, None)
         if block is None:
             binary = b"\0" in buffer[:BLOCK_BYTES]
-            raise TraceError(NO_TEXT if binary else "holds no traceEvents" if buffer else "empty file")
+            raise TraceError(NO_TEXT if binary else NO_EVENTS if buffer else "empty file [SL-file-empty]")
         buffer += block
     if found[1] != b"[":
-        raise TraceError("its traceEvents are not a list")
+        raise TraceError("its traceEvents are not a list [SL-trace-events-no-list]")
     marked = len(BYTE_ORDER_MARK) if buffer.startswith(BYTE_ORDER_MARK) else 0
     head = buffer[marked : found.start()].rstrip().removesuffix(b",")
     if len(head) > limits.head_bytes:
-        raise TraceError(f"holds no traceEvents in its first {limits.head_bytes >> 20} MiB")
+        raise _build_large_head(limits)
     _Scan().find_cut(head)  # only for how deep it nests: a reader that recurses would fail
     return marked, head + b"}", buffer[found.end() :], found.end()
+
+
+def _build_large_head(limits: Limits) -> TraceError:
+    return TraceError(
+        f"holds no traceEvents in its first {limits.head_bytes >> 20} MiB [SL-trace-head-large]"
+    )
 
 
 class _Scan:
@@ -218,7 +239,7 @@ class _Scan:
         closed = np.flatnonzero(depth == 0)
         inside = len(at) if not len(closed) else int(closed[0])
         if inside and int(depth[:inside].max()) > DEEPEST:
-            raise TraceError(f"nests more than {DEEPEST} brackets")
+            raise TraceError(f"nests more than {DEEPEST} brackets [SL-trace-nested]")
         starts = np.flatnonzero((depth[:inside] == 2) & (kinds[:inside] == _OPENING) & outside[:inside])
         if len(starts):
             self.start = self.seen + int(at[starts[-1]])

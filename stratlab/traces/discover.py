@@ -13,14 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from stratlab.traces.chunks import LIMITS, Limits
+from stratlab.traces.chunks import LIMITS, Limits, say_unreadable
 from stratlab.traces.identity import read_identity
-from stratlab.traces.manifest import MANIFEST, Entry, Manifest, find_problem, read_manifest
+from stratlab.traces.manifest import (
+    MANIFEST,
+    MISSING,
+    NAME_NO_TEXT,
+    Entry,
+    Manifest,
+    find_problem,
+    read_manifest,
+)
+from stratlab.traces.rank_names import say_other_name
 
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 TRACE_NAME = re.compile(r"rank\d+_trace\.json(\.gz)?")  # as the trainer writes it
 SUFFIXES = (".json", ".gz")
 MOST_RANKS = 1 << 31  # where the run does not tell
+ONLY_TRACE = "names no rank, the only trace counts as rank 0 [SL-rank-only-trace]"
+NOT_THERE = "listed in the manifest, but missing [SL-manifest-file-missing]"
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,11 @@ class _Candidate:
     remark: str | None = None
 
 
+def say_outside(rank: int, world_size: int | None) -> str:
+    """Of a trace of a rank that the run does not have."""
+    return f"rank {rank} of a run with {world_size or 'any number of'} processes [SL-rank-outside]"
+
+
 def find_traces(folder: Path, world_size: int | None, limits: Limits = LIMITS) -> Found:
     """Looks through `folder` (the run's traces/), which may be missing or empty. Never raises for what lies there."""
     manifest, remark = read_manifest(folder / MANIFEST)
@@ -62,18 +78,16 @@ def find_traces(folder: Path, world_size: int | None, limits: Limits = LIMITS) -
     others = [_check_unlisted(folder, name, is_closed, limits) for name in sorted(names)]
     candidates = [*listed, *sorted(others, key=_rate)]
     if len(candidates) == 1 and candidates[0].rank is None and candidates[0].problem is None:
-        candidates = [
-            _Candidate(candidates[0].file, 0, None, "names no rank, the only trace counts as rank 0")
-        ]
+        candidates = [_Candidate(candidates[0].file, 0, None, ONLY_TRACE)]
     files: dict[int, Path] = {}
     for candidate in candidates:
         rank, problem = candidate.rank, candidate.problem
         if problem is None and rank is None:
-            problem = "names no rank"
+            problem = "names no rank [SL-rank-untold]"
         elif problem is None and rank is not None and not 0 <= rank < (world_size or MOST_RANKS):
-            problem = f"rank {rank} of a run with {world_size or 'any number of'} processes"
+            problem = say_outside(rank, world_size)
         elif problem is None and rank in files:
-            problem = f"a second trace of rank {rank}, {files[rank].name} is used"
+            problem = f"a second trace of rank {rank}, {files[rank].name} is used [SL-rank-second-trace]"
         if problem is not None or rank is None:
             findings.append(Finding("skipped", problem or "", candidate.file, rank))
             continue
@@ -90,7 +104,7 @@ def _list_names(folder: Path, findings: list[Finding]) -> set[str]:
     except FileNotFoundError:
         return set()
     except OSError as failure:
-        findings.append(Finding("noted", f"is not readable ({failure.strerror})", folder.name))
+        findings.append(Finding("noted", say_unreadable(failure.strerror), folder.name))
         return set()
     return {name for name in names if name.endswith((*SUFFIXES, ".tmp")) or RANK_IN_NAME.search(name)}
 
@@ -101,42 +115,42 @@ def _check_entry(folder: Path, entry: Entry, limits: Limits) -> _Candidate:
 
     path = folder / entry.file
     if Path(entry.file).name != entry.file:
-        return skip("the manifest points outside the traces")
+        return skip("the manifest points outside the traces [SL-manifest-outside]")
     if problem := find_problem(path, limits.raw_bytes):
-        return skip("listed in the manifest, but missing" if problem == "is missing" else problem)
+        return skip(NOT_THERE if problem == MISSING else problem)
     try:
         if (size := path.stat().st_size) != entry.bytes:
-            return skip(f"has {size} bytes, {entry.bytes} in the manifest")
+            return skip(f"has {size} bytes, {entry.bytes} in the manifest [SL-manifest-size]")
         with open(path, "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
-                return skip("differs from the manifest (sha256)")
+                return skip("differs from the manifest (sha256) [SL-manifest-sha256]")
     except OSError as failure:
-        return skip(f"is not readable ({failure.strerror})")
+        return skip(say_unreadable(failure.strerror))
     identity = read_identity(path, limits, behind=False)
     rank, problem = identity.rank, identity.problem
     if problem is None and rank not in (None, entry.rank):
-        problem = f"rank {entry.rank} in the manifest, rank {rank} in the file"
+        problem = f"rank {entry.rank} in the manifest, rank {rank} in the file [SL-manifest-rank]"
     return _Candidate(entry.file, entry.rank, problem)
 
 
 def _check_unlisted(folder: Path, name: str, is_closed: bool, limits: Limits) -> _Candidate:
     in_name, path = _rank_of(name), folder / name
     if not name.isprintable():  # also what is not UTF-8: a report could not be written with it
-        return _Candidate(ascii(name)[1:-1], in_name, "its name holds bytes that are no text")
+        return _Candidate(ascii(name)[1:-1], in_name, NAME_NO_TEXT)
     problem = find_problem(path, limits.raw_bytes)
     if problem is None and (name.startswith(".") or ".tmp" in path.suffixes):
-        problem = "a temporary file: its writer did not finish"
+        problem = "a temporary file: its writer did not finish [SL-file-temporary]"
     if problem is None and not name.endswith(SUFFIXES):
-        problem = "its name does not end in .json or .gz"
+        problem = "its name does not end in .json or .gz [SL-trace-ending]"
     if problem is None and is_closed:
-        problem = "not in the manifest, which is complete"
+        problem = "not in the manifest, which is complete [SL-manifest-unlisted]"
     if problem is not None:
         return _Candidate(name, in_name, problem)
     identity = read_identity(path, limits, behind=in_name is None)
     rank, problem = identity.rank, identity.problem
     if problem is not None or rank is None:
         return _Candidate(name, in_name, problem)
-    remark = f"named as rank {in_name}, but of rank {rank}"
+    remark = say_other_name(in_name, rank)
     return _Candidate(name, rank, None, remark if in_name not in (None, rank) else None)
 
 

@@ -24,7 +24,8 @@ def divide(above: tuple[str, ...], traces: Sequence[TraceFile], limits: Limits) 
         return [(above, kept, findings)]
     if len(ranked) > 1 and not find_conflict(ranked):
         why = (
-            "names no rank, other files of its folder do; an experiment of its own needs a folder of its own"
+            "names no rank, other files of its folder do; an experiment of its own needs a folder of its own "
+            "[SL-rank-untold-beside]"
         )
         lost = [Finding("skipped", why, t.file.shown) for t in kept if t.rank is None]
         return [(above, ranked, [*findings, *lost])]
@@ -55,16 +56,17 @@ def find_conflict(traces: Sequence[TraceFile]) -> str:
         return (
             f"rank {rank} is in {len(names)} files, {_list(names)}{more}; an experiment has one trace of each rank: "
             "put what belongs together into a folder of its own, or say with --rank-pattern where the rank stands in "
-            "the names"
+            "the names [SL-rank-in-files]"
         )
     if len(traces) > 1 and (silent := by_rank.get(None)):
         return (
             f"{_list(silent)}: nothing says which rank it is; write it into the name (rank0, rank1, ...) or say with "
-            "--rank-pattern where it stands"
+            "--rank-pattern where it stands [SL-rank-unsaid]"
         )
     sizes = {trace.identity.world_size for trace in traces if is_size(trace.identity.world_size)}
     if len(sizes) > 1:
-        return f"its traces are of runs with {_list(sorted(map(str, sizes), key=int), ' and ')} processes"
+        told = _list(sorted(map(str, sizes), key=int), " and ")
+        return f"its traces are of runs with {told} processes [SL-world-size-differs]"
     return ""
 
 
@@ -78,7 +80,7 @@ def _drop_copies(traces: Sequence[TraceFile], limits: Limits) -> tuple[list[Trac
         if counted[trace.rank] > 1 and (digest := _hash(trace, limits)):
             first = seen.setdefault((trace.rank, digest), trace)
             if first is not trace:
-                why = f"holds the same as {first.file.shown}"
+                why = f"holds the same as {first.file.shown} [SL-trace-copy]"
                 findings.append(Finding("skipped", why, trace.file.shown, trace.rank))
                 continue
         kept.append(trace)

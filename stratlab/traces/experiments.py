@@ -8,15 +8,20 @@ from dataclasses import dataclass, field
 
 from stratlab.run_directory.files import LARGEST_WORLD
 from stratlab.traces.archives import OTHER_ENDING, Unpacked, find_archive_stem
-from stratlab.traces.chunks import LIMITS, Limits
-from stratlab.traces.discover import Finding
+from stratlab.traces.chunks import LIMITS, NO_EVENTS, Limits
+from stratlab.traces.discover import ONLY_TRACE, Finding, say_outside
 from stratlab.traces.division import Group, divide, find_conflict, is_size
 from stratlab.traces.experiment_names import name_experiments
 from stratlab.traces.rank_names import find_named_rank, find_place
 from stratlab.traces.rank_trace import TraceFile, look_into
 
-NOTHING_OF_A_TRACE = ("holds no traceEvents", OTHER_ENDING)
-NO_TRACES = (*NOTHING_OF_A_TRACE, "a merged trace", "--rank-pattern")  # of what is left out: no damage
+NOTHING_OF_A_TRACE = (NO_EVENTS, OTHER_ENDING)
+NO_TRACES = (
+    "holds no traceEvents",
+    OTHER_ENDING,
+    "a merged trace",
+    "--rank-pattern",
+)  # of what is left out: no damage
 
 
 @dataclass
@@ -108,12 +113,11 @@ def _build(
     for trace in traces:
         rank = 0 if trace.rank is None else trace.rank
         if rank < 0 or rank >= (found.world_size or LARGEST_WORLD):
-            why = f"rank {rank} of a run with {found.world_size or 'any number of'} processes"
+            why = say_outside(rank, found.world_size)
             found.findings.append(Finding("skipped", why, trace.file.shown, rank))
             continue
         if trace.rank is None:
-            why = "names no rank, the only trace counts as rank 0"
-            found.findings.append(Finding("noted", why, trace.file.shown, 0))
+            found.findings.append(Finding("noted", ONLY_TRACE, trace.file.shown, 0))
         if trace.remark:
             found.findings.append(Finding("noted", trace.remark, trace.file.shown, rank))
         found.traces[rank] = trace

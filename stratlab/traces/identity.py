@@ -9,8 +9,16 @@ from typing import Any
 
 import msgspec
 
-from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_blocks, read_head, split_events
-from stratlab.traces.odd_values import LATEST_NS, decode_head
+from stratlab.traces.chunks import (
+    LIMITS,
+    Limits,
+    TraceError,
+    read_blocks,
+    read_head,
+    say_unreadable,
+    split_events,
+)
+from stratlab.traces.odd_values import LATEST_NS, NO_CLOCK, decode_head, say_no_head
 
 INFO_KEY = b'"distributedInfo"'
 
@@ -44,16 +52,16 @@ def read_identity(path: Path, limits: Limits = LIMITS, behind: bool = True) -> I
     except TraceError as failure:
         return Identity(problem=str(failure))
     except msgspec.ValidationError as failure:
-        return Identity(problem=f"not JSON before the events ({failure})")
+        return Identity(problem=say_no_head(failure))
     except OSError as failure:
-        return Identity(problem=f"is not readable ({failure.strerror})")
+        return Identity(problem=say_unreadable(failure.strerror))
     info, base = head.distributedInfo or {}, head.baseTimeNanoseconds
     if head.mergedTrace is not None:
-        return Identity(problem="a merged trace, not that of one rank")
+        return Identity(problem="a merged trace, not that of one rank [SL-trace-merged]")
     if info.get("rank") is not None and type(info["rank"]) is not int:
-        return Identity(problem="its distributedInfo names no whole number as rank")
+        return Identity(problem="its distributedInfo names no whole number as rank [SL-rank-no-number]")
     if isinstance(base, int) and abs(base) >= LATEST_NS:
-        return Identity(problem="counts its times from one that no clock shows")
+        return Identity(problem=NO_CLOCK)
     if info.get("rank") is None and behind:
         return _read_behind(path, info, limits)
     return _build(info)

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from stratlab.traces.chunks import say_unreadable
+
 MANIFEST = "manifest.json"
 MANIFEST_BYTES = 16 << 20  # 160 bytes per rank
+MISSING = "is missing [SL-file-missing]"
+NAME_NO_TEXT = "its name holds bytes that are no text [SL-name-no-text]"
 KINDS = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder"}
 
 
@@ -39,10 +43,15 @@ def read_manifest(path: Path) -> tuple[Manifest | None, str | None]:
         if problem is None:
             manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
             if manifest.files:
-                return manifest, None if manifest.complete else "says that the traces are not complete"
-            problem = "names no file"
+                return (
+                    manifest,
+                    None
+                    if manifest.complete
+                    else "says that the traces are not complete [SL-manifest-incomplete]",
+                )
+            problem = "names no file [SL-manifest-no-files]"
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as failure:
-        problem = f"is not readable ({failure})"
+        problem = say_unreadable(failure)
     return None, f"{problem}, the traces are found by their content"
 
 
@@ -65,11 +74,11 @@ def find_problem(path: Path, most_bytes: int) -> str | None:
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return "is missing"
+        return MISSING
     except (OSError, ValueError) as failure:  # a name too long, or with a zero byte
-        return f"is not readable ({failure})"
+        return say_unreadable(failure)
     if not stat.S_ISREG(status.st_mode):
-        return f"is {KINDS.get(stat.S_IFMT(status.st_mode), 'a pipe or a device')}, not a file"
+        return f"is {KINDS.get(stat.S_IFMT(status.st_mode), 'a pipe or a device')}, not a file [SL-file-irregular]"
     if status.st_size > most_bytes:
-        return f"takes more than {most_bytes / 2**30:g} GiB on the disk"
+        return f"takes more than {most_bytes / 2**30:g} GiB on the disk [SL-file-too-large]"
     return None

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw
 
-from stratlab.traces.chunks import LIMITS, Limits, TraceError, split_events
-from stratlab.traces.odd_values import Oddities, decode_head, mend_piece, read_base_ns
+from stratlab.traces.chunks import LIMITS, Limits, TraceError, say_unreadable, split_events
+from stratlab.traces.odd_values import NO_CLOCK, Oddities, decode_head, mend_piece, read_base_ns
 from stratlab.traces.packed import PackedFile
 from stratlab.traces.renamed import ABSENT, Renamed, clean, read_ns
 
@@ -104,7 +104,9 @@ def merge_traces(
                     if isinstance(failure, _TooMuch):
                         above = [other for other in starts if other >= rank]
                         size = f"{raw_bytes / 2**20:.0f} MiB"
-                        problems |= dict.fromkeys(above, f"beyond the limit of {size} for all ranks")
+                        problems |= dict.fromkeys(
+                            above, f"beyond the limit of {size} for all ranks [SL-merge-limit]"
+                        )
                         break
                     problems[rank] = str(failure)
                     continue
@@ -132,12 +134,12 @@ def _find_start(path: Path, limits: Limits) -> tuple[int, int]:
     told = decode_head(next(pieces)).get("baseTimeNanoseconds")
     base = read_base_ns(told)
     if told and not base:
-        raise TraceError("counts its times from one that no clock shows")
+        raise TraceError(NO_CLOCK)
     for piece in pieces:
         first = _find_first_ns(piece)
         if first is not None:
             return base, first
-    raise TraceError("holds no event with a time")
+    raise TraceError("holds no event with a time [SL-trace-no-time]")
 
 
 def _find_first_ns(piece: bytes) -> int | None:
@@ -165,7 +167,7 @@ def _read_pieces(path: Path, limits: Limits) -> Iterator[bytes]:
     try:
         yield from split_events(path, limits)
     except OSError as failure:
-        raise TraceError(f"is not readable ({failure.strerror})") from failure
+        raise TraceError(say_unreadable(failure.strerror)) from failure
 
 
 def _write_rank(
@@ -190,7 +192,7 @@ def _write_rank(
 def _explain(merged: list[Renamed], problems: dict[int, str], starts: dict[int, int]) -> str:
     sentences = [f"rank {rank} is not in it: {problem}" for rank, problem in sorted(problems.items())]
     sentences += [
-        f"rank {renamed.rank}: {renamed.left_out} events without a usable time are left out"
+        f"rank {renamed.rank}: {renamed.left_out} events without a usable time are left out [SL-merge-untimed]"
         for renamed in merged
         if renamed.left_out
     ]
@@ -198,5 +200,5 @@ def _explain(merged: list[Renamed], problems: dict[int, str], starts: dict[int, 
         (starts[r.rank] for r in merged), default=0
     )
     if apart > HOUR_NS:
-        sentences.append(f"the ranks begin {apart / HOUR_NS:.1f} h apart")
+        sentences.append(f"the ranks begin {apart / HOUR_NS:.1f} h apart [SL-merge-apart]")
     return "; ".join(sentences)

@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
-from stratlab.traces.chunks import TraceError
+from stratlab.traces.chunks import TraceError, build_not_json
 from stratlab.traces.events import decode_event
 
 LATEST_NS = 1 << 62  # in the year 2116
+NO_CLOCK = "counts its times from one that no clock shows [SL-trace-base-time]"
 # what Python's str() makes of such a number; behind the texts, which stay
 WORDS = re.compile(r'"(?:\\.|[^"\\])*"|-?\b(?:inf(?:inity)?|nan)\b', re.IGNORECASE)
 MOST_DIGITS = 300  # of a number that a float64 holds
@@ -49,7 +50,7 @@ def mend_piece(piece: bytes, odd: Oddities, start: int | None = None) -> bytes:
     content = _load(piece, odd, start)
     events = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(events, list):
-        raise TraceError("truncated or not JSON (its traceEvents are not a list)")
+        raise build_not_json("its traceEvents are not a list")
     kept = [text for text in map(_encode, events) if _is_event(text)]
     odd.events += len(events) - len(kept)
     mended = b"[" + b",".join(kept) + b"]"
@@ -71,8 +72,13 @@ def decode_head(head: bytes) -> dict[str, Any]:
         try:
             content = _load(head, Oddities(), None)
         except TraceError:
-            raise TraceError(f"not JSON before the events ({failure})") from failure
+            raise TraceError(say_no_head(failure)) from failure
     return content if isinstance(content, dict) else {}
+
+
+def say_no_head(why: object) -> str:
+    """Of a file whose head cannot be read."""
+    return f"not JSON before the events ({why}) [SL-trace-head-not-json]"
 
 
 def read_base_ns(value: Any) -> int:
@@ -116,9 +122,9 @@ def _load(piece: bytes, odd: Oddities, start: int | None) -> Any:
             said += (
                 f" at byte {start + len(text[: failure.pos].encode('utf-8', 'surrogateescape'))} of the file"
             )
-        raise TraceError(f"truncated or not JSON ({said})") from failure
+        raise build_not_json(said) from failure
     except (ValueError, RecursionError) as failure:
-        raise TraceError(f"truncated or not JSON ({failure})") from failure
+        raise build_not_json(failure) from failure
 
 
 def _whole(value: Any, odd: Oddities) -> Any:

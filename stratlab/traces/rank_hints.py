@@ -42,8 +42,8 @@ def _find_alone(experiment: Experiment) -> str:
 def _say(names: Sequence[str]) -> str:
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return (
-        f"{', '.join(names[:2])}{more}: no rank is told, so each is an experiment of its own; if they are the ranks of "
-        "one run, write the rank into the names (rank0, rank1, ...) or say where it stands: "
+        f"{', '.join(names[:2])}{more}: no rank is told, so each is an experiment of its own [SL-rank-hint]; if they "
+        "are the ranks of one run, write the rank into the names (rank0, rank1, ...) or say where it stands: "
         f'--rank-pattern "{_find_pattern(names)}"'
     )
 

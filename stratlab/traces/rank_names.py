@@ -18,6 +18,11 @@ ENDING = re.compile(r"(\.pt)?(\.trace)?(\.json)?(\.gz)?$", re.I)
 RECORDED_AT = re.compile(r"(_\d+)?\.\d{10,}(?=\.pt\.trace\.json)|\d{8,}")
 
 
+def say_other_name(named: int | None, rank: int) -> str:
+    """Of a trace whose name tells another rank than it does itself."""
+    return f"named as rank {named}, but of rank {rank} [SL-rank-other-name]"
+
+
 def strip_ending(name: str) -> str:
     """`runs` of runs.json, runs.json.gz and runs.pt.trace.json."""
     return ENDING.sub("", name)

@@ -9,7 +9,7 @@ from stratlab.traces.archives import SourceFile
 from stratlab.traces.chunks import Limits
 from stratlab.traces.identity import Identity, read_identity
 from stratlab.traces.manifest import find_problem
-from stratlab.traces.rank_names import Place, find_named_rank, find_place
+from stratlab.traces.rank_names import Place, find_named_rank, find_place, say_other_name
 from stratlab.user_error import UserError
 
 
@@ -40,9 +40,11 @@ def look_into(file: SourceFile, pattern: re.Pattern[str] | None, limits: Limits)
         return problem
     asked = pattern.search(file.shown) if pattern else None
     if pattern and not asked:
-        return f"--rank-pattern {pattern.pattern} is not in its name"
+        return f"--rank-pattern {pattern.pattern} is not in its name [SL-rank-pattern-absent]"
     if pattern and asked and not (asked[1] or "").isdecimal():
-        raise UserError(f"--rank-pattern {pattern.pattern}: {asked[1]!r} of {file.shown} is no rank")
+        raise UserError(
+            f"--rank-pattern {pattern.pattern}: {asked[1]!r} of {file.shown} is no rank [SL-rank-pattern-no-number]"
+        )
     place, named, rank_from = find_place(file.parts, asked), *find_named_rank(file.parts)
     identity = read_identity(file.path, limits)
     if identity.problem is not None:
@@ -52,5 +54,5 @@ def look_into(file: SourceFile, pattern: re.Pattern[str] | None, limits: Limits)
         rank, rank_from = int(asked[1]), "pattern"
     elif identity.rank is not None:
         rank, rank_from = identity.rank, "distributedInfo"
-        remark = f"named as rank {named}, but of rank {rank}" if named not in (None, rank) else None
+        remark = say_other_name(named, rank) if named not in (None, rank) else None
     return TraceFile(file, identity, rank, rank_from, place, remark)

@@ -14,13 +14,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from stratlab.traces.chunks import TraceError
+from stratlab.traces.chunks import TraceError, build_not_json
 from stratlab.traces.odd_values import Oddities, mend_piece
 
 # to Perfetto, a process's thread 0 is the thread with the process's number: above those of streams and threads
 FIRST_PROCESS = 10_000_000
 PROCESSES_PER_RANK = 1000
 THREADS_PER_RANK = 20_000
+TOO_MANY_THREADS = f"has more than {THREADS_PER_RANK} threads [SL-merge-threads]"
 FLOWS_PER_RANK = 1 << 32  # times 2 million ranks it still is exact in a float64
 PYTHON_TRACK = 500_000_000  # above every thread number of Linux
 GPU_CATEGORIES = frozenset({"kernel", "Kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"})
@@ -87,7 +88,7 @@ class Renamed:
                 events = _decode(mend_piece(piece, Oddities()))
             return b",\n".join(filter(None, map(self._build_event, events)))
         except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
-            raise TraceError(f"truncated or not JSON ({failure})") from failure
+            raise build_not_json(failure) from failure
 
     def _build_event(self, event: Event | dict[str, Raw]) -> bytes:
         if isinstance(event, dict):
@@ -140,7 +141,7 @@ class Renamed:
         if event.cat == "python_function":
             self.python.add((old, event.tid))
             if len(self.python) > THREADS_PER_RANK:
-                raise TraceError(f"has more than {THREADS_PER_RANK} threads")
+                raise TraceError(TOO_MANY_THREADS)
             event.tid = _beside(event.tid)
         elif event.cat in GPU_CATEGORIES:
             self.on_gpu.add(old)
@@ -166,11 +167,11 @@ class Renamed:
             # copied: a Raw would keep its whole piece in memory
             self.tracks[event.pid, event.tid, kind] = event.args.copy()
         if len(self.tracks) + len(self.labels) > THREADS_PER_RANK:
-            raise TraceError(f"has more than {THREADS_PER_RANK} threads")
+            raise TraceError(TOO_MANY_THREADS)
 
     def _add_process(self, old: Value) -> int:
         if len(self.processes) >= PROCESSES_PER_RANK:
-            raise TraceError(f"has more than {PROCESSES_PER_RANK} processes")
+            raise TraceError(f"has more than {PROCESSES_PER_RANK} processes [SL-merge-processes]")
         self.processes[old] = FIRST_PROCESS + self.rank * PROCESSES_PER_RANK + len(self.processes)
         return self.processes[old]
 

@@ -141,6 +141,7 @@ def load_trace(
         raise TraceError(
             "holds no event with a duration"
             + (f": {other} events without a category or a time are not torch's" if other else "")
+            + " [SL-trace-no-duration]"
         )
     return _build_trace(columns, head, raw_bytes, odd)
 

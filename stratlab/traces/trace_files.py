@@ -18,11 +18,17 @@ from stratlab.traces.archives import (
     say_name,
     unpack,
 )
+from stratlab.traces.manifest import NAME_NO_TEXT
 from stratlab.user_error import UserError
 
 OF_OTHERS = dict.fromkeys((".nsys-rep", ".qdrep", ".sqlite"), "a report of Nsight Systems")
 OF_OTHERS |= dict.fromkeys((".pftrace", ".perfetto-trace"), "a trace of Perfetto in its own format")
 DEEPEST_ARCHIVE = 2  # an archive in an archive, and none in that
+
+
+def build_no_source(source: Path) -> UserError:
+    """Where nothing is."""
+    return UserError(f"{source}: no such folder or file [SL-source-missing]")
 
 
 def collect_files(source: Path, scratch: Path, limits: ArchiveLimits = ARCHIVE_LIMITS) -> Unpacked:
@@ -50,14 +56,17 @@ def collect_files(source: Path, scratch: Path, limits: ArchiveLimits = ARCHIVE_L
         kind = OF_OTHERS.get(source.suffix.lower())
         said = f"{kind}, no trace of torch.profiler; " if kind else ""
         raise UserError(
-            f"{source}: {said}expected a folder, a .zip, .tar, .tar.gz or .tgz, or a trace (.json, .json.gz)"
+            f"{source}: {said}expected a folder, a .zip, .tar, .tar.gz or .tgz, or a trace (.json, "
+            ".json.gz) [SL-source-kind]"
         )
     else:
-        raise UserError(f"{source}: no such folder or file")
+        raise build_no_source(source)
     for _ in range(DEEPEST_ARCHIVE - (not source.is_dir())):
         found = _open_archives(found, scratch, budget)
     left = [file for file in found.files if _is_archive(file)]
-    found.left_out += [(file.shown, "an archive inside an archive inside an archive") for file in left]
+    found.left_out += [
+        (file.shown, "an archive inside an archive inside an archive [SL-archive-nested]") for file in left
+    ]
     return Unpacked(sorted((f for f in found.files if f not in left), key=lambda f: f.parts), found.left_out)
 
 
@@ -78,7 +87,7 @@ def _walk(folder: Path) -> Unpacked:
             if not wanted:
                 found.left_out.append((say_name(parts), OTHER_ENDING))
             elif say_name(parts) != "/".join(parts):
-                found.left_out.append((say_name(parts), "its name holds bytes that are no text"))
+                found.left_out.append((say_name(parts), NAME_NO_TEXT))
             else:
                 found.files.append(SourceFile(parts, path))
     return found
@@ -92,7 +101,7 @@ def _open_archives(found: Unpacked, scratch: Path, budget: Budget) -> Unpacked:
             opened.files.append(file)
             continue
         if not file.path.is_file():
-            opened.left_out.append((file.shown, "is not there, or no file"))
+            opened.left_out.append((file.shown, "is not there, or no file [SL-archive-missing]"))
             continue
         stem = find_archive_stem(file.parts[-1]) or file.parts[-1]
         folder, before = _make_folder(scratch), budget.mark()

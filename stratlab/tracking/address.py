@@ -21,11 +21,13 @@ def check_tracking_uri(uri: str) -> str:
     if login:
         raise UserError(
             "--tracking-uri (or MLFLOW_TRACKING_URI): holds a login, which would end up in reports and logs; "
-            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, instead"
+            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, instead "
+            "[SL-tracking-uri-login]"
         )
     if uri and (not host or parts.scheme not in ("http", "https")):
         raise UserError(
-            f"--tracking-uri (or MLFLOW_TRACKING_URI) {uri!r}: expected the address of a server, http://host:port"
+            f"--tracking-uri (or MLFLOW_TRACKING_URI) {uri!r}: expected the address of a server, http://host:port "
+            "[SL-tracking-uri]"
         )
     return uri
 

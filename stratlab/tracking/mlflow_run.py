@@ -81,7 +81,8 @@ def delete_run(run_dir: Path, tracking_uri: str = "") -> str:
                 return f"the MLflow run {run_id} is not there any more"
             reason = redirect.explain_failure(uri, str(failure))
             raise UserError(
-                f"{run_dir}: stays, because its MLflow run {run_id} could not be deleted: {uri}: {reason[:300]}"
+                f"{run_dir}: stays, because its MLflow run {run_id} could not be deleted: {uri}: {reason[:300]} "
+                "[SL-mlflow-run-stays]"
             ) from failure
     return f"the MLflow run {run_id} is deleted"
 

@@ -73,7 +73,9 @@ def serve_store(folder: Path, port: int | None, say: Callable[[str], None]) -> i
     """
     check_folder(folder, "the --mlflow folder of a rehearsal")
     if not (folder / "mlflow.db").is_file():
-        raise NothingThere(f"{folder}: holds no mlflow.db, name the --mlflow folder of a rehearsal")
+        raise NothingThere(
+            f"{folder}: holds no mlflow.db, name the --mlflow folder of a rehearsal [SL-mlflow-store-absent]"
+        )
     with _running_server(folder, port, say) as (uri, process):
         say(f"MLflow is ready: {uri} (Ctrl-C ends it)")
         for experiment, place in find_places(uri):
@@ -120,7 +122,9 @@ def _check_free(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except OSError as failure:
-            raise UserError(f"--port {port}: cannot be used ({failure.strerror})") from failure
+            raise UserError(
+                f"--port {port}: cannot be used ({failure.strerror}) [SL-port-taken]"
+            ) from failure
 
 
 def _wait_until_healthy(
@@ -139,7 +143,8 @@ def _wait_until_healthy(
             waited_s = time.monotonic() - started
         if waited_s > START_DEADLINE_S:
             raise ServerFailed(
-                f"the MLflow server does not answer after {START_DEADLINE_S:.0f} s, {log}:\n{tail(log)}"
+                f"the MLflow server does not answer after {START_DEADLINE_S:.0f} s, {log} [SL-mlflow-silent]:\n"
+                f"{tail(log)}"
             )
         if patience.is_over(time.monotonic()):
             say(f"starting the MLflow server, {waited_s:.0f} s")
@@ -153,5 +158,5 @@ def _explain_end(code: int, log: Path) -> Exception:
     if not words and any(said in last for said in DISK_FULL):
         words = f"the volume of {log.parent} is full"
     if words:
-        return OSError(errno.ENOSPC, f"the MLflow server ended with {code}, {words}")
-    return ServerFailed(f"the MLflow server ended with {code}, {log}:\n{last}")
+        return OSError(errno.ENOSPC, f"the MLflow server ended with {code}, {words} [SL-mlflow-volume-full]")
+    return ServerFailed(f"the MLflow server ended with {code}, {log} [SL-mlflow-ended]:\n{last}")

@@ -60,7 +60,8 @@ def verify_run(run_dir: Path, tracking_uri: str | None, *, with_report: bool = T
     if run.status == "not a run":
         inside = sorted(path.name for path in run_dir.iterdir() if path.is_dir() and is_run(path))
         runs = [f"it holds the runs {', '.join(inside)}: name one"] if inside else []
-        raise NothingThere("; ".join([f"{run_dir}: {run.ending}", *runs, *_read_refusals(run_dir)]))
+        said = "; ".join([f"{run_dir}: {run.ending}", *runs, *_read_refusals(run_dir)])
+        raise NothingThere(f"{said} [SL-verify-no-run]")
     yield _check_files(run)
     yield _check_ranks(run)
     if steps := run.summary.get("not_finite_steps"):
@@ -85,19 +86,21 @@ def _check_files(run: RunRecord) -> Check:
     if run.status != "finished":
         wrong.insert(0, f"{run.status}: {run.ending}")
     if wrong:
-        return Check("run directory", "failed", "; ".join(wrong))
+        return Check("run directory", "failed", f"{'; '.join(wrong)} [SL-verify-files]")
     return Check("run directory", "ok", f"{run.folder}, {run.ending}, {run.summary.get('steps')} steps")
 
 
 def _check_ranks(run: RunRecord) -> Check:
     world_size = run.config.get("resolved", {}).get("world_size")
     if not isinstance(world_size, int):
-        return Check("ranks", "failed", "config.json names no world_size")
+        return Check("ranks", "failed", "config.json names no world_size [SL-verify-world-size]")
     done = {rank.get("rank") for rank in run.ranks if rank.get("done") is True}
     absent = sorted(set(range(world_size)) - done)
     if absent:
         names = ", ".join(str(rank) for rank in absent)
-        return Check("ranks", "failed", f"{len(done)} of {world_size} are done, not {names}")
+        return Check(
+            "ranks", "failed", f"{len(done)} of {world_size} are done, not {names} [SL-verify-ranks]"
+        )
     return Check("ranks", "ok", f"all {world_size} are done")
 
 
@@ -106,7 +109,8 @@ def _check_device(run: RunRecord) -> Check:
     device = f"{resolved.get('device_type')}, {resolved.get('device_name')}"
     asked = run.config.get("config", {}).get("accelerator")
     if asked and resolved.get("device_type") == "cpu":
-        return Check("device", "failed", f"run.accelerator={asked} was asked for, and it trained on {device}")
+        said = f"run.accelerator={asked} was asked for, and it trained on {device} [SL-verify-device]"
+        return Check("device", "failed", said)
     return Check("device", "ok", device)
 
 
@@ -129,15 +133,17 @@ def _check_traces(run: RunRecord) -> Check:
         files = {Path(entry["file"]).name: int(entry["bytes"]) for entry in manifest["files"]}
         complete = manifest["complete"]
     except OSError:
-        return Check("traces", "failed", "traces/manifest.json is missing")
+        return Check("traces", "failed", "traces/manifest.json is missing [SL-verify-no-manifest]")
     except (ValueError, KeyError, TypeError, RecursionError) as failure:
-        return Check("traces", "failed", f"traces/manifest.json is not what the trainer writes ({failure!r})")
+        said = f"traces/manifest.json is not what the trainer writes ({failure!r}) [SL-verify-manifest]"
+        return Check("traces", "failed", said)
     if complete is not True:
-        return Check("traces", "failed", f"the manifest is not complete, it names {len(files)} files")
+        said = f"the manifest is not complete, it names {len(files)} files [SL-verify-manifest-part]"
+        return Check("traces", "failed", said)
     sizes = {name: _size(path.with_name(name)) for name in files}
     wrong = [f"{name}: {sizes[name]} of {files[name]} bytes" for name in files if sizes[name] != files[name]]
     if wrong:
-        return Check("traces", "failed", "; ".join(wrong))
+        return Check("traces", "failed", f"{'; '.join(wrong)} [SL-verify-trace-bytes]")
     return Check("traces", "ok", f"the manifest is complete, {len(files)} files, {sum(files.values())} bytes")
 
 
@@ -156,7 +162,8 @@ def _check_report(run_dir: Path) -> Check:
         names.append(f"analysis/{merged}")
     missing = [name for name in names if not _size(run_dir / name)]
     if missing:
-        return Check("report", "failed", f"missing or empty: {', '.join(missing)}; stratlab analyze makes it")
+        said = f"missing or empty: {', '.join(missing)}; stratlab analyze makes it [SL-verify-report]"
+        return Check("report", "failed", said)
     return Check("report", "ok", str(run_dir / names[0]))
 
 
@@ -167,7 +174,8 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
         yield Check("mlflow", "skipped", "not asked: no tracking URI given and no mlflow.json here")
         return
     if not run.mlflow_run_id:
-        yield Check("mlflow", "failed", f"mlflow.json names no run, so nothing has reached {uri}")
+        said = f"mlflow.json names no run, so nothing has reached {uri} [SL-verify-mlflow-no-run]"
+        yield Check("mlflow", "failed", said)
         return
     if not tracking_uri and (run.folder / FETCHED).is_file() and not does_answer(uri):
         yield Check("mlflow", "skipped", f"not asked: {uri} does not answer here; give --tracking-uri")
@@ -178,7 +186,8 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
             said = f"not asked: {uri} has ended with its rehearsal; {_say_start(store)}"
             yield Check("mlflow", "skipped", said)
         else:
-            yield Check("mlflow", "failed", f"nothing answers at {uri}, which this machine alone reaches")
+            said = f"nothing answers at {uri}, which this machine alone reaches [SL-verify-mlflow-away]"
+            yield Check("mlflow", "failed", said)
         return
     for name, value in IMPATIENT.items():
         os.environ.setdefault(name, value)
@@ -188,7 +197,8 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
     try:
         yield from _check_mlflow_run(MlflowClient(uri), uri, run, expects_report)
     except MlflowException as failure:
-        yield Check("mlflow", "failed", f"{uri}: {explain_failure(uri, failure.message)[:500]}")
+        said = f"{uri}: {explain_failure(uri, failure.message)[:500]} [SL-verify-mlflow-failed]"
+        yield Check("mlflow", "failed", said)
 
 
 def _find_store(run_dir: Path) -> Path | None:
@@ -223,7 +233,7 @@ def _check_mlflow_run(
     differences = list(compare_points(expected, held))
     total = sum(len(points) for points in expected.values())
     if differences or not total:
-        text = "; ".join(differences) or "metrics.jsonl holds no numbers"
+        text = "; ".join(differences) or "metrics.jsonl holds no numbers [SL-verify-no-numbers]"
         yield Check("mlflow metrics", "failed", text)
     else:
         yield Check("mlflow metrics", "ok", f"{total} points of {len(expected)} metrics, as in metrics.jsonl")

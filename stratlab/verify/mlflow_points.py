@@ -37,4 +37,4 @@ def compare_points(expected: Mapping[str, set[Point]], held: Mapping[str, set[Po
         missing, added = len(points - held[key]), len(held[key] - points)
         if missing or added:
             more = f", and {added} that are not in metrics.jsonl" if added else ""
-            yield f"{key}: {len(points) - missing} of {len(points)} points are there{more}"
+            yield f"{key}: {len(points) - missing} of {len(points)} points are there{more} [SL-verify-mlflow-points]"

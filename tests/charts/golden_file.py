@@ -1,52 +1,151 @@
-"""What every chart renders, kept as plain YAML: a change of any chart shows up as a diff to review.
+"""What the charts render, kept as YAML: a change of any chart shows up as a diff to review.
 
-Compared as parsed YAML, because Helm versions differ in blank lines.
+Two sets of values in full for each API; of the other charts and of single values only what differs from a full one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from tests.charts.rendering import Document, discover_charts, read_documents, render
+from tests.charts.rendering import (
+    CHARTS,
+    HELMS,
+    OTHER_CHARTS,
+    Document,
+    discover_charts,
+    find_program,
+    render,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
-VARIANTS = {
-    "ddp-shares": ("ddp", "run.nodes=2,run.analysis.shares=2"),
-    "ddp-check": ("ddp", "run.nodes=2,run.config.mode=check"),
+EVERYTHING = ("--values", str(Path(__file__).with_name("everything.yaml")))
+APIS = ("pytorchjob", "mpijob-v1", "mpijob-v2beta1", "trainjob")
+BASE = "ddp-pytorchjob"
+GONE = "(gone)"
+BASELINE = "run.podSecurity.level=baseline"
+Case = tuple[str, Sequence[str]]
+"""A chart, and further arguments of helm."""
+
+FULL: dict[str, Case] = {
+    **{f"ddp-{api}": ("ddp", ["--set", f"run.workload.api={api},{BASELINE}"]) for api in APIS},
+    **{f"everything-{api}": ("llm-4d", [*EVERYTHING, "--set", f"run.workload.api={api}"]) for api in APIS},
+    "prepare": ("prepare", OTHER_CHARTS["prepare"]),
 }
-"""Beside the charts' own: a name, its chart, and the settings that it shows."""
-ADVICE = "run `make golden` and review the diff"
+SINGLE_VALUES: dict[str, Case] = {
+    name: (chart, ["--set", settings])
+    for name, chart, settings in (
+        ("shares", "ddp", "run.nodes=2,run.analysis.shares=2"),
+        ("check", "ddp", "run.nodes=2,run.config.mode=check"),
+        ("master", "ddp", f"run.nodes=3,run.workload.topology=master-worker,{BASELINE}"),
+        ("no analysis", "ddp", "run.analysis.enabled=false"),
+        ("no account", "ddp", "run.analysis.serviceAccount="),
+        ("no server, no accelerator", "ddp", "run.mlflow.trackingUri=,run.accelerator="),
+        ("certificates", "ddp", "run.certificates.secret=tls,run.certificates.key=root.pem"),
+        (
+            "no users",
+            "ddp",
+            ",".join(f"run.pod.securityContext.{n}=" for n in ("runAsUser", "runAsGroup", "fsGroup")),
+        ),
+        (
+            "prepare tokens",
+            "prepare",
+            "prepare.dataset=a/b,prepare.tokenize=qwen_tiny,run.config.packing=false",
+        ),
+        ("prepare model", "prepare", "prepare.model=org/net,prepare.revision=v2,prepare.queue=batch"),
+        ("prepare weights", "prepare", "prepare.weights=vgg,run.certificates.configMap=ca"),
+    )
+}
 
 
-def check_golden(documents: Sequence[Document], folder: Path, chart: str) -> None:
-    file = folder / f"{chart}.yaml"
-    assert file.is_file(), f"{file.name} is missing: {ADVICE}"
-    assert list(documents) == read_documents(file.read_text()), f"{chart} renders differently: {ADVICE}"
+def difference(base: Any, other: Any) -> Any:
+    """The parts of `other` that are not as in `base`, at their places; a place in one line."""
+    base, other = _by_name(base), _by_name(other)
+    if not isinstance(base, Mapping) or not isinstance(other, Mapping):
+        return other
+    changed = {name: GONE for name in sorted(base.keys() - other.keys())}
+    for name, value in other.items():
+        found = difference(base[name], value) if name in base else value
+        if name not in base or base[name] != value:
+            deeper = isinstance(found, Mapping) and len(found) == 1 and name in base
+            changed |= {f"{name} / {key}": part for key, part in found.items()} if deeper else {name: found}
+    return changed
 
 
-def check_no_stale_goldens(folder: Path, charts: Sequence[str]) -> None:
-    stale = sorted({file.stem for file in folder.glob("*.yaml")} - set(charts))
-    assert not stale, f"goldens without a chart: {', '.join(stale)}: {ADVICE}"
+def _normal(documents: Sequence[Document], chart: str) -> list[Document]:
+    """With what follows from chart and values as it is with ddp: labels, and the hashes in names."""
+    text = json.dumps(documents).replace(f'/name": "{chart}"', '/name": "ddp"')
+    text = re.sub(r"-(analysis|waiter|prepare)-[0-9a-f]{8}", r"-\1-HASH", text)
+    return list(json.loads(re.sub(r'sha256": "[0-9a-f]{64}', 'sha256": "HASH', text)))
 
 
-def render_variant(helm: Path, charts: Path, name: str) -> list[Document]:
-    """What a chart renders with the settings of a variant."""
-    chart, settings = VARIANTS[name]
-    return render(helm, charts / chart, ["--set", settings])
+def _by_name(node: Any) -> Any:
+    """A list of what has names as a mapping; objects have their kind and component."""
+    if not isinstance(node, list) or not all(isinstance(part, dict) for part in node):
+        return node
+    names = [part.get("name") or _object_name(part) for part in node]
+    return dict(zip(names, node, strict=True)) if None not in names and len({*names}) == len(names) else node
 
 
-def write_goldens(helm: Path, charts: Path, folder: Path, variants: Iterable[str] = ()) -> None:
-    """One file per chart in `charts`. All are rendered first: a chart that does not render leaves every file alone."""
-    rendered = {chart: render(helm, charts / chart) for chart in discover_charts(charts)}
-    rendered |= {name: render_variant(helm, charts, name) for name in variants}
+def _object_name(part: Document) -> str | None:
+    labels = part.get("metadata", {}).get("labels", {})
+    return f"{part['kind']} {labels.get('app.kubernetes.io/component')}" if "kind" in part else None
+
+
+def read_full(helm: Path, name: str) -> list[Document]:
+    """A full render, as the chart gives it now."""
+    chart, arguments = FULL[name]
+    return render(helm, CHARTS / chart, arguments)
+
+
+def other_cases(charts: Path) -> dict[str, Case]:
+    """What is compared with a full render: every other chart as shipped, and single values."""
+    shipped: dict[str, Case] = {chart: (chart, []) for chart in discover_charts(charts) if chart != "ddp"}
+    return shipped | (SINGLE_VALUES if charts == CHARTS else {})
+
+
+def render_all(charts: Path, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """Name -> the documents of a full render, or what differs from one."""
+    helm = find_program(HELMS[0])
+
+    def show(case: Case) -> list[Document]:
+        return render(helm, charts / case[0], case[1])
+
+    found: dict[str, Any] = {}
+    others = other_cases(charts)
+    for name in names or [*(FULL if charts == CHARTS else {}), *others]:
+        base = FULL[BASE if others.get(name, ("",))[0] != "prepare" else "prepare"]
+        if name in FULL:
+            found[name] = show(FULL[name])
+        else:
+            normal = [_normal(show(case), case[0]) for case in (base, others[name])]
+            found[name] = difference(*normal)
+    return found
+
+
+def read_goldens(folder: Path) -> dict[str, Any]:
+    """As `render_all` gives them."""
+    differences = yaml.load((folder / "differences.yaml").read_text(), yaml.CSafeLoader)
+    full = {
+        file.stem: list(yaml.load_all(file.read_text(), yaml.CSafeLoader))
+        for file in folder.glob("*.yaml")
+        if file.stem != "differences"
+    }
+    return full | differences
+
+
+def write_goldens(charts: Path, folder: Path) -> None:
+    """All are rendered first: a chart that does not render leaves every file alone."""
+    rendered = render_all(charts)
     folder.mkdir(exist_ok=True)
-    for chart, documents in rendered.items():
-        unfinished = folder / f".{chart}.yaml"
-        unfinished.write_text(yaml.safe_dump_all(documents, sort_keys=False, width=1000))
-        unfinished.replace(folder / f"{chart}.yaml")
     for file in folder.glob("*.yaml"):
-        if file.stem not in rendered:
-            file.unlink()
+        file.unlink()
+    style = {"sort_keys": False, "width": 110, "default_flow_style": None}
+    for name in FULL.keys() & rendered.keys():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump_all(rendered.pop(name), **style))
+    (folder / "differences.yaml").write_text(yaml.safe_dump(rendered, **style))

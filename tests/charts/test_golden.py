@@ -5,35 +5,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.charts.golden_file import (
-    GOLDEN,
-    VARIANTS,
-    check_golden,
-    check_no_stale_goldens,
-    render_variant,
-    write_goldens,
-)
-from tests.charts.rendering import CHARTS, HELMS, Document, discover_charts, find_program
+from tests.charts.golden_file import FULL, GOLDEN, other_cases, read_goldens, render_all, write_goldens
+from tests.charts.rendering import CHARTS
+
+NAMES = [*FULL, *other_cases(CHARTS)]
 
 
 @pytest.fixture(scope="module")
-def golden() -> Path:
-    """The folder of the goldens; written anew with the first helm where UPDATE_GOLDEN is set (`make golden`)."""
+def goldens() -> dict[str, object]:
+    """Written anew where UPDATE_GOLDEN is set (`make golden`)."""
     if os.environ.get("UPDATE_GOLDEN"):
-        write_goldens(find_program(HELMS[0]), CHARTS, GOLDEN, VARIANTS)
-    return GOLDEN
+        write_goldens(CHARTS, GOLDEN)
+    return read_goldens(GOLDEN)
 
 
-def test_the_walk_finds_the_charts_and_no_stale_golden(golden: Path) -> None:
-    charts = discover_charts(CHARTS)
-    assert len(charts) >= 4
-    check_no_stale_goldens(golden, [*charts, *VARIANTS])
+def test_there_is_one_for_every_chart_and_no_stale_one(goldens: dict[str, object]) -> None:
+    assert goldens.keys() == {*NAMES}, "run `make golden` and review the diff"
 
 
-def test_chart_renders_its_golden(documents: list[Document], chart: str, golden: Path) -> None:
-    check_golden(documents, golden, chart)
+@pytest.mark.parametrize("name", NAMES)
+def test_it_renders_its_golden(name: str, goldens: dict[str, object]) -> None:
+    assert render_all(CHARTS, [name])[name] == goldens[name], "run `make golden` and review the diff"
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_variant_renders_its_golden(helm: Path, name: str, golden: Path) -> None:
-    check_golden(render_variant(helm, CHARTS, name), golden, name)
+def test_a_chart_that_does_not_render_leaves_the_goldens_alone(tmp_path: Path) -> None:
+    (tmp_path / "charts" / "bad" / "templates").mkdir(parents=True)
+    (tmp_path / "charts" / "bad" / "templates" / "run.yaml").touch()
+    (tmp_path / "kept.yaml").write_text("kept")
+    with pytest.raises(AssertionError):
+        write_goldens(tmp_path / "charts", tmp_path)
+    assert (tmp_path / "kept.yaml").read_text() == "kept"

@@ -62,11 +62,6 @@ def test_it_is_a_schema_for_two_validators_and_for_editors(file: Path) -> None:
         regress.Regex(pattern, "u")
 
 
-def test_an_escape_that_means_nothing_is_seen() -> None:
-    with pytest.raises(regress.RegressError):
-        regress.Regex(r"^(meta\-llama)$", "u")
-
-
 def test_unknown_names_are_refused_everywhere() -> None:
     found = list(objects(values_schema()))
     assert len(found) >= 10

@@ -36,7 +36,7 @@ def unwrap_pods(documents: Sequence[Document]) -> dict[str, Document]:
     found: dict[str, Document] = {}
     for document in documents:
         component = document["metadata"].get("labels", {}).get("app.kubernetes.io/component")
-        for role, template in _templates(document, "waiter" if component == "waiter" else ""):
+        for role, template in find_templates(document, "waiter" if component == "waiter" else ""):
             name = document["kind"] + (f".{role}" if role else "")
             assert name not in found, f"two pods are called {name}"
             metadata = {
@@ -53,14 +53,14 @@ def unwrap_pods(documents: Sequence[Document]) -> dict[str, Document]:
     return found
 
 
-def _templates(node: Any, role: str) -> Iterator[tuple[str, Document]]:
+def find_templates(node: Any, role: str) -> Iterator[tuple[str, Document]]:
     """Whatever has a spec with containers. Its role: the list item's name, or the last key with a capital."""
     if isinstance(node, list):
         for item in node:
-            yield from _templates(item, item.get("name", role) if isinstance(item, dict) else role)
+            yield from find_templates(item, item.get("name", role) if isinstance(item, dict) else role)
     elif isinstance(node, dict):
         if isinstance(node.get("spec"), dict) and isinstance(node["spec"].get("containers"), list):
             yield role, node
             return
         for key, value in node.items():
-            yield from _templates(value, key if key[:1].isupper() else role)
+            yield from find_templates(value, key if key[:1].isupper() else role)

@@ -8,99 +8,56 @@ from __future__ import annotations
 
 import importlib.metadata
 import io
-import json
 import re
 import subprocess
 import tarfile
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.lab import IMAGES, KUBECTL, ROOT, Lab, run
+from tests.cluster.lab import KUBECTL, RESTRICTED, ROOT, TRAINER_IMAGE, USER, Lab, build_object, run
+from tests.suites.result import judge
 
 POD = "tests-in-image"
 FOLDER = "/tmp/work"
-RESULT = "/tmp/junit.xml"
 COPIED = ("tests", "stratlab", "docs/architecture.md", "pyproject.toml", "images")
 TOOLS = ("pytest", "cloudpickle")
-PYTEST = ("python", "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={RESULT}", "--durations=10")
+PYTEST = ("python", "-m", "pytest", "-p", "no:cacheprovider", "--durations=10")
 
 
 def run_in_image(lab: Lab, chosen: Sequence[str], timeout_s: float = 400) -> str:
-    """Runs tests by their paths and ids; returns what to note.
-
-    Raises:
-        AssertionError: one failed or was skipped, or a file that was named brought none.
-    """
-    lab.kubectl("apply", "-f", "-", text=json.dumps(build_pod()))
+    """Runs tests by their paths and ids, all of which have to be there and to pass; returns what to note."""
+    lab.apply(build_pod())
     try:
         lab.kubectl("wait", "--for=condition=Ready", f"pod/{POD}", "--timeout=180s")
         copy_into_pod(lab, pack())
         shell = f"cd {FOLDER} && exec {' '.join(PYTEST)} {' '.join(chosen)}"
         inside = [KUBECTL, "-n", lab.namespace, "exec", POD, "--"]
         done = run([*inside, "sh", "-c", shell], check=False, timeout_s=timeout_s)
-        assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-        return judge(run([*inside, "cat", RESULT]).stdout, chosen)
+        result, _, tests = judge(done.returncode, done.stdout)
+        assert (result, *tests) == ("passed", "passed"), done.stdout[-8000:] + done.stderr[-2000:]
+        return f"{tests['passed']} tests passed"
     finally:
         lab.kubectl("delete", "pod", POD, "--grace-period=0", "--ignore-not-found", check=False)
 
 
-def judge(junit: str, chosen: Sequence[str]) -> str:
-    """What to note of a result that shows every chosen test passed.
-
-    Raises:
-        AssertionError: nothing ran, something did not pass, or one of `chosen` brought no test.
-    """
-    cases = list(ElementTree.fromstring(junit).iter("testcase"))
-    assert cases, "no test ran in the image"
-    bad = [
-        case.get("name") for case in cases if len(case)
-    ]  # a failure, an error or a skip is an element in it
-    assert not bad, f"did not pass in the image: {bad}"
-    ran = [f"{case.get('classname', '').replace('.', '/')}::{case.get('name')}" for case in cases]
-    for path in chosen:
-        stem = re.sub(r"\.py(?=$|::)", "", path)
-        assert any(name.startswith(stem) for name in ran), f"{path}: no test of it ran in the image"
-    seconds = sum(float(case.get("time", 0)) for case in cases)
-    return f"{len(cases)} tests passed in {seconds:.0f} s"
-
-
 def build_pod() -> dict[str, Any]:
     """A pod that waits, under what a training pod is held to."""
+    variables = {"PYTHONPATH": f"{FOLDER}:{FOLDER}/packages", "OMP_NUM_THREADS": "1"}
     container = {
-        "name": "tests",
-        "image": f"{IMAGES['run.image.repository']}:{(ROOT / 'VERSION').read_text().strip()}",
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["sleep", "900"],
-        "env": [
-            {"name": "PYTHONPATH", "value": f"{FOLDER}:{FOLDER}/packages"},
-            {"name": "OMP_NUM_THREADS", "value": "1"},
-        ],
+        "name": "tests", "image": TRAINER_IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "900"],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
         "resources": {"requests": {"cpu": "250m", "memory": "1Gi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": RESTRICTED | {"readOnlyRootFilesystem": True},
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, {"name": "shm", "mountPath": "/dev/shm"}],
-    }
-    security = {"runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": POD},
-        "spec": {
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "securityContext": security | {"seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [container],
-            "volumes": [
-                {"name": "tmp", "emptyDir": {}},
-                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
-            ],
-        },
-    }
+    }  # fmt: skip
+    shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
+    spec = {
+        "restartPolicy": "Never", "automountServiceAccountToken": False,
+        "securityContext": USER | {"runAsGroup": 10001},
+        "containers": [container], "volumes": [{"name": "tmp", "emptyDir": {}}, shm],
+    }  # fmt: skip
+    return build_object("Pod", POD, spec)
 
 
 def copy_into_pod(lab: Lab, archive: bytes) -> None:
@@ -112,7 +69,16 @@ def copy_into_pod(lab: Lab, archive: bytes) -> None:
 
 
 def pack() -> bytes:
-    """The tests, and below packages/ what they need and the image lacks; a tar.gz."""
+    """A tar.gz of `list_files`."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as archive:
+        for path, name in list_files():
+            archive.add(path, name)
+    return content.getvalue()
+
+
+def list_files() -> Iterator[tuple[Path, str]]:
+    """(file, its name there): the tests, and below packages/ what they need and the image lacks."""
     listing = [
         "git",
         "-C",
@@ -125,14 +91,11 @@ def pack() -> bytes:
         "--",
         *COPIED,
     ]
-    names = [name for name in run(listing).stdout.split("\0") if name and (ROOT / name).is_file()]
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as archive:
-        for name in names:
-            archive.add(ROOT / name, name)
-        for path, name in tool_files():
-            archive.add(path, f"packages/{name}")
-    return content.getvalue()
+    for name in run(listing).stdout.split("\0"):
+        if name and (ROOT / name).is_file():
+            yield ROOT / name, name
+    for path, name in tool_files():
+        yield path, f"packages/{name}"
 
 
 def tool_files() -> Iterator[tuple[Path, str]]:

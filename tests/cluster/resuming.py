@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.cluster.lab import MOUNT, Lab, wait_until
-from tests.cluster.path import Run
+from tests.cluster.lab import MOUNT, Lab
+from tests.cluster.path import Run, install
 
 CHECKPOINTS = {"run.config.epochs": 20, "run.config.checkpoint_every": 50}
 """400 steps of the small network: long enough to be disturbed behind a checkpoint."""
@@ -46,41 +45,45 @@ class Fault:
     cause: Callable[[Lab, str], None] = delete_pod
 
 
-def wait_for_checkpoint(lab: Lab, each: Run) -> int:
-    """Until the first pod of a run sees a checkpoint that is committed; its step."""
+def disturb(lab: Lab, fault: Fault) -> None:
+    """Installs the run, and disturbs it behind a checkpoint."""
+    install(lab, fault.run)
+    wait_for_checkpoint(lab, fault.run)
+    fault.cause(lab, fault.run.name)
+
+
+def wait_for_checkpoint(lab: Lab, each: Run) -> None:
+    """Until the first pod of a run sees a checkpoint that is committed."""
     look = ["ls", f"{MOUNT}/{each.folder}/checkpoints"]
 
-    def committed() -> list[str]:
+    def committed() -> bool:
         failed = lab.conditions(f"{each.resource}/{each.name}").get("Failed")
         assert failed != "True", f"{each.name} has failed before its first checkpoint"
-        pod = lab.pod_of(each.name, 0)
-        names = lab.kubectl(
-            "exec", pod, "--", *look, check=False
-        ).split()  # there is no folder before the first one
-        return [name for name in names if name.startswith("step_")]
+        # there is no folder before the first one
+        names = lab.kubectl("exec", lab.pod_of(each.name, 0), "--", *look, check=False).split()
+        return any(name.startswith("step_") for name in names)
 
-    try:
-        return int(max(wait_until(committed, f"a checkpoint of {each.name}", 240)).removeprefix("step_"))
-    except AssertionError as late:
-        raise AssertionError(f"{late}\n{lab.describe(each.name)}") from None
+    lab.wait_for(each.name, committed, f"a checkpoint of {each.name}")
 
 
-def check_resumed(lab: Lab, fault: Fault) -> str:
-    """Succeeded; the last attempt began behind a checkpoint; every loss is the undisturbed run's. What to note."""
-    each = fault.run
-    done = lab.watch(each.name)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:] + lab.describe(each.name)
-    starts = [line for line in lab.read_lines(f"{each.folder}/attempts.jsonl") if line["event"] == "started"]
-    found, whole = (read_summary(lab, run) for run in (each, fault.whole))
-    difference = compare_ends(
-        starts, lab.read_lines(f"{each.folder}/metrics.jsonl"), found,
-        lab.read_lines(f"{fault.whole.folder}/metrics.jsonl"), whole,
-    )  # fmt: skip
-    lab.test(each.name)  # counts every point in MLflow against metrics.jsonl
-    return (
-        f"{len(starts)} attempts, the last from step {starts[-1]['from_step']} of {found['steps']}; "
-        f"largest difference of losses {difference:.1g}"
-    )
+def restarts(lab: Lab, each: Run) -> dict[str, int]:
+    """{pod: how often it was started}, from the ledgers on the volume."""
+    listing = lab.on_volume("grep", "-c", '"started"', "-r", f"{MOUNT}/{each.folder}/pods")
+    return {line.rsplit("/", 1)[1].split(".")[0]: int(line.rsplit(":", 1)[1]) for line in listing.split()}
+
+
+def check_resumed(lab: Lab, fault: Fault) -> None:
+    """Succeeded; the last attempt began behind a checkpoint; every loss is the undisturbed run's."""
+    lab.watch(fault.run.name)
+    compare_runs(lab, fault.run, fault.whole, lab.read_starts(fault.run.folder))
+    lab.test(fault.run.name)
+
+
+def compare_runs(lab: Lab, each: Run, whole: Run, starts: list[dict[str, Any]]) -> float:
+    """As `compare_ends`, of what the two runs have left on the volume."""
+    lines, whole_lines = (lab.read_lines(f"{run.folder}/metrics.jsonl") for run in (each, whole))
+    summary, whole_summary = (lab.read(f"{run.folder}/summary.json") for run in (each, whole))
+    return compare_ends(starts, lines, summary, whole_lines, whole_summary)
 
 
 def compare_ends(
@@ -110,7 +113,3 @@ def compare_ends(
     difference = max(abs(a - b) / max(abs(a), abs(b), 1e-9) for a, b in pairs)
     assert difference <= EQUAL, f"losses differ by {difference:.2g}"
     return difference
-
-
-def read_summary(lab: Lab, each: Run) -> dict[str, Any]:
-    return dict(json.loads(lab.on_volume("cat", f"{MOUNT}/{each.folder}/summary.json")))

@@ -35,39 +35,41 @@ LIMIT_S = 1800.0
 
 def main(arguments: Sequence[str] | None = None, results: Path = FOUND) -> int:
     """A line per course and per verdict; returns the exit code."""
-    asked = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.convergence", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("words", nargs="*", metavar="WORD", help="of the names of courses; all by default")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of every course")
+    asked = parser.parse_args(arguments)
     courses = list(list_courses(asked.steps))
     chosen = [course for course in courses if all(word in course.name for word in asked.words)]
     if not chosen:
         print(f"no course has all of {asked.words} in its name, as {courses[0].name!r} has", file=sys.stderr)
         return 2
-    data = results.with_name("convergence-data")
-    references = {alone(course).name for course in chosen}
-    chosen += [course for course in courses if course.name in references and course not in chosen]
-    chosen.sort(key=courses.index)
-    tree = _read_tree()
-    found: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {"courses": {}}
-    rows = {name: row for name, row in found["courses"].items()}
+    data, tree = results.with_name("convergence-data"), _read_tree()
+    wanted = {each.name for course in chosen for each in (course, alone(course))}
     keys = {course.name: course.key(tree) for course in courses}
-    done = {n for n, row in rows.items() if row["key"] == keys.get(n) and "loss" in row}
-    todo = [course for course in chosen if course.name not in done]
+    rows: dict[str, Any] = json.loads(results.read_text())["courses"] if results.exists() else {}
+
+    def known() -> dict[str, float]:
+        """Final loss of every course that has been run on this tree."""
+        valid = {name: row for name, row in rows.items() if row["key"] == keys.get(name)}
+        return {name: row["loss"] for name, row in valid.items() if "loss" in row}
+
+    todo = [course for course in courses if course.name in wanted - known().keys()]
     for number, course in enumerate(todo, 1):
         if course.config(data).is_text:
             ensure_cache(course.config(data), lambda text: None)
-        rows[course.name] = _run(course, data, keys[course.name])
-        row = rows[course.name]
+        row = rows[course.name] = _run(course, data, keys[course.name])
         outcome = f"{row['first']:.4f} -> {row['loss']:.4f}" if "loss" in row else row["failure"][-500:]
         print(f"{number}/{len(todo)}  {course.name:48}  {row['seconds']:6.1f} s  {outcome}", flush=True)
         _write(results, {"courses": rows})
-    valid = {
-        name: row["loss"] for name, row in rows.items() if row["key"] == keys.get(name) and "loss" in row
-    }
-    verdicts = judge(courses, valid)
+    verdicts = judge(courses, known())
     _write(results, {"courses": rows, "verdicts": [_describe(verdict) for verdict in verdicts]})
     for verdict in verdicts:
         _say(verdict)
-    failed = [course.name for course in chosen if course.name not in valid]
-    return 0 if all(verdict.holds for verdict in verdicts) and not failed else 1
+    return 0 if all(verdict.holds for verdict in verdicts) and wanted <= known().keys() else 1
 
 
 def _run(course: Course, data: Path, key: str) -> dict[str, Any]:
@@ -88,12 +90,10 @@ def _read_tree() -> str:
 
 
 def _describe(verdict: Verdict) -> dict[str, Any]:
-    course = verdict.course
-    return {
-        "model": course.model, "layout": course.layout, "precision": course.precision,
-        "optimizer": course.optimizer, "faulty": course.faulty, "steps": course.steps,
-        "differences": verdict.differences, "spread": verdict.spread, "share": verdict.share, "holds": verdict.holds,
-    }  # fmt: skip
+    names = ("model", "layout", "precision", "optimizer", "faulty", "steps")
+    found = {name: getattr(verdict.course, name) for name in names}
+    judged = ("differences", "spread", "share", "holds")
+    return found | {name: getattr(verdict, name) for name in judged}
 
 
 def _say(verdict: Verdict) -> None:
@@ -107,16 +107,6 @@ def _say(verdict: Verdict) -> None:
 def _write(path: Path, content: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, content)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.convergence", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("words", nargs="*", metavar="WORD", help="of the names of courses; all by default")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of every course")
-    return parser
 
 
 if __name__ == "__main__":

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tests.cluster.readme.path import LAST, REPLACED, read_path
-from tests.documents.commands import read_section
 
 
 def test_the_path_is_the_readmes_from_the_operator_to_the_sweep() -> None:
@@ -31,30 +28,3 @@ def test_what_needs_gpus_or_the_hub_is_only_asked_of_the_server() -> None:
     dry = [step for step in read_path() if step.line.endswith(" --dry-run=server")]
     assert [step.told.split()[2] for step in dry] == ["food101", "fsdp-1"]
     assert all(step.why for step in read_path() if step.line != step.told)
-
-
-def test_a_section_is_read_in_its_order(tmp_path: Path) -> None:
-    text = """
-## Before
-
-`make before`
-
-## Path
-
-First `make one`, then
-
-```
-make two   # a remark
-helm install a charts/a \\
-  --set b=c
-```
-
-or `helm upgrade`, and `make one` again.
-
-## After
-
-`make after`
-"""
-    file = tmp_path / "README.md"
-    file.write_text(text)
-    assert read_section("Path", file) == ["make one", "make two", "helm install a charts/a --set b=c"]

@@ -1,11 +1,13 @@
-"""No command stands in README, docs or examples that nobody tries."""
+"""Each command of README, docs and examples is one that its program takes, with files that are there."""
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,96 +15,112 @@ import typer
 import typer.core
 
 from stratlab.cli import app
-from stratlab.rendering.helm import find_helm
+from tests.charts.rendering import discover_charts
 from tests.documents.commands import EXAMPLES, ROOT, read_commands, split
-from tests.documents.table import FILES, TABLE
 
 COMMANDS = sorted(read_commands())
-PACKED = ("oci://", ".tgz")  # tests/charts/helms/test_packages.py and tests/distributions have them
-FROM_FOLDERS = [command for command in COMMANDS if not any(word in command for word in PACKED)]
-RENDERED = [command for command in FROM_FOLDERS if command.startswith("helm install")]
-REHEARSED = [command for command in COMMANDS if "stratlab rehearse" in command]
-WITHOUT_TORCH = [command for command in COMMANDS if re.search(r"-m trainer\.(layout|settings) --", command)]
+MAKEFILE = (ROOT / "Makefile").read_text()
+FOLDERS = ("charts/", "examples/", "experiments/", "manifests/", "benchmarks/")
+"""What a command names below these must be there."""
+KNOWN = {
+    "helm": "install template upgrade uninstall test pull registry dependency",
+    "kubectl": "apply delete get describe logs cp create exec label port-forward rollout wait",
+    "kind": "load",
+    "pip": "install",
+    "apt-get": "install",
+}
+"""Of programs that are not ours: the verbs that the suites on a cluster use, or that a system has."""
+OURS = ("images/build", "tests/cluster/run", "./start")
 
 
-def test_the_table_holds_every_command_and_no_other() -> None:
-    assert sorted(TABLE) == COMMANDS
+def find_problems(command: str) -> Iterator[str]:
+    """What is wrong with a command."""
+    words = split(command.replace("<name>", "name"))
+    program, rest = Path(words[0]).name, words[1:]
+    if program == "stratlab":
+        yield from _parse(rest)
+    elif program == "make":
+        for word in rest:
+            name, is_variable, _ = word.partition("=")
+            known = rf"\$\({name}\)" if is_variable else rf"^{re.escape(name)}:"
+            if not re.search(known, MAKEFILE, re.MULTILINE):
+                yield f"make has no {name}"
+    elif program == "python":
+        named = rest[1].replace(".", "/") if rest[0] == "-m" else rest[0].removesuffix(".py")
+        if not (ROOT / f"{named}.py").is_file() and not (ROOT / named / "__main__.py").is_file():
+            yield f"there is no program {named}"
+    elif words[0] not in OURS:
+        verb = next((word for word in rest if word in KNOWN.get(program, "").split()), "")
+        if not verb:
+            yield f"{program} has none of these verbs"
+        chart = re.search(r"oci://\S+/([a-z0-9-]+)", command)
+        if chart and verb in ("install", "pull") and chart[1] not in discover_charts(ROOT / "charts"):
+            yield f"there is no chart {chart[1]}"
+    for word in words:
+        if word.startswith(FOLDERS) and "measured" not in word and not (ROOT / word).exists():
+            yield f"there is no {word}"
 
 
-def test_the_table_holds_every_example() -> None:
-    assert sorted(FILES) == EXAMPLES
-
-
-def test_every_test_of_the_table_exists() -> None:
-    for command, row in [*TABLE.items()]:
-        assert row.by or row.instead, command
-    for name in {name for row in TABLE.values() for name in row.by} | {
-        n for by in FILES.values() for n in by
-    }:
-        path, _, function = name.partition("::")
-        assert (ROOT / path).is_file(), name
-        assert function == "*" or f"def {function}(" in (ROOT / path).read_text(), name
-
-
-def test_make_alone_lists_the_targets() -> None:
-    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert all(f"  make {target} " in listed for target in ("demo", "test", "e2e", "nightly"))
-
-
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make ")])
-def test_make_has_the_target(command: str) -> None:
-    text = (ROOT / "Makefile").read_text()
-    for word in split(command.replace("<name>", "name"))[1:]:
-        name, is_variable, _ = word.partition("=")
-        assert re.search(rf"\$\({name}\)" if is_variable else rf"^{re.escape(name)}:", text, re.MULTILINE), (
-            word
-        )
-
-
-@pytest.mark.parametrize("command", [c for c in COMMANDS if split(c)[0].endswith("stratlab")])
-def test_stratlab_knows_every_option(command: str) -> None:
-    _, verb, *arguments = split(command)
+@functools.cache
+def get_group() -> typer.core.TyperGroup:
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
-    group.commands[verb].make_context(verb, arguments)
+    return group
+
+
+def _parse(words: list[str]) -> Iterator[str]:
+    group = get_group()
+    if words[0] not in group.commands:
+        yield f"stratlab has no {words[0]}"
+        return
+    try:
+        group.commands[words[0]].make_context(words[0], words[1:])
+    except Exception as failure:
+        yield f"{type(failure).__name__}: {failure}"
+
+
+def test_each_command_is_one_that_its_program_takes() -> None:
+    assert len(COMMANDS) > 200
+    wrong = {command: [*find_problems(command)] for command in COMMANDS}
+    assert {command: problems for command, problems in wrong.items() if problems} == {}
 
 
 @pytest.mark.parametrize(
-    "command", [c for c in FROM_FOLDERS if c.startswith("stratlab predict") and "--count" not in c]
+    "command",
+    [
+        "make tset",
+        "stratlab compare DIR --varid lr",
+        "python -m trainer.evaluat RUN",
+        "helm install ddp charts/dpp",
+        "kubectl aply -k manifests/overlays/kind",
+    ],
 )
-def test_stratlab_predicts_as_told(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From shipped files alone: there is no cache, and nothing is counted."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    program = [sys.executable, "-m", "stratlab", *split(command)[1:]]
-    program = [str(tmp_path / word) if word.endswith(".html") else word for word in program]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    unknown = [line.split() for line in done.stdout.splitlines() if "not known" in line]
-    assert {line[0] for line in unknown} <= {"hsdp", "zeropp"}, "whose files answer for 8 ranks alone"
-    assert "fsdp" in done.stdout and not done.stderr
+def test_a_mistake_is_seen(command: str) -> None:
+    assert [*find_problems(command)]
 
 
-@pytest.mark.parametrize("command", [*RENDERED, *REHEARSED])
-def test_charts_render_as_told(command: str) -> None:
-    words = [word for word in split(command) if word != "my-values.yaml"]
-    charts = [word for word in words if word.startswith("charts/")]
-    first = words.index(charts[-1]) + 1
-    options = [word for word in words[first:] if word != "--results" and "results/runs" not in word]
-    if options[-1] == "--values":
-        options.pop()
-    for chart in charts:
-        release = Path(chart).name if "rehearse" in words else words[2]
-        arguments = [find_helm(), "template", release, chart, *options]
-        done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+def test_each_example_is_told_of() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "experiments").rglob("*.yaml")]
+    texts = "".join(page.read_text() for page in pages)
+    assert [name for name in EXAMPLES if f"examples/{name}" not in texts] == []
 
 
-@pytest.mark.parametrize("command", WITHOUT_TORCH)
-def test_programs_without_torch_do_as_told(command: str) -> None:
-    arguments = split(command)[1:]
-    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True)
+LAYOUT = "trainer.layout --model qwen2.5-3b --processes 8 --dimensions 3"
+
+
+@pytest.mark.parametrize("arguments", [LAYOUT, "trainer.settings --schema"])
+def test_programs_without_torch_do_as_told(arguments: str) -> None:
+    assert any(command.endswith(f"python -m {arguments}") for command in COMMANDS)
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments.split()], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     if "--schema" in arguments:
         assert "global_batch_size" in json.loads(done.stdout)["properties"]
     else:
         assert "pp2.dp2.tp2" in done.stdout
+
+
+def test_make_alone_lists_the_targets() -> None:
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert all(f"  make {target} " in listed for target in ("demo", "test", "e2e", "nightly"))

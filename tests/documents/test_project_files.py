@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 
-import pytest
 import yaml
 
 from tests.documents.commands import ROOT
@@ -19,10 +18,10 @@ def test_the_newest_entry_is_of_this_version() -> None:
     assert newest and newest[1] == version
 
 
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
-def test_what_github_reads_is_yaml(path) -> None:
-    content = yaml.safe_load(path.read_text())
-    assert content["name"] and (content.get("body") or content["jobs"])
+def test_what_github_reads_is_yaml() -> None:
+    for path in FORMS:
+        content = yaml.safe_load(path.read_text())
+        assert content["name"] and (content.get("body") or content["jobs"]), path
 
 
 def test_the_workflow_runs_what_lands_and_targets_that_there_are() -> None:
@@ -33,10 +32,19 @@ def test_the_workflow_runs_what_lands_and_targets_that_there_are() -> None:
     assert all(job["timeout-minutes"] <= 90 for job in jobs.values())
 
 
-@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
-def test_their_links_lead_somewhere(name: str) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / name).read_text()):
-        assert (ROOT / target).exists(), f"{name}: {target}"
+def test_their_links_lead_somewhere() -> None:
+    for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / name).read_text()):
+            assert (ROOT / target).exists(), f"{name}: {target}"
+
+
+def test_each_symptom_names_a_test_in_which_it_happens() -> None:
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    for part in text.split("\n## ")[1:]:
+        found = re.findall(r"`(tests/[^`:]+\.py)::([^`]+)`", part)
+        assert found, part.splitlines()[0]
+        for file, name in found:
+            assert name == "*" or f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
 
 
 def test_a_scanner_for_secrets_passes_hashes_in_what_programs_wrote_and_nothing_else() -> None:

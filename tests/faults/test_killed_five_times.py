@@ -1,8 +1,9 @@
-"""F1, five times over: all processes of a run are killed at random moments, and it ends as the run that never was."""
+"""F1 and F6, five times over: a run is killed or stopped at random moments, and ends as the one that never was."""
 
 from __future__ import annotations
 
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -10,34 +11,28 @@ import pytest
 
 from tests.faults.pods import Pods, open_pods
 
-KILLS = 5
-INTERVAL = 15
+TIMES, INTERVAL = 5, 15
 SETTINGS = {
     "TRAINER_STEPS": "600",
     "TRAINER_EVALUATE_EVERY": "20",
     "TRAINER_CHECKPOINT_EVERY": str(INTERVAL),
     "TRAINER_MAX_ATTEMPTS": "1000",
 }
-
-STRATEGIES: dict[str, tuple[int, dict[str, str]]] = {
-    "ddp": (2, {}),
-    "fsdp": (2, {}),
-    "hsdp": (4, {"TRAINER_DP_SHARD": "2", "TRAINER_MICRO_BATCH_SIZE": "4"}),
-    "nd": (
-        2,
-        {
-            "TRAINER_MODEL": "qwen_tiny",
-            "TRAINER_IMAGE_SIZE": "0",
-            "TRAINER_DATASET": "arithmetic",
-            "TRAINER_TRAIN_SAMPLES": "96",
-            "TRAINER_VALIDATION_FRACTION": "0.02",
-            "TRAINER_SEQ_LEN": "64",
-            "TRAINER_LAYOUT": "given",
-            "TRAINER_TP": "2",
-        },
-    ),
+ND = {
+    "TRAINER_MODEL": "qwen_tiny",
+    "TRAINER_IMAGE_SIZE": "0",
+    "TRAINER_DATASET": "arithmetic",
+    "TRAINER_TRAIN_SAMPLES": "96",
+    "TRAINER_VALIDATION_FRACTION": "0.02",
+    "TRAINER_SEQ_LEN": "64",
+    "TRAINER_LAYOUT": "given",
+    "TRAINER_TP": "2",
 }
-"""Name -> processes, further settings. On a CPU two partial sums have one order, so a tp of 2 is bitwise, too."""
+HSDP = {"TRAINER_DP_SHARD": "2", "TRAINER_MICRO_BATCH_SIZE": "4"}
+RUNS = [
+    ("ddp", 2, {}, "killed"), ("fsdp", 2, {}, "stopped"), ("hsdp", 4, HSDP, "killed"), ("nd", 2, ND, "killed"),
+]  # fmt: skip
+"""Strategy, processes, further settings. On a CPU two partial sums have one order, so a tp of 2 is bitwise, too."""
 
 
 def numbers(pods: Pods) -> dict[tuple[str, int], set[float]]:
@@ -54,46 +49,42 @@ def weights(pods: Pods) -> bytes:
     return (pods.folder.path / "model" / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_run_that_was_killed_five_times_is_the_one_that_never_was(
-    tmp_path: Path, record_property, strategy: str
+@pytest.mark.parametrize(("strategy", "processes", "more", "how"), RUNS)
+def test_a_run_that_ended_five_times_is_the_one_that_never_did(
+    tmp_path: Path, record_property, strategy: str, processes: int, more: dict[str, str], how: str
 ) -> None:
-    drawn = random.Random(11)
-    processes, settings = STRATEGIES[strategy]
-    settings = SETTINGS | {"TRAINER_STRATEGY": strategy} | settings
+    drawn, seconds = random.Random(11), []
+    settings = SETTINGS | {"TRAINER_STRATEGY": strategy} | more
     (tmp_path / "whole").mkdir()
-    (tmp_path / "killed").mkdir()
+    (tmp_path / how).mkdir()
     with open_pods(tmp_path / "whole", 1, processes, settings) as whole:
         whole.start()
         assert whole.finish() == 0, whole.said()
     times = [line["t"] for line in whole.lines() if line["kind"] == "train"]
-    most_s = (times[-1] - times[0]) / (KILLS + 1)
-    seconds = []
-    with open_pods(tmp_path / "killed", 1, processes, settings) as pods:
+    most_s = (times[-1] - times[0]) / (TIMES + 1)
+    with open_pods(tmp_path / how, 1, processes, settings) as pods:
         pods.start()
-        for attempt in range(1, KILLS + 1):
+        for attempt in range(1, TIMES + 1):
             pods.wait_for_step(1, attempt)
             time.sleep(drawn.uniform(0.0, most_s))
-            pods.kill(0)
-            killed_at = time.time()
+            if how == "killed":
+                pods.kill(0)
+            else:
+                pods.send(0, signal.SIGTERM)
+                assert pods.wait_for_end(0, 120) == 143
+            ended_at = time.time()
             pods.start()
             pods.wait_for_step(1, attempt + 1)
-            seconds.append(min(line["t"] for line in pods.lines() if line["attempt"] > attempt) - killed_at)
+            seconds.append(min(line["t"] for line in pods.lines() if line["attempt"] > attempt) - ended_at)
         assert pods.finish() == 0, pods.said()
-        starts = [line["from_step"] for line in pods.attempts() if line["event"] == "started"]
-        assert len(starts) == KILLS + 1 and starts == sorted(starts) and starts[-1] > 0, starts
-        reached = [
-            max(
-                line["step"]
-                for line in pods.lines()
-                if line["attempt"] == attempt and line["kind"] == "train"
-            )
-            for attempt in range(1, KILLS + 1)
-        ]
-        print("killed behind steps", reached, "went on behind", starts[1:])
-        lost = max(step - start for step, start in zip(reached, starts[1:], strict=True))
-        assert 0 <= lost <= 2 * INTERVAL, "the interval, and that of the checkpoint that was being written"
-        record_property("seconds_to_recover", round(max(seconds), 1))
-        record_property("steps_lost", lost)
-        assert numbers(pods) == numbers(whole), "bitwise, in each attempt that made a step"
-        assert weights(pods) == weights(whole)
+    starts = pods.starts()
+    assert len(starts) == TIMES + 1 and starts == sorted(starts) and starts[-1] > 0, starts
+    made = [(line["attempt"], line["step"]) for line in pods.lines() if line["kind"] == "train"]
+    reached = [max(step for number, step in made if number == attempt) for attempt in range(1, TIMES + 1)]
+    lost = max(step - start for step, start in zip(reached, starts[1:], strict=True))
+    # the interval, and that of the checkpoint that was being written
+    assert 0 <= lost <= (2 * INTERVAL if how == "killed" else 0), (reached, starts)
+    record_property("seconds_to_recover", round(max(seconds), 1))
+    record_property("steps_lost", lost)
+    assert numbers(pods) == numbers(whole), "bitwise, in each attempt that made a step"
+    assert weights(pods) == weights(whole)

@@ -38,7 +38,7 @@ def check(
     """
     assert pods.losses() == whole, "bitwise"
     assert [line["exit_code"] for line in pods.attempts() if line["event"] == "ended"][-1] == 0
-    starts = [line["from_step"] for line in pods.attempts() if line["event"] == "started"]
+    starts = pods.starts()
     assert starts[0] == 0 and len(starts) == 2 and starts[1] >= newest > 0, starts
     seconds, again = pods.recovery_s(fault_t), pods.steps_again()
     record_property("seconds_to_recover", round(seconds, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -13,10 +13,10 @@ import pytest
 from tests.image_models import __main__ as command
 from tests.image_models.cell import MODELS, RANKS, Cell, list_cells
 from tests.image_models.found import EXACT_FILE, PARITY, Found, judge, measure_parity, read_found
-from trainer.settings.config import Config
 from trainer.settings.strategy_table import STRATEGIES
 
 CELL = Cell("mobilenet", "zero3")
+RESNET = Cell("resnet", "zero3")
 
 
 def falling(first: int, last: int) -> dict[int, float]:
@@ -27,115 +27,78 @@ GOOD = Found(
     losses={1: falling(1, 40), 2: falling(21, 60)}, norms=(2.0, 1.0, 0.5, 0.5, 0.5), started_from=(0, 20), steps=60,
     largest=200_000, judged=(359, 359), validations=3, accuracy_pct=40.0,
 )  # fmt: skip
+EXACT = replace(GOOD, exact_losses=(2.4, 2.3, 2.2, 2.1, 2.0), exact_norms=(2.0, 1.0, 0.5, 0.5, 0.5))
+WITHOUT_50 = {k: v for k, v in falling(21, 60).items() if k != 50}
 
 
 def test_a_run_that_is_as_it_must_be():
     assert judge(CELL, GOOD, GOOD) == []
-    assert (
-        judge(CELL, replace(GOOD, started_from=(0, 40), losses={1: falling(1, 40), 2: falling(41, 60)}), GOOD)
-        == []
-    )
+    later = {"started_from": (0, 40), "losses": {1: falling(1, 40), 2: falling(41, 60)}}
+    assert judge(CELL, replace(GOOD, **later), GOOD) == []
 
 
-FLAT = {1: dict.fromkeys(range(1, 41), 2.3), 2: dict.fromkeys(range(21, 61), 2.3)}
-FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "too short": ({"steps": 40, "losses": {1: falling(1, 40)}}, "40 steps"),
-    "a step without a loss": (
-        {"losses": {1: falling(1, 40), 2: {k: v for k, v in falling(21, 60).items() if k != 50}}},
-        "60 steps, of which 59 have a loss",
-    ),
-    "does not learn": ({"losses": FLAT}, "the loss does not fall: 2.3000 at first, 2.3000 at last"),
-    "not a number at the end": (
-        {"losses": {1: falling(1, 40), 2: falling(21, 60) | {60: float("nan")}}},
-        "the loss does not fall",
-    ),
-    "not all samples judged": ({"judged": (358, 359)}, "evaluated: 358 of 359"),
-    "nothing to judge": ({"judged": (0, 0)}, "evaluated: 0 of 0"),
-    "validated once": ({"validations": 1}, "1 validations"),
-    "never killed": ({"losses": {1: falling(1, 60)}, "started_from": (0,)}, "started from (0,)"),
-    "began anew": (
-        {"losses": {1: falling(1, 40), 2: falling(1, 60)}, "started_from": (0, 0)},
-        "started from (0, 0)",
-    ),
-    "other losses after the kill": (
-        {"losses": {1: falling(1, 40), 2: falling(21, 60) | {30: 1.9}}},
-        "a step that was done again has another loss",
-    ),
-    "steps left out after the kill": (
-        {"losses": {1: falling(1, 40), 2: falling(25, 60)}},
-        "after the kill it has 36 steps, expected 21 to 60",
-    ),
-    "only small tensors": ({"largest": 100_000}, "the largest tensor has 100000 elements"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_named(fault):
-    changes, said = FAULTS[fault]
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"steps": 40, "losses": {1: falling(1, 40)}}, "40 steps"),
+        ({"losses": {1: falling(1, 40), 2: WITHOUT_50}}, "59"),
+        ({"losses": {1: dict.fromkeys(range(1, 41), 2.3), 2: dict.fromkeys(range(21, 61), 2.3)}}, "2.3000"),
+        ({"losses": {1: falling(1, 40), 2: falling(21, 60) | {60: math.nan}}}, "nan"),
+        ({"judged": (358, 359)}, "358 of 359"),
+        ({"judged": (0, 0)}, "0 of 0"),
+        ({"validations": 1}, "1 validations"),
+        ({"losses": {1: falling(1, 60)}, "started_from": (0,)}, "(0,)"),
+        ({"losses": {1: falling(1, 40), 2: falling(1, 60)}, "started_from": (0, 0)}, "(0, 0)"),
+        ({"losses": {1: falling(1, 40), 2: falling(21, 60) | {30: 1.9}}}, "another loss"),
+        ({"losses": {1: falling(1, 40), 2: falling(25, 60)}}, "36 steps"),
+        ({"largest": 100_000}, "100000"),
+    ],
+)
+def test_a_fault_is_named(changes, said):
     complaints = judge(CELL, replace(GOOD, **changes), GOOD)
     assert any(said in complaint for complaint in complaints), complaints
-
-
-@pytest.mark.parametrize(("by", "holds"), [(0.5 * PARITY, True), (2 * PARITY, False), (float("nan"), False)])
-def test_the_first_losses_are_those_of_one_process(by, holds):
-    moved = {1: falling(1, 40) | {3: falling(3, 3)[3] * (1 + by)}, 2: GOOD.losses[2]}
-    complaints = judge(CELL, replace(GOOD, losses=moved), GOOD)
-    assert any("one process's" in complaint for complaint in complaints) is not holds
-    assert by != by or measure_parity(replace(GOOD, losses=moved), GOOD) == pytest.approx((by, 0.0))
-
-
-RESNET = Cell("resnet", "zero3")
-IN_FP64 = {"exact_losses": (2.4, 2.3, 2.2, 2.1, 2.0), "exact_norms": (2.0, 1.0, 0.5, 0.5, 0.5)}
-EXACT = replace(GOOD, **IN_FP64)
 
 
 def moved(numbers: tuple[float, ...], step: int, by: float) -> tuple[float, ...]:
     return tuple(number * (1 + by * (i == step)) for i, number in enumerate(numbers, 1))
 
 
+@pytest.mark.parametrize(("by", "holds"), [(0.5 * PARITY, True), (2 * PARITY, False), (math.nan, False)])
+def test_the_first_losses_and_norms_are_those_of_one_process(by, holds):
+    changed = {1: falling(1, 40) | {3: falling(3, 3)[3] * (1 + by)}, 2: GOOD.losses[2]}
+    assert (judge(CELL, replace(GOOD, losses=changed), GOOD) == []) is holds
+    assert by != by or measure_parity(replace(GOOD, losses=changed), GOOD) == pytest.approx((by, 0.0))
+    scaled = replace(GOOD, norms=tuple((1 + 10 * by) * norm for norm in GOOD.norms))
+    assert (judge(CELL, scaled, GOOD) == []) is holds
+
+
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "holds"),
     [
-        ({"norms": moved(GOOD.norms, 5, 0.08)}, ""),  # of the run itself, in fp32: rounding
-        ({"norms": moved(GOOD.norms, 1, 0.002)}, "gradient norms of the first 1 steps"),
-        ({"exact_norms": moved(EXACT.exact_norms, 5, 0.9e-4)}, ""),
-        (
-            {"exact_norms": moved(EXACT.exact_norms, 5, 1.1e-4)},
-            "gradient norms of the first 5 steps, in fp64,",
-        ),
-        ({"exact_losses": moved(EXACT.exact_losses, 4, 1.1e-6)}, "losses of the first 5 steps, in fp64,"),
-        ({"exact_losses": (), "exact_norms": ()}, "losses of the first 5 steps, in fp64,"),
-        ({"exact_losses": moved(EXACT.exact_losses, 4, math.nan)}, "losses of the first 5 steps, in fp64,"),
+        ({"norms": moved(GOOD.norms, 5, 0.08)}, True),  # of the run itself, in fp32: rounding
+        ({"norms": moved(GOOD.norms, 1, 0.002)}, False),
+        ({"exact_norms": moved(EXACT.exact_norms, 5, 0.9e-4)}, True),
+        ({"exact_norms": moved(EXACT.exact_norms, 5, 1.1e-4)}, False),
+        ({"exact_losses": moved(EXACT.exact_losses, 4, 1.1e-6)}, False),
+        ({"exact_losses": (), "exact_norms": ()}, False),
     ],
 )
-def test_where_rounding_is_enlarged_fp64_tells_and_no_less_strictly(changes, said):
+def test_where_rounding_is_enlarged_fp64_tells_and_no_less_strictly(changes, holds):
     assert RESNET.exact and not CELL.exact
-    complaints = judge(RESNET, replace(EXACT, **changes), EXACT)
-    assert (complaints == []) if not said else any(said in complaint for complaint in complaints), complaints
+    assert (judge(RESNET, replace(EXACT, **changes), EXACT) == []) is holds
 
 
-@pytest.mark.parametrize(("scale", "holds"), [(1.0005, True), (1.05, False), (float("nan"), False)])
-def test_a_gradient_of_another_scale_is_seen_by_its_norm(scale, holds):
-    scaled = replace(GOOD, norms=tuple(scale * norm for norm in GOOD.norms))
-    complaints = judge(CELL, scaled, GOOD)
-    assert any("gradient norms of" in complaint for complaint in complaints) is not holds
-
-
-def test_every_network_under_every_strategy_is_a_cell_with_one_micro_batch(tmp_path):
+def test_every_network_under_every_strategy_is_a_cell_with_one_micro_batch():
     cells = list_cells()
-    assert len(cells) == 80 == len({cell.name for cell in cells})
-    assert {cell.strategy for cell in cells} == {*STRATEGIES} - {"nd"} and {cell.model for cell in cells} == {
+    assert len(cells) == 80 == len({cell.name for cell in cells}) and {cell.model for cell in cells} == {
         *MODELS
     }
+    assert {cell.strategy for cell in cells} == {*STRATEGIES} - {"nd"}
     for cell in cells:
-        config = Config.from_env(
-            {n: v for n, v in cell.variables(tmp_path).items() if n.startswith("TRAINER_")}
-        )
+        config = cell.config()
         together = config.batch_norm == "synchronised" or cell.model == "vgg"  # which has no batch norm
         seen = config.micro_batch_size * (cell.world_size if together else 1)
-        assert seen == {"resnet": 16, "vgg": 32, "mobilenet_synchronised": 32}.get(cell.model, 8), (
-            "one for all strategies"
-        )
+        assert seen == {"resnet": 16, "vgg": 32, "mobilenet_synchronised": 32}.get(cell.model, 8)
         assert config.global_batch_size % (config.micro_batch_size * cell.world_size) == 0
         assert config.steps >= 50 and cell.checkpoint_every < cell.killed_at < config.steps
         assert cell.threshold() == config.persistent_elements or config.strategy not in ("zero3", "zeropp")
@@ -174,8 +137,6 @@ def test_a_run_is_read_from_its_directory(tmp_path):
 
 
 def test_it_goes_on_where_it_was_stopped_and_does_failures_again(tmp_path, monkeypatch, capsys):
-    from dataclasses import asdict
-
     done: list[str] = []
 
     def run(cell: Cell) -> dict[str, Any]:
@@ -202,8 +163,6 @@ def test_it_goes_on_where_it_was_stopped_and_does_failures_again(tmp_path, monke
 
 
 def test_all_cells_leave_a_report_and_a_table(tmp_path, monkeypatch):
-    from dataclasses import asdict
-
     fails = {"resnet ddp", "vgg single"}
 
     def run(cell: Cell) -> dict[str, Any]:

@@ -1,16 +1,14 @@
-"""What the Dockerfiles promise, as hadolint and a few rules of our own see it."""
+"""What the Dockerfiles promise, by a few rules of our own."""
 
 from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.images.scanners import DOCKERFILES, run_hadolint
-
+DOCKERFILES = sorted(Path("images").glob("*/Dockerfile"))
 each = pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
 
 
@@ -28,28 +26,15 @@ def read_stages(dockerfile: Path) -> dict[str, list[str]]:
     return stages
 
 
-def test_both_images_are_here() -> None:
-    assert [path.parent.name for path in DOCKERFILES] == ["lab", "trainer"]
-
-
-@each
-def test_hadolint_finds_nothing(dockerfile: Path) -> None:
-    assert run_hadolint(dockerfile) == []
-    assert "hadolint ignore" not in dockerfile.read_text()
-
-
-def test_hadolint_is_not_blind(tmp_path: Path) -> None:
-    bad = tmp_path / "Dockerfile"
-    bad.write_text(DOCKERFILES[0].read_text() + "\nRUN cd /tmp && sudo true\nMAINTAINER me\n")
-    assert {"DL3003", "DL3004", "DL4000"} <= set(run_hadolint(bad))
-
-
 @each
 def test_the_last_stage_runs_as_10001(dockerfile: Path) -> None:
     last = list(read_stages(dockerfile).values())[-1]
     users = [line for line in last if line.startswith("USER")]
     assert users == ["USER 10001:10001"]
     assert not any(line.startswith("RUN") for line in last[last.index(users[0]) :])
+    assert "ENV STRATLAB_GIT_SHA=${GIT_SHA}" in " ".join(last)
+    for label in ("title", "version", "revision", "source", "licenses"):
+        assert f"org.opencontainers.image.{label}=" in " ".join(last)
 
 
 @each
@@ -97,14 +82,16 @@ def test_all_stages_stand_on_the_base_that_is_an_argument(dockerfile: Path) -> N
 
 
 @each
-def test_packages_come_from_hashed_locks_only(dockerfile: Path) -> None:
+def test_packages_come_from_hashed_locks_and_a_run_that_fails_in_the_middle_fails(dockerfile: Path) -> None:
     lines = [line for stage in read_stages(dockerfile).values() for line in stage]
     installs = [line for line in lines if "pip install" in line or "pip sync" in line]
-    assert len(installs) == {"lab": 3, "trainer": 4}[dockerfile.parent.name]
+    runs = [line for line in lines if line.startswith("RUN")]
+    assert (len(installs), len(runs)) == {"lab": (3, 6), "trainer": (4, 7)}[dockerfile.parent.name]
     for line in installs:
-        assert "--require-hashes" in line or (
-            "--offline" in line and "--no-deps" in line and "./source" in line
-        )
+        offline = all(word in line for word in ("--offline", "--no-deps", "./source"))
+        assert "--require-hashes" in line or offline
+    for line in runs:
+        assert re.match(r"RUN (--mount=\S+ +)*set -eu; ", line), line
 
 
 @each
@@ -120,14 +107,6 @@ def test_the_own_code_is_in_the_last_layers(dockerfile: Path) -> None:
 
 
 @each
-def test_a_run_that_fails_in_the_middle_fails(dockerfile: Path) -> None:
-    runs = [line for stage in read_stages(dockerfile).values() for line in stage if line.startswith("RUN")]
-    assert len(runs) == {"lab": 6, "trainer": 7}[dockerfile.parent.name]
-    for line in runs:
-        assert re.match(r"RUN (--mount=\S+ +)*set -eu; ", line), line
-
-
-@each
 def test_caches_lie_under_tmp(dockerfile: Path) -> None:
     """The same folders as in the charts' environment."""
     chart = dict(
@@ -136,14 +115,6 @@ def test_caches_lie_under_tmp(dockerfile: Path) -> None:
     image = dict(re.findall(r"\b([A-Z_]+)=(/tmp\S*)", " ".join(read_stages(dockerfile)["image"])))
     assert image and chart.items() >= image.items()
     assert dockerfile.parent.name == "lab" or image == chart
-
-
-@each
-def test_labels_and_revision(dockerfile: Path) -> None:
-    last = " ".join(read_stages(dockerfile)["image"])
-    for label in ("title", "version", "revision", "source", "licenses"):
-        assert f"org.opencontainers.image.{label}=" in last
-    assert "ENV STRATLAB_GIT_SHA=${GIT_SHA}" in last
 
 
 @each
@@ -157,23 +128,3 @@ def test_what_is_copied_is_sent_to_the_build(dockerfile: Path) -> None:
     for source in sources:
         assert Path(source).exists(), source
         assert any(source == known or source.startswith(f"{known}/") for known in sent), source
-
-
-def test_lab_has_no_torch_and_trainer_has_no_mlflow() -> None:
-    names = {
-        image: set(
-            re.findall(r"^([a-z0-9-]+)==", Path("images", image, "requirements.txt").read_text(), re.M)
-        )
-        for image in ("lab", "trainer")
-    }
-    assert {"mlflow", "psycopg2-binary", "boto3"} <= names["lab"] and not {"torch", "deepspeed"} & names[
-        "lab"
-    ]
-    assert {"torch", "deepspeed"} <= names["trainer"] and not {"mlflow", "kubernetes"} & names["trainer"]
-
-
-def test_shell_is_valid(tmp_path: Path) -> None:
-    import subprocess
-
-    for script, shell in (("images/network.sh", "sh"), ("images/debian_base", "bash")):
-        assert subprocess.run([shutil.which(shell) or shell, "-n", script]).returncode == 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,13 @@ from tests.charts.rendering import ROOT, Document, find_program, read_documents
 MANIFESTS = ROOT / "manifests"
 OVERLAYS = sorted(path.parent.name for path in MANIFESTS.glob("overlays/*/kustomization.yaml"))
 COMPONENTS = sorted(path.parent.name for path in MANIFESTS.glob("components/*/kustomization.yaml"))
+
+
+@functools.cache
+def build_overlay(overlay: str, *components: str, namespace: str | None = None) -> list[Document]:
+    """All objects of an overlay with components, each question once."""
+    with tempfile.TemporaryDirectory() as folder:
+        return build(write_overlay(Path(folder), overlay, components, namespace))
 
 
 def build(folder: Path) -> list[Document]:

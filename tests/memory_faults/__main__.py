@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.memory_faults.case import CASES, Case
-from tests.memory_faults.running import run_case
-from tests.memory_faults.verdict import judge
+from tests.memory_faults.running import judge, run_case
 from trainer.forecast.deviation import BAND_PCT
 from trainer.record.run_directory import write_json
 
@@ -35,7 +34,12 @@ KEPT = ("trainer", "tests/memory_faults")
 
 def main(arguments: Sequence[str] | None = None, results: Path = FOUND) -> int:
     """A line per case; returns the exit code."""
-    asked = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.memory_faults", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("names", nargs="*", metavar="NAME", help="parts of names of cases; all by default")
+    asked = parser.parse_args(arguments)
     chosen = [case for case in CASES if not asked.names or any(name in case.name for name in asked.names)]
     if not chosen:
         print(f"no case has one of {asked.names} in its name, as {CASES[0].name!r} has", file=sys.stderr)
@@ -60,13 +64,14 @@ def main(arguments: Sequence[str] | None = None, results: Path = FOUND) -> int:
 
 
 def _count(cases: Sequence[Case], rows: dict[str, Any]) -> dict[str, int]:
-    faulty = [rows[case.name] for case in cases if case.fault]
-    clean = [rows[case.name] for case in cases if not case.fault]
+    wrong = {True: [], False: []}  # type: dict[bool, list[bool]]
+    for case in cases:
+        wrong[bool(case.fault)].append(bool(rows[case.name]["wrong"]))
     return {
-        "faults_planted": len(faulty),
-        "faults_named": sum(not row["wrong"] for row in faulty),
-        "clean_runs": len(clean),
-        "clean_runs_marked": sum(bool(row["wrong"]) for row in clean),
+        "faults_planted": len(wrong[True]),
+        "faults_named": wrong[True].count(False),
+        "clean_runs": len(wrong[False]),
+        "clean_runs_marked": wrong[False].count(True),
     }
 
 
@@ -82,18 +87,8 @@ def _describe(case: Case, row: dict[str, Any]) -> str:
 def _read_tree() -> str:
     """Hash of the trainer and of what this suite runs, as they are here."""
     found = (path for folder in KEPT for path in (ROOT / folder).rglob("*.py"))
-    files = sorted(path for path in found if not path.name.startswith("test_"))
-    content = [str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() for path in files]
+    content = [path.read_bytes() for path in sorted(found) if not path.name.startswith("test_")]
     return hashlib.sha256(b"\0".join(content)).hexdigest()[:16]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.memory_faults", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("names", nargs="*", metavar="NAME", help="parts of names of cases; all by default")
-    return parser
 
 
 if __name__ == "__main__":

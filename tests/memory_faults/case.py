@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -12,44 +13,22 @@ from trainer.settings.config import PREFIX, Config
 
 STEPS = 3
 """Of a run so short the last one counts, and is taken apart (trainer/measuring/training_memory.py)."""
-SHARED: dict[str, Any] = {
-    "steps": STEPS,
-    "log_every": STEPS,
-    "evaluate_every": STEPS,
-    "profile_steps": 0,
+SHARED: dict[str, Any] = {name: STEPS for name in ("steps", "log_every", "evaluate_every")} | {
+    "profile_steps": 0
 }
 TEXT: dict[str, Any] = {
-    "model": "qwen_tiny",
-    "dataset": "arithmetic",
-    "seq_len": 128,
-    "loss_chunk_tokens": 128,
-    "model_vocab": 2048,
-    "model_layers": 2,
-    "micro_batch_size": 2,
-}
-IMAGES: dict[str, Any] = {
-    "model": "vit_tiny",
-    "dataset": "digits",
-    "image_size": 32,
-    "model_layers": 2,
-    "micro_batch_size": 24,
-}
+    "model": "qwen_tiny", "dataset": "arithmetic", "seq_len": 128, "loss_chunk_tokens": 128, "model_vocab": 2048,
+    "model_layers": 2, "micro_batch_size": 2,
+}  # fmt: skip
 CNN: dict[str, Any] = {"model": "cnn", "dataset": "digits", "image_size": 32, "micro_batch_size": 32}
+IMAGES: dict[str, Any] = CNN | {"model": "vit_tiny", "model_layers": 2, "micro_batch_size": 24}
 CHECKPOINTING = {"activation_checkpointing": "blocks"}
 TWO_BY_TWO = {"dp_replicate": 2, "dp_shard": 2}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run of the real worker.
-
-    Attributes:
-        name: unlike all others.
-        ranks: processes.
-        micro_batches: of a step.
-        settings: names of trainer/settings/fields.py.
-        fault: of tests/memory_faults/plant.py, or "".
-    """
+    """One run of the real worker on `ranks` processes, with a fault of tests/memory_faults/plant.py, or ""."""
 
     name: str
     ranks: int
@@ -60,9 +39,7 @@ class Case:
     @property
     def rows(self) -> int:
         """Ranks that see different samples."""
-        return self.ranks // (
-            self.settings.get("tp", 1) * self.settings.get("cp", 1) * self.settings.get("pp", 1)
-        )
+        return self.ranks // prod(self.settings.get(axis, 1) for axis in ("tp", "cp", "pp"))
 
     def variables(self, results: Path) -> dict[str, str]:
         """What the worker is given."""

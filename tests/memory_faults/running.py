@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 from tests.memory_faults.case import Case
+from tests.memory_faults.plant import CAUSES
 from tests.ranks import fork_ranks
 from trainer.forecast.operations_file import CPU, FOLDER, find_operations
 from trainer.prepare.before_ranks import ensure_cache
@@ -20,8 +21,7 @@ LIMIT_S = 600.0
 def run_case(case: Case, results: Path) -> dict[str, Any]:
     """{summary, forecast, training_memory of the fullest rank, seconds}, or {failure, seconds}.
 
-    Args:
-        results: of all runs; operations files and tokens that an earlier case has left there are used again.
+    Operations files and tokens that an earlier case has left in `results` are used again.
     """
     began = time.perf_counter()
     config = case.config(results)
@@ -86,3 +86,17 @@ def _read(folder: RunDirectory) -> dict[str, Any]:
     fullest = max((each["training_memory"] for each in facts), key=lambda memory: memory["peak_gib"])
     told = {name: value for name, value in summary.items() if name.startswith(("forecast_", "peak_memory"))}
     return {"summary": told, "forecast": resolved.get("memory_forecast"), "training_memory": fullest}
+
+
+def judge(case: Case, row: dict[str, Any]) -> str:
+    """What is wrong about what the run, a row of `run_case`, says of itself; "" = nothing."""
+    if "failure" in row:
+        return "failed"
+    if row["forecast"] is None:
+        return "nothing was foreseen"
+    if "forecast_memory_deviates" not in row["summary"]:
+        return "not compared"
+    named, wanted = row["summary"]["forecast_memory_deviates"], CAUSES[case.fault] if case.fault else None
+    if named == wanted:
+        return ""
+    return f"names {named or 'nothing'} instead of {wanted}" if wanted else f"marked with {named}"

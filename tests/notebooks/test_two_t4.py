@@ -1,6 +1,6 @@
 """What the notebook decides on a machine that is not this one: Kaggle's packages, its secrets, its GPUs.
 
-All cells in their order are executed by tests/nightly/rehearsals/test_notebook.py. What neither shows: pip's work on
+All cells in their order are executed by tests/nightly/rehearsals/test_documents.py. What neither shows: pip's work on
 Kaggle, the downloads, and training on two T4.
 """
 

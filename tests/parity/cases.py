@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from tests.parity import teachers
+from tests.parity.suite import EXACT, Gates
 from trainer.settings.fields import Strategy
 from trainer.settings.strategy_table import STRATEGIES as TABLE
 
@@ -21,15 +22,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "cnn": {"model": "cnn"},
     "vit_tiny + LoRA": {"model": "vit_tiny", "lora_rank": 4},
 }
-
-
-@dataclass(frozen=True)
-class Gates:
-    """Largest allowed differences. `gradient` is relative, per parameter, after the first step."""
-
-    loss: float = 1e-5
-    grad_norm: float = 1e-4
-    gradient: float = 1e-4
 
 
 # bf16 keeps 8 bits: one process differs from itself with another micro-batch by about as much.
@@ -65,7 +57,7 @@ class Variant:
     nightly: bool = False
     world_sizes: tuple[int, ...] = WORLD_SIZES
     force_gathers: bool = False
-    gates: Gates = Gates()
+    gates: Gates = EXACT
 
 
 DISTILLED = {"teacher": teachers.NAME, "distil_temperature": 3.0, "distil_weight": 0.7}
@@ -172,6 +164,10 @@ class Case:
     @property
     def name(self) -> str:
         return f"{self.strategy}, {self.model}, {self.world_size}, {self.variant}"
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        return vars(self)
 
     @property
     def gates(self) -> Gates:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.parity.checks import check_fault, check_strategy
-from tests.parity.fixtures import Report, Trained
 from tests.parity.matrix import SMALL
-from tests.parity.mutations import MUTATIONS, Mutation
+from tests.parity.mutations import MUTATIONS
+from tests.parity.suite import Fault, Found, Matrix, Report, check_cases, check_fault
 
 
-@pytest.mark.parametrize(("strategy", "world_size"), SMALL.groups())
-def test_a_strategy_equals_one_process(
-    strategy: str, world_size: int, trained: Trained, report: Report
+@pytest.mark.parametrize("ranks", SMALL.world_sizes)
+def test_every_strategy_equals_one_process(
+    ranks: int, matrix: Matrix, trained: Found, report: Report
 ) -> None:
-    check_strategy(SMALL, strategy, world_size, trained, report)
+    check_cases([case for case in matrix.cases if case.world_size == ranks], trained, report)
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
-def test_a_planted_fault_is_caught(mutation: Mutation, faults: Trained, report: Report) -> None:
-    check_fault(mutation, faults, report)
+@pytest.mark.parametrize("fault", MUTATIONS, ids=lambda fault: fault.name)
+def test_a_planted_fault_is_caught(fault: Fault, trained: Found, report: Report) -> None:
+    check_fault(fault, trained, report)

@@ -15,7 +15,7 @@ from unittest import mock
 from tests.parity import teachers
 from tests.parity.cases import GLOBAL_BATCH, Case, processes_per_node
 
-STEPS = {"sgd": 3, "adamw": 6}
+STEPS = {"sgd": 2, "adamw": 6}
 """Rounding errors in the state of Adam take some steps to show."""
 IMAGE_SIZE = 16
 RATE, LATER_RATE = 0.5, 1 / 32

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.parity.suite import EXACT, Gates
 from tests.parity_llm.models import OTHER_FAMILIES
 from tests.parity_llm.rows import ROWS, SEQ_LEN
 
@@ -18,15 +19,6 @@ TEACHER = "teacher"
 """Among the models."""
 DISTILLED = {"distil_temperature": 3.0, "distil_weight": 0.7}
 AXES = {"pp": "pp", "rep": "dp_replicate", "dp": "dp_shard", "cp": "cp", "tp": "tp", "ep": "ep"}
-
-
-@dataclass(frozen=True)
-class Gates:
-    """Largest allowed differences. `gradient` is relative, per parameter, after the first step; None = any."""
-
-    loss: float = 1e-5
-    grad_norm: float = 1e-4
-    gradient: float | None = 1e-4
 
 
 # bf16 keeps 8 bits, and where ranks add partial sums of rounded products the last of them differ.
@@ -65,7 +57,7 @@ class Case:
     taught: bool = False
     routed_alike: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
-    gates: Gates = Gates()
+    gates: Gates = EXACT
 
     @property
     def degrees(self) -> dict[str, int]:
@@ -101,6 +93,11 @@ class Case:
     def name(self) -> str:
         parts = (self.strategy, self.mesh or str(self.world_size), self.model, self.variant)
         return " ".join(part for part in parts if part)
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        names = ("strategy", "mesh", "sequence_parallel", "model", "world_size", "variant")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def reference(self) -> str:
@@ -200,12 +197,11 @@ EXPERTS = (
     Case("moe tied", "pp2.dp2.tp2.ep2+sp", packed=True),
     Case("moe", "pp2.cp2.tp2.ep4+sp", packed=True, settings=RECOMPUTED),
 )
+DATA_PARALLEL = ("ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "zeropp")
 OTHER_STRATEGIES = tuple(
     Case(model, strategy=strategy, world=world, packed=packed)
     for model, packed in (("tied", True), ("moe", False))
-    for strategy, world in (
-        *(("single", 1), ("ddp", 2), ("fsdp", 2), ("zero1", 2), ("zero2", 2), ("zero3", 2)),
-    )
+    for strategy, world in (("single", 1), *((name, 2) for name in DATA_PARALLEL))
 )
 ADAPTERS = (
     Case("tied", strategy="ddp", world=2, packed=True, settings=LORA),
@@ -259,9 +255,7 @@ IN_CHUNKS = {"loss_chunk_tokens": 7}
 TAUGHT = (
     *(
         Case("tied", strategy=strategy, world=world, packed=True, taught=True)
-        for strategy, world in (
-            *(("single", 1), ("ddp", 2), ("fsdp", 2), ("zero1", 2), ("zero2", 2), ("zero3", 2)),
-        )
+        for strategy, world in (("single", 1), *((name, 2) for name in DATA_PARALLEL))
     ),
     Case("tied", strategy="ddp", world=2, packed=True, taught=True, micro=2, settings=IN_CHUNKS),
     Case("untied", "rep2.dp2", taught=True, micro=2, settings=RECOMPUTED),

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 
 from tests.covering import choose_cover
-from tests.parity_llm.cases import CASES, LARGE, Case
+from tests.parity.suite import Matrix
+from tests.parity_llm.cases import CASES, LARGE, STEPS, Case
 from tests.parity_llm.models import MODELS
 from tests.parity_llm.mutations import MUTATIONS
-from tests.parity_llm.resharding import RESHARDINGS, STATE_LOST, Resharding
+from tests.parity_llm.resharding import RESHARDINGS, STATE_LOST
 from tests.parity_report import PARITY_LLM, PARITY_LLM_SMALL
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """Cases to train, checkpoints to continue elsewhere, and the report they are written to."""
-
-    name: str
-    cases: tuple[Case, ...]
-    reshardings: tuple[Resharding, ...]
-    report: Path
 
 
 def axes_of(case: Case) -> set[str]:
@@ -35,30 +24,27 @@ def family_of(case: Case) -> str:
     return MODELS[case.model][0]
 
 
+LIKE_ANOTHER = ("hsdp", "zeropp")
+"""One model is enough: of images, and at night of decoders, they have all."""
+
+
 def traits_of(case: Case) -> set[Hashable]:
-    """What only it may show: a strategy or axis on dense models or experts, two axes at once, a setting, a size."""
+    """Pairs that only it may show: a strategy or an axis with dense models or experts, two axes, a setting.
+
+    What a strategy does with packing, teachers and varlen attention is seen in tests/parity or of one strategy; with
+    axes each of them counts.
+    """
     axes = axes_of(case)
+    special = [name for name in ("packed", "varlen", "taught", "lora") if getattr(case, name)]
     return {
-        (case.strategy, family_of(case)),
-        ("model", case.model),
-        ("packed", case.packed),
-        ("varlen", case.varlen and case.strategy),
-        *(("varlen", axis) for axis in axes & {"cp", "pp", "tp"} if case.varlen),
-        ("taught", case.taught and case.strategy),
-        *(("taught", axis) for axis in axes & {"cp", "pp", "tp"} if case.taught),
-        ("micro-batches", case.micro),
-        (case.strategy, "routed alike", case.routed_alike),
-        ("world size", case.world_size),
-        ("dimensions", len(axes)),
-        *((case.strategy, name, value) for name, value in case.settings.items()),
-        *(("axis", axis, family_of(case)) for axis in axes),
+        (case.strategy, *([] if case.strategy in LIKE_ANOTHER else [family_of(case)])),
+        ("micro-batches", case.micro > 0),
+        ("routed alike", case.routed_alike, case.strategy == "nd"),
+        *((name, axis) for name in special for axis in axes & {"cp", "pp", "tp"}),
+        *((case.strategy == "nd", name, value) for name, value in case.settings.items()),
+        *((axis, family_of(case)) for axis in axes),
         *combinations(sorted(axes), 2),
     }
-
-
-def traits_of_resharding(pair: Resharding) -> set[Hashable]:
-    """Whose model it is, and each axis that its checkpoint is cut along; the larger table is in the nightly suite."""
-    return {family_of(pair.saved)} | {("saved", axis) for axis in axes_of(pair.saved)}
 
 
 def _without_twins(cases: list[Case]) -> tuple[Case, ...]:
@@ -68,14 +54,7 @@ def _without_twins(cases: list[Case]) -> tuple[Case, ...]:
 _SEEN = _without_twins([mutation.case for mutation in MUTATIONS])
 """That a fault is caught in a case says something where the case itself holds."""
 _ALL = _without_twins([*CASES, *_SEEN])
-_SMALL = choose_cover(_ALL, traits_of, lambda case: case.world_size, _SEEN)
-_FEW_RESHARDINGS = choose_cover(
-    RESHARDINGS,
-    traits_of_resharding,
-    lambda pair: (
-        pair.saved.world_size + 3 * pair.continued.world_size
-    ),  # it builds, reads and has a fork of its own
-    [STATE_LOST.pair],
-)
-FULL = Matrix("full", (*_ALL, *LARGE), RESHARDINGS, PARITY_LLM)
-SMALL = Matrix("small", tuple(_SMALL), tuple(_FEW_RESHARDINGS), PARITY_LLM_SMALL)
+_FEW = [case for case in _ALL if case.world_size <= 4]
+_SMALL = choose_cover(_FEW, traits_of, lambda case: case.world_size, _SEEN)
+FULL = Matrix("full", (*_ALL, *LARGE), PARITY_LLM, STEPS, RESHARDINGS)
+SMALL = Matrix("small", tuple(_SMALL), PARITY_LLM_SMALL, STEPS, (STATE_LOST.pair,))

@@ -14,13 +14,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Protocol
 
+from tests.parity.suite import FLOOR
 from tests.parity_llm.cases import STEPS, TEACHER, Case
 from tests.parity_llm.routing import Routing, routed_as, routing_kept
 from tests.parity_llm.rows import build_share
 from tests.trainer.models.varlen_stand_in import on_varlen
 
-FLOOR = 1e-3
-"""Of the whole gradient's norm: below it a parameter's own gradient is rounding noise, not a yardstick."""
 GRADIENT_STEP = {False: 1, True: 2}
 """Whether there are adapters -> step whose gradients are compared; LoRA's A has none while B is still zero."""
 EMBEDDING = "model.embed_tokens.weight"
@@ -45,6 +44,7 @@ class Training:
     name: str
     case: Case
     plant: Callable[[], AbstractContextManager[Any]] = nullcontext
+    steps: int = STEPS
 
     @property
     def world_size(self) -> int:
@@ -52,7 +52,7 @@ class Training:
 
     def work(self, folders: Folders) -> None:
         with self.plant(), on_varlen() if self.case.varlen else nullcontext():
-            found = _train(self.case, folders)
+            found = _train(self.case, folders, self.steps)
         write_found(folders.out / f"{self.name}.json", found)
 
 
@@ -144,7 +144,7 @@ def build_teacher(config: Any, dtype: Any) -> Any:
     return Teacher(placed, config.distil_temperature, config.distil_weight)
 
 
-def _train(case: Case, folders: Folders) -> dict[str, Any]:
+def _train(case: Case, folders: Folders, steps: int) -> dict[str, Any]:
     """What this case is off by, worst over all ranks; the same on every rank."""
     import torch
     import torch.distributed as dist
@@ -157,7 +157,7 @@ def _train(case: Case, folders: Folders) -> dict[str, Any]:
     start = _without_prefix(engine.gather_state())
     loaded = {n: bool(torch.equal(start[n], w)) for n, w in reference["weights"].items()} if start else {}
     losses, norms, moved = [], [], []
-    for step in range(1, STEPS + 1):
+    for step in range(1, steps + 1):
         gradients: dict[str, Any] = {}
         reads = step == GRADIENT_STEP[case.lora] and not case.strategy.startswith("zero")
         reading = _gradients(engine, gradients) if reads else nullcontext()
@@ -179,8 +179,8 @@ def _train(case: Case, folders: Folders) -> dict[str, Any]:
     )  # its second step's gradients are nowhere to be read
     missing = [] if unread else sorted(reference["gradients"].keys() - worst.keys())
     return {
-        "loss": max(_furthest(theirs, reference["losses"]) for theirs, *_ in everyone),
-        "grad_norm": max(_furthest(theirs, reference["norms"]) for _, theirs, *_ in everyone),
+        "loss": max(_furthest(theirs, reference["losses"][:steps]) for theirs, *_ in everyone),
+        "grad_norm": max(_furthest(theirs, reference["norms"][:steps]) for _, theirs, *_ in everyone),
         "moved_pct": 100 * mean(shares)
         if (shares := [s for *_, theirs in everyone for s in theirs])
         else None,

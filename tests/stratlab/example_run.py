@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.stratlab.example_numbers import (
+    THREE,
     build_analysis,
     build_evaluation,
     build_metrics,
@@ -22,15 +23,7 @@ from tests.stratlab.example_numbers import (
 )
 
 GIB = 2**30
-CONFIG = Path(__file__).with_name("example_config.json")
-LIMITS = {
-    "power_limit_w": 700.0,
-    "clock_limit_mhz": 1980.0,
-    "memory_clock_limit_mhz": 2619.0,
-    "highest_clock_mhz": 1965.0,
-    "slowed_pct": 0.0,
-}
-GPU = {"device_type": "cuda", "device_name": "NVIDIA H200", "backend": "nccl"}
+CPU = {"device_type": "cpu", "device_name": "Example CPU, 4 cores", "backend": "gloo"}
 # share of parameters, gradients and optimizer state that each of two ranks holds; step time relative to ddp
 HELD = {"single": (1, 1, 1), "ddp": (1, 1, 1), "fsdp": (0.5, 0.5, 0.5), "zero2": (1, 0.5, 0.5)}
 PACE = {"single": 1.7, "ddp": 1.0, "fsdp": 1.25, "zero2": 1.1}
@@ -109,7 +102,7 @@ def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
 
 
 def _config(comparison: str, run: str, strategy: str, device: str) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads(CONFIG.read_text())
+    config: dict[str, Any] = json.loads((THREE / "ddp" / "config.json").read_text())
     world_size = 1 if strategy == "single" else 2
     shard = world_size if strategy in ("fsdp", "zero2") else 1
     _change(
@@ -121,8 +114,8 @@ def _config(comparison: str, run: str, strategy: str, device: str) -> dict[str, 
         "axes": {"dp_replicate": world_size // shard, "dp_shard": shard},
         "grad_accum_steps": 2 // world_size,
     }
-    if device == "cuda":
-        config["resolved"] |= GPU
+    if device == "cpu":
+        config["resolved"] |= CPU
     return config
 
 
@@ -130,23 +123,20 @@ def _rank(rank: int, config: dict[str, Any]) -> dict[str, Any]:
     resolved, kinds = config["resolved"], ("parameters", "gradients", "optimizer")
     held = HELD.get(config["config"]["strategy"], (1, 1, 1))
     words = (resolved["parameters"], resolved["parameters"], 2 * resolved["parameters"])
+    told: dict[str, Any] = json.loads((THREE / "ddp" / "ranks" / "rank0.json").read_text())
+    on_gpu = resolved["device_type"] == "cuda"
     return {
+        **told,
         "rank": rank,
         "local_rank": rank,
         "host": config["provenance"]["hosts"][0],
-        "node": "node-1",
-        "processor": "Example CPU, 4 cores",
-        "gpu": None if resolved["device_type"] == "cpu" else dict(LIMITS),
+        "gpu": told["gpu"] if on_gpu else None,
         "device_type": resolved["device_type"],
         "device_name": resolved["device_name"],
-        "peak_memory_gib": None if resolved["device_type"] == "cpu" else 1.5 * held[2] + 0.3,
-        "peak_host_memory_gib": 0.8,
+        "peak_memory_gib": 1.5 * held[2] + 0.3 if on_gpu else None,
         "state_memory_gib": {k: 4 * n * share / GIB for k, n, share in zip(kinds, words, held, strict=True)},
-        "dtypes": {kind: ["float32"] for kind in (*kinds, "reductions", "gathers", "exchanges", "products")},
-        "data_order_sha256": "6b" * 32,
         "initial_weights_sha256": resolved["initial_weights_sha256"],
         "samples_seen": 64 * resolved["steps"] // resolved["world_size"],
-        "done": True,
     }
 
 

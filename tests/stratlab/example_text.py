@@ -76,6 +76,9 @@ LAYOUTS = {
     ),
 }
 
+LACKING = TextLayout("pp8", 3, {"pp": 8}, missing=("data", "tensor"), sent={"pp": 1e6}, bubble_pct=60.0)
+"""A layout without two dimensions that its name promises."""
+
 
 def build_text_run(root: Path, run: str, layout: TextLayout, **changes: Any) -> Path:
     """Writes `<root>/<run>`, of strategy nd, and returns it.

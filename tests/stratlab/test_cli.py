@@ -1,3 +1,5 @@
+"""What all verbs have in common: examples, exit codes, refusals; and `compare` as called."""
+
 from __future__ import annotations
 
 import errno
@@ -10,28 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.table import Table
 
 from stratlab import cli
 from stratlab.analysis import analyze
-from stratlab.tracking.server import run_server
-from tests.stratlab.example_run import build_run_dir
+from stratlab.compare import mlflow_entry
+from stratlab.compare.reading import experiment
+from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.rehearse import rehearsal
+from stratlab.rehearse.summary import RunEnd
+from tests.codes import find_codes
+from tests.stratlab.compare.building import build
 from tests.stratlab.simulated.small import build_gpu_trace, write_run
 
 VERBS = (
-    "rehearse",
-    "wait",
-    "watch",
-    "list",
-    "logs",
-    "fetch",
-    "check",
-    "sweep",
-    "remove",
-    "analyze",
-    "verify",
-    "compare",
-    "mlflow",
+    *("rehearse", "wait", "watch", "list", "logs", "fetch", "check", "sweep", "remove", "analyze", "verify"),
+    *("compare", "mlflow", "metrics replay"),
+)
+OF_RESULTS = (
+    *("list", "compare", "analyze", "verify", "mlflow", "remove --yes", "metrics replay", "metrics serve"),
 )
 REPORT = {
     "mean": {"ranks": 2, "steps": 3, "step_ms": 12.345, "comm_overlap_pct": None},
@@ -48,9 +46,9 @@ REPORT = {
 }
 
 
-def call(*arguments: str) -> int:
+def call(*arguments: str | Path) -> int:
     """The exit code of the console script, called in this process."""
-    sys.argv = ["stratlab", *arguments]
+    sys.argv = ["stratlab", *map(str, arguments)]
     with pytest.raises(SystemExit) as end:
         cli.main()
     return int(end.value.code or 0)
@@ -63,159 +61,99 @@ def argv() -> Iterator[None]:
     sys.argv = before
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(verb, "--help") == 0
-    assert f"Example: stratlab {verb} " in capsys.readouterr().out
+def build_runs(root: Path) -> Path:
+    """Two runs that nobody has sent anywhere."""
+    for run in build(root, ["ddp", "fsdp"], device="cpu").iterdir():
+        (run / "mlflow.json").unlink()
+    return root
 
 
-def test_what_has_verbs_of_its_own_shows_examples_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("metrics", "replay", "--help") == 0
-    assert "Example: stratlab metrics replay " in capsys.readouterr().out
-
-
-def test_help_imports_nothing_heavy() -> None:
-    code = "import sys, stratlab.cli; print(*sys.modules)"
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"mlflow", "torch", "pandas", "numpy", "yaml", "psutil", "rich", "trainer"}
-    heavy |= {"stratlab.analysis.analyze", "stratlab.compare.comparison", "stratlab.drawing"}
-    assert not heavy & set(modules.stdout.split())
+def test_every_verb_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in VERBS:
+        assert call(*verb.split(), "--help") == 0
+        assert f"Example: stratlab {verb} " in capsys.readouterr().out
 
 
 def test_wrong_input_is_one_sentence_and_exit_code_2(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    for arguments, sentence in (
-        (["rehearse", "charts/nope"], "charts/nope: no such chart"),
-        (["compare"], "give either DIR or --experiment NAME"),
-        (["compare", "x", "--experiment", "y"], "give either DIR or --experiment NAME"),
-        (["compare", "--experiment", "y", "--tracking-uri", ""], "--experiment needs --tracking-uri"),
+    runs, loop = build_runs(tmp_path / "runs"), tmp_path / "itself.json"
+    loop.symlink_to(loop)  # root may write everywhere else
+    for arguments, codes in (
+        (["compare"], ["SL-compare-source"]),
+        (["compare", "--json"], ["SL-compare-source"]),
+        (["compare", "x", "--experiment", "y"], ["SL-compare-source"]),
+        (["compare", "--experiment", "y", "--tracking-uri", ""], ["SL-experiment-no-server"]),
+        (["compare", runs, runs], ["SL-compare-several-options"]),
+        (["compare", runs, "--varied", "dataset,lrr"], ["SL-varied-refused", "SL-varied-no-setting"]),
+        (["compare", runs, "--memory-limit-gib", "0"], ["SL-memory-limit"]),
+        (["compare", runs, "--json", tmp_path / "no" / "x.json"], ["SL-json-no-folder"]),
+        (["verify", runs / "ddp", "--tracking-uri", "http://me:secretpw@h"], ["SL-tracking-uri-login"]),
+        (["compare", runs, "--json", loop], None),
+        (["rehearse", "charts/nope"], None),
+        (["wait", runs / "ddp" / "config.json", "--deadline-s", "0.1"], None),
     ):
-        assert call(*arguments) == 2
+        assert call(*arguments) == 2, arguments  # type: ignore[arg-type]
         shown = capsys.readouterr()
-        assert shown.err.startswith(f"error: {sentence}")
-        assert shown.out == ""
-    assert call("rehearse", "x", "--nodes", "0") == 2
-    assert call("compare", str(tmp_path), "--memory-limit-gib", "-1") == 2
-    assert call("nonsense") == 2
+        assert shown.err.startswith("error: ") and shown.out == "" and "secretpw" not in shown.err
+        assert codes is None or find_codes(shown.err) == codes
+    assert call("rehearse", "x", "--nodes", "0") == call("nonsense") == call("analyze", runs, "--nope") == 2
 
 
-OF_RESULTS = (
-    *(["list"], ["compare"], ["analyze"], ["verify"], ["mlflow"], ["remove", "--yes"]),
-    *(["metrics", "replay"], ["metrics", "serve"]),
-)
-
-
-@pytest.mark.parametrize("words", OF_RESULTS, ids=lambda words: words[-1])
+@pytest.mark.parametrize("verb", OF_RESULTS)
 def test_where_there_is_nothing_every_verb_ends_with_3(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, verb: str
 ) -> None:
     """A folder that is not there, and one that holds no run; a file in place of a folder is typed wrongly."""
     nothing, other, file = tmp_path / "nothing", tmp_path / "other", tmp_path / "file"
-    assert call(*words, str(nothing)) == 3
-    assert capsys.readouterr().err.startswith(f"error: {nothing}: no such folder")
-    if words != ["metrics", "serve"]:  # which serves what will come
-        other.mkdir()
-        (other / "notes.txt").touch()
-        assert call(*words, str(other)) == 3
-        assert capsys.readouterr().err.startswith(f"error: {other}: ")
-    file.touch()
-    assert call(*words, str(file)) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {file}: ") and "expected " in said
-
-
-def test_a_file_is_not_waited_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "run").touch()
-    assert call("wait", str(tmp_path / "run"), "--deadline-s", "0.1") == 2
-    assert "run: not a folder; expected the folder of a run" in capsys.readouterr().err
+    other.mkdir()
+    for path in (file, other / "notes.txt"):
+        path.touch()
+    for place, code in ((nothing, 3), (other, 3), (file, 2)):
+        if (verb, place) != ("metrics serve", other):  # which serves what will come
+            assert call(*verb.split(), place) == code
+            assert capsys.readouterr().err.startswith(f"error: {place}: ")
 
 
 def test_wait_ends_with_1_at_the_deadline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("wait", str(tmp_path / "run"), "--deadline-s", "0.1", "--poll-s", "0.05") == 1
-    assert f"error: not ended after 0.1 s: {tmp_path}/run: no such folder yet" in capsys.readouterr().err
+    assert call("wait", tmp_path / "run", "--deadline-s", "0.1", "--poll-s", "0.05") == 1
+    assert f"{tmp_path}/run" in capsys.readouterr().err
     (tmp_path / "attempts.jsonl").write_text('{"event": "ended", "exit_code": 10}\n')
-    assert call("wait", str(tmp_path)) == 0
+    assert call("wait", tmp_path) == 0
 
 
-def test_analyze_shows_where_its_numbers_come_from(
+def test_analyze_shows_its_numbers_and_prints_them_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from stratlab.analysis import analyze
-    from stratlab.analysis.reporting.run_facts import NoRun
-
-    asked: list[tuple[Path, str | None]] = []
+    asked: list[str | None] = []
 
     def analyze_run(run_dir: Path, *, tracking_uri: str | None, progress: Any, shares: int) -> dict[str, Any]:
         assert shares == 0
-        asked.append((run_dir, tracking_uri))
-        if not run_dir.is_dir():
-            raise NoRun(f"{run_dir}: not a run")
+        asked.append(tracking_uri)
         if (run_dir / "empty").exists():
             raise analyze.NoTraces("no trace")
         return REPORT
 
     monkeypatch.setattr(analyze, "analyze_run", analyze_run)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://m:1")
-    assert call("analyze", str(tmp_path)) == 0
+    assert call("analyze", tmp_path) == 0
     shown = capsys.readouterr().out
-    assert "mean of 3 steps on 2 ranks (cpu traces, backend gloo, a processor):" in shown
-    assert "A recorded step takes 12.3 ms of host time: compute 10.0 ms (81 %)" in shown
-    assert "  low, R5: waiting for rank 1" in shown
-    assert f"report: {tmp_path}/analysis/report.html" in shown
+    told = ("3 steps", "2 ranks", "gloo", "12.3 ms", "81 %", "R5", f"{tmp_path}/analysis/report.html")
+    assert [one for one in told if one not in shown] == []
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert call("analyze", str(tmp_path), "--json") == 0
-    shown_apart = capsys.readouterr()
-    assert json.loads(shown_apart.out) == REPORT and "mean of 3 steps on 2 ranks" in shown_apart.err
-    assert call("analyze", str(tmp_path / "nope")) == 3, "a run that was refused leaves no folder"
-    assert call("analyze", str(tmp_path), "--nope") == 2
+    assert call("analyze", tmp_path, "--json") == 0
+    apart = capsys.readouterr()
+    assert json.loads(apart.out) == REPORT and "2 ranks" in apart.err
     for name in ("attempts.jsonl", "empty"):
         (tmp_path / name).touch()
-    assert call("analyze", str(tmp_path)) == 3
-    assert [uri for _, uri in asked] == ["http://m:1", None, None, None]
-
-
-def test_analyze_says_that_a_folder_holds_no_traces(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "empty").mkdir()
-    assert call("analyze", str(tmp_path / "empty")) == 3
-    assert (
-        capsys.readouterr().err
-        == f"error: {tmp_path}/empty: holds neither a run nor traces, the folder is empty\n"
-    )
+    assert call("analyze", tmp_path) == 3 and asked == ["http://m:1", None, None]
     (tmp_path / "lost" / "traces").mkdir(parents=True)
     (tmp_path / "lost" / "traces" / "rank0.json").touch()
-    assert call("analyze", str(tmp_path / "lost"), "--output", str(tmp_path / "out")) == 2
-    assert f"{tmp_path}/lost may be a run; give {tmp_path}/lost/traces" in capsys.readouterr().err
+    assert call("analyze", tmp_path / "lost", "--output", tmp_path / "out") == 2
+    assert f"{tmp_path}/lost/traces" in capsys.readouterr().err
 
 
-def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(tmp_path: Path) -> None:
-    """Exit code 2 is final for the analysis Job: what a library stumbles over must not get it."""
-    program = (
-        "import sys; from stratlab import cli; from stratlab.analysis import analyze\n"
-        "def fails(*a, **k): raise ValueError('Exceeds the limit (4300 digits)')\n"
-        "analyze.analyze_run = fails; sys.argv = ['stratlab', 'analyze', 'run']; cli.main()"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr and done.stderr.endswith(
-        "ValueError: Exceeds the limit (4300 digits)\n"
-    )
-    full = program.replace(
-        "ValueError('Exceeds the limit (4300 digits)')", "OSError(28, 'No space left on device')"
-    )
-    done = subprocess.run([sys.executable, "-c", full], capture_output=True, text=True)
-    assert (done.returncode, "Traceback" in done.stderr) == (13, False)
-    assert done.stderr.startswith("error: storage full: [Errno 28] No space left on device")
-    done = subprocess.run(
-        [sys.executable, "-m", "stratlab", "verify", str(tmp_path)], capture_output=True, text=True
-    )
-    assert done.returncode == 3 and done.stderr.startswith(f"error: {tmp_path}: has none of config.json")
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR])
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOTDIR])
 def test_a_place_that_refuses_is_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, number: int
 ) -> None:
@@ -223,7 +161,7 @@ def test_a_place_that_refuses_is_a_sentence(
         raise OSError(number, os.strerror(number), "/data/report.html")
 
     monkeypatch.setattr(analyze, "analyze_run", refuse)
-    assert call("analyze", str(tmp_path)) == 2
+    assert call("analyze", tmp_path) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: /data/report.html: ") and "Errno" not in said
 
@@ -234,133 +172,78 @@ def test_a_share_that_cannot_be_left_is_a_sentence(
     run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
     (run / ".analysis-shares").touch()
     for job in ([], ["--job", "j"]):
-        assert call("analyze", str(run), "--share", "0/2", *job) == 2
+        assert call("analyze", run, "--share", "0/2", *job) == 2
         assert f"error: {run}/.analysis-shares" in capsys.readouterr().err
 
 
-def test_a_file_for_json_that_cannot_be_written_is_a_sentence(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    for strategy in ("ddp", "fsdp"):
-        build_run_dir(tmp_path / "runs", strategy, strategy, hosts=["n"])
-        (tmp_path / "runs" / strategy / "mlflow.json").unlink()
-    file = tmp_path / "itself.json"
-    file.symlink_to(file)  # root may write everywhere else
-    assert call("compare", str(tmp_path / "runs"), "--json", str(file)) == 2
-    assert f"error: {file}: " in capsys.readouterr().err
-
-
-def test_compare_writes_and_prints(
+def test_compare_of_an_experiment_is_logged_beside_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from stratlab.compare import comparison, mlflow_entry
-    from stratlab.compare.reading import comparison_folder, experiment
-    from stratlab.compare.showing import report_files, terminal_table
+    runs, out = build_runs(tmp_path / "runs"), tmp_path / "out"
+    asked: list[Any] = []
 
-    def write_report(report: dict[str, Any], runs: list[str], folder: Path) -> Path:
-        folder.mkdir(parents=True)
-        (folder / "report.json").write_text(json.dumps(report))
-        return folder / "report.html"
+    def load(name: str, uri: str, into: Path) -> list[Any]:
+        asked.append((name, uri, into))
+        return load_runs(runs)
 
-    def build_table(report: dict[str, Any], width: int) -> Table:
-        return Table("a column", title="a table")
-
-    monkeypatch.setattr(comparison_folder, "load_runs", lambda folder: [str(folder)])
-    monkeypatch.setattr(experiment, "load_experiment", lambda name, uri, into: [name, uri, str(into)])
-    monkeypatch.setattr(comparison, "compare", lambda runs, **asked: {"runs": runs})
-    monkeypatch.setattr(report_files, "write_report", write_report)
-    monkeypatch.setattr(terminal_table, "terminal_table", build_table)
-    logged: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(experiment, "load_experiment", load)
     monkeypatch.setattr(
-        mlflow_entry, "log_for_user", lambda *given: logged.append(given) or "report in MLflow: there"
+        mlflow_entry, "log_for_user", lambda *given: asked.append(given[2:]) or "LOGGED THERE"
     )
-    assert call("compare", str(tmp_path)) == 0
+    where = ("--experiment", "e", "--tracking-uri", "http://m", "--output", out)
+    assert call("compare", *where) == 0
     shown = capsys.readouterr().out
-    assert "report in MLflow: there" in shown
-    assert "a table" in shown and f"report: {tmp_path}/report/report.html" in shown
-    out = tmp_path / "out"
-    assert (
-        call(
-            "compare", "--experiment", "e", "--tracking-uri", "http://m", "--json", "-", "--output", str(out)
-        )
-        == 0
-    )
-    assert json.loads(capsys.readouterr().out) == {"runs": ["e", "http://m", str(out / "runs")]}
-    assert [given[2:] for given in logged] == [
-        (tmp_path / "report", None, "", None),
-        (out, "e", "http://m", None),
-    ]
-
-
-def test_a_taken_port_is_refused(tmp_path: Path) -> None:
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(ValueError, match=rf"--port {port}: cannot be used \(Address already in use\)"):
-            with run_server(tmp_path, port):
-                pass
-
-
-def test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    for run, lr in (("a", 0.001), ("b", 0.01)):
-        build_run_dir(
-            tmp_path, run, "ddp", lr=lr, hosts=["n"], loss_shift=lr, validation_accuracy_pct=90 + 100 * lr
-        )
-        (tmp_path / run / "mlflow.json").unlink()
-
-    def judge(*options: str) -> str:
-        assert call("compare", str(tmp_path), "--json", "-", *options) == 0
-        return str(json.loads(capsys.readouterr().out)["fairness"]["verdict"])
-
-    assert judge() == "not comparable"
-    assert judge("--varied", "run.config.lr") == "comparable as a search"
-    assert judge() == "not comparable", "the user's wish is of one call"
-    assert judge("--varied", "lr", "--keep-varied") == judge() == "comparable as a search"
-    assert call("compare", str(tmp_path), "--varied", "dataset,lrr") == 2
-    said = capsys.readouterr().err
-    assert "dataset cannot be varied" in said and "lrr is no setting of these runs, did you mean lr?" in said
-    assert said.endswith("; these runs differ in lr\n")
+    assert "LOGGED THERE" in shown and f"{out}/report.html" in shown
+    assert asked == [("e", "http://m", out / "runs"), (out, "e", "http://m", None)]
 
 
 def test_compare_prints_its_report_or_writes_it_to_a_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """--json as that of other commands, wherever it stands; FILE and - as ever."""
-    runs, file = tmp_path / "runs", tmp_path / "found.json"
-    for strategy in ("ddp", "fsdp"):
-        build_run_dir(runs, strategy, strategy, hosts=["n"])
-        (runs / strategy / "mlflow.json").unlink()
+    runs, file = build_runs(tmp_path / "runs"), tmp_path / "found.json"
     for words in (
-        (str(runs), "--json"),
-        ("--json", str(runs)),
-        (str(runs), "--json", "--baseline", "fsdp"),
-        ("--json", "--baseline", "fsdp", str(runs)),
-        (str(runs), "--json", "-"),
+        (runs, "--json"),
+        ("--json", runs),
+        (runs, "--json", "--baseline", "fsdp"),
+        ("--json", "--baseline", "fsdp", runs),
+        (runs, "--json", "-"),
+        (runs, tmp_path / "more", "--output", tmp_path / "both", "--json"),
     ):
+        build_runs(tmp_path / "more")
         assert call("compare", *words) == 0, words
         report = json.loads(capsys.readouterr().out)
-        assert [run["run"] for run in report["runs"]] == ["ddp", "fsdp"]
+        assert len(report["runs"]) == (4 if "--output" in words else 2)
         assert report["attribution"]["baseline"] == ("fsdp" if "--baseline" in words else None)
-    for words in ((str(runs), "--json", str(file)), (f"--json={file}", str(runs))):
-        assert call("compare", *words) == 0
-        assert "report: " in capsys.readouterr().out
+    for words in ((runs, "--json", file), (f"--json={file}", runs)):
+        assert call("compare", *words) == 0 and f"{runs}/report/report.html" in capsys.readouterr().out
         assert file.read_text() == (runs / "report" / "report.json").read_text()
         file.unlink()
-    assert call("compare", "--json") == 2
-    assert "give either DIR or --experiment NAME" in capsys.readouterr().err
+
+
+def test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    runs = {
+        f"ddp-{lr}": {"lr": lr, "loss_shift": lr, "validation_accuracy_pct": 90 + 100 * lr}
+        for lr in (0.001, 0.01)
+    }
+    for run in build(tmp_path, runs, device="cpu").iterdir():
+        (run / "mlflow.json").unlink()
+
+    def judge(*options: str) -> str:
+        assert call("compare", tmp_path, "--json", "-", *options) == 0
+        return str(json.loads(capsys.readouterr().out)["fairness"]["verdict"])
+
+    assert judge() == "not comparable"
+    assert judge("--varied", "run.config.lr") == "comparable as a search"
+    assert judge() == "not comparable", "the user's wish is of one call"
+    assert judge("--varied", "lr", "--keep-varied") == judge() == "comparable as a search"
 
 
 def test_a_rehearsal_tells_its_runs_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from stratlab.rehearse import rehearsal
-    from stratlab.rehearse.summary import RunEnd
-
     def rehearse(request: Any, display: Any) -> list[RunEnd]:
         display.say("training")
         return [RunEnd("ddp", tmp_path / "demo" / "ddp", 0), RunEnd("fsdp", tmp_path / "demo" / "fsdp", 10)]
@@ -372,13 +255,40 @@ def test_a_rehearsal_tells_its_runs_as_json(
     assert "training" in shown.err
 
 
+def run_program(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    modules = run_program("import sys, stratlab.cli; print(*sys.modules)").stdout.split()
+    heavy = {"mlflow", "torch", "pandas", "numpy", "yaml", "psutil", "rich", "trainer"}
+    heavy |= {"stratlab.analysis.analyze", "stratlab.compare.comparison", "stratlab.drawing"}
+    assert "stratlab.cli" in modules and not heavy & set(modules)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "is_bug"),
+    [("ValueError('Exceeds the limit')", 1, True), ("OSError(28, 'No space left on device')", 13, False)],
+)
+def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(
+    failure: str, code: int, is_bug: bool
+) -> None:
+    """Exit code 2 is final for the analysis Job: what a library stumbles over must not get it."""
+    done = run_program(
+        "import sys; from stratlab import cli; from stratlab.analysis import analyze\n"
+        f"def fails(*a, **k): raise {failure}\n"
+        "analyze.analyze_run = fails; sys.argv = ['stratlab', 'analyze', 'run']; cli.main()"
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (code, is_bug)
+
+
 @pytest.mark.parametrize(
     "interrupted",
     ["sys.meta_path.insert(0, Verbs())", "import stratlab.cli; stratlab.cli.app = end"],
     ids=["while verbs are imported", "in a verb"],
 )
 def test_ctrl_c_on_any_verb_is_told_in_one_line(interrupted: str) -> None:
-    code = (
+    done = run_program(
         "import os, signal, sys\n"
         "from stratlab.__main__ import main\n"
         "def end(): os.kill(os.getpid(), signal.SIGINT)\n"
@@ -388,5 +298,4 @@ def test_ctrl_c_on_any_verb_is_told_in_one_line(interrupted: str) -> None:
         f"{interrupted}\n"
         "main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped by SIGINT\n")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (130, "", 1)

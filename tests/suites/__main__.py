@@ -13,15 +13,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from tests.suites.command import run_command
 from tests.suites.result import (
     FAILED,
     PASSED,
@@ -102,18 +107,50 @@ def _run(suite: Suite, smallest: bool, cluster: str) -> Result:
     """Runs one suite, here and now."""
     words = [*suite.command, *(suite.smallest or () if smallest else ())]
     command = [word.format(python=sys.executable, cluster=cluster) for word in words]
-    commit, changed, date = read_commit(), has_changes(), datetime.now(UTC)
-    done = run_command(command, RAW / ("smallest" if smallest else "") / f"{suite.name}.log")
-    result, reason, tests = judge(done.code, done.output)
+    commit, changed, date, began = read_commit(), has_changes(), datetime.now(UTC), time.monotonic()
+    code, output = run_command(command, RAW / ("smallest" if smallest else "") / f"{suite.name}.log")
+    seconds = round(time.monotonic() - began, 1)
+    result, reason, tests = judge(code, output)
     facts = _read_facts(suite, date)
     versions = facts["versions"] if isinstance(facts, dict) and "versions" in facts else read_versions()
     return Result(
-        suite=suite.name, proves=suite.proves, result=result, reason=reason,  # type: ignore[arg-type]
+        suite=suite.name, proves=suite.proves, result=result, reason=reason,
         commit=commit, changed_since_commit=changed, date=date.isoformat(timespec="seconds"),
-        seconds=round(done.seconds, 1), hardware=processor_name(),
-        tests=tests, versions=versions, command=" ".join(words).replace("{python}", "python"),
-        facts=facts,
+        seconds=seconds, hardware=processor_name(), tests=tests, versions=versions,
+        command=" ".join(words).replace("{python}", "python"), facts=facts,
     )  # fmt: skip
+
+
+def run_command(command: Sequence[str], log: Path) -> tuple[int, str]:
+    """Exit code and output, which goes to the terminal and the log too; Ctrl-C ends the command and is passed on."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    lines = []
+    process = subprocess.Popen(
+        list(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout
+    try:
+        with open(log, "w") as file:
+            for line in process.stdout:
+                lines.append(line)
+                file.write(line)
+                file.flush()
+                print(line, end="", flush=True)
+        code = process.wait()
+    finally:
+        _end_group(process)
+    return code, "".join(lines)
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    """Ends what is left of the command's own process group: first with SIGINT, so that it can take down what it
+    started (a cluster, say)."""
+    for number, seconds in ((signal.SIGINT, 60.0), (signal.SIGKILL, 10.0)):
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
 
 
 def _read_facts(suite: Suite, began: datetime) -> Any:

@@ -7,7 +7,7 @@ import re
 import subprocess
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tests.suites.table import ROOT
 
@@ -24,7 +24,7 @@ class Result:
 
     suite: str
     proves: str
-    result: Literal["passed", "failed", "skipped"]
+    result: str
     reason: str
     commit: str
     changed_since_commit: bool
@@ -37,14 +37,12 @@ class Result:
     facts: Any = None
 
 
-def write_result(folder: Path, result: Result) -> Path:
+def write_result(folder: Path, result: Result) -> None:
     """Writes <folder>/<suite>.json, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{result.suite}.json"
-    temporary = path.with_suffix(".tmp")
+    temporary = folder / f"{result.suite}.tmp"
     temporary.write_text(json.dumps(asdict(result), indent=1) + "\n")
-    temporary.replace(path)
-    return path
+    temporary.replace(temporary.with_suffix(".json"))
 
 
 def read_result(folder: Path, suite: str) -> Result | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,11 +63,16 @@ class Shape:
 
 
 def check_every_strategy_fine_tunes(
-    results: Path, checkpoint: Path, shape: Shape, data: Mapping[str, str], classes: int
+    results: Path,
+    checkpoint: Path,
+    shape: Shape,
+    data: Mapping[str, str],
+    classes: int,
+    names: Collection[str] = tuple(RUNS),
 ) -> None:
     """All start from the same weights with a new head, train the same, and LoRA starts where they do."""
-    runs = {run: _fine_tune(results, checkpoint, run, data) for run in RUNS}
-    for run in ("ddp", "zero2", "zero3"):
+    runs = {run: _fine_tune(results, checkpoint, run, data) for run in names}
+    for run in {*names} - {"lora"}:
         resolved = runs[run]["resolved"]
         assert resolved["num_labels"] == classes
         assert resolved["parameters"] == resolved["trainable_parameters"] == shape.body + shape.head(classes)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.covering import choose_cover
 from tests.parity_llm.cases import Case
 from tests.parity_llm.rows import ROWS, SEQ_LEN
 from tests.ranks import run_ranks
@@ -43,16 +42,6 @@ CASES = (
     Case("untied", "pp2.rep2.tp2"),
     Case("moe", "pp2.dp2.tp2.ep4+sp", packed=True),
 )
-
-
-def traits_of(case: Case) -> set[Hashable]:
-    """The axes that a mesh has, and every other thing that changes the formula, one by one."""
-    traits: set[Hashable] = {axis for axis, size in case.degrees.items() if size > 1}
-    return traits | set(case.settings.items()) | {("packed", case.packed), ("sp", case.sequence_parallel)}
-
-
-SMALL = tuple(choose_cover(CASES, traits_of, lambda case: case.world_size))
-"""Cases that together show every axis and every setting."""
 
 
 def measure(cases: list[Case], checkpoints: Path, out: Path) -> None:

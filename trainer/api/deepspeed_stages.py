@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
 from trainer.api.keywords import Scalar, build_options, named_settings, read_settings
+from trainer.launch.options import describe_count
 from trainer.layout.mesh import broken_rules
 from trainer.settings.config import Config, ConfigError
 from trainer.settings.deepspeed_rules import placement_problems
@@ -51,7 +52,7 @@ def build_deepspeed(
     asked, processes = read_settings(options)
     per_node = int(processes)
     if isinstance(nodes, bool) or not isinstance(nodes, SupportsIndex) or index(nodes) < 1:
-        raise ConfigError([f"nodes={nodes!r}: expected a number from 1"])
+        raise ConfigError([describe_count("nodes", nodes)])
     if problems := list(dict.fromkeys(_find_problems(asked, nodes, per_node, device))):
         raise ConfigError(problems)
     # late: a wrong setting is named at once
@@ -73,9 +74,12 @@ def build_deepspeed(
 
 def _find_problems(asked: Config, nodes: int, per_node: int, device: str) -> list[str]:
     if asked.strategy not in STAGES:
-        return [f"TRAINER_STRATEGY={asked.strategy!r}: not DeepSpeed's; expected one of {', '.join(STAGES)}"]
+        return [
+            f"TRAINER_STRATEGY={asked.strategy!r}: not DeepSpeed's; expected one of {', '.join(STAGES)} "
+            "[SL-not-deepspeed]"
+        ]
     if device not in ("cuda", "cpu"):
-        return [f"device={device!r}: expected cuda or cpu"]
+        return [f"device={device!r}: expected cuda or cpu [SL-device-kind]"]
     ranks = nodes * per_node
     rules = broken_rules(asked, ranks, per_node) + placement_problems(asked, ranks, per_node)
     lone_value = lone_value_problem(asked, ranks)

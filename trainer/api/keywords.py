@@ -37,7 +37,8 @@ def build_options(
         ConfigError: no process can be given the path of `config`.
     """
     if config and not is_passable(str(config)):
-        raise ConfigError([f"config={str(config)!r}: holds a character that no process can be given"])
+        problem = f"config={str(config)!r}: holds a character that no process can be given [SL-config-path]"
+        raise ConfigError([problem])
     options = ["--config", str(config)] if config else []
     options += ["--processes", str(processes)] if processes is not None else []
     for name, value in settings.items():

@@ -146,7 +146,7 @@ def _read(
         found, _ = read_settings(build_options(config, 1, settings))
     else:
         if not isinstance(run, str | os.PathLike):
-            raise ConfigError([f"run={run!r}: expected a run directory"])
+            raise ConfigError([f"run={run!r}: expected a run directory [SL-run-no-path]"])
         found = _read_run(Path(run), weights, config, settings)
     if found.is_text:
         from trainer.prepare.before_ranks import ensure_cache
@@ -165,12 +165,16 @@ def _read_run(
     if more:
         raise ConfigError(
             [
-                f"{', '.join(more)}: not beside a run directory, whose settings hold; expected {', '.join(OF_A_RUN)}"
+                f"{', '.join(more)}: not beside a run directory, whose settings hold; expected {', '.join(OF_A_RUN)} "
+                "[SL-setting-beside-run]"
             ]
         )
     for name, value in settings.items():
         if not isinstance(value, str | os.PathLike | None):
-            raise ConfigError([f"{name}={value!r}: expected a path; leave it out for the run's own"])
+            problem = (
+                f"{name}={value!r}: expected a path; leave it out for the run's own [SL-setting-no-path]"
+            )
+            raise ConfigError([problem])
     found = read_config(run).model_copy(update={name: str(value or "") for name, value in settings.items()})
     return found if weights is None else evaluated(found, choose_weights(run, weights))
 

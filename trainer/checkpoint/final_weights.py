@@ -63,4 +63,4 @@ def _write(run: Run, state: dict[str, Tensor], model: nn.Module, facts: dict[str
         shutil.rmtree(aside, ignore_errors=True)
         if not is_storage_full(failure):
             raise
-        log.warning("no weights in %s, the run ends without them: %s", target, failure)
+        log.warning("no weights in %s, the run ends without them: %s [SL-weights-left-out]", target, failure)

@@ -67,7 +67,8 @@ class CheckpointFolder:
             if problem is None:
                 return Chosen(path, self._known_best(TrainingState.read(path))), skipped
             then = "the one before it is taken" if steps else "there is none before it, training starts over"
-            skipped.append(f"checkpoint of step {step} is broken, {then}: {problem}")
+            code = "[SL-checkpoint-broken]" if steps else "[SL-no-checkpoint-whole]"
+            skipped.append(f"checkpoint of step {step} is broken, {then}: {problem} {code}")
             self._set_aside(path)
         return None, skipped
 

@@ -25,5 +25,5 @@ def find_grace_problem(checkpoint_s: float, grace_s: int) -> str | None:
     return (
         f"the last checkpoint took {checkpoint_s:.0f} s, and a stop leaves it {ranks_s:.0f} s of "
         f"TRAINER_GRACE_S={grace_s}: so that no step is lost, {name_again(os.environ)} with TRAINER_GRACE_S={wish} "
-        "(under its name the run goes on)"
+        "(under its name the run goes on) [SL-grace-short]"
     )

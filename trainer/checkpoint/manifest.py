@@ -59,10 +59,10 @@ def find_problem(
     try:
         promised = json.loads((folder / COMMIT).read_text())["manifest_sha256"]
         if _describe(folder / MANIFEST)["sha256"] != promised:
-            return f"{MANIFEST} is not the one that was committed"
+            return f"{MANIFEST} is not the one that was committed [SL-manifest-changed]"
         files = json.loads((folder / MANIFEST).read_text())["files"]
     except (OSError, ValueError, KeyError, TypeError) as failure:
-        return f"{COMMIT} or {MANIFEST} cannot be read ({failure})"
+        return f"{COMMIT} or {MANIFEST} cannot be read ({failure}) [SL-commit-unreadable]"
     return compare(folder, files)
 
 
@@ -70,13 +70,13 @@ def _compare(folder: Path, name: str, promised: dict[str, Any]) -> str | None:
     try:
         size = (folder / name).stat().st_size
         if size != promised["bytes"]:
-            return f"{name} has {size} bytes instead of {promised['bytes']}"
+            return f"{name} has {size} bytes instead of {promised['bytes']} [SL-file-size]"
         if _describe(folder / name)["sha256"] != promised["sha256"]:
-            return f"the content of {name} has changed"
+            return f"the content of {name} has changed [SL-file-changed]"
     except FileNotFoundError:
-        return f"{name} is missing"
+        return f"{name} is missing [SL-file-missing]"
     except OSError as failure:
-        return f"{name} cannot be read ({failure})"
+        return f"{name} cannot be read ({failure}) [SL-file-unreadable]"
     return None
 
 

@@ -46,7 +46,7 @@ def open_tensors(folder: Path) -> PlainTensors:
     if is_zero(folder):
         return ZeroTensors(folder)
     if not (folder / native_files.FILE).is_file():
-        raise ConfigError([f"{folder}: holds no state of an engine"])
+        raise ConfigError([f"{folder}: holds no state of an engine [SL-no-engine-state]"])
     return NativeTensors(folder)
 
 
@@ -76,7 +76,11 @@ def fill_state(state: dict[str, Any], source: PlainTensors) -> None:
         moments = source.moments(name)
         for leaf in leaves:
             if leaf not in moments:
-                raise ConfigError([f"the checkpoint holds no {leaf} of {name}: it is of another optimizer"])
+                raise ConfigError(
+                    [
+                        f"the checkpoint holds no {leaf} of {name}: it is of another optimizer [SL-moment-missing]"
+                    ]
+                )
             _put(state["optimizer"][f"{STATE}{name}.{leaf}"], moments[leaf], name)
     state["loss_scale"] = source.loss_scale()
 
@@ -89,14 +93,16 @@ def find_weight(source: PlainTensors, name: str) -> Tensor:
     """
     found = source.weight(name)
     if found is None:
-        raise ConfigError([f"the checkpoint holds no {name}: it is of another model"])
+        raise ConfigError([f"the checkpoint holds no {name}: it is of another model [SL-weight-missing]"])
     return found
 
 
 def _put(target: Tensor, whole: Tensor, name: str) -> None:
     if target.shape != whole.shape:
         raise ConfigError(
-            [f"{name} is {tuple(whole.shape)} in the checkpoint and {tuple(target.shape)} here"]
+            [
+                f"{name} is {tuple(whole.shape)} in the checkpoint and {tuple(target.shape)} here [SL-weight-shape]"
+            ]
         )
     if isinstance(target, DTensor):
         target.to_local().copy_(take_local(whole, target))

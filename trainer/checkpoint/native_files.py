@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException, FileSystemReader, filesystem, metadata
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
-from trainer.checkpoint.plain_files import find_reason
+from trainer.checkpoint.plain_files import describe_refused, find_reason
 from trainer.settings.config import ConfigError
 
 FILE = ".metadata"
@@ -74,7 +74,7 @@ def read_metadata(folder: Path) -> metadata.Metadata:
     """
     path = folder / FILE
     if not path.is_file():
-        raise RuntimeError(f"{path} is not there")
+        raise RuntimeError(f"{path} is not there [SL-metadata-missing]")
     with open(path, "rb") as file:
         try:
             found = MetadataUnpickler(file).load()
@@ -82,7 +82,8 @@ def read_metadata(folder: Path) -> metadata.Metadata:
             for info in found.storage_data.values():
                 assert Path(info.relative_path).name == info.relative_path, f"names {info.relative_path}"
         except Exception as failure:
-            problem = f"{path}: refused, not torch's metadata or damaged: {find_reason(failure)}"
+            reason = find_reason(failure)
+            problem = f"{path}: refused, not torch's metadata or damaged: {reason} [SL-metadata-refused]"
             raise ConfigError([problem]) from failure
     return found
 
@@ -110,7 +111,7 @@ class GuardedPlanner(DefaultLoadPlanner):
         except Exception as failure:
             name = read_item.dest_index.fqn
             raise ConfigError(
-                [f"{name}: refused, no plain value or damaged: {find_reason(failure)}"]
+                [f"{name}: refused, no plain value or damaged: {find_reason(failure)} [SL-value-not-plain]"]
             ) from failure
         super().load_bytes(read_item, _as_file(plain))
 
@@ -140,7 +141,7 @@ def read_sharded(state: dict[str, Any], folder: Path) -> None:
             raise refused[0] from failure
         if pickled := [f for f in _causes(failure) if isinstance(f, pickle.UnpicklingError)]:
             reason = find_reason(pickled[0])
-            raise ConfigError([f"{folder}: refused, not plain tensors or damaged: {reason}"]) from failure
+            raise ConfigError([describe_refused(folder, reason)]) from failure
         raise RuntimeError(str(failure)) from failure
 
 

@@ -66,7 +66,7 @@ def read_plain(file: Path) -> Any:
             return torch.load(file, weights_only=True, map_location="cpu", mmap=True)
         except Exception as failure:
             reason = find_reason(failure)
-            raise ConfigError([f"{file}: refused, not plain tensors or damaged: {reason}"]) from failure
+            raise ConfigError([describe_refused(file, reason)]) from failure
 
 
 def refuse_code(folder: Path) -> None:
@@ -83,6 +83,11 @@ def refuse_code(folder: Path) -> None:
             problems += failure.problems
     if problems:
         raise ConfigError(problems)
+
+
+def describe_refused(place: Path, reason: str) -> str:
+    """A sentence for a file, or a folder of files, that holds more than plain tensors, or less."""
+    return f"{place}: refused, not plain tensors or damaged: {reason} [SL-tensors-not-plain]"
 
 
 def find_reason(failure: Exception) -> str:

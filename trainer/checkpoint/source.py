@@ -57,29 +57,37 @@ def open_source(config: Config) -> Source:
     path = (root / config.resume_from).resolve()
     said = f"TRAINER_RESUME_FROM={config.resume_from!r}"
     if not path.is_relative_to(root):
-        raise ConfigError([f"{said}: {path} is not below TRAINER_RESULTS={config.results!r}"])
+        raise ConfigError(
+            [f"{said}: {path} is not below TRAINER_RESULTS={config.results!r} [SL-resume-outside]"]
+        )
     match = STEP.fullmatch(path.name)
     run = path.parent.parent if match else path
     folder = RunDirectory(run.parent.parent, run.parent.name, run.name)
     if folder.path == RunDirectory(root, config.comparison, config.run).path:
-        raise ConfigError([f"{said}: is this run, which goes on from its own checkpoints without it"])
+        problem = (
+            f"{said}: is this run, which goes on from its own checkpoints without it [SL-resume-own-run]"
+        )
+        raise ConfigError([problem])
     known = read_line(folder.config.read_bytes()) if folder.config.is_file() else {}
     if not (isinstance(known.get("config"), dict) and isinstance(known.get("resolved"), dict)):
         raise ConfigError(
-            [f"{said}: {folder.path} is no run; name a folder <comparison>/<run>, or a checkpoint in it"]
+            [
+                f"{said}: {folder.path} is no run; name a folder <comparison>/<run>, or a checkpoint in it "
+                "[SL-resume-no-run]"
+            ]
         )
     source = Source(folder, int(match[1]) if match else None, known)
     steps = CheckpointFolder(folder).committed()
     if not steps or (source.step is not None and source.step not in steps):
         there = f"it has those of steps {', '.join(map(str, steps))}" if steps else "it has none"
-        raise ConfigError([f"{said}: no such checkpoint is committed, {there}"])
+        raise ConfigError([f"{said}: no such checkpoint is committed, {there} [SL-resume-no-checkpoint]"])
     problems = continuation_problems(known["config"], config)
     micro = known["config"].get("micro_batch_size")
     local = config.batch_norm == "local"  # else `resolved` tells of how many samples
     if local and has_batch_norm(config) and micro != config.micro_batch_size:
         problems.append(
             f"TRAINER_MICRO_BATCH_SIZE={config.micro_batch_size}: {config.model_name} has batch norm, whose statistics "
-            f"are those of a micro-batch; go on with {micro}"
+            f"are those of a micro-batch; go on with {micro} [SL-resume-micro-batch]"
         )
     if problems:
         raise ConfigError(problems)
@@ -102,7 +110,7 @@ def class_problems(config: Config, class_names: Sequence[str]) -> list[str]:
         f"TRAINER_RESUME_FROM={config.resume_from!r}: the classes of {config.dataset_name} have other names, or "
         f"another order, than when {source.name} was trained. Put the data set of then in its place; or begin a new "
         f"training with TRAINER_MODEL_PATH={source.folder.model} and TRAINER_INIT=pretrained, which maps classes by "
-        "name"
+        "name [SL-resume-classes]"
     ]
 
 
@@ -125,7 +133,8 @@ def exhausted_problems(config: Config, steps: int) -> list[str]:
 def _describe_exhausted(config: Config, step: int, steps: int) -> str:
     return (
         f"TRAINER_RESUME_FROM={config.resume_from!r}: its checkpoint is of step {step}, this run has {steps} steps: "
-        "none is left; give more steps (TRAINER_STEPS, TRAINER_EPOCHS), or name an earlier checkpoint"
+        "none is left; give more steps (TRAINER_STEPS, TRAINER_EPOCHS), or name an earlier checkpoint "
+        "[SL-resume-exhausted]"
     )
 
 
@@ -157,7 +166,9 @@ def choose_origin(
     for step in [asked] if asked is not None else reversed(folder.committed()):
         path = folder.step(step)
         if problem := find_problem(path):
-            skipped.append(f"{source.name}: checkpoint of step {step} is broken: {problem}")
+            skipped.append(
+                f"{source.name}: checkpoint of step {step} is broken: {problem} [SL-origin-broken]"
+            )
             continue
         state = TrainingState.read(path)
         record = {
@@ -168,12 +179,14 @@ def choose_origin(
             "manifest_sha256": hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest(),
         }
         if known and known != record:
-            skipped.append(f"{path} is not the one that this run went on from: {record}, was {known}")
+            skipped.append(
+                f"{path} is not the one that this run went on from: {record}, was {known} [SL-origin-changed]"
+            )
             continue
         if state.step >= steps:
             raise ConfigError([_describe_exhausted(config, state.step, steps)])
         return Origin(Chosen(path, _as_beginning(state)), record), skipped
-    raise ConfigError([f"{said}: no checkpoint is whole: {'; '.join(skipped)}"])
+    raise ConfigError([f"{said}: no checkpoint is whole: {'; '.join(skipped)} [SL-resume-none-whole]"])
 
 
 def _as_beginning(state: TrainingState) -> TrainingState:

@@ -98,7 +98,10 @@ class Checkpoints:
         path, state = self._attempt.chosen.path, self._attempt.chosen.state
         if state.strategy != self._config.strategy and not self._attempt.is_moved:
             raise ConfigError(
-                [f"{path}: was saved by strategy {state.strategy}, this run has {self._config.strategy}"]
+                [
+                    f"{path}: was saved by strategy {state.strategy}, this run has {self._config.strategy} "
+                    "[SL-checkpoint-strategy]"
+                ]
             )
         self._engine.load(path / "engine")
         load_random_state(path, self._world.rank, self._config.seed, state.step)

@@ -56,7 +56,9 @@ class TrainingState:
         }
         counts = [content.get(name) for name in COUNTS] if isinstance(content, dict) else []
         if not counts or wanted - content.keys() or not all(type(n) is int and n >= 0 for n in counts):
-            raise ConfigError([f"{folder / FILE}: is no state of a run: {json.dumps(content)[:200]}"])
+            raise ConfigError(
+                [f"{folder / FILE}: is no state of a run: {json.dumps(content)[:200]} [SL-state-not-a-run]"]
+            )
         known = {f.name for f in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in content.items() if name in known})
 

@@ -94,14 +94,21 @@ class CheckpointWriter:
                 size = self._save(taken)
             except StorageFull as full:
                 if not taken.missed:
-                    tell(f"the checkpoint of step {taken.step} is left out, training goes on: {full}")
+                    tell(
+                        f"the checkpoint of step {taken.step} is left out, training goes on: {full} "
+                        "[SL-checkpoint-left-out]"
+                    )
                 else:
-                    tell(f"older checkpoints make room for that of step {taken.step}: {full}")
+                    tell(
+                        f"older checkpoints make room for that of step {taken.step}: {full} [SL-checkpoints-make-room]"
+                    )
                     self._on_rank_0(partial(self._folder.prune, 1, taken.best_before))
                     size = self._save(taken)
         except StorageFull as full:
             if taken.is_last:
-                tell(f"the last checkpoint is left out, the run ends without it: {full}")
+                tell(
+                    f"the last checkpoint is left out, the run ends without it: {full} [SL-last-checkpoint-left-out]"
+                )
             else:
                 end = self._explain(taken.step, full)
         return Outcome(
@@ -118,7 +125,7 @@ class CheckpointWriter:
         start = "its newest checkpoint" if known else "its beginning, none is there"
         return (
             f"{full}; neither the checkpoint of step {step} nor the one before it fits. Free space, then "
-            f"{name_again(os.environ)}: the run goes on from {start}"
+            f"{name_again(os.environ)}: the run goes on from {start} [SL-checkpoint-no-room]"
         )
 
     def _save(self, taken: Taken) -> int:
@@ -136,7 +143,9 @@ class CheckpointWriter:
             if self._rank == 0:
                 self._folder.give_up(taken.step)
             elif exit_code(failure) == CRASHED and not temporary.exists():
-                raise PeerLost(f"{temporary}: rank 0 has given this checkpoint up") from failure
+                raise PeerLost(
+                    f"{temporary}: rank 0 has given this checkpoint up [SL-checkpoint-given-up]"
+                ) from failure
             raise
         return int(size)
 

@@ -43,7 +43,10 @@ def read_facts(folder: Path) -> dict[str, Any]:
         ConfigError: it is not whole.
     """
     if not is_zero(folder) or not (folder / TAG).is_dir():
-        raise ConfigError([f"{folder}: not a DeepSpeed checkpoint, {FACTS} or {TAG}/ is missing"])
+        problem = (
+            f"{folder}: not a DeepSpeed checkpoint, {FACTS} or {TAG}/ is missing [SL-not-a-zero-checkpoint]"
+        )
+        raise ConfigError([problem])
     found: dict[str, Any] = json.loads((folder / FACTS).read_text())
     return found
 
@@ -64,7 +67,10 @@ class ZeroTensors:
         }
         if sorted(files) != list(range(facts["world_size"])):
             raise ConfigError(
-                [f"{folder / TAG}: has files of {len(files)} ranks, was saved by {facts['world_size']}"]
+                [
+                    f"{folder / TAG}: has files of {len(files)} ranks, was saved by {facts['world_size']} "
+                    "[SL-zero-files-missing]"
+                ]
             )
         self._parts = [read_plain(files[rank])["optimizer_state_dict"] for rank in sorted(files)]
         self._pieces = [dict(self._find_pieces(rank)) for rank in range(len(files))]

@@ -77,7 +77,9 @@ def _deepspeed(watch: StorageWatch) -> dict[Any, dict[str, Any]]:
         coordinator: {"fetch_sub_module": gathered(coordinator.fetch_sub_module)},
         Init: {
             "_all_gather": gathered(Init._all_gather),  # of small ones that stay, after the update
-            "_partition_param_sec": _inside(watch, "parameters", True, Init._partition_param_sec),  # hpZ's shards
+            "_partition_param_sec": _inside(
+                watch, "parameters", True, Init._partition_param_sec
+            ),  # hpZ's shards
         },
         **{
             kind: {reduce: _reducing(watch, getattr(kind, reduce), gradient)}

@@ -67,13 +67,16 @@ def _file_problems(given: argparse.Namespace) -> Iterator[str]:
     for option in ("json", "operations"):
         file = getattr(given, option)
         if file and Path(file).is_dir():
-            yield f"--{option}={file}: is a folder, expected a file"
+            yield f"--{option}={file}: is a folder, expected a file [SL-count-file-is-folder]"
         elif file and not Path(file).absolute().parent.is_dir():
-            yield f"--{option}={file}: its folder is not there"
+            yield f"--{option}={file}: its folder is not there [SL-count-file-no-folder]"
         elif file and not os.access(Path(file).absolute().parent, os.W_OK):
-            yield f"--{option}={file}: its folder cannot be written"
+            yield f"--{option}={file}: its folder cannot be written [SL-count-file-unwritable]"
     if given.operations and (given.json or given.rank):
-        yield "--operations: counts the ranks that it needs, several times; leave out --rank and --json"
+        yield (
+            "--operations: counts the ranks that it needs, several times; leave out --rank and --json "
+            "[SL-count-operations-alone]"
+        )
 
 
 def _write_operations(given: argparse.Namespace, env: Mapping[str, str], per_node: int, begin: Say) -> None:
@@ -114,13 +117,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r} [SL-count-number]")
     return int(text)
 
 
 def _settings(env: Mapping[str, str], given: list[str]) -> dict[str, str]:
     if wrong := [text for text in given if "=" not in text]:
-        raise ConfigError([f"--set {text}: expected name=value" for text in wrong])
+        raise ConfigError([f"--set {text}: expected name=value [SL-count-set]" for text in wrong])
     typed = (text.partition("=") for text in given)
     named = {f"{PREFIX}{name.upper()}": value for name, _, value in typed}
     return {f"{PREFIX}RUN": "count", **env, **named}

@@ -46,7 +46,7 @@ def find_pictures(config: Config, labels: int = 0, channels: int = 0) -> Picture
     """
     given = {"labels": labels, "channels": channels}
     if problems := [
-        f"{name}={value!r}: expected a whole number from 0 to {MOST:,}"
+        f"{name}={value!r}: expected a whole number from 0 to {MOST:,} [SL-count-pictures]"
         for name, value in given.items()
         if type(value) is not int or not 0 <= value <= MOST
     ]:

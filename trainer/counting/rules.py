@@ -33,25 +33,31 @@ def read_countable(env: Mapping[str, str], ranks: int, rank: int, per_node: int)
 
 def _rank_problems(ranks: int, rank: int, per_node: int) -> Iterator[str]:
     if not 0 <= rank < ranks:
-        yield f"--rank={rank}: expected 0 to {ranks - 1}, of --ranks={ranks}"
+        yield f"--rank={rank}: expected 0 to {ranks - 1}, of --ranks={ranks} [SL-count-rank-outside]"
     if ranks % per_node:
-        yield f"--per-node={per_node}: does not divide --ranks={ranks}"
+        yield f"--per-node={per_node}: does not divide --ranks={ranks} [SL-count-per-node-indivisible]"
 
 
 def _uncounted(config: Config) -> Iterator[str]:
     if config.mode != "train":
-        yield f"TRAINER_MODE={config.mode!r}: only training is counted; expected train"
+        yield f"TRAINER_MODE={config.mode!r}: only training is counted; expected train [SL-count-mode]"
     if STRATEGIES[config.strategy].file == "ddp" and config.reduce_dtype != "fp32":
         yield (
             f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: cannot be counted with {config.strategy}, whose conversion "
-            "waits for a collective that is not there; expected fp32"
+            "waits for a collective that is not there; expected fp32 [SL-count-reduce-dtype]"
         )
     if config.compile:
-        yield "TRAINER_COMPILE=true: cannot be counted, compiled code has no operators to follow; expected false"
+        yield (
+            "TRAINER_COMPILE=true: cannot be counted, compiled code has no operators to follow; "
+            "expected false [SL-count-compile]"
+        )
     if config.is_text and config.precision == "fp32" and read_shape(config).experts:
         yield (
             "TRAINER_PRECISION=fp32: grouped products of experts are counted in 16 bits alone; expected auto, bf16, "
-            "bf16_native or fp16"
+            "bf16_native or fp16 [SL-count-experts-fp32]"
         )
     if config.model == "cnn_lstm" and not config.model_path:
-        yield "TRAINER_MODEL='cnn_lstm': cannot be counted, a CPU's LSTM keeps other things than cuDNN's"
+        yield (
+            "TRAINER_MODEL='cnn_lstm': cannot be counted, a CPU's LSTM keeps other things than cuDNN's "
+            "[SL-count-lstm]"
+        )

@@ -53,7 +53,9 @@ def count_side_by_side(
                 begins(task)
                 yield futures[place].result()
         except BrokenProcessPool as failure:
-            raise DataMissing("a process that counted was killed, for memory as a rule") from failure
+            raise DataMissing(
+                "a process that counted was killed, for memory as a rule [SL-count-killed]"
+            ) from failure
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

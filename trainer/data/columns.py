@@ -14,7 +14,8 @@ IMAGE_NAMES = ("image", "img")
 LABEL_NAMES = ("label", "fine_label", "labels")
 TEXT_NAMES = {"query", "response", "text", "prompt", "question", "answer", "instruction", "messages"}
 NO_CLASSES = (
-    "holds images and no classes; add a column of labels, or put the images into one folder per class"
+    "holds images and no classes; add a column of labels, or put the images into one folder per class "
+    "[SL-images-unlabelled]"
 )
 
 
@@ -54,7 +55,10 @@ def store_pictures(table: Any, column: str, split: str, data: str) -> StoredPict
     except Exception as failure:
         kind = table.features[column]
         raise ConfigError(
-            [f"TRAINER_IMAGE_COLUMN={column!r}: holds {kind}, not images (PIL, bytes or paths)"]
+            [
+                f"TRAINER_IMAGE_COLUMN={column!r}: holds {kind}, not images (PIL, bytes or paths) "
+                "[SL-image-column-kind]"
+            ]
         ) from failure
     return StoredPictures(cells.with_format(None), column, split, data)
 
@@ -103,7 +107,8 @@ def _find_text(table: Any) -> str:
     if names & TEXT_NAMES and not names & set(IMAGE_NAMES) and not _image_columns(table):
         return (
             f"holds text (columns {', '.join(table.column_names)}), and this model learns images; a language model "
-            "reads it: TRAINER_MODEL=qwen_tiny, or charts/llm-1d; where TRAINER_MODEL_PATH is one, TRAINER_TASK=text"
+            "reads it: TRAINER_MODEL=qwen_tiny, or charts/llm-1d; where TRAINER_MODEL_PATH is one, TRAINER_TASK=text "
+            "[SL-text-for-images]"
         )
     return ""
 
@@ -123,7 +128,9 @@ def _pick(what: str, given: str, table: Any, kind: type, usual: tuple[str, ...],
     has = ", ".join(table.column_names)
     if given:
         if given not in table.column_names:
-            problems.append(f"TRAINER_{what}_COLUMN={given!r}: the data set has the columns {has}")
+            problems.append(
+                f"TRAINER_{what}_COLUMN={given!r}: the data set has the columns {has} [SL-column-unknown]"
+            )
         return given
     typed = [name for name in table.column_names if isinstance(table.features[name], kind)]
     if len(typed) == 1:
@@ -132,5 +139,5 @@ def _pick(what: str, given: str, table: Any, kind: type, usual: tuple[str, ...],
     if named:
         return named[0]
     reason = f"{', '.join(typed)} could be meant" if typed else f"none is of type {kind.__name__}"
-    problems.append(f"TRAINER_{what}_COLUMN: name one of the columns {has}; {reason}")
+    problems.append(f"TRAINER_{what}_COLUMN: name one of the columns {has}; {reason} [SL-column-unclear]")
     return ""

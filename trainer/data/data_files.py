@@ -35,7 +35,8 @@ def check_unread(named: str, folder: Path) -> None:
     if unread and all(map(is_data, read)) and not _tells_files(folder):
         raise DataMissing(
             f"{named}: {name_files(folder, unread)} would not be read beside {name_files(folder, sorted(read))}; "
-            "expected files of one kind, and either all named after their split (train, validation, test) or none"
+            "expected files of one kind, and either all named after their split (train, validation, test) or none "
+            "[SL-data-files-unread]"
         )
 
 

@@ -123,10 +123,12 @@ def _open_source(config: Config) -> dict[str, Any]:
             return dict(datasets.load_dataset(known.hub_id if known else config.dataset))
         except Exception as failure:  # a dozen classes of the hub's client: they all mean "not to be had"
             hint = hint_of_dataset(config.dataset)
-            raise DataMissing(f"{data}: cannot be loaded: {failure}{hint}") from failure
+            raise DataMissing(
+                f"{data}: cannot be loaded: {failure}{hint} [SL-dataset-unloadable]"
+            ) from failure
     path = Path(config.dataset_path)
     if not path.is_dir():
-        raise DataMissing(f"{data}: no such folder")
+        raise DataMissing(f"{data}: no such folder [SL-dataset-folder-absent]")
     try:
         return open_folder(path, data)
     except DataMissing:
@@ -134,7 +136,7 @@ def _open_source(config: Config) -> dict[str, Any]:
     except Exception as failure:  # as above
         raise DataMissing(
             f"{data}: not a data set in `datasets` format "
-            f"(saved with save_to_disk, parquet files, or folders of images): {failure}"
+            f"(saved with save_to_disk, parquet files, or folders of images): {failure} [SL-dataset-format]"
         ) from failure
 
 

@@ -38,7 +38,9 @@ def _read_scans() -> np.ndarray:
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        sentence = "dataset=digits: the scans come with scikit-learn, which is not installed"
+        sentence = (
+            "dataset=digits: the scans come with scikit-learn, which is not installed [SL-digits-absent]"
+        )
         raise ModuleNotFoundError(sentence, name="scikit-learn")
     folder = Path(package.submodule_search_locations[0], "datasets", "data")
     with gzip.open(folder / "digits.csv.gz") as file:

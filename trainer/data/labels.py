@@ -67,7 +67,7 @@ def describe_classes(
 
 
 class _Value(NamedTuple):
-    """A label as it stands in the table, its class, and why it is none ("": it is one)."""
+    """A label as it stands in the table, its class, and why it is none, with its code ("": it is one)."""
 
     raw: Any
     name: str
@@ -79,7 +79,10 @@ def _find_missing(splits: Mapping[str, Any], columns: Columns) -> Iterator[str]:
         for column, what in ((columns.image, "image"), (columns.label, "class")):
             if column not in table.column_names:
                 has = ", ".join(table.column_names)
-                yield f"split {split!r} has no column {column!r}, which holds the {what}; it has {has}"
+                yield (
+                    f"split {split!r} has no column {column!r}, which holds the {what}; it has {has} "
+                    "[SL-split-column-absent]"
+                )
 
 
 def _find_other_kinds(splits: Mapping[str, Any], columns: Columns) -> Iterator[str]:
@@ -92,11 +95,15 @@ def _find_other_kinds(splits: Mapping[str, Any], columns: Columns) -> Iterator[s
         if columns.label_given:
             raise ConfigError(
                 [
-                    f"TRAINER_LABEL_COLUMN={columns.label!r}: holds {kind} in the split {split!r}, expected one class"
+                    f"TRAINER_LABEL_COLUMN={columns.label!r}: holds {kind} in the split {split!r}, expected one class "
+                    "[SL-label-column-kind]"
                 ]
             )
         value = table.with_format(None)[0][columns.label]
-        yield f"split {split!r}: column {columns.label!r} holds {kind}, sample 0 is {value!r}; expected one class"
+        yield (
+            f"split {split!r}: column {columns.label!r} holds {kind}, sample 0 is {value!r}; expected one class "
+            "[SL-label-kind]"
+        )
 
 
 def _name_values(table: Any, column: str) -> list[_Value]:
@@ -114,21 +121,24 @@ def _read_names(feature: Any) -> list[str] | None:
 
 def _judge(value: Any, names: list[str] | None) -> _Value:
     if value is None:
-        return _Value(value, "", "null")
+        return _Value(value, "", "null [SL-label-null]")
     if names is not None:
-        inside = 0 <= value < len(names)
-        return _Value(value, names[value]) if inside else _Value(value, "", f"outside 0 to {len(names) - 1}")
+        if 0 <= value < len(names):
+            return _Value(value, names[value])
+        return _Value(value, "", f"outside 0 to {len(names) - 1} [SL-label-code]")
     if isinstance(value, float):
-        if math.isnan(value) or not value.is_integer():
-            return _Value(value, "", "NaN" if math.isnan(value) else "no whole number")
+        if math.isnan(value):
+            return _Value(value, "", "NaN [SL-label-nan]")
+        if not value.is_integer():
+            return _Value(value, "", "no whole number [SL-label-fraction]")
         value = int(value)
     if isinstance(value, int) and value < 0:
-        return _Value(value, "", "negative")
+        return _Value(value, "", "negative [SL-label-negative]")
     if isinstance(value, str | int):
-        return (
-            _Value(value, compose_accents(str(value))) if str(value).strip() else _Value(value, "", "empty")
-        )
-    return _Value(value, "", f"of type {type(value).__name__}")
+        if not str(value).strip():
+            return _Value(value, "", "empty [SL-label-empty]")
+        return _Value(value, compose_accents(str(value)))
+    return _Value(value, "", f"of type {type(value).__name__} [SL-label-type]")
 
 
 def _sort_names(values: list[_Value]) -> list[str]:
@@ -142,10 +152,13 @@ def _describe_wrong(split: str, column: str, values: list[_Value], known: set[st
     first: dict[str, tuple[int, Any]] = {}
     count: Counter[str] = Counter()
     for index, value in enumerate(values):
-        why = value.why or ("" if value.name in known else "no class of the split 'train'")
+        why = value.why or (
+            "" if value.name in known else "no class of the split 'train' [SL-label-untrained]"
+        )
         if why:
             first.setdefault(why, (index, value.raw))
             count[why] += 1
     for why, (index, raw) in first.items():
+        said, _, code = why.rpartition(" ")
         more = f" ({count[why]} such samples)" if count[why] > 1 else ""
-        yield f"split {split!r}: sample {index}: column {column!r} is {raw!r}, {why}{more}"
+        yield f"split {split!r}: sample {index}: column {column!r} is {raw!r}, {said}{more} {code}"

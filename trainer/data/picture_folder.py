@@ -123,19 +123,22 @@ def _divide(pictures: list[PurePath]) -> Iterator[tuple[str, str, list[PurePath]
         else:
             raise _Unclear(
                 f"the folders {', '.join(folders)} are splits, and {', '.join(others)} beside them holds images too; "
-                "move it away or into a split"
+                "move it away or into a split [SL-folder-beside-splits]"
             )
     if not folders:
         yield "train", "", pictures
         return
     if stray := next((picture for picture in pictures if len(picture.parts) == 1), None):
         raise _Unclear(
-            f"{stray} lies beside the splits {', '.join(folders)}; move it into the folder of its class"
+            f"{stray} lies beside the splits {', '.join(folders)}; move it into the folder of its class "
+            "[SL-picture-beside-splits]"
         )
     for usual in dict.fromkeys(map(usual_name, folders)):
         mine = [top for top in folders if usual_name(top) == usual]
         if len(mine) > 1:
-            raise _Unclear(f"the folders {', '.join(mine)} both mean the split {usual}; expected one")
+            raise _Unclear(
+                f"the folders {', '.join(mine)} both mean the split {usual}; expected one [SL-split-folder-twice]"
+            )
         yield usual, mine[0], [PurePath(*p.parts[1:]) for p in pictures if p.parts[0] == mine[0]]
 
 
@@ -145,25 +148,28 @@ def _read_classes(pictures: list[PurePath], where: str) -> list[tuple[str, PureP
     straight = [picture for picture in pictures if len(picture.parts) == 1]
     if len(straight) == len(pictures):
         raise _Unclear(
-            f"{place}holds images and no classes ({where and f'{where}/'}{straight[0]}); {ONE_FOLDER_PER_CLASS}"
+            f"{place}holds images and no classes ({where and f'{where}/'}{straight[0]}); {ONE_FOLDER_PER_CLASS} "
+            "[SL-folder-unlabelled]"
         )
     depths = sorted({len(picture.parts) for picture in pictures})
     if len(depths) > 1:
         low, high = (next(p for p in pictures if len(p.parts) == depth) for depth in (depths[0], depths[-1]))
         raise _Unclear(
             f"{place}holds images at several depths, so that their classes are not clear: {PurePath(where, low)} and "
-            f"{PurePath(where, high)}; {ONE_FOLDER_PER_CLASS}, with no folder in it"
+            f"{PurePath(where, high)}; {ONE_FOLDER_PER_CLASS}, with no folder in it [SL-folder-depths]"
         )
     parents: dict[str, set[str]] = defaultdict(set)
     for picture in pictures:
         parents[picture.parts[-2]].add(str(PurePath(where, picture.parent)))
     if twice := next((found for found in parents.values() if len(found) > 1), None):
         raise _Unclear(
-            f"the folders {' and '.join(sorted(twice))} have one name, and a class is known by it; rename them"
+            f"the folders {' and '.join(sorted(twice))} have one name, and a class is known by it; rename them "
+            "[SL-class-folder-twice]"
         )
     if usual_name(where) in ("", "train") and len(parents) == 1:
         raise _Unclear(
-            f"{place}holds images and no classes but {next(iter(parents))}; {ONE_FOLDER_PER_CLASS}"
+            f"{place}holds images and no classes but {next(iter(parents))}; {ONE_FOLDER_PER_CLASS} "
+            "[SL-folder-one-class]"
         )
     return [(picture.parts[-2], PurePath(where, picture)) for picture in pictures]
 

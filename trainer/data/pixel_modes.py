@@ -48,7 +48,7 @@ def open_picture(cell: Mapping[str, Any] | None) -> Opened:
         Exception: whatever Pillow raises for what is no picture.
     """
     if cell is None or (cell["bytes"] is None and cell["path"] is None):
-        raise ValueError("the cell is null")
+        raise ValueError("the cell is null [SL-picture-null]")
     with Image.open(cell["path"] if cell["bytes"] is None else BytesIO(cell["bytes"])) as picture:
         return read_picture(picture)
 
@@ -85,7 +85,7 @@ def _divide_by_range(picture: Image.Image) -> tuple[Image.Image, float]:
         kind = "floating-point numbers" if picture.mode == "F" else "signed or 32-bit integers"
         raise NoRange(
             f"it holds {kind} (mode {picture.mode}), which have no range that says what is white; "
-            "expected 8 or 16 unsigned bits per channel"
+            "expected 8 or 16 unsigned bits per channel [SL-picture-no-range]"
         )
     full = 2 ** tags[BITS_PER_SAMPLE][0] - 1 if BITS_PER_SAMPLE in tags else FULL
     values = np.asarray(picture).astype(np.int64).clip(0, full)

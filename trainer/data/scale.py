@@ -32,5 +32,5 @@ def scale_problem(config: Config, source_edge: int | None, image_size: int) -> s
     return (
         f"TRAINER_IMAGE_SIZE={image_size}{asked}: the images of {config.dataset_name} have {source_edge} pixels an "
         f"edge and would be {how} {times:.0f} times, expected at most {most}; choose another TRAINER_DATASET, "
-        f"or a TRAINER_MODEL or TRAINER_IMAGE_SIZE of {smallest} to {largest} pixels"
+        f"or a TRAINER_MODEL or TRAINER_IMAGE_SIZE of {smallest} to {largest} pixels [SL-image-scale]"
     )

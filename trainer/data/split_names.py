@@ -36,13 +36,19 @@ def choose_splits(tables: Mapping[str, Any], data: str) -> dict[str, Any]:
         for name, table in tables.items():
             usual = usual_name(name)
             if usual in found and name != usual and usual not in tables:
-                raise DataMissing(f"{data}: two splits are called {usual}: {', '.join(tables)}; expected one")
+                raise DataMissing(
+                    f"{data}: two splits are called {usual}: {', '.join(tables)}; expected one [SL-split-twice]"
+                )
             if usual and (name == usual or usual not in tables):
                 found[usual] = table
     if "train" not in found:
-        raise DataMissing(f"{data}: has no split train, which is learnt; found {', '.join(tables)}")
+        raise DataMissing(
+            f"{data}: has no split train, which is learnt; found {', '.join(tables)} [SL-split-train-absent]"
+        )
     if empty := [split for split, table in found.items() if not len(table)]:
-        raise DataMissing(f"{data}: split {empty[0]!r} has no samples; remove it, or fill it")
+        raise DataMissing(
+            f"{data}: split {empty[0]!r} has no samples; remove it, or fill it [SL-split-empty]"
+        )
     return found
 
 
@@ -82,7 +88,7 @@ def load_with_own_names(path: Path, data: str) -> dict[str, Any]:
             other = next(file for file, kind in zip(mine, kinds, strict=True) if kind != kinds[0])
             raise DataMissing(
                 f"{data}: split {split!r}: {mine[0]} and {other} number their classes differently; write them anew "
-                "with one list of names"
+                "with one list of names [SL-split-classes-differ]"
             )
         if kinds and any(table.features[name] != kind for name, kind in kinds[0].items()):
             tables[split] = datasets.load_dataset("parquet", data_files={split: mine}, split=split)

@@ -13,7 +13,7 @@ from trainer.data.pixel_modes import Opened, open_picture
 from trainer.failures import DataMissing
 from trainer.settings.spelling import name_first
 
-REPLACE = "remove or replace the file"
+REPLACE = "remove or replace the file [SL-picture-undecodable]"
 MOST_NAMED = 10
 
 

@@ -93,7 +93,9 @@ def _unknown_keys(settings: dict[str, Any], section: str) -> list[str]:
         if key not in allowed:
             near = difflib.get_close_matches(key, allowed, n=1)
             hint = f", did you mean {near[0]}?" if near else ""
-            problems.append(f"DeepSpeed setting {path}: unknown, it would be ignored silently{hint}")
+            problems.append(
+                f"DeepSpeed setting {path}: unknown, it would be ignored silently{hint} [SL-deepspeed-key]"
+            )
         elif isinstance(value, dict) and KNOWN.get(path):
             problems += _unknown_keys(value, path)
     return problems

@@ -110,7 +110,9 @@ def _place_group(optimizer: Any, pieces: list[Piece], flat: Tensor, source: Plai
 
 def _copy(flat: Tensor, whole: Tensor, piece: Piece) -> None:
     if whole.shape != piece.whole:
-        shapes = f"{tuple(whole.shape)} in the checkpoint and {tuple(piece.whole)} here"
+        shapes = (
+            f"{tuple(whole.shape)} in the checkpoint and {tuple(piece.whole)} here [SL-checkpoint-shape-zero]"
+        )
         raise ConfigError([f"{piece.name} is {shapes}"])
     part = whole.reshape(-1)[piece.start : piece.start + piece.length]
     flat.data[piece.place : piece.place + piece.length].copy_(part)

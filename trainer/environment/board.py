@@ -60,7 +60,8 @@ def find_pod_index(env: MutableMapping[str, str], nodes: int) -> int:
     if not text.isdigit() or int(text) >= nodes:
         raise ConfigError(
             [
-                f"PET_NODE_RANK={text!r}: expected the number of this machine, 0 to {nodes - 1}, here or in HOSTNAME"
+                f"PET_NODE_RANK={text!r}: expected the number of this machine, 0 to {nodes - 1}, here or in HOSTNAME "
+                "[SL-node-rank]"
             ]
         )
     return int(text)

@@ -51,11 +51,13 @@ def _judge_ranks(
         together.setdefault(f"{at}, {end}", []).append(rank)
     for seen, ranks in together.items():
         fix = "its log says more; one that is killed may lack memory, one that hangs waits for its device or its peers"
-        yield Finding(PROBLEM, "ranks", f"{', '.join(name_rank(rank, facts) for rank in ranks)} {seen}", fix)
+        named = ", ".join(name_rank(rank, facts) for rank in ranks)
+        yield Finding(PROBLEM, "ranks", f"{named} {seen} [SL-rank-not-done]", fix)
     apart = {rank: error for rank, found in sorted(facts.items()) if (error := read_error(found, "meeting"))}
     for rank, error in apart.items() if not lost else ():  # else they are who waited
         fix = "addresses and ports between the pods: network policies, GLOO_SOCKET_IFNAME"
-        yield Finding(PROBLEM, "ranks", f"{name_rank(rank, facts)} has not met the others: {error}", fix)
+        seen = f"{name_rank(rank, facts)} has not met the others: {error} [SL-rank-apart]"
+        yield Finding(PROBLEM, "ranks", seen, fix)
     if not lost and not apart and asked.ranks == len(facts):
         where = f"on {join_names({found['node'] or found['host'] for found in facts.values()})}"
         yield Finding("ok", "ranks", f"{asked.ranks} in {asked.nodes} pod(s), {where}")
@@ -74,12 +76,12 @@ def _judge_versions(facts: Facts) -> Iterator[Finding]:
         seen = ", ".join(
             f"{value or 'none'} on ranks {join_names(_who(column, value))}" for value in {*column.values()}
         )
-        state, fix = (
-            ("warning", "one driver for all nodes")
-            if name == "driver"
-            else (PROBLEM, "one image for all pods")
-        )
-        yield Finding(state, "versions", f"{name} differs: {seen}", fix)  # type: ignore[arg-type]
+        if name == "driver":
+            seen = f"{name} differs: {seen} [SL-drivers-differ]"
+            yield Finding("warning", "versions", seen, "one driver for all nodes")
+        else:
+            seen = f"{name} differs: {seen} [SL-versions-differ]"
+            yield Finding(PROBLEM, "versions", seen, "one image for all pods")
     if not differ:
         yield Finding(
             "ok",
@@ -102,12 +104,13 @@ def _judge_devices(asked: Asked, facts: Facts, refusals: Mapping[str, str]) -> I
             yield Finding(
                 PROBLEM,
                 subject,
-                f"{name_rank(rank, facts)}: its device fails: {error}",
+                f"{name_rank(rank, facts)}: its device fails: {error} [SL-device-fails]",
                 "the node's driver, nvidia-smi, dmesg",
             )
         elif device.get("type") == "none" and found["pod"] not in refusals:
             wrong = True
             seen = f"{name_rank(rank, facts)}: {device['visible']} device(s) visible for {asked.per_node} processes"
+            seen += " [SL-no-device-left]"
             yield Finding(
                 PROBLEM, subject, seen, "one device per process: ask for more devices or for fewer processes"
             )
@@ -116,12 +119,13 @@ def _judge_devices(asked: Asked, facts: Facts, refusals: Mapping[str, str]) -> I
             yield Finding(
                 PROBLEM,
                 subject,
-                f"ranks {uuids[uuid]} and {rank} have the same device {uuid}",
+                f"ranks {uuids[uuid]} and {rank} have the same device {uuid} [SL-device-shared]",
                 "CUDA_VISIBLE_DEVICES",
             )
         if device.get("gib") and device["free_gib"] < FREE_SHARE * device["gib"]:
             wrong = True
-            seen = f"{name_rank(rank, facts)}: {device['free_gib']:.1f} of {device['gib']:.1f} GiB free"
+            room = f"{device['free_gib']:.1f} of {device['gib']:.1f} GiB free"
+            seen = f"{name_rank(rank, facts)}: {room} [SL-device-taken]"
             yield Finding("warning", subject, seen, "somebody else is on it: nvidia-smi says who")
     names = {device["name"] for each in facts.values() if (device := each.get("device", {})).get("name")}
     if len(names) > 1:
@@ -129,7 +133,7 @@ def _judge_devices(asked: Asked, facts: Facts, refusals: Mapping[str, str]) -> I
         yield Finding(
             "warning",
             subject,
-            f"they differ: {join_names(names)}",
+            f"they differ: {join_names(names)} [SL-devices-differ]",
             "steps take as long as on the slowest: run.scheduling.nodeSelector",
         )
     if not wrong and names:

@@ -27,7 +27,8 @@ def judge_network(asked: Asked, facts: Facts) -> Iterator[Finding]:
             if error := read_error(found, name):
                 failed = True
                 fix = FAILED_FIXES[found["meeting"]["backend"]]
-                yield Finding(PROBLEM, "network", f"{name_rank(rank, facts)}: {name} failed: {error}", fix)
+                seen = f"{name_rank(rank, facts)}: {name} failed: {error} [SL-exchange-failed]"
+                yield Finding(PROBLEM, "network", seen, fix)
                 break
     first = facts.get(0, {})
     sizes = first.get("all-reduce", {})
@@ -47,9 +48,8 @@ def judge_network(asked: Asked, facts: Facts) -> Iterator[Finding]:
         subject = "all-reduce" if scope == "all" else "within a pod"
         seen = f"{where} by {how}: {text}"
         if least and reached < least:
-            yield Finding(
-                PROBLEM, subject, f"{seen}; expected at least {least:.3g} GB/s ({reason})", FIXES[backend]
-            )
+            seen += f"; expected at least {least:.3g} GB/s ({reason}) [SL-link-slow]"
+            yield Finding(PROBLEM, subject, seen, FIXES[backend])
         else:
             yield Finding("ok", subject, seen + (f" (at least {least:.3g} expected)" if least else ""))
 

@@ -22,15 +22,14 @@ def judge_shared_memory(asked: Asked, facts: Facts) -> Iterator[Finding]:
     for found in find_firsts(facts, "shared memory"):
         shm = found["shared memory"]
         if error := read_error(found, "shared memory"):
-            yield Finding(
-                PROBLEM, "shared memory", f"pod {found['pod']}: /dev/shm cannot be written: {error}", fix
-            )
+            seen = f"pod {found['pod']}: /dev/shm cannot be written: {error} [SL-shm-unwritable]"
+            yield Finding(PROBLEM, "shared memory", seen, fix)
         elif shm["free_gib"] < needed:
             seen = f"pod {found['pod']}: {shm['free_gib'] * 1024:.0f} of {shm['gib'] * 1024:.0f} MiB free in /dev/shm"
             yield Finding(
                 PROBLEM,
                 "shared memory",
-                f"{seen}, {needed * 1024:.0f} are needed for {asked.per_node} rank(s)",
+                f"{seen}, {needed * 1024:.0f} are needed for {asked.per_node} rank(s) [SL-shm-small]",
                 fix,
             )
         else:
@@ -51,17 +50,18 @@ def judge_volume(asked: Asked, facts: Facts) -> Iterator[Finding]:
         room = f", {_size(volume['free_gib'])} of {_size(volume['gib'])} free" if "gib" in volume else ""
         if error := read_error(found, subject):
             fix = "free space (stratlab remove, or a larger claim); its owner or fsGroup, where that is not allowed"
-            yield Finding(PROBLEM, subject, f"{where} cannot be written: {error}{room}", fix)
+            seen = f"{where} cannot be written: {error}{room} [SL-volume-unwritable]"
+            yield Finding(PROBLEM, subject, seen, fix)
         elif volume["free_gib"] < FREE_GIB:
             fix = "checkpoints, traces and weights need room: stratlab remove, or a larger claim"
             yield Finding(
                 PROBLEM,
                 subject,
-                f"{where}: {_size(volume['free_gib'])} free, {FREE_GIB:.0f} GiB are needed",
+                f"{where}: {_size(volume['free_gib'])} free, {FREE_GIB:.0f} GiB are needed [SL-volume-small]",
                 fix,
             )
         elif volume["mb_per_s"] < SLOW_MB_PER_S:
-            seen = f"{where}: {volume['mb_per_s']:.1f} MB/s written"
+            seen = f"{where}: {volume['mb_per_s']:.1f} MB/s written [SL-volume-slow]"
             yield Finding(
                 "warning",
                 subject,
@@ -85,6 +85,7 @@ def judge_files(facts: Facts) -> Iterator[Finding]:
     for rank, unseen in blind.items():
         fix = "one claim for all pods, of a StorageClass whose ReadWriteMany volumes are really shared"
         seen = f"{name_rank(rank, facts)} does not see what rank(s) {join_names(unseen)} wrote on the results volume"
+        seen += " [SL-files-unseen]"
         yield Finding(PROBLEM, "shared files", seen, fix)
     if (
         not blind
@@ -106,12 +107,15 @@ def judge_clocks(facts: Facts) -> Iterator[Finding]:
             seen.append(abs(clock["offset_s"]))
             if abs(clock["offset_s"]) - clock["within_s"] > CLOCK_S:
                 wrong = True
-                text = f"{name_rank(rank, facts)}: {_describe_offset(clock['offset_s'])} rank 0"
+                text = f"{name_rank(rank, facts)}: {_describe_offset(clock['offset_s'])} rank 0 [SL-clock-of-rank]"
                 yield Finding(PROBLEM, "clock", text, fix)
         volume = found.get("results volume", {})
         if "clock_s" in volume and abs(volume["clock_s"]) - volume["clock_within_s"] > VOLUME_CLOCK_S:
             wrong = True
-            text = f"pod {found['pod']}: {_describe_offset(-volume['clock_s'])} the results volume's"
+            text = (
+                f"pod {found['pod']}: {_describe_offset(-volume['clock_s'])} the results volume's "
+                "[SL-clock-of-volume]"
+            )
             yield Finding(PROBLEM, "clock", text, fix)
     if not wrong and facts:
         between = f"pods within {max(seen) * 1e3:.0f} ms" if seen else "one machine"

@@ -65,7 +65,7 @@ def check_environment(config: Config, stop: Stop, *, as_json: bool = False) -> i
     except Exception as failure:
         if failures.exit_code(failure) != failures.PEER_LOST:
             raise
-        seen = f"pod 0 (counted from 0) was there and is lost: {str(failure).splitlines()[0]}"
+        seen = f"pod 0 (counted from 0) was there and is lost: {str(failure).splitlines()[0]} [SL-pod-lost]"
         return _tell([Finding(PROBLEM, "pods", seen, "its log and its node; then check again")], {}, as_json)
 
 
@@ -188,7 +188,7 @@ def _absent(indices: list[int], seconds: float, why: str = "") -> Finding:
     return Finding(
         PROBLEM,
         "pods",
-        f"pod {pods} (counted from 0) has not come within {seconds:.0f} s{said}",
+        f"pod {pods} (counted from 0) has not come within {seconds:.0f} s{said} [SL-pod-absent]",
         "stratlab watch says what keeps a pod from a node; its log, where it runs: name resolution, network policies",
     )
 

@@ -38,7 +38,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         trust_given(os.environ)
         if asked.output.is_dir() or not asked.output.absolute().parent.is_dir():
-            raise ConfigError([f"--output={asked.output}: expected a file in a folder that is there"])
+            raise ConfigError(
+                [f"--output={asked.output}: expected a file in a folder that is there [SL-evaluate-output]"]
+            )
         report = evaluate_run_directory(asked.run_directory, asked.weights, asked.dataset_path, asked.device)
         print(describe(report))
         write_json(asked.output, report)
@@ -72,7 +74,8 @@ def evaluate_run_directory(
         config = config.model_copy(update={"dataset_path": dataset_path})
     elif config.dataset_path and not Path(config.dataset_path).exists():
         raise DataMissing(
-            f"the run's data set is not there: {config.dataset_path}; --dataset-path names where it lies here"
+            f"the run's data set is not there: {config.dataset_path}; --dataset-path names where it lies here "
+            "[SL-evaluate-data-gone]"
         )
     config = evaluated(config, folder)
     if config.is_text:
@@ -116,7 +119,11 @@ def read_config(path: Path) -> Config:
         given = content["config"] | {"results": str(path.absolute().parent.parent)}
         given |= {"image_size": int(resolved["image_size"])} if "image_size" in resolved else {}
     except (OSError, ValueError, KeyError, TypeError) as failure:
-        raise ConfigError([f"{path}: not a run directory, config.json cannot be read ({failure})"]) from None
+        raise ConfigError(
+            [
+                f"{path}: not a run directory, config.json cannot be read ({failure}) [SL-evaluate-run-directory]"
+            ]
+        ) from None
     # a setting at its default counts as not given: rules ask what the user typed
     fields = Config.model_fields
     chosen = {name: v for name, v in given.items() if name in fields and v != fields[name].default}
@@ -138,7 +145,10 @@ def choose_weights(path: Path, weights: str, named: str = "weights") -> Path:
         folder = Path(weights)
         if not weights or not folder.is_dir():
             raise ConfigError(
-                [f"{named}={weights!r}: expected final, best or a folder in Hugging Face format"]
+                [
+                    f"{named}={weights!r}: expected final, best or a folder in Hugging Face format "
+                    "[SL-evaluate-weights]"
+                ]
             )
     else:
         folder = run.best_model if weights == "best" and run.best_model.is_dir() else run.model
@@ -146,7 +156,7 @@ def choose_weights(path: Path, weights: str, named: str = "weights") -> Path:
         raise DataMissing(
             f"{folder}: no model in Hugging Face format. A run leaves one at its end if it was started with "
             "TRAINER_CHECKPOINT_EVERY above 0, or ran for longer than TRAINER_CHECKPOINT_MINUTES; one that has not "
-            "ended goes on when it is started again"
+            "ended goes on when it is started again [SL-evaluate-no-weights]"
         )
     return folder
 

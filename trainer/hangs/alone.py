@@ -92,7 +92,7 @@ def _wait(store: Any, key: str, what: str, pulse: Pulse, timeout_s: float) -> An
             store.wait([key], timedelta(seconds=POLL_S))
             answer, failure = pickle.loads(store.get(key))
             if failure:
-                raise PeerLost(f"rank 0, {what}: {failure}")
+                raise PeerLost(f"rank 0, {what}: {failure} [SL-rank-0-failed]")
             return answer
         now = time.monotonic()
         if store.check([f"{key}/progress"]) and (news := store.get(f"{key}/progress")) != seen:
@@ -102,7 +102,7 @@ def _wait(store: Any, key: str, what: str, pulse: Pulse, timeout_s: float) -> An
             said = now
             log.info("waiting for rank 0, %s, %.0f s", what, now - began)
         if now - moved > timeout_s:
-            raise PeerLost(f"rank 0 has not gone on for {timeout_s:.0f} s: {what}")
+            raise PeerLost(f"rank 0 has not gone on for {timeout_s:.0f} s: {what} [SL-rank-0-still]")
 
 
 class _Progress(threading.Thread):

@@ -78,7 +78,8 @@ def judge(states: Sequence[RankState], world_size: int) -> Verdict:
     """The verdict over the ranks of all pods that have answered; those that have not are the ones that are missing."""
     known = {state.rank for state in states}
     if missing := [rank for rank in range(world_size) if rank not in known]:
-        return Verdict(missing, f"nothing is heard of {_name(missing)}" + _who_waits(states, missing))
+        waits = _who_waits(states, missing)
+        return Verdict(missing, f"nothing is heard of {_name(missing)}{waits} [SL-ranks-unheard]")
     least = min(state.suspicion for state in states)
     suspects = [state for state in states if state.suspicion == least]
     if len(suspects) > 1:
@@ -86,10 +87,10 @@ def judge(states: Sequence[RankState], world_size: int) -> Verdict:
         suspects = suspects if met else _behind(suspects, states)
     if len(suspects) == len(states) > 1:
         doing = "; ".join(f"rank {s.rank}: {_describe_doing(s)}" for s in states[:8])
-        return Verdict([], f"all ranks wait for each other: {doing}")
+        return Verdict([], f"all ranks wait for each other: {doing} [SL-all-ranks-wait]")
     ranks = sorted(state.rank for state in suspects)
     said = "; ".join(_describe(state) for state in suspects[:4])
-    return Verdict(ranks, said + _who_waits(states, ranks))
+    return Verdict(ranks, f"{said}{_who_waits(states, ranks)} [SL-rank-absent]")
 
 
 def _behind(suspects: list[RankState], states: Sequence[RankState]) -> list[RankState]:

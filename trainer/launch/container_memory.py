@@ -60,9 +60,9 @@ class ContainerMemory:
             return (
                 f"the kernel's OOM killer has ended {ended} of this container's processes: {allowed}; raise "
                 "run.resources.limits.memory or run.sharedMemory.sizeLimit, or hold less: fewer processes per node, "
-                "data_residence=stream, no offload"
+                "data_residence=stream, no offload [SL-oom-kill-limit]"
             )
-        return f"not for this container's own limit: {allowed}; {FROM_OUTSIDE}"
+        return f"not for this container's own limit: {allowed}; {FROM_OUTSIDE} [SL-kill-within-limit]"
 
     def _read_killed(self) -> int | None:
         try:
@@ -82,6 +82,7 @@ def _explain_without_limit(ended: int) -> str:
     if ended > 0:
         return (
             f"the kernel's OOM killer has ended {ended} of these processes: no limit is set, so the machine ran out of "
-            "memory (`dmesg` names who took it); hold less: fewer processes, a smaller micro-batch"
+            "memory (`dmesg` names who took it); hold less: fewer processes, a smaller micro-batch "
+            "[SL-oom-kill-machine]"
         )
-    return f"the kernel's OOM killer has ended none of these processes; {FROM_OUTSIDE}"
+    return f"the kernel's OOM killer has ended none of these processes; {FROM_OUTSIDE} [SL-kill-from-outside]"

@@ -36,7 +36,7 @@ def check_memory(config: Config, pods: Pods) -> None:
             raise OutOfMemory(
                 f"TRAINER_LAYOUT=auto: no layout of {config.dimensions}D fits; {choice.tell_left_out(device_gib)}; "
                 f"{choice.tell_least()}; try {choice.advise(config)}, or run.config.memory_forecast=false to start in "
-                "spite of it"
+                "spite of it [SL-no-layout-fits]"
             )
     forecast = forecast_memory(asked, pods.world_size, pods.processes_per_node)
     if forecast is None:
@@ -52,5 +52,7 @@ def check_memory(config: Config, pods: Pods) -> None:
         return
     told += f"; try {advise(asked, pods.world_size, forecast.file, device_gib)}"
     if forecast.least_gib > device_gib and not forecast.at_most and not config.oom_ladder:
-        raise OutOfMemory(f"{told}, or run.config.memory_forecast=false to start in spite of it")
+        raise OutOfMemory(
+            f"{told}, or run.config.memory_forecast=false to start in spite of it [SL-forecast-too-large]"
+        )
     log.warning("more than %.0f %% of the device is %s", 100 * GATE, told)

@@ -115,7 +115,7 @@ class Ladder:
 
     def _add(self) -> list[Rung] | str:
         if len(self._taken) >= MOST_RUNGS:
-            return f"the ladder ends after {MOST_RUNGS} rungs"
+            return f"the ladder ends after {MOST_RUNGS} rungs [SL-ladder-ended]"
         config = self._config_with(self._taken, {})
         halved = sum("micro_batch_size" in rung["settings"] for rung in self._taken)
         passed_over: list[dict[str, Any]] = []
@@ -134,12 +134,16 @@ class Ladder:
             write_json(self._folder.rungs, [*self._taken, rung])
             return [*self._taken, rung]
         reasons = [f"{each['settings']}: {each['reason']}" for each in passed_over]
-        return "no rung of the ladder is left" + (f" ({'; '.join(reasons)})" if reasons else "")
+        why = f" ({'; '.join(reasons)})" if reasons else ""
+        return f"no rung of the ladder is left{why} [SL-ladder-empty]"
 
     def _refusal(self, settings: Settings) -> str:
         """Why the run could not start with them, as before its first start; "" = it could."""
         if "micro_batch_size" in settings and has_batch_norm(self._asked):
-            return "its batch norm takes the statistics of a micro-batch: this would be another training"
+            return (
+                "its batch norm takes the statistics of a micro-batch: this would be another training "
+                "[SL-ladder-batch-norm]"
+            )
         env = self._env_with(self._taken, settings)
         try:
             check(Config.from_env(env), self._pods.world_size, env, replaces=True, makes_caches=False)

@@ -68,7 +68,7 @@ class Lease(threading.Thread):
             raise ConfigError(
                 [
                     f"{self._folder.path}: is being written by another start of this run, {who}; end that one "
-                    "first, or choose another name (TRAINER_RUN)"
+                    "first, or choose another name (TRAINER_RUN) [SL-run-being-written]"
                 ]
             )
         self._left = held

@@ -56,7 +56,8 @@ class Ledger:
         if wasted >= config.max_attempts:
             raise NoProgress(
                 f"{wasted} starts of this pod came no further than step {self._step}, the last one ended with: "
-                f"{self._last_reason()}; mend the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts}"
+                f"{self._last_reason()}; mend the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts} "
+                "[SL-no-progress]"
             )
         if self.seconds_left(config) <= 0:
             raise DeadlinePassed(self.deadline_sentence(config))
@@ -87,7 +88,7 @@ class Ledger:
         """Why the run was given up."""
         return (
             f"the pods of this run were never all there at once for run.scheduling.waitSeconds={config.wait_s}; "
-            "`stratlab watch` says what keeps a pod from a node"
+            "`stratlab watch` says what keeps a pod from a node [SL-pods-never-met]"
         )
 
     def _alone(self) -> set[str]:
@@ -109,7 +110,10 @@ class Ledger:
 
     def deadline_sentence(self, config: Config) -> str:
         """Why the run was stopped."""
-        return f"the run began more than TRAINER_DEADLINE_S={config.deadline_s} s ago and had reached step {self._step}"
+        return (
+            f"the run began more than TRAINER_DEADLINE_S={config.deadline_s} s ago and had reached step {self._step} "
+            "[SL-deadline-passed]"
+        )
 
     def record_start(self, launcher: str) -> None:
         """Before torch is imported: what kills the pod from here on counts."""

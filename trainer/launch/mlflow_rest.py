@@ -61,9 +61,9 @@ class Mlflow:
                 raise MlflowError(cure) from failure
             raise
         except (http.client.HTTPException, ValueError) as failure:
-            raise MlflowError(f"not an answer of MLflow: {failure!r}") from failure
+            raise _no_answer(repr(failure)) from failure
         if not isinstance(found, dict):
-            raise MlflowError(f"not an answer of MLflow: {str(found)[:200]}")
+            raise _no_answer(str(found)[:200])
         return found
 
     def _ask(self, path: str, body: Mapping[str, Any] | None, *fields: str) -> str:
@@ -73,7 +73,7 @@ class Mlflow:
         for name in fields:
             found = found.get(name) if isinstance(found, dict) else None
         if not isinstance(found, str):
-            raise MlflowError(f"not an answer of MLflow: {str(answer)[:200]} has no {'.'.join(fields)}")
+            raise _no_answer(f"{str(answer)[:200]} has no {'.'.join(fields)}")
         return found
 
     def open_experiment(self, name: str) -> str:
@@ -158,14 +158,18 @@ def _error(failure: urllib.error.HTTPError) -> MlflowError:
     if location and 300 <= failure.code < 400:
         return MlflowError(f"{failure.code} {_redirect(urllib.parse.urljoin(failure.url, location))}")
     text = failure.read(2000).decode(errors="replace")
+    code = ""
     try:
         answer = json.loads(text)
-        return MlflowError(f"{failure.code} {answer.get('message', text)}", answer.get("error_code", ""))
+        text, code = answer.get("message", text), answer.get("error_code", "")
     except (json.JSONDecodeError, AttributeError):
-        pass
-    if failure.code == 403 and "Host header" in text:
-        text += " (add this host name to MLFLOW_SERVER_ALLOWED_HOSTS of the server)"
-    return MlflowError(f"{failure.code} {text}")
+        if failure.code == 403 and "Host header" in text:
+            text += " (add this host name to MLFLOW_SERVER_ALLOWED_HOSTS of the server)"
+    return MlflowError(f"{failure.code} {text} [SL-mlflow-refused]", code)
+
+
+def _no_answer(what: str) -> MlflowError:
+    return MlflowError(f"not an answer of MLflow: {what} [SL-not-mlflow]")
 
 
 def _redirect(target: str) -> str:
@@ -174,4 +178,7 @@ def _redirect(target: str) -> str:
     server, api, _ = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".partition(API)
     where = "" if api else f"{server}, which is no MLflow server: "
     wish = server if api else "the address of the server behind it"
-    return f"a redirect is not followed, for the login would go along: {where}set run.mlflow.trackingUri to {wish}"
+    return (
+        f"a redirect is not followed, for the login would go along: {where}set run.mlflow.trackingUri to {wish} "
+        "[SL-mlflow-redirect]"
+    )

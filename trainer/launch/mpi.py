@@ -80,7 +80,7 @@ def launch(config: Config, hosts: list[str], stop: Stop) -> int:
         find = find_by_kubectl if by_exec else find_by_name
         addresses = wait_for_workers(hosts, find, timeout_s=config.deadline_s)
         if addresses is None:
-            log.error("not all worker pods are there after %d s", config.deadline_s)
+            log.error("not all worker pods are there after %d s [SL-workers-absent]", config.deadline_s)
             return failures.PEER_LOST
         env = {**os.environ, "PET_RDZV_ENDPOINT": f"{addresses[0]}:{RENDEZVOUS_PORT}"}
         began = time.time()
@@ -104,11 +104,13 @@ def read_hosts(hostfile: Path) -> list[str]:
         lines = hostfile.read_text().splitlines()
     except OSError as failure:
         raise ConfigError(
-            [f"{hostfile}: {failure.strerror}; the operator of an MPIJob puts it there"]
+            [
+                f"{hostfile}: {failure.strerror}; the operator of an MPIJob puts it there [SL-hostfile-unreadable]"
+            ]
         ) from None
     hosts = [line.split()[0] for line in lines if line.strip()]
     if not hosts:
-        raise ConfigError([f"{hostfile}: names no worker"])
+        raise ConfigError([f"{hostfile}: names no worker [SL-hostfile-empty]"])
     return hosts
 
 

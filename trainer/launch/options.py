@@ -38,7 +38,7 @@ Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 4 accelerators
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise ConfigError([f"{message}; python -m trainer --help shows what there is"])
+        raise ConfigError([f"{message}; python -m trainer --help shows what there is [SL-option-unknown]"])
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -102,7 +102,10 @@ def build_environment(
     if not found.get(RUN):
         if env.get("PET_NNODES", "1").split(":")[0] != "1":
             raise ConfigError(
-                ["run: a run on several machines needs a name that all of them are given: --set run=try"]
+                [
+                    "run: a run on several machines needs a name that all of them are given [SL-run-unnamed]: "
+                    "--set run=try"
+                ]
             )
         found[RUN] = make_name(found)
         said.append(f"the run is called {found[RUN]}; --set run=NAME calls it otherwise")
@@ -128,4 +131,9 @@ def _choose_processes(typed: str | None, env: Mapping[str, str], file: Given) ->
 
 def count_problem(name: str, value: str) -> str:
     """Why this is no number of processes or machines; "" where it is one."""
-    return "" if COUNT.fullmatch(value) else f"{name}={value!r}: expected a number from 1"
+    return "" if COUNT.fullmatch(value) else describe_count(name, value)
+
+
+def describe_count(name: str, value: object) -> str:
+    """A sentence for what is no count."""
+    return f"{name}={value!r}: expected a number from 1 [SL-count-wrong]"

@@ -109,7 +109,10 @@ class Peers(threading.Thread):
     def _find_final_end(self) -> str:
         for pod, code in read_last_codes(self._folder, self._began).items():
             if pod != self._pod and failures.DONE < code < 128:
-                return f"pod {pod} has ended for good: {failures.reason(code)} (exit code {code})"
+                return (
+                    f"pod {pod} has ended for good: {failures.reason(code)} (exit code {code}) "
+                    "[SL-pod-ended-for-good]"
+                )
         return ""
 
 
@@ -133,5 +136,7 @@ def wait_for_host(endpoint: str, wait_s: float, poll_s: float = 0.5) -> None:
                 return
         except OSError as failure:
             if time.monotonic() - began > wait_s:
-                raise PeerLost(f"{endpoint} was not there for {wait_s:.0f} s: {failure}") from failure
+                raise PeerLost(
+                    f"{endpoint} was not there for {wait_s:.0f} s: {failure} [SL-host-absent]"
+                ) from failure
         time.sleep(poll_s)

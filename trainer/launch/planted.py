@@ -19,5 +19,8 @@ def explain_planted_kill(faults: Path, since_s: float) -> str:
             for line in mark.read_text().splitlines():
                 happened = json.loads(line)
                 if happened["t"] >= since_s:
-                    return f"as run.config.fault asked of rank {happened['rank']} at step {happened['step']}"
+                    return (
+                        f"as run.config.fault asked of rank {happened['rank']} at step {happened['step']} "
+                        "[SL-kill-planted]"
+                    )
     return ""

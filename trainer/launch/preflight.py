@@ -74,7 +74,9 @@ def read_pods(env: Mapping[str, str]) -> Pods:
     """
     problems, nodes = [], env.get("PET_NNODES", "1").split(":")
     if len(set(nodes)) > 1:
-        problems.append(f"PET_NNODES={env['PET_NNODES']}: the size of a run is fixed, expected min = max")
+        problems.append(
+            f"PET_NNODES={env['PET_NNODES']}: the size of a run is fixed, expected min = max [SL-nodes-elastic]"
+        )
     per_node = env.get("PET_NPROC_PER_NODE", "1")
     for name, value in (("PET_NNODES", nodes[0]), ("PET_NPROC_PER_NODE", per_node)):
         if problem := count_problem(name, value):
@@ -230,10 +232,13 @@ def _tracking_problems(env: Mapping[str, str]) -> list[str]:
     uri = env.get("MLFLOW_TRACKING_URI", "")
     if LOGIN.match(uri):  # not shown: it holds a password
         return [
-            "MLFLOW_TRACKING_URI: holds a login; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
+            "MLFLOW_TRACKING_URI: holds a login; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead "
+            "[SL-tracking-login]"
         ]
     if uri and not SERVER.fullmatch(uri):
-        return [f"MLFLOW_TRACKING_URI={uri!r}: expected the address of a server, http://host:port"]
+        return [
+            f"MLFLOW_TRACKING_URI={uri!r}: expected the address of a server, http://host:port [SL-tracking-uri]"
+        ]
     return []
 
 
@@ -243,16 +248,16 @@ def _folder_problems(config: Config, world_size: int, env: Mapping[str, str]) ->
     if config.mode == "evaluate":
         return _evaluation_problems(config, folder)
     if os.path.lexists(folder.path) and not folder.path.is_dir():
-        return [f"{folder.path}: is no folder; {OTHER_NAME}, or remove it"]
+        return [f"{folder.path}: is no folder; {OTHER_NAME}, or remove it [SL-run-not-a-folder]"]
     if strangers := folder.find_strangers():
-        return [f"{folder.path}: holds {strangers[0]} and nothing of a run; {OTHER_NAME}"]
+        return [f"{folder.path}: holds {strangers[0]} and nothing of a run; {OTHER_NAME} [SL-run-strangers]"]
     if folder.config.exists():
         goes_on = config.resume == "auto" and bool(CheckpointFolder(folder).committed())
         before = read_line(folder.config.read_bytes())
         if not (isinstance(before.get("config"), dict) and isinstance(before.get("resolved"), dict)):
             return [
                 f"{folder.config}: is not what a run writes, so nobody can tell what it was started with; "
-                f"{removal}"
+                f"{removal} [SL-run-config-odd]"
             ]
         changed = _changed_settings(before, config, world_size, goes_on)
         if changed:
@@ -264,12 +269,12 @@ def _folder_problems(config: Config, world_size: int, env: Mapping[str, str]) ->
                 )
             return [
                 f"{folder.path}: an attempt of this run was started with other settings: {', '.join(changed)}; "
-                f"{removal}{resize}"
+                f"{removal}{resize} [SL-run-settings-changed]"
             ]
     elif folder.read_attempts():
         return [
             f"{folder.config}: is not there beside the attempts of this run, so nobody can tell what it was started "
-            f"with; {removal}"
+            f"with; {removal} [SL-run-config-missing]"
         ]
     if CheckpointFolder(folder).committed():  # the run that it began with is not needed any more
         return _writable_problems(config)
@@ -292,7 +297,10 @@ def _writable_problems(config: Config) -> list[str]:
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
     if not os.access(parent, os.W_OK | os.X_OK):
-        return [f"TRAINER_RESULTS={config.results!r}: {parent} is not writable for user {os.getuid()}"]
+        return [
+            f"TRAINER_RESULTS={config.results!r}: {parent} is not writable for user {os.getuid()} "
+            "[SL-results-unwritable]"
+        ]
     return []
 
 
@@ -303,7 +311,7 @@ def _evaluation_problems(config: Config, folder: RunDirectory) -> list[str]:
         problems.append(
             f"TRAINER_MODE='evaluate': {folder.model} is not there (a run leaves its weights there at its end if "
             "it has a checkpoint, as with TRAINER_CHECKPOINT_EVERY above 0); name another model in Hugging Face "
-            "format in TRAINER_MODEL_PATH"
+            "format in TRAINER_MODEL_PATH [SL-evaluate-no-weights]"
         )
     return problems
 

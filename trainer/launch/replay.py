@@ -117,19 +117,24 @@ def main(arguments: list[str]) -> int:
     path = Path(options.run).absolute()
     folder = RunDirectory(path.parent.parent, path.parent.name, path.name)
     if not folder.config.is_file():
-        return _say(f"{options.run}: is no run that has started, there is no {folder.config.name}", 2)
+        return _say(
+            f"{options.run}: is no run that has started, there is no {folder.config.name} [SL-replay-no-run]",
+            2,
+        )
     try:
         trust_given(os.environ)
     except ConfigError as wrong:
         return _say(str(wrong), 2)
     uri = options.tracking_uri.rstrip("/") or _known_uri(folder)
     if not uri:
-        return _say(f"{options.run}: has had no server; name one with --tracking-uri", 2)
+        return _say(
+            f"{options.run}: has had no server; name one with --tracking-uri [SL-replay-no-server]", 2
+        )
     try:
         done = replay(folder, uri, os.environ)
     except (MlflowError, OSError) as failure:
         left = folder.metrics.stat().st_size - read_offset(folder) if folder.metrics.exists() else 0
-        return _say(f"{uri}: {failure}; {left} bytes of {folder.metrics} wait on", 1)
+        return _say(f"{uri}: {failure}; {left} bytes of {folder.metrics} wait on [SL-replay-unsent]", 1)
     print(f"{options.run}: {done.lines} lines sent to {uri}, run {done.run_id}", end="")
     print(f"; it is {done.closed} now" if done.closed else "")
     if done.waiting_bytes:

@@ -19,6 +19,6 @@ def refuse_finished(config: Config, folder: RunDirectory, env: Mapping[str, str]
         raise ConfigError(
             [
                 f"{folder.path}: this run has finished already; choose another name (TRAINER_RUN) or comparison "
-                f"(TRAINER_COMPARISON), or remove the folder: {name_removal(folder.path, env)}"
+                f"(TRAINER_COMPARISON), or remove the folder [SL-run-finished]: {name_removal(folder.path, env)}"
             ]
         )

@@ -142,7 +142,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     empty = [str(path) for path in options.runs if not any(find_runs([path]))]
     if empty:
-        print(f"error: {', '.join(empty)}: no run with metrics is there", file=sys.stderr)
+        print(f"error: {', '.join(empty)}: no run with metrics is there [SL-no-metrics]", file=sys.stderr)
         return failures.DATA_MISSING
     places: dict[Path, RunDirectory] = {}
     for folder in find_runs(options.runs):
@@ -150,13 +150,19 @@ def main(arguments: list[str]) -> int:
         place = options.output / name if options.output else folder.tensorboard
         other = places.setdefault(place, folder)
         if other.path.resolve() != folder.path.resolve():
-            print(f"error: {other.path}, {folder.path}: both would be {place}", file=sys.stderr)
+            print(
+                f"error: {other.path}, {folder.path}: both would be {place} [SL-boards-clash]",
+                file=sys.stderr,
+            )
             return failures.BAD_CONFIG
     for place, folder in places.items():
         try:
             file, _, left_out = write_events(folder, place)
         except OSError as failure:
-            print(f"error: {failure.filename or place}: {failure.strerror}", file=sys.stderr)
+            print(
+                f"error: {failure.filename or place}: {failure.strerror} [SL-board-unwritable]",
+                file=sys.stderr,
+            )
             if failures.is_storage_full(failure):
                 return failures.STORAGE_FULL
             return failures.BAD_CONFIG if isinstance(failure, REFUSED) else failures.CRASHED

@@ -55,23 +55,32 @@ def check(accelerator: str, per_pod: int, env: Mapping[str, str]) -> None:
         return
     needed = find_torch_cuda()
     if env.get(VARIANT) == "cpu":
-        refuse(accelerator, per_pod, "this image is the variant for CPUs (build it with VARIANT=cuda)")
+        refuse(
+            accelerator,
+            per_pod,
+            "this image is the variant for CPUs (build it with VARIANT=cuda) [SL-image-for-cpus]",
+        )
     if not needed:
-        refuse(accelerator, per_pod, "the torch of this image is built without CUDA")
+        refuse(accelerator, per_pod, "the torch of this image is built without CUDA [SL-torch-no-cuda]")
     try:
         probe = subprocess.run(
             [sys.executable, "-c", PROBE], env=dict(env), capture_output=True, text=True, timeout=ANSWER_S
         )
     except subprocess.TimeoutExpired:
-        refuse(accelerator, per_pod, f"the driver has not answered for {ANSWER_S:.0f} s")
+        refuse(accelerator, per_pod, f"the driver has not answered for {ANSWER_S:.0f} s [SL-driver-silent]")
     if probe.returncode:
-        refuse(accelerator, per_pod, probe.stderr.strip().split("\n")[-1] or f"ended with {probe.returncode}")
+        said = probe.stderr.strip().split("\n")[-1] or f"ended with {probe.returncode}"
+        refuse(accelerator, per_pod, f"{said} [SL-driver-failed]")
     count, version = (int(word) for word in probe.stdout.split())
     if count < per_pod:
-        refuse(accelerator, per_pod, f"{count or 'none'} visible")
+        refuse(accelerator, per_pod, f"{count or 'none'} visible [SL-too-few-devices]")
     if version // 1000 < int(needed.partition(".")[0]):
         known = f"{version // 1000}.{version % 1000 // 10}"
-        refuse(accelerator, per_pod, f"the node's driver knows CUDA {known} and torch needs {needed}")
+        refuse(
+            accelerator,
+            per_pod,
+            f"the node's driver knows CUDA {known} and torch needs {needed} [SL-driver-too-old]",
+        )
 
 
 def count_devices(env: Mapping[str, str]) -> int:

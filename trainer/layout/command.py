@@ -62,7 +62,9 @@ def main(arguments: list[str]) -> int:
         device = given.device_gib * GIB if given.device_gib else largest_device_bytes()
         folders = [given.operations] if given.operations else []
         if given.operations and not given.operations.is_dir():
-            raise ConfigError([f"--operations {given.operations}: no such folder"])
+            raise ConfigError(
+                [f"--operations {given.operations}: no such folder [SL-layout-operations-folder]"]
+            )
         needs = [
             measure_need(config, given.processes, shape, layout, folders)
             for layout in list_candidates(config, given.processes, shape)
@@ -85,7 +87,7 @@ def main(arguments: list[str]) -> int:
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r} [SL-layout-number]")
     return int(text)
 
 
@@ -95,7 +97,7 @@ def _memory(text: str) -> float:
     except ValueError:
         found = 0.0
     if not 0.0 < found < 1e6:
-        raise argparse.ArgumentTypeError(f"expected GiB above 0, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected GiB above 0, found {text!r} [SL-layout-device-gib]")
     return found
 
 
@@ -137,7 +139,7 @@ def _refuse(config: Config, choice: Choice, device_gib: float) -> str:
     return (
         f"TRAINER_LAYOUT=auto, TRAINER_DIMENSIONS={config.dimensions}: no layout fits; "
         f"{choice.tell_left_out(device_gib)}; "
-        f"{choice.tell_least()}; try {choice.advise(config)}"
+        f"{choice.tell_least()}; try {choice.advise(config)} [SL-layout-none-fits]"
     )
 
 

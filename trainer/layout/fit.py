@@ -48,7 +48,7 @@ def fit_problems(
     yield (
         f"{name}: a process holds {held / GIB:.1f} GiB of weights, gradients and optimizer state of "
         f"{config.model_name}{taught}, and its device has {device_bytes / GIB:.1f} GiB; "
-        f"{_advice(config, world_size, shape, device_bytes)}"
+        f"{_advice(config, world_size, shape, device_bytes)} [SL-state-over-device]"
     )
 
 

@@ -51,7 +51,7 @@ def _processes(config: Config, world_size: int, axes: Axes) -> Iterator[str]:
         if world_size % others == 0
         else f"the product of those without dp_shard is {others} and must be one of {_list_divisors(world_size)}"
     )
-    yield f"{factors} makes {axes.world_size} processes, but there are {world_size}; {fix}"
+    yield f"{factors} makes {axes.world_size} processes, but there are {world_size}; {fix} [SL-nd-processes]"
 
 
 def _tensor(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel: bool) -> Iterator[str]:
@@ -62,14 +62,17 @@ def _tensor(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel: 
     if undivided:
         yield (
             f"TRAINER_TP={axes.tp}: does not divide {', '.join(undivided)} of {config.model_name}; "
-            f"expected one of {_list_divisors(math.gcd(*sizes.values()))}"
+            f"expected one of {_list_divisors(math.gcd(*sizes.values()))} [SL-nd-tp-indivisible]"
         )
     if config.sequence_parallel == "on" and axes.tp == 1:
-        yield "TRAINER_SEQUENCE_PARALLEL=on: splits the sequence on the tp axis, and tp is 1; leave it out"
+        yield (
+            "TRAINER_SEQUENCE_PARALLEL=on: splits the sequence on the tp axis, and tp is 1; leave it out "
+            "[SL-nd-sequence-without-tp]"
+        )
     if shape.experts and axes.tp > 1 and not sequence_parallel:
         yield (
             f"TRAINER_SEQUENCE_PARALLEL=off, tp={axes.tp}: the experts of {config.model_name} need distinct tokens "
-            "from each process of the tp axis; expected auto or on, or tp=1"
+            "from each process of the tp axis; expected auto or on, or tp=1 [SL-nd-experts-sequence]"
         )
 
 
@@ -81,7 +84,7 @@ def _pipeline(config: Config, axes: Axes, shape: DecoderShape) -> Iterator[str]:
         each = f" x {held} stages each (TRAINER_PP_SCHEDULE={config.pp_schedule})" if held > 1 else ""
         yield (
             f"TRAINER_PP={axes.pp}{each}: needs {axes.pp * held} layers, {config.model_name} has {shape.layers}; "
-            f"expected at most {max(1, shape.layers // held)}"
+            f"expected at most {max(1, shape.layers // held)} [SL-nd-pp-layers]"
         )
 
 
@@ -90,23 +93,26 @@ def _sequence(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel
     if config.seq_len % parts:
         near = max(1, round(config.seq_len / parts)) * parts
         split_by = f"cp={axes.cp}" + (f" x tp={axes.tp} (sequence parallel)" if sequence_parallel else "")
-        yield f"TRAINER_SEQ_LEN={config.seq_len}: must be a multiple of {split_by}, for example {near}"
+        yield (
+            f"TRAINER_SEQ_LEN={config.seq_len}: must be a multiple of {split_by}, for example {near} "
+            "[SL-nd-seq-len-indivisible]"
+        )
     heads = shape.heads // axes.tp
     if axes.cp > 1 and config.cp_kind == "ulysses" and shape.heads % axes.tp == 0 and heads % axes.cp:
         yield (
             f"TRAINER_CP={axes.cp}, TRAINER_CP_KIND=ulysses: does not divide heads/tp={heads} of {config.model_name}; "
-            f"expected one of {_list_divisors(heads)}, or TRAINER_CP_KIND=allgather"
+            f"expected one of {_list_divisors(heads)}, or TRAINER_CP_KIND=allgather [SL-nd-cp-heads]"
         )
 
 
 def _experts(config: Config, axes: Axes, shape: DecoderShape) -> Iterator[str]:
     if not shape.experts:
         if axes.ep > 1:
-            yield f"TRAINER_EP={axes.ep}: {config.model_name} has no experts; leave it out"
+            yield f"TRAINER_EP={axes.ep}: {config.model_name} has no experts; leave it out [SL-nd-ep-dense]"
         if config.dimensions == 5:
             yield (
                 f"TRAINER_DIMENSIONS=5: the fifth is that of the experts, and {config.model_name} is a dense model; "
-                "expected at most 4, or a mixture of experts such as qwen3-30b-a3b"
+                "expected at most 4, or a mixture of experts such as qwen3-30b-a3b [SL-nd-five-dimensions-dense]"
             )
         return
     pool = axes.dp_shard * axes.cp * axes.tp
@@ -115,7 +121,7 @@ def _experts(config: Config, axes: Axes, shape: DecoderShape) -> Iterator[str]:
         undivided += [f"dp_shard x cp x tp = {pool}"] if pool % axes.ep else []
         yield (
             f"TRAINER_EP={axes.ep}: does not divide {' nor '.join(undivided)}; "
-            f"expected one of {_list_divisors(math.gcd(shape.experts, pool))}"
+            f"expected one of {_list_divisors(math.gcd(shape.experts, pool))} [SL-nd-ep-indivisible]"
         )
 
 
@@ -126,7 +132,7 @@ def _batch(config: Config, axes: Axes) -> Iterator[str]:
     if rows % per_micro:
         yield (
             f"{wanted}: must be a multiple of TRAINER_MICRO_BATCH_SIZE={micro} x dp={axes.dp} = {per_micro}, "
-            f"for example {max(1, rows // per_micro) * per_micro}"
+            f"for example {max(1, rows // per_micro) * per_micro} [SL-nd-batch-indivisible]"
         )
         return
     count = rows // per_micro
@@ -137,13 +143,15 @@ def _batch(config: Config, axes: Axes) -> Iterator[str]:
         yield (
             f"{wanted}, TRAINER_MICRO_BATCH_SIZE={micro}: makes {count} micro-batches on dp={axes.dp}, a pipeline of "
             f"pp={axes.pp} needs at least {axes.pp}; {4 * axes.pp} (TRAINER_GLOBAL_BATCH_SIZE="
-            f"{4 * axes.pp * per_micro}) would keep it idle {_bubble_pct(axes.pp, 4 * axes.pp):.0f} % of the time"
+            f"{4 * axes.pp * per_micro}) would keep it idle {_bubble_pct(axes.pp, 4 * axes.pp):.0f} % of the time "
+            "[SL-nd-micro-batches-few]"
         )
     elif VIRTUAL_STAGES[config.pp_schedule] > 1 and count % axes.pp:
         yield (
             f"{wanted}, TRAINER_MICRO_BATCH_SIZE={micro}: makes {count} micro-batches on dp={axes.dp}, "
             f"TRAINER_PP_SCHEDULE={config.pp_schedule} needs a multiple of pp={axes.pp}, for example "
-            f"TRAINER_GLOBAL_BATCH_SIZE={(count // axes.pp + 1) * axes.pp * per_micro}"
+            f"TRAINER_GLOBAL_BATCH_SIZE={(count // axes.pp + 1) * axes.pp * per_micro} "
+            "[SL-nd-micro-batches-interleaved]"
         )
 
 
@@ -158,7 +166,7 @@ def _adapters(config: Config, shape: DecoderShape) -> Iterator[str]:
     if wrong := [t for t in targets if t.removeprefix("self_attn.").removeprefix("mlp.") not in allowed]:
         yield (
             f"TRAINER_LORA_TARGETS={config.lora_targets!r}: strategy nd cannot split {', '.join(wrong)}; "
-            f"expected some of {', '.join(allowed)}"
+            f"expected some of {', '.join(allowed)} [SL-nd-lora-target]"
         )
 
 

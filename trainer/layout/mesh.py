@@ -36,11 +36,13 @@ def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -
     for axis, size in asked.items():
         if size > 1 and axis not in allowed:
             uses = f"uses only {', '.join(allowed)}" if allowed else "has no axes"
-            problems.append(f"TRAINER_{axis.upper()}={size}: strategy {config.strategy} {uses}; leave it out")
+            problems.append(
+                f"TRAINER_{axis.upper()}={size}: strategy {config.strategy} {uses}; leave it out [SL-axis-unused]"
+            )
     if not allowed and world_size != 1:
         problems.append(
             f"strategy {config.strategy} runs in 1 process, but there are {world_size} "
-            "(nodes x processes per node)"
+            "(nodes x processes per node) [SL-single-one-process]"
         )
     sizes = _fill(asked, allowed, world_size, processes_per_node)
     product = sizes.world_size
@@ -49,7 +51,7 @@ def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -
         divisors = ", ".join(str(n) for n in range(1, world_size + 1) if world_size % n == 0)
         problems.append(
             f"{factors} makes {product} processes, but there are {world_size}; 0 = fill up, "
-            f"else each of {', '.join(allowed)} must be one of {divisors}"
+            f"else each of {', '.join(allowed)} must be one of {divisors} [SL-axes-processes]"
         )
     per_step = config.micro_batch_size * max(1, world_size)
     if config.global_batch_size % per_step:
@@ -57,7 +59,7 @@ def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -
         problems.append(
             f"TRAINER_GLOBAL_BATCH_SIZE={config.global_batch_size}: must be a multiple of "
             f"TRAINER_MICRO_BATCH_SIZE={config.micro_batch_size} x {world_size} processes = {per_step}, "
-            f"for example {fits}"
+            f"for example {fits} [SL-axes-batch-indivisible]"
         )
         return problems
     if "accumulate" in STRATEGIES[config.strategy].knobs:
@@ -68,7 +70,7 @@ def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -
         problems.append(
             "TRAINER_STATIC_GRAPH=true: DDP learns the graph in its first backward pass, which reduces nothing while a "
             f"step goes over {config.global_batch_size // per_step} micro-batches (torch 2.13); leave it out, or take "
-            f"TRAINER_MICRO_BATCH_SIZE={config.global_batch_size // world_size}"
+            f"TRAINER_MICRO_BATCH_SIZE={config.global_batch_size // world_size} [SL-static-graph-accumulates]"
         )
     return problems
 

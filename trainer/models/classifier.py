@@ -71,5 +71,6 @@ def repeat_channel(images: Tensor, channels: int) -> Tensor:
 def wrong_channels(name: str, wanted: int, channels: int) -> str:
     """The sentence for images whose channels do not fit the weights (one grey channel is repeated instead)."""
     return (
-        f"TRAINER_INIT='pretrained': the weights of {name} take {wanted} channels, the images have {channels}"
+        f"TRAINER_INIT='pretrained': the weights of {name} take {wanted} channels, the images have {channels} "
+        "[SL-channels-differ]"
     )

@@ -109,7 +109,12 @@ def build_hugging_face(
         model.set_flops(_forward_flops(model, image_size, channels))
     except Exception as failure:  # it is a dry run: what a model raises for a size is its own affair
         raise ConfigError(
-            [f"TRAINER_IMAGE_SIZE={image_size}: {config.model_name} was made for {size} and fails: {failure}"]
+            [
+                (
+                    f"TRAINER_IMAGE_SIZE={image_size}: {config.model_name} was made for {size} and fails: {failure} "
+                    "[SL-image-size-fails]"
+                )
+            ]
         ) from failure
     return model
 
@@ -162,7 +167,7 @@ def _missing(config: Config, source: str, failure: object) -> DataMissing:
     )
     return DataMissing(
         f"{_named(config)}: expected{place} an image classification model in Hugging Face format "
-        f"(config.json, *.safetensors); it cannot be loaded: {failure}"
+        f"(config.json, *.safetensors); it cannot be loaded: {failure} [SL-model-unloadable]"
     )
 
 

@@ -51,7 +51,12 @@ def apply_lora(model: ImageClassifier | Decoder, config: Config) -> None:
         inject_adapter_in_model(adapters, network)
     except ValueError as failure:  # a rank that grouped convolutions do not divide, for example
         raise ConfigError(
-            [f"TRAINER_LORA_RANK={config.lora_rank}, TRAINER_LORA_TARGETS={config.lora_targets!r}: {failure}"]
+            [
+                (
+                    f"TRAINER_LORA_RANK={config.lora_rank}, TRAINER_LORA_TARGETS={config.lora_targets!r}: {failure} "
+                    "[SL-lora-rank]"
+                )
+            ]
         ) from failure
     for module in network.modules():
         # the model says what enters products in which type; peft would cast the input to fp32 for each adapter
@@ -146,10 +151,13 @@ def _find_targets(model: ImageClassifier | Decoder, given: list[str]) -> list[st
             kinds = sorted({name.rpartition(".")[2] for name in names})
             problems.append(
                 f"TRAINER_LORA_TARGETS={target!r}: no linear or ungrouped convolution layer is called so, "
-                f"expected some of {', '.join(kinds[:12])}"
+                f"expected some of {', '.join(kinds[:12])} [SL-lora-target-absent]"
             )
         elif any(_is_in(name, model.heads) for name in found):
-            problems.append(f"TRAINER_LORA_TARGETS={target!r}: is the head, which is trained whole anyway")
+            problems.append(
+                f"TRAINER_LORA_TARGETS={target!r}: is the head, which is trained whole anyway "
+                "[SL-lora-target-head]"
+            )
     if problems:
         raise ConfigError(problems)
     return targets

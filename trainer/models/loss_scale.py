@@ -48,7 +48,8 @@ class LossScale:
         if skipped and self.scale <= self.FLOOR:
             raise NotFinite(
                 f"gradients in fp16 are not finite at a loss scale of {self.FLOOR:g} either, the lowest: the model has "
-                "diverged, or needs a wider range; lower TRAINER_LR, or take TRAINER_PRECISION=bf16 or fp32"
+                "diverged, or needs a wider range; lower TRAINER_LR, or take TRAINER_PRECISION=bf16 or fp32 "
+                "[SL-loss-scale-floor]"
             )
         if skipped:
             self.scale, self.good_steps = self.scale * self.BACKOFF, 0

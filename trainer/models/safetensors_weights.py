@@ -14,6 +14,7 @@ from torch import Tensor
 from trainer.failures import DataMissing
 from trainer.models.decoder_weights import Weights
 from trainer.settings.spelling import name_first
+from trainer.shapes.decoder_rules import no_weights
 
 MOST_NAMED = 3
 _IDLE = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")
@@ -43,7 +44,9 @@ class SafetensorsWeights:
         self._file_of = _read_index(folder, named)
         self._open: dict[str, Any] = {}
         if unread := sorted(self._unread()):
-            raise self._missing(f"has tensors that this model does not: {name_first(unread, MOST_NAMED)}")
+            raise self._missing(
+                f"has tensors that this model does not: {name_first(unread, MOST_NAMED)} [SL-tensors-unknown]"
+            )
 
     @property
     def names(self) -> list[str]:
@@ -83,10 +86,12 @@ class SafetensorsWeights:
 
     def _read(self, stored: str, wanted: tuple[int, ...]) -> Tensor:
         if stored not in self._file_of:
-            raise self._missing(f"has no tensor {stored}")
+            raise self._missing(f"has no tensor {stored} [SL-tensor-absent]")
         tensor = self._read_file(self._file_of[stored], stored)
         if tuple(tensor.shape) != wanted:
-            raise self._missing(f"{stored} has the shape {tuple(tensor.shape)}, expected {wanted}")
+            raise self._missing(
+                f"{stored} has the shape {tuple(tensor.shape)}, expected {wanted} [SL-tensor-shape]"
+            )
         return tensor
 
     def _read_file(self, file: str, stored: str) -> Tensor:
@@ -95,7 +100,7 @@ class SafetensorsWeights:
                 self._open[file] = safe_open(self._folder / file, framework="pt")
             return self._open[file].get_tensor(stored)
         except Exception as failure:  # safetensors has an error class of its own, beside the disk's
-            raise self._missing(f"{file} cannot be read: {failure}") from failure
+            raise unreadable(self._named, file, failure) from failure
 
     def _missing(self, what: str) -> DataMissing:
         return DataMissing(f"{self._named}: {what}")
@@ -116,10 +121,19 @@ def _read_index(folder: Path, named: str) -> dict[str, str]:
             with safe_open(path, framework="pt") as opened:
                 files |= dict.fromkeys(opened.keys(), path.name)
     except Exception as failure:  # as above, and JSON's
-        raise DataMissing(f"{named}: {path.name} cannot be read: {failure}") from failure
+        raise unreadable(named, path.name, failure) from failure
     if not files:
-        raise DataMissing(f"{named}: holds no *.safetensors, which TRAINER_INIT='pretrained' loads")
+        raise DataMissing(no_weights(named))
     return files
+
+
+def unreadable(named: str, file: str, failure: Exception) -> DataMissing:
+    """What to raise for a file of weights.
+
+    Args:
+        named: the setting that led to it.
+    """
+    return DataMissing(f"{named}: {file} cannot be read: {failure} [SL-weights-unreadable]")
 
 
 def fetch_weights(source: str, named: str) -> Path:
@@ -135,5 +149,5 @@ def fetch_weights(source: str, named: str) -> Path:
     except Exception as failure:  # network, disk, no such model: all mean "not to be had"
         raise DataMissing(
             f"{named}: expected the weights of {source} from the hub, its cache in HF_HOME, or "
-            f"TRAINER_MODEL_PATH: {failure}"
+            f"TRAINER_MODEL_PATH: {failure} [SL-weights-unfetched]"
         ) from failure

@@ -61,7 +61,10 @@ class _Normalise(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(normalised, mean, variance); the last two of all ranks, in fp32, or fp64 where that is given."""
         if given.numel() // given.shape[1] * _processes() < 2:
-            raise ValueError(f"batch norm needs more than one value per channel, got {tuple(given.shape)}")
+            raise ValueError(
+                f"batch norm needs more than one value per channel, got {tuple(given.shape)} "
+                "[SL-batch-norm-one-value]"
+            )
         # not var_mean: it wants the images in fp32, and on a GPU room of its own (0.4 GiB for 2048 channels of 7 x 7)
         exact = given.new_zeros(given.shape[1], dtype=_exact(given))
         mean, variance = torch.batch_norm_update_stats(given, exact, exact, 0.0)

@@ -115,7 +115,7 @@ def download_weights(name: str) -> dict[str, Tensor]:
     except Exception as failure:  # network, disk and hash: all mean "not to be had"
         raise DataMissing(
             f"TRAINER_INIT='pretrained', TRAINER_MODEL={name!r}: expected {weights.url}, or its file below "
-            f"TORCH_HOME; it cannot be loaded: {failure}"
+            f"TORCH_HOME; it cannot be loaded: {failure} [SL-published-unloadable]"
         ) from failure
     return rename_stages(state) if name == "vgg" else state
 

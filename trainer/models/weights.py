@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from trainer.failures import DataMissing
 from trainer.models.classifier import ImageClassifier
+from trainer.models.safetensors_weights import unreadable
 from trainer.settings.config import Config
 
 
@@ -24,14 +25,15 @@ def read_weights(config: Config) -> dict[str, Tensor]:
     try:
         files = sorted(Path(config.model_path).glob("*.safetensors"))
     except OSError as failure:  # the folder itself
-        raise DataMissing(f"TRAINER_MODEL_PATH={config.model_path!r}: cannot be read: {failure}") from failure
+        raise DataMissing(
+            f"TRAINER_MODEL_PATH={config.model_path!r}: cannot be read: {failure} "
+            "[SL-weights-folder-unreadable]"
+        ) from failure
     for path in files:
         try:
             state |= load_file(path)
         except Exception as failure:  # safetensors has an error class of its own, beside the disk's
-            raise DataMissing(
-                f"TRAINER_MODEL_PATH={config.model_path!r}: {path.name} cannot be read: {failure}"
-            ) from failure
+            raise unreadable(f"TRAINER_MODEL_PATH={config.model_path!r}", path.name, failure) from failure
     return state
 
 
@@ -66,7 +68,7 @@ def load_weights(
         )
         raise DataMissing(
             f"{named}: expected the tensors of {config.model_name}; {len(lost)} are not there or of another "
-            f"shape, first {lost[0]}"
+            f"shape, first {lost[0]} [SL-weights-differ]"
         )
     network.load_state_dict(fits, strict=False)
     if order and all(name in fits for name in wanted if name.startswith(named_heads)):

@@ -69,7 +69,8 @@ class Guard:
             self._in_a_row = self._in_a_row + 1 if self.counts_as_skipped(step) and self._is_bad(step) else 0
             if self._in_a_row > LONGEST_SKIP:
                 raise NotFinite(
-                    f"{LONGEST_SKIP} steps in a row were left out, the last one {step.number}; {HELP}"
+                    f"{LONGEST_SKIP} steps in a row were left out, the last one {step.number}; {HELP} "
+                    "[SL-skips-in-a-row]"
                 )
         if not bad:
             return []
@@ -98,12 +99,14 @@ class Guard:
 
     def _describe(self, step: Step, owners: Sequence[tuple[int, int, str]]) -> str:
         if math.isfinite(step.loss):
-            return f"the gradient of step {step.number} is not finite, on all ranks together"
+            return f"the gradient of step {step.number} is not finite, on all ranks together [SL-gradient-not-finite]"
         said = f"the loss of step {step.number} is not finite"
         if not owners:
-            return f"{said}: it overflows as a sum, of each rank it is finite"
+            return f"{said}: it overflows as a sum, of each rank it is finite [SL-loss-sum-overflows]"
         if len(owners) == dist.get_world_size() > 1:
-            return f"{said}, on all ranks at once: so are the weights, or the learning rate is too high"
-        return f"{said}, first on " + ", ".join(
-            f"rank {rank}" + (f" (node {place})" if place else "") for _, rank, place in owners[:4]
-        )
+            return (
+                f"{said}, on all ranks at once: so are the weights, or the learning rate is too high "
+                "[SL-loss-not-finite-anywhere]"
+            )
+        named = [f"rank {rank}" + (f" (node {place})" if place else "") for _, rank, place in owners[:4]]
+        return f"{said}, first on {', '.join(named)} [SL-loss-not-finite]"

@@ -105,4 +105,5 @@ def _sentence(content: dict[str, Any]) -> str:
     held = ", ".join(f"{REST if name == 'rest' else name} {size:.2f}" for name, size in parts)
     sentence = f"{where} {when}: {_shorten(content['said'])}; at most {content['peak_gib']:.2f} GiB were held: {held}"
     remedies = describe_remedies(content["try"])
-    return f"{sentence}; try {remedies}" if remedies else f"{sentence}; it needs more or larger devices"
+    help = f"try {remedies}" if remedies else "it needs more or larger devices"
+    return f"{sentence}; {help} [SL-device-memory]"

@@ -62,7 +62,9 @@ def write_source(
         return _write_dataset(request, folder, note, say)
     except Exception as failure:
         if type(failure).__name__ in _NOT_TO_BE_HAD:
-            raise DataMissing(f"--{request.kind} {request.source!r}: {failure}") from failure
+            raise DataMissing(
+                f"--{request.kind} {request.source!r}: {failure} [SL-source-absent]"
+            ) from failure
         raise
 
 
@@ -91,7 +93,7 @@ class HubAway(Exception):
 def check_local(request: Request) -> None:
     """Raises DataMissing for a path where nothing is, before anything is locked."""
     if request.is_local and not Path(request.source).is_dir():
-        raise DataMissing(f"--dataset {request.source!r}: no such folder")
+        raise DataMissing(f"--dataset {request.source!r}: no such folder [SL-source-folder-absent]")
 
 
 def _write_dataset(
@@ -123,7 +125,7 @@ def _open_local(source: str) -> dict[str, Any]:
             raise
         raise DataMissing(
             f"--dataset {source!r}: not a data set in `datasets` format "
-            f"(saved with save_to_disk, parquet files, or folders of images): {failure}"
+            f"(saved with save_to_disk, parquet files, or folders of images): {failure} [SL-source-format]"
         ) from failure
 
 
@@ -134,7 +136,7 @@ def _open_hub(request: Request, revision: str | None) -> Any:
         return datasets.load_dataset(request.source, request.subset or None, revision=revision)
     except ValueError as failure:  # "Config name is missing", "BuilderConfig 'x' not found"
         raise DataMissing(
-            f"--dataset {request.source!r}, --subset {request.subset!r}: {failure}"
+            f"--dataset {request.source!r}, --subset {request.subset!r}: {failure} [SL-source-subset]"
         ) from failure
 
 
@@ -149,10 +151,12 @@ def _resolve(request: Request) -> str:
             raise
         raise HubAway(
             f"--{request.kind} {request.source!r}: the hub cannot be reached from here ({failure}); on a cluster "
-            "manifests/components/hub-access lets the pods of charts/prepare out"
+            "manifests/components/hub-access lets the pods of charts/prepare out [SL-hub-away]"
         ) from failure
     if not info.sha:
-        raise DataMissing(f"--{request.kind} {request.source!r}: the hub names no commit")
+        raise DataMissing(
+            f"--{request.kind} {request.source!r}: the hub names no commit [SL-source-no-commit]"
+        )
     return info.sha
 
 
@@ -162,14 +166,14 @@ def _verify_dataset(folder: Path, samples: dict[str, int]) -> None:
     again = datasets.load_from_disk(str(folder))
     found = {split: len(table) for split, table in again.items()}
     if found != samples:
-        raise OSError(f"{folder}: {found} samples can be read, {samples} were written")
+        raise OSError(f"{folder}: {found} samples can be read, {samples} were written [SL-prepared-samples]")
     for split, table in again.items():
         for index in {0, len(table) - 1} if len(table) else ():
             try:
                 table[index]
             except Exception as failure:
                 raise DataMissing(
-                    f"split {split!r}: sample {index} cannot be decoded: {failure}"
+                    f"split {split!r}: sample {index} cannot be decoded: {failure} [SL-prepared-undecodable]"
                 ) from failure
 
 
@@ -180,7 +184,8 @@ def _write_model(request: Request, folder: Path) -> Written:
     names = HfApi().list_repo_files(request.source, revision=revision)
     if not fnmatch.filter(names, "*.safetensors"):
         raise DataMissing(
-            f"--model {request.source!r}: holds no *.safetensors; weights in other formats can run code when read"
+            f"--model {request.source!r}: holds no *.safetensors; weights in other formats can run code when read "
+            "[SL-source-no-safetensors]"
         )
     snapshot_download(request.source, revision=revision, local_dir=folder, allow_patterns=list(MODEL_FILES))
     for leftover in sorted((folder / ".cache").rglob("*"), reverse=True):  # the client's notes
@@ -198,13 +203,15 @@ def _count_parameters(folder: Path) -> int:
             parts = set(json.loads(index.read_text())["weight_map"].values())
             for part in sorted(parts):
                 if not (index.parent / part).is_file():
-                    raise DataMissing(f"{index.name} names {part}, which the model does not hold")
+                    raise DataMissing(
+                        f"{index.name} names {part}, which the model does not hold [SL-source-parts-absent]"
+                    )
         total = 0
         for path in sorted(folder.rglob("*.safetensors")):
             with safe_open(path, framework="np") as tensors:
                 total += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
     except (FileNotFoundError, json.JSONDecodeError, KeyError, SafetensorError) as failure:
-        raise DataMissing(f"the model cannot be read: {failure!r}") from failure
+        raise DataMissing(f"the model cannot be read: {failure!r} [SL-source-model-unreadable]") from failure
     return total
 
 

@@ -58,7 +58,12 @@ def read_done(place: Place, request: Request) -> dict[str, Any] | None:
     except FileNotFoundError:
         if place.folder.is_dir() and any(place.folder.iterdir()) and not place.done.exists():
             raise ConfigError(
-                [f"--name {request.name!r}: {place.folder} is there and was not made by prepare"]
+                [
+                    (
+                        f"--name {request.name!r}: {place.folder} is there and was not made by prepare "
+                        "[SL-prepared-foreign]"
+                    )
+                ]
             ) from None
         return None
     _check_same(done, place, request)
@@ -66,7 +71,8 @@ def read_done(place: Place, request: Request) -> dict[str, Any] | None:
         path = place.folder / entry["path"]
         if not path.is_file() or path.stat().st_size != entry["bytes"]:
             raise DataMissing(
-                f"{path}: gone or of another size than in DONE.json; remove {place.folder} to start over"
+                f"{path}: gone or of another size than in DONE.json; remove {place.folder} to start over "
+                "[SL-prepared-changed]"
             )
     return done
 
@@ -82,7 +88,7 @@ def _check_same(done: dict[str, Any], place: Place, request: Request) -> None:
     raise ConfigError(
         [
             f"--name {request.name!r}: {place.folder} holds {content} "
-            f"already; choose another name, or remove the folder"
+            f"already; choose another name, or remove the folder [SL-prepared-taken]"
         ]
     )
 

@@ -38,8 +38,13 @@ def write_weights(request: Request, folder: Path) -> None:
                 file.write(piece)
     except urllib.error.HTTPError as failure:
         if failure.code == 404:
-            raise DataMissing(f"--weights {request.source!r}: {SERVER}/{name}: {failure}") from failure
+            raise DataMissing(
+                f"--weights {request.source!r}: {SERVER}/{name}: {failure} [SL-published-absent]"
+            ) from failure
         raise
     wanted = name.rpartition("-")[2].removesuffix(".pth")
     if not digest.hexdigest().startswith(wanted):
-        raise OSError(f"{name}: its sha256 begins with {digest.hexdigest()[:8]}, not with {wanted}")
+        raise OSError(
+            f"{name}: its sha256 begins with {digest.hexdigest()[:8]}, not with {wanted} "
+            "[SL-published-sha256]"
+        )

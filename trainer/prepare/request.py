@@ -70,7 +70,7 @@ class Request:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError([message])
+        raise ConfigError([f"{message} [SL-prepare-arguments]"])
 
 
 def read_request(arguments: Sequence[str]) -> Request:
@@ -88,32 +88,43 @@ def read_request(arguments: Sequence[str]) -> Request:
     problems = []
     if kind == "weights":
         if source not in PUBLISHED_FILES:
-            problems.append(f"--weights {source!r}: expected one of {', '.join(PUBLISHED_FILES)}")
+            problems.append(
+                f"--weights {source!r}: expected one of {', '.join(PUBLISHED_FILES)} [SL-weights-name]"
+            )
     elif source.startswith((".", "/")):
         source = os.path.abspath(source)
     elif not HUB_ID.fullmatch(source):
         problems.append(
-            f"--{kind} {source!r}: neither a path (/... or ./...) nor an id on the hub (owner/name)"
+            f"--{kind} {source!r}: neither a path (/... or ./...) nor an id on the hub (owner/name) [SL-source-name]"
         )
     if kind == "model" and os.path.isabs(source):
-        problems.append(f"--model {source!r}: expected an id on the hub; a local model needs no preparing")
+        problems.append(
+            f"--model {source!r}: expected an id on the hub; a local model needs no preparing "
+            "[SL-model-local]"
+        )
     if source == "digits":
-        problems.append("--dataset 'digits': is built into the trainer, there is nothing to prepare")
+        problems.append(
+            "--dataset 'digits': is built into the trainer, there is nothing to prepare [SL-dataset-built-in]"
+        )
     if unused := [option for option in TOKEN_OPTIONS if getattr(given, option) is not None]:
-        problems.append(f"{', '.join(map(_flag, unused))}: only with --tokenize")
+        problems.append(f"{', '.join(map(_flag, unused))}: only with --tokenize [SL-option-needs-tokenize]")
     if given.name is None:
-        problems.append("--name: is missing; it names the folder")
+        problems.append("--name: is missing; it names the folder [SL-name-absent]")
     elif not NAME.fullmatch(given.name) or len(given.name) > LONGEST_NAME:
         problems.append(
             f"--name {given.name!r}: use letters, digits, ., _ and -, start with a letter or digit, and take at most "
-            f"{LONGEST_NAME} characters"
+            f"{LONGEST_NAME} characters [SL-name-form]"
         )
     if given.revision and kind == "weights":
-        problems.append(f"--revision {given.revision!r}: weights of torchvision have none")
+        problems.append(
+            f"--revision {given.revision!r}: weights of torchvision have none [SL-revision-of-weights]"
+        )
     elif given.revision and (os.path.isabs(source) or not REVISION.fullmatch(given.revision)):
-        problems.append(f"--revision {given.revision!r}: a branch, tag or commit of an id on the hub")
+        problems.append(
+            f"--revision {given.revision!r}: a branch, tag or commit of an id on the hub [SL-revision-form]"
+        )
     if given.subset and kind != "dataset":
-        problems.append(f"--subset {given.subset!r}: a model has none")
+        problems.append(f"--subset {given.subset!r}: a model has none [SL-subset-of-model]")
     problems += _volume_problems(given)
     if problems:
         raise ConfigError(problems)
@@ -134,9 +145,12 @@ def _read_tokens(given: argparse.Namespace) -> Request:
     problems = _volume_problems(given)
     refused = {"name": None, "model": None, "weights": None, "revision": "", "subset": ""}
     for option in [option for option, default in refused.items() if getattr(given, option) != default]:
-        problems.append(f"--{option}: not with --tokenize, whose folder is named after its content")
+        problems.append(
+            f"--{option}: not with --tokenize, whose folder is named after its content "
+            "[SL-option-with-tokenize]"
+        )
     if given.dataset is None:
-        problems.append("--tokenize: --dataset is missing")
+        problems.append("--tokenize: --dataset is missing [SL-dataset-not-given]")
     settings: dict[str, Any] = {"run": "prepare", "results": str(given.to), "task": "text"}
     for option, setting in TOKEN_OPTIONS.items():
         if getattr(given, option) is not None:
@@ -150,7 +164,8 @@ def _read_tokens(given: argparse.Namespace) -> Request:
         for error in failure.errors():
             setting = str(error["loc"][0])
             problems.append(
-                f"{options.get(setting, f'--{setting}')} {error['input']!r}: {describe_error(error)}"
+                f"{options.get(setting, f'--{setting}')} {error['input']!r}: {describe_error(error)} "
+                "[SL-option-value]"
             )
     if problems:
         raise ConfigError(problems)
@@ -168,9 +183,11 @@ def _named_setting(setting: str, value: str, presets: tuple[str, ...]) -> dict[s
 def _volume_problems(given: argparse.Namespace) -> list[str]:
     problems = []
     if not given.to.is_dir():
-        problems.append(f"--to {str(given.to)!r}: no such folder; is the results volume mounted?")
+        problems.append(
+            f"--to {str(given.to)!r}: no such folder; is the results volume mounted? [SL-to-absent]"
+        )
     if not 1 <= given.stale_after_s <= 3600:
-        problems.append(f"--stale-after-s {given.stale_after_s:g}: from 1 to 3600")
+        problems.append(f"--stale-after-s {given.stale_after_s:g}: from 1 to 3600 [SL-stale-after]")
     return problems
 
 

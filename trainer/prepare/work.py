@@ -31,7 +31,9 @@ def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
     try:
         place.root.mkdir(exist_ok=True)
     except PermissionError as failure:
-        raise ConfigError([f"--to {str(request.results)!r}: {failure.strerror}"]) from failure
+        raise ConfigError(
+            [f"--to {str(request.results)!r}: {failure.strerror} [SL-prepare-volume]"]
+        ) from failure
     seen, told_s = None, -PROGRESS_S
     while True:
         done = read_done(place, request)

@@ -54,7 +54,9 @@ class Spool:
         is_gone = self._is_gone()
         is_written = self._write()
         if is_gone:
-            raise FolderGone(f"{self.path.parent}: the folder of this run was removed or moved while it ran")
+            raise FolderGone(
+                f"{self.path.parent}: the folder of this run was removed or moved while it ran [SL-folder-gone]"
+            )
         return is_written
 
     def _is_gone(self) -> bool:

@@ -34,7 +34,14 @@ def trust_given(environ: MutableMapping[str, str]) -> None:
         return
     own = given.read_text(errors="replace")
     if MARK not in own:
-        raise ConfigError([f"{GIVEN}={given}: holds no certificate; expected PEM, which begins with {MARK}"])
+        raise ConfigError(
+            [
+                (
+                    f"{GIVEN}={given}: holds no certificate; expected PEM, which begins with {MARK} "
+                    "[SL-certificate-absent]"
+                )
+            ]
+        )
     with tempfile.NamedTemporaryFile("w", prefix="stratlab-ca-", suffix=".pem", delete=False) as file:
         file.write("\n".join([*_read_known(), own]))
     for name in READ_BY_LIBRARIES:
@@ -56,4 +63,7 @@ def explain_untrusted(failure: BaseException) -> str:
     """What to set where the other side's certificate is not trusted; "" where it is another failure."""
     if UNTRUSTED not in str(failure).lower():
         return ""
-    return f"its certificate is not trusted here: name its authority: run.certificates, elsewhere {GIVEN}=/path/ca.crt"
+    return (
+        f"its certificate is not trusted here: name its authority: run.certificates, elsewhere {GIVEN}=/path/ca.crt "
+        "[SL-certificate-untrusted]"
+    )

@@ -37,6 +37,7 @@ class Refusal:
 
     holds: Callable[[Composition], bool]
     reason: str
+    code: str
 
 
 REFUSALS = (
@@ -45,16 +46,19 @@ REFUSALS = (
     Refusal(
         lambda block: block.experts and block.recomputed != NONE,
         "the experts' dispatch is never compiled, and a recomputed block around it is not compiled at all",
+        "[SL-compile-experts]",
     ),
     Refusal(
         lambda block: block.cp > 1 and block.recomputed != NONE,
         "the exchanges of context parallelism are never compiled, and a recomputed block around them is not compiled "
         "at all",
+        "[SL-compile-cp]",
     ),
     # AssertionError: expected all tensors_saved_with_vc_check to be Tensors, got types: [.., DeviceMesh]
     Refusal(
         lambda block: block.tp > 1 and block.recomputed not in (NONE, SELECTIVE),
         "a compiled block that is split over tp and recomputed fails at once (torch 2.13); selective does not",
+        "[SL-compile-tp]",
     ),
 )
 """Others: zero3 and zeropp in deepspeed_rules.py, batch norm in trainer/shapes/model_shapes.py."""
@@ -74,7 +78,7 @@ def refused_compositions(config: Config, *, experts: bool, cp: int = 1, tp: int 
         if refusal.holds(block):
             yield (
                 f"TRAINER_COMPILE=true, TRAINER_ACTIVATION_CHECKPOINTING={block.recomputed}: not both here, "
-                f"{refusal.reason}; leave one of them out"
+                f"{refusal.reason}; leave one of them out {refusal.code}"
             )
 
 
@@ -101,5 +105,5 @@ def compile_problems(
         return []
     return [
         f"TRAINER_COMPILE=true: torch.compile compiles at the first step, and {'; '.join(missing)}. Use an image with "
-        "a compiler and Python's headers (on Debian: gcc, g++, python3-dev), or leave it out"
+        "a compiler and Python's headers (on Debian: gcc, g++, python3-dev), or leave it out [SL-compiler-absent]"
     ]

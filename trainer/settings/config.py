@@ -52,7 +52,7 @@ class Config(Settings):
         given = {name.lower(): env[f"{PREFIX}{name}"] for name in typed}
         problems = [_unknown(name) for name in sorted(given.keys() - cls.model_fields.keys())]
         problems += [
-            f"{PREFIX}{name}: the name of a variable is all in capital letters"
+            f"{PREFIX}{name}: the name of a variable is all in capital letters [SL-variable-capitals]"
             for name in typed
             if name != name.upper() and name.lower() in cls.model_fields
         ]
@@ -94,11 +94,11 @@ def describe_error(error: Mapping[str, Any]) -> str:
 
 
 def _unknown(name: str) -> str:
-    if said := SETTINGS_ELSEWHERE.get(name):
-        return f"{PREFIX}{name.upper()}: unknown setting; {said}"
     near = difflib.get_close_matches(name, Config.model_fields, n=1, cutoff=0.6)
     hint = f", did you mean {PREFIX}{near[0].upper()}?" if near else ""
-    return f"{PREFIX}{name.upper()}: unknown setting{hint}"
+    if said := SETTINGS_ELSEWHERE.get(name):
+        hint = f"; {said}"
+    return f"{PREFIX}{name.upper()}: unknown setting{hint} [SL-setting-unknown]"
 
 
 def _sentence(cls: type[BaseModel], error: dict[str, Any], given: Mapping[str, str]) -> str:
@@ -114,4 +114,6 @@ def _sentence(cls: type[BaseModel], error: dict[str, Any], given: Mapping[str, s
     if error["type"] == "string_pattern_mismatch":
         wish = PATTERNS.get(name, wish)
     value = f"={given[name]!r}" if name in given else ""
-    return f"{PREFIX}{name.upper()}{value}: {wish}{hint_of_value(name, given.get(name, ''))}"
+    return (
+        f"{PREFIX}{name.upper()}{value}: {wish}{hint_of_value(name, given.get(name, ''))} [SL-setting-value]"
+    )

@@ -99,7 +99,7 @@ def continuation_problems(before: Mapping[str, Any], config: Settings) -> list[s
         return []
     return [
         f"TRAINER_RESUME_FROM={config.resume_from!r}: is another training: {'; '.join(changed)}. Leave them as they "
-        f"were there; or, {NEW_TRAINING}"
+        f"were there; or, {NEW_TRAINING} [SL-resume-other-settings]"
     ]
 
 
@@ -123,7 +123,12 @@ def resolved_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], re
     ]
     if not changed:
         return []
-    return [f"TRAINER_RESUME_FROM={resume_from!r}: is another training: {'; '.join(changed)}; {NEW_TRAINING}"]
+    return [
+        (
+            f"TRAINER_RESUME_FROM={resume_from!r}: is another training: {'; '.join(changed)}; {NEW_TRAINING} "
+            "[SL-resume-other-facts]"
+        )
+    ]
 
 
 def swapped_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], config: Settings) -> list[str]:
@@ -139,7 +144,7 @@ def swapped_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], con
     return [
         f"TRAINER_{setting.upper()}={getattr(config, setting)!r}: {what} than when this run began ({fact} "
         f"{resolved.get(fact)}, was {before[fact]}); put the first ones back, or choose "
-        "another name (TRAINER_RUN)"
+        "another name (TRAINER_RUN) [SL-run-files-swapped]"
         for fact, setting, what in swapped
         if before.get(fact) not in (None, resolved.get(fact))
     ]

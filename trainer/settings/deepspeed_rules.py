@@ -73,7 +73,8 @@ def _compiled(config: Config) -> Iterator[str]:
     if config.compile and STRATEGIES[config.strategy].deepspeed_stage == 3:
         yield (
             f"TRAINER_COMPILE=true: not with strategy {config.strategy}, whose hooks at every module cut blocks into "
-            "pieces of a few operators, which take long to compile; use zero1, zero2, fsdp or hsdp, or leave it out"
+            "pieces of a few operators, which take long to compile; use zero1, zero2, fsdp or hsdp, or leave it out "
+            "[SL-deepspeed-compile]"
         )
 
 
@@ -83,18 +84,18 @@ def _partition(config: Config, world_size: int, processes_per_node: int) -> Iter
     if world_size % processes_per_node:  # AssertionError: 4 is not divisible by 3
         yield (
             f"TRAINER_ZEROPP={config.zeropp!r}: hpz keeps one copy per node, but {processes_per_node} processes per "
-            f"node do not divide {world_size} processes"
+            f"node do not divide {world_size} processes [SL-hpz-indivisible]"
         )
     elif processes_per_node == 1 and world_size > 1:  # size 1 switches it off, silently
         yield (
             f"TRAINER_ZEROPP={config.zeropp!r}: hpz has no effect with 1 process per node, this would be zero3; "
-            "use strategy zero3, or more than one process per node"
+            "use strategy zero3, or more than one process per node [SL-hpz-one-process]"
         )
     elif processes_per_node == world_size > 1:
         # the copy is the shards once more: it costs memory and saves nothing
         yield (
             f"TRAINER_ZEROPP={config.zeropp!r}: hpz has no effect on one node, whose gathers never leave it, this "
-            "would be zero3 with a second copy of the parameters; use strategy zero3, or more nodes"
+            "would be zero3 with a second copy of the parameters; use strategy zero3, or more nodes [SL-hpz-one-node]"
         )
 
 
@@ -104,22 +105,22 @@ def _quantized(config: Config, world_size: int, processes_per_node: int, gpu: bo
         if part in parts and not gpu:  # ValueError: This op had not been implemented on CPU backend.
             yield (
                 f"TRAINER_ZEROPP={config.zeropp!r}: {part} needs DeepSpeed's CUDA quantizer and there is no GPU "
-                "here; use hpz"
+                "here; use hpz [SL-quantizer-no-gpu]"
             )
     if "qgz" in parts and config.reduce_dtype != "fp32":
         yield (
             f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: qgz reduces in 4 bits whatever this says; leave it out, or "
-            f"qgz out of TRAINER_ZEROPP={config.zeropp!r}"
+            f"qgz out of TRAINER_ZEROPP={config.zeropp!r} [SL-qgz-reduce-dtype]"
         )
     if "qgz" in parts and world_size % processes_per_node:
         yield (
             f"TRAINER_ZEROPP={config.zeropp!r}: qgz reduces inside the nodes first, but {processes_per_node} processes "
-            f"per node do not divide {world_size} processes"
+            f"per node do not divide {world_size} processes [SL-qgz-indivisible]"
         )
     elif "qgz" in parts and world_size == processes_per_node:
         yield (
             f"TRAINER_ZEROPP={config.zeropp!r}: qgz saves bytes between nodes, and this is one node; leave it out, or "
-            "use more nodes"
+            "use more nodes [SL-qgz-one-node]"
         )
 
 
@@ -138,14 +139,15 @@ def toolchain_problems(env: Mapping[str, str]) -> list[str]:
     if missing := [name for name in COMPILERS if not shutil.which(name, path=env.get("PATH", ""))]:
         problems.append(
             f"TRAINER_ZEROPP: qwz and qgz are compiled at the first start, and {', '.join(missing)} cannot be found "
-            "on PATH; use an image with the CUDA toolkit or with the quantizer built, or leave out qwz and qgz"
+            "on PATH; use an image with the CUDA toolkit or with the quantizer built, or leave out qwz and qgz "
+            "[SL-quantizer-compiler]"
         )
     for lock in sorted(
         _caches(env)["TORCH_EXTENSIONS_DIR"].glob("**/lock")
     ):  # it waits for it for ever, silently
         problems.append(
             f"{lock}: left by a build that was killed, the next one would wait for ever; remove it, or "
-            "wait if another run is building right now"
+            "wait if another run is building right now [SL-quantizer-lock]"
         )
     return problems
 
@@ -154,7 +156,7 @@ def cache_problems(env: Mapping[str, str]) -> list[str]:
     """Folders that DeepSpeed makes on a GPU when it is imported: PermissionError on every rank otherwise."""
     return [
         f"{name}={str(folder)!r}: not writable for user {os.getuid()}, and the compiled parts of DeepSpeed "
-        f"go there; set {name} to a folder that is"
+        f"go there; set {name} to a folder that is [SL-deepspeed-cache]"
         for name, folder in _caches(env).items()
         if not _writable(folder)
     ]
@@ -179,6 +181,6 @@ def missing_rank_variables(env: Mapping[str, str]) -> list[str]:
     if missing := [name for name in RANK_VARIABLES if not env.get(name)]:
         return [
             f"{', '.join(missing)}: not set; start the ranks with `python -m trainer`, torchrun or the "
-            "training operator"
+            "training operator [SL-rank-variables]"
         ]
     return []

@@ -55,7 +55,7 @@ def fault_problems(text: str, allowed: bool) -> Iterator[str]:
     if text and not allowed:
         yield (
             f"TRAINER_FAULT={text!r}: plants a fault in the run, which is allowed only with run.allowFaults=true "
-            "(TRAINER_ALLOW_FAULTS=true without a chart)"
+            "(TRAINER_ALLOW_FAULTS=true without a chart) [SL-fault-not-allowed]"
         )
 
 
@@ -63,11 +63,14 @@ def rank_problems(text: str, world_size: int) -> Iterator[str]:
     """Faults of ranks that the run does not have."""
     for fault in read_faults(text):
         if fault.rank >= world_size:
-            yield f"TRAINER_FAULT={text!r}: there is no rank {fault.rank}, only 0 to {world_size - 1}"
+            yield (
+                f"TRAINER_FAULT={text!r}: there is no rank {fault.rank}, only 0 to {world_size - 1} "
+                "[SL-fault-rank]"
+            )
 
 
 def step_problems(text: str, steps: int) -> Iterator[str]:
     """Faults of steps that never come: the run would end well, and show nothing."""
     for fault in read_faults(text):
         if fault.step > steps:
-            yield f"TRAINER_FAULT={text!r}: there is no step {fault.step}, only 1 to {steps}"
+            yield f"TRAINER_FAULT={text!r}: there is no step {fault.step}, only 1 to {steps} [SL-fault-step]"

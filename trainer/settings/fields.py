@@ -484,7 +484,7 @@ class Settings(BaseModel):
     @classmethod
     def _results(cls, path: str) -> str:
         if is_reserved(path):
-            raise Refusal("is a folder of the system, choose another such as /results")
+            raise Refusal("is a folder of the system, choose another such as /results [SL-results-reserved]")
         return path
 
     @property

@@ -27,7 +27,7 @@ def packages_needed() -> Iterator[None]:
         print(
             f"{PLACE / 'trainer'} holds files of {DISTRIBUTION} and of another distribution, {', '.join(others)}: "
             f"pip uninstall {names}, then pip install --force-reinstall --no-deps {WHEEL}; "
-            "or give each an environment of its own",
+            "or give each an environment of its own [SL-installation-mixed]",
             file=sys.stderr,
         )
         sys.exit(WRONG_INSTALLATION)
@@ -37,7 +37,7 @@ def packages_needed() -> Iterator[None]:
         if missing.name is None or missing.name.partition(".")[0] == "trainer":
             raise
         print(
-            f"the trainer needs {missing.name}, which is not installed here: pip install {WHEEL}",
+            f"the trainer needs {missing.name}, which is not installed here [SL-package-absent]: pip install {WHEEL}",
             file=sys.stderr,
         )
         sys.exit(WRONG_INSTALLATION)

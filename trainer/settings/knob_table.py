@@ -87,7 +87,7 @@ def misplaced_knobs(config: Settings) -> Iterator[str]:
             typed = str(value).lower() if isinstance(value, bool) else value
             yield (
                 f"TRAINER_{name.upper()}={typed}: strategy {config.strategy} has no such knob "
-                f"({knob.others}), only {having}; leave it out"
+                f"({knob.others}), only {having}; leave it out [SL-knob-strategy]"
             )
 
 
@@ -96,12 +96,12 @@ def pipeline_problems(config: Settings) -> Iterator[str]:
     if config.accumulate == "sharded":
         yield (
             "TRAINER_ACCUMULATE=sharded: not with a pipeline, whose stages reduce once per step (torch's schedules); "
-            "expected auto or whole"
+            "expected auto or whole [SL-pipeline-accumulate]"
         )
     if config.reshard_after_forward == "on":
         yield (
             "TRAINER_RESHARD_AFTER_FORWARD=on: not with a pipeline, which gathers once for all micro-batches of a "
-            "step (torch's schedules); expected auto or off"
+            "step (torch's schedules); expected auto or off [SL-pipeline-reshard]"
         )
 
 
@@ -116,14 +116,14 @@ def replica_problems(
     if replicas * shards == 1 and config.reduce_dtype == "bf16":
         yield (
             "TRAINER_REDUCE_DTYPE=bf16: no two ranks reduce here, and fully_shard would round the gradients all the "
-            "same (torch 2.13); take fp32"
+            "same (torch 2.13); take fp32 [SL-reduce-bf16-alone]"
         )
     sums = replicas > 1 and micro_batches > 1 and accumulates_sharded(config, stages)
     if sums and config.reduce_dtype == "bf16":
         yield (
             f"TRAINER_REDUCE_DTYPE=bf16: with {replicas} replicas of the shards torch would add up the gradients of "
             f"{micro_batches} micro-batches in bf16, which fsdp does in fp32; take fp32, or TRAINER_ACCUMULATE=whole, "
-            "which reduces once per step"
+            "which reduces once per step [SL-reduce-bf16-replicas]"
         )
 
 

@@ -78,7 +78,8 @@ def resolve_precision(config: Config, device_type: str) -> Precision:
     if name == "fp16" and device_type == "cpu":
         raise ConfigError(
             [
-                "TRAINER_PRECISION=fp16: needs a GPU, and this is a CPU; use fp32, bf16 or auto, which is fp32 here"
+                "TRAINER_PRECISION=fp16: needs a GPU, and this is a CPU; use fp32, bf16 or auto, which is fp32 here "
+                "[SL-fp16-cpu]"
             ]
         )
     return Precision(name)

@@ -53,7 +53,8 @@ def plan_problems(config: Config, train_samples: int | None) -> list[str]:
         epoch = f"; an epoch has {_count(train_samples // config.global_batch_size)}"
     if train_samples < config.global_batch_size:
         return [
-            f"TRAINER_GLOBAL_BATCH_SIZE={config.global_batch_size}: there are only {train_samples} training samples"
+            f"TRAINER_GLOBAL_BATCH_SIZE={config.global_batch_size}: there are only {train_samples} training samples "
+            "[SL-batch-above-samples]"
         ]
     if config.mode == "evaluate":
         return []
@@ -65,7 +66,7 @@ def plan_problems(config: Config, train_samples: int | None) -> list[str]:
             f"TRAINER_PROFILE_STEPS={config.profile_steps}: the run has {_count(plan.steps)}, of which "
             f"{_count(max(most, 0))} can be recorded after TRAINER_PROFILE_WARMUP={config.profile_warmup}; train "
             f"longer (TRAINER_EPOCHS or TRAINER_STEPS{epoch}), "
-            "record fewer, or TRAINER_PROFILE_STEPS=0 for no profile"
+            "record fewer, or TRAINER_PROFILE_STEPS=0 for no profile [SL-profile-steps]"
         )
     elif (
         config.profile_steps
@@ -75,10 +76,13 @@ def plan_problems(config: Config, train_samples: int | None) -> list[str]:
         last = plan.steps - config.profile_steps + 1
         problems.append(
             f"TRAINER_PROFILE_FIRST_STEP={asked}: the run has {_count(plan.steps)}, "
-            f"expected at most {last} (or TRAINER_PROFILE_STEPS=0 for no profile)"
+            f"expected at most {last} (or TRAINER_PROFILE_STEPS=0 for no profile) [SL-profile-first-step]"
         )
     if config.warmup_steps >= plan.steps:
-        problems.append(f"TRAINER_WARMUP_STEPS={config.warmup_steps}: must be below the {plan.steps} steps")
+        problems.append(
+            f"TRAINER_WARMUP_STEPS={config.warmup_steps}: must be below the {plan.steps} steps "
+            "[SL-warmup-above-run]"
+        )
     return problems
 
 

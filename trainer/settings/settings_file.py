@@ -64,15 +64,21 @@ def read_settings_file(path: Path) -> Given:
     try:
         content = yaml.load(path.read_text(), Loader=_Text)
     except yaml.YAMLError as failure:
-        raise ConfigError([f"--config {path}: no YAML: {_describe(failure)}"]) from None
+        raise ConfigError([f"--config {path}: no YAML: {_describe(failure)} [SL-config-no-yaml]"]) from None
     except RecursionError:
-        raise ConfigError([f"--config {path}: no settings: its lists or names are too deep"]) from None
+        raise ConfigError(
+            [(f"--config {path}: no settings: its lists or names are too deep [SL-config-deep]")]
+        ) from None
     except (OSError, ValueError) as failure:  # ValueError: no UTF-8, or a path that cannot be one
-        raise ConfigError([f"--config {path}: {getattr(failure, 'strerror', None) or failure}"]) from None
+        raise ConfigError(
+            [(f"--config {path}: {getattr(failure, 'strerror', None) or failure} [SL-config-unreadable]")]
+        ) from None
     if content is None:
         return Given({})
     if not isinstance(content, Mapping):
-        raise ConfigError([f"--config {path}: expected names and values, such as `model: vit_tiny`"])
+        raise ConfigError(
+            [(f"--config {path}: expected names and values, such as `model: vit_tiny` [SL-config-no-names]")]
+        )
     if isinstance(content.get("run"), Mapping):
         return _read_values(path, content)
     return Given(_read_settings(path, content, ""))
@@ -84,9 +90,11 @@ def _read_values(path: Path, content: Mapping[str, Any]) -> Given:
     left_out = [key for key in content if key != "run"] + [f"run.{key}" for key in run if key not in OF_A_RUN]
     config, processes, entries = (None if run.get(key) in NOTHING else run.get(key) for key in OF_A_RUN)
     if not isinstance(config or {}, Mapping):
-        raise ConfigError([f"--config {path}: run.config: expected names and values"])
+        raise ConfigError([f"--config {path}: run.config: expected names and values [SL-config-no-settings]"])
     if not isinstance(processes or "", str):
-        raise ConfigError([f"--config {path}: run.processesPerNode: expected a number from 1"])
+        raise ConfigError(
+            [f"--config {path}: run.processesPerNode: expected a number from 1 [SL-config-processes]"]
+        )
     variables = _read_variables(path, entries or [])
     settings = _read_settings(path, config or {}, "run.config.")
     return Given(settings, processes or "", variables, tuple(left_out))
@@ -97,10 +105,17 @@ def _read_variables(path: Path, entries: Any) -> dict[str, str]:
     for each in entries if isinstance(entries, list) else [None]:
         name, value = (each.get("name"), each.get("value")) if isinstance(each, Mapping) else (None, None)
         if not isinstance(name, str) or not isinstance(value, str):
-            raise ConfigError([f"--config {path}: run.env: expected a list of name and value"])
+            raise ConfigError(
+                [f"--config {path}: run.env: expected a list of name and value [SL-config-env]"]
+            )
         if not name or "=" in name or not (is_passable(name) and is_passable(value)):
             raise ConfigError(
-                [f"--config {path}: run.env: {name!r}={value!r} cannot be a variable of a process"]
+                [
+                    (
+                        f"--config {path}: run.env: {name!r}={value!r} cannot be a variable of a process "
+                        "[SL-config-env-value]"
+                    )
+                ]
             )
         found[name] = value
     return found
@@ -111,7 +126,9 @@ def _read_settings(path: Path, found: Mapping[str, Any], prefix: str) -> dict[st
     for name, value in found.items():
         if not isinstance(value, str):
             kind = "a list" if isinstance(value, list) else "names"
-            problems.append(f"--config {path}: {prefix}{name}: expected one value, not {kind}")
+            problems.append(
+                f"--config {path}: {prefix}{name}: expected one value, not {kind} [SL-config-one-value]"
+            )
         elif problem := _find_problem(name, value):
             problems.append(f"--config {path}: {prefix}{problem}")
     if problems:
@@ -122,8 +139,12 @@ def _read_settings(path: Path, found: Mapping[str, Any], prefix: str) -> dict[st
 def _find_problem(name: str, value: str) -> str:
     """Why this cannot become TRAINER_NAME=value. One spelling for each name: of two the last would win unseen."""
     if not NAME.fullmatch(name):
-        return f"{name!r}: no name of a setting{_find_hint(name)}"
-    return "" if is_passable(value) else f"{name}={value!r}: holds a character that no process can be given"
+        return f"{name!r}: no name of a setting{_find_hint(name)} [SL-setting-name]"
+    return (
+        ""
+        if is_passable(value)
+        else f"{name}={value!r}: holds a character that no process can be given [SL-setting-character]"
+    )
 
 
 def _find_hint(name: str) -> str:
@@ -163,7 +184,7 @@ def read_pairs(pairs: Iterable[str]) -> dict[str, str | None]:
         name, equals, value = pair.partition("=")
         name = name.strip().removeprefix("run.config.")
         if not equals or not name:
-            problems.append(f"--set {pair}: expected key=value, such as lr=0.01")
+            problems.append(f"--set {pair}: expected key=value, such as lr=0.01 [SL-set-no-pair]")
         elif problem := _find_problem(name, value):
             problems.append(problem)
         found[name] = None if value in NOTHING else value

@@ -45,14 +45,22 @@ def misplaced_sizes(config: Settings, vits: tuple[str, ...], decoders: tuple[str
     told = ", ".join(f"TRAINER_{name.upper()}={getattr(config, name)}" for name in given)
     presets = f"the presets with sizes are {', '.join((*vits, *decoders))}"
     if config.model_path:
-        yield f"{told}: the model in TRAINER_MODEL_PATH has its own sizes; leave them out; {presets}"
+        yield (
+            f"{told}: the model in TRAINER_MODEL_PATH has its own sizes; leave them out; {presets} "
+            "[SL-sizes-of-folder]"
+        )
         return
     if config.model not in (*vits, *decoders):
-        yield f"{told}: {config.model} has sizes of its own; leave them out; {presets}"
+        yield f"{told}: {config.model} has sizes of its own; leave them out; {presets} [SL-sizes-of-model]"
         return
     if config.init == "pretrained":
-        yield f"{told}, TRAINER_INIT=pretrained: the published weights of {config.model} have its sizes; take scratch"
+        yield (
+            f"{told}, TRAINER_INIT=pretrained: the published weights of {config.model} have its sizes; take scratch "
+            "[SL-sizes-pretrained]"
+        )
     allowed = VIT_SIZES if config.model in vits else DECODER_SIZES
     if wrong := [f"TRAINER_{name.upper()}" for name in given if name not in allowed]:
         names = ", ".join(f"TRAINER_{name.upper()}" for name in allowed)
-        yield f"{', '.join(wrong)}: {config.model} has no such size, expected some of {names}"
+        yield (
+            f"{', '.join(wrong)}: {config.model} has no such size, expected some of {names} [SL-size-unknown]"
+        )

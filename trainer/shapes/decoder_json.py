@@ -17,7 +17,7 @@ from trainer.shapes.sizes import resize_decoder
 def _no_language_model(config: Config) -> str:
     return (
         f"TRAINER_MODEL={config.model!r}: no language model, expected one of {', '.join(TEXT_MODELS)}, a hub id "
-        "(owner/name), or a folder in TRAINER_MODEL_PATH"
+        "(owner/name), or a folder in TRAINER_MODEL_PATH [SL-model-no-text]"
     )
 
 
@@ -53,7 +53,7 @@ def read_json(config: Config) -> dict[str, Any]:
     except Exception as failure:  # network, disk, no JSON: all mean "not to be had"
         raise DataMissing(
             f"TRAINER_{named_setting(config)}: expected a language model in Hugging Face format; its config.json "
-            f"cannot be read: {failure}"
+            f"cannot be read: {failure} [SL-decoder-json-unreadable]"
         ) from failure
     return content if isinstance(content, dict) else {}
 
@@ -69,7 +69,9 @@ def shape_of_json(content: dict[str, Any], named: str) -> DecoderShape:
     """
     family = str(content.get("model_type", ""))
     if family not in FAMILIES:
-        raise ConfigError([f"{named}: model_type {family!r}, expected one of {', '.join(FAMILIES)}"])
+        raise ConfigError(
+            [(f"{named}: model_type {family!r}, expected one of {', '.join(FAMILIES)} [SL-decoder-family]")]
+        )
     content = {**FAMILIES[family].unsaid, **content}
     rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
     if problems := [f"{named}: {problem}" for problem in _parts_not_built(family, content, rope)]:
@@ -103,27 +105,28 @@ _NEEDED_MOE = ("num_experts_per_tok", "moe_intermediate_size")
 def _parts_not_built(family: str, content: dict[str, Any], rope: dict[str, Any]) -> Iterator[str]:
     moe, biased = FAMILIES[family].experts, FAMILIES[family].qkv_bias
     needed = _NEEDED + (_NEEDED_MOE if moe else ())
-    for name in needed:
-        if not content.get(name):
-            yield f"its config.json does not say {name}"
+    unsaid = [name for name in needed if not content.get(name)]
     if moe and not (content.get("num_experts") or content.get("num_local_experts")):
-        yield "its config.json does not say num_experts"
+        unsaid.append("num_experts")
+    for name in unsaid:
+        yield f"its config.json does not say {name} [SL-decoder-json-incomplete]"
     yield from _windows(content)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
-        yield f"rope_type {kind!r}, expected 'default'"
+        yield f"rope_type {kind!r}, expected 'default' [SL-decoder-rope]"
     if content.get("hidden_act", "silu") != "silu":
-        yield f"hidden_act {content['hidden_act']!r}, expected 'silu'"
+        yield f"hidden_act {content['hidden_act']!r}, expected 'silu' [SL-decoder-activation]"
     if moe and (content.get("mlp_only_layers") or content.get("decoder_sparse_step", 1) != 1):
-        yield "mlp_only_layers or decoder_sparse_step: expected experts in every layer"
-    if not biased and content.get("attention_bias"):
-        yield "attention_bias=true, expected false"
-    if biased and content.get("attention_bias", True) is False:
-        yield "attention_bias=false, expected true"
+        yield (
+            "mlp_only_layers or decoder_sparse_step: expected experts in every layer [SL-decoder-sparse-step]"
+        )
+    said = content.get("attention_bias")
+    if said is not None and bool(said) != biased:
+        yield f"attention_bias={json.dumps(said)}, expected {json.dumps(biased)} [SL-decoder-bias]"
     for name, value in FAMILIES[family].off.items():
         trained_with = name.endswith(("dropout", "pdrop"))  # nothing is dropped here
         if name not in _WINDOWS and not trained_with and name in content and content[name] != value:
-            yield f"{name}={json.dumps(content[name])}, expected {json.dumps(value)}"
+            yield f"{name}={json.dumps(content[name])}, expected {json.dumps(value)} [SL-decoder-part]"
 
 
 _WINDOWS = ("use_sliding_window", "sliding_window")
@@ -135,8 +138,11 @@ def _windows(content: dict[str, Any]) -> Iterator[str]:
     wanted = "every layer looks at the whole document"
     width = content.get("sliding_window")
     if content.get("use_sliding_window"):
-        yield f"use_sliding_window=true, expected false: {wanted}"
+        yield f"use_sliding_window=true, expected false: {wanted} [SL-decoder-window-switch]"
     elif width and "use_sliding_window" not in content:
-        yield f"sliding_window={width}, expected null: {wanted}"
+        yield f"sliding_window={width}, expected null: {wanted} [SL-decoder-window]"
     if others := sorted({*(content.get("layer_types") or ())} - {"full_attention"}):
-        yield f"layer_types with {', '.join(others)}, expected full_attention alone: {wanted}"
+        yield (
+            f"layer_types with {', '.join(others)}, expected full_attention alone: {wanted} "
+            "[SL-decoder-layer-types]"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from trainer.failures import DataMissing
@@ -16,7 +16,7 @@ from trainer.shapes.sizes import decoder_size_problems
 def decoder_problems(config: Config) -> list[str]:
     """One sentence per setting of a language model that cannot work, as far as that shows without the hub."""
     if config.model_path and not Path(config.model_path).is_dir():
-        return [f"TRAINER_MODEL_PATH={config.model_path!r}: no such folder"]
+        return [no_folder(config)]
     problems: list[str] = []
     shape = None  # of a model that only the hub knows
     if config.model_path or "/" not in config.model:
@@ -27,16 +27,17 @@ def decoder_problems(config: Config) -> list[str]:
         except DataMissing as failure:
             return [str(failure)]
     if shape and config.seq_len > shape.max_positions:
-        problems.append(
-            f"TRAINER_SEQ_LEN={config.seq_len}: {config.model_name} knows {shape.max_positions} positions"
-        )
+        problems.append(too_long(config, shape.max_positions))
     if shape and config.strategy != "nd":  # there with the axes: trainer/layout/layout_rules.py
         problems += list(refused_compositions(config, experts=shape.experts > 0))
     if config.strategy != "nd":  # likewise
         problems += size_problems(config)
     problems += list(_weights_problems(config))
     if any(target.split(".")[-1] == "lm_head" for target in config.lora_targets.split(",")):
-        problems.append("TRAINER_LORA_TARGETS: lm_head gets no adapters, expected projections of the layers")
+        problems.append(
+            "TRAINER_LORA_TARGETS: lm_head gets no adapters, expected projections of the layers "
+            "[SL-lora-lm-head]"
+        )
     return problems
 
 
@@ -50,13 +51,40 @@ def _weights_problems(config: Config) -> Iterator[str]:
     if config.init != "pretrained":
         return
     if config.model_path and not list(Path(config.model_path).glob("*.safetensors")):
-        yield (
-            f"TRAINER_MODEL_PATH={config.model_path!r}: holds no *.safetensors, which TRAINER_INIT='pretrained' "
-            "loads"
-        )
+        yield no_weights(f"TRAINER_MODEL_PATH={config.model_path!r}")
     elif not config.model_path and not hub_id(config):
-        yield (
-            f"TRAINER_INIT='pretrained': nobody has published weights of {config.model}; there are some of "
-            f"{', '.join(TEXT_HUB_IDS)} and of models on the hub (owner/name), or name a folder in "
-            "TRAINER_MODEL_PATH"
-        )
+        yield unpublished(config.model, TEXT_HUB_IDS)
+
+
+def no_folder(config: Config) -> str:
+    """The sentence for a `model_path` where nothing is."""
+    return f"TRAINER_MODEL_PATH={config.model_path!r}: no such folder [SL-model-folder-absent]"
+
+
+def no_weights(named: str) -> str:
+    """The sentence for a folder without tensors.
+
+    Args:
+        named: the setting that led to it.
+    """
+    return f"{named}: holds no *.safetensors, which TRAINER_INIT='pretrained' loads [SL-weights-absent]"
+
+
+def too_long(config: Config, positions: int) -> str:
+    """The sentence for rows that are longer than the model."""
+    return (
+        f"TRAINER_SEQ_LEN={config.seq_len}: {config.model_name} knows {positions} positions "
+        "[SL-seq-len-above-model]"
+    )
+
+
+def unpublished(name: str, having: Iterable[str]) -> str:
+    """The sentence for a network without published weights.
+
+    Args:
+        having: those that have some.
+    """
+    return (
+        f"TRAINER_INIT='pretrained': nobody has published weights of {name}; there are some of {', '.join(having)} and "
+        "of models on the hub (owner/name), or name a folder in TRAINER_MODEL_PATH [SL-weights-unpublished]"
+    )

@@ -12,7 +12,7 @@ from trainer.settings.config import Config
 from trainer.settings.fields import MODELS, TEXT_MODELS
 from trainer.settings.network_table import FINETUNED_NETWORKS, NETWORKS
 from trainer.settings.recomputation import NONE
-from trainer.shapes.decoder_rules import decoder_problems
+from trainer.shapes.decoder_rules import decoder_problems, no_folder, no_weights, unpublished
 from trainer.shapes.preprocessing import read_image_size
 from trainer.shapes.sizes import resize_vit, vit_size_problems
 
@@ -93,13 +93,16 @@ def image_size_problem(config: Config, image_size: int) -> str | None:
         smallest = NETWORKS[name].smallest
         if image_size >= smallest:
             return None
-        return f"TRAINER_IMAGE_SIZE={image_size}: {name} needs {smallest} or more"
+        return f"TRAINER_IMAGE_SIZE={image_size}: {name} needs {smallest} or more [SL-image-size-small]"
     step = _step(config, name)
     if image_size % step == 0 and image_size > 0:
         return None
     near = max(1, round(image_size / step)) * step
     label = name or config.model_name
-    return f"TRAINER_IMAGE_SIZE={image_size}: {label} needs a multiple of {step}, for example {near}"
+    return (
+        f"TRAINER_IMAGE_SIZE={image_size}: {label} needs a multiple of {step}, for example {near} "
+        "[SL-image-size-step]"
+    )
 
 
 def _step(config: Config, name: str) -> int:
@@ -117,7 +120,12 @@ def model_problems(config: Config) -> list[str]:
     if config.is_text:
         return decoder_problems(config)
     if config.model in TEXT_MODELS:
-        return [f"TRAINER_TASK='image', TRAINER_MODEL={config.model!r}: is a language model"]
+        return [
+            (
+                f"TRAINER_TASK='image', TRAINER_MODEL={config.model!r}: is a language model "
+                "[SL-model-text-for-images]"
+            )
+        ]
     if problems := list(_folder_problems(config)):
         return problems
     shape = read_vit_shape(config)
@@ -130,34 +138,40 @@ def _folder_problems(config: Config) -> Iterator[str]:
         return
     named, folder = f"TRAINER_MODEL_PATH={config.model_path!r}", Path(config.model_path)
     if not folder.is_dir():
-        yield f"{named}: no such folder"
+        yield no_folder(config)
     elif not read_model_json(config):
-        yield f"{named}: holds no readable config.json, expected a model in Hugging Face format"
+        yield (
+            f"{named}: holds no readable config.json, expected a model in Hugging Face format "
+            "[SL-model-json-absent]"
+        )
     elif (name := registered_name(config)) and name not in MODELS:
-        yield f"{named}: its config.json names the architecture {name!r}, expected one of {', '.join(MODELS)}"
+        yield (
+            f"{named}: its config.json names the architecture {name!r}, expected one of {', '.join(MODELS)} "
+            "[SL-architecture-unknown]"
+        )
     elif config.init == "pretrained" and not list(folder.glob("*.safetensors")):
-        yield f"{named}: holds no *.safetensors, which TRAINER_INIT='pretrained' loads"
+        yield no_weights(named)
 
 
 def _weights_problems(config: Config) -> Iterator[str]:
     name = registered_name(config)
     if config.init == "pretrained" and not config.model_path and name and name not in PUBLISHED:
-        yield (
-            f"TRAINER_INIT='pretrained': nobody has published weights of {name}; there are some of "
-            f"{', '.join(PUBLISHED)} and of models on the hub (owner/name), or name a folder in TRAINER_MODEL_PATH"
-        )
+        yield unpublished(name, PUBLISHED)
 
 
 def nothing_to_adapt(name: str) -> str:
     """The sentence for a model that has nothing to adapt."""
-    return f"TRAINER_LORA_RANK: {name} has no linear or ungrouped convolution layer but its head"
+    return (
+        f"TRAINER_LORA_RANK: {name} has no linear or ungrouped convolution layer but its head "
+        "[SL-lora-nothing]"
+    )
 
 
 def compiled_batch_norm(name: str, setting: str) -> str:
     """The sentence for recomputed batch norm, whose statistics torch.compile cannot be told to leave alone."""
     return (
         f"TRAINER_COMPILE=true, TRAINER_ACTIVATION_CHECKPOINTING={setting}: not both with {name}, which has batch norm "
-        "(torch.compile takes no such recomputation)"
+        "(torch.compile takes no such recomputation) [SL-batch-norm-compiled]"
     )
 
 
@@ -169,7 +183,7 @@ def has_batch_norm(config: Config) -> bool:
 
 def no_batch_norm(name: str) -> str:
     """The sentence for a model that has nothing to synchronise."""
-    return f"TRAINER_BATCH_NORM=synchronised: {name} has no batch norm; leave it out"
+    return f"TRAINER_BATCH_NORM=synchronised: {name} has no batch norm; leave it out [SL-batch-norm-absent]"
 
 
 def count_batch_norm_samples(config: Config, processes: int) -> int | None:
@@ -207,5 +221,5 @@ def lone_value_problem(config: Config, processes: int) -> str | None:
     shared = ", TRAINER_BATCH_NORM=synchronised" if processes > 1 else ""
     return (
         f"TRAINER_MICRO_BATCH_SIZE=1, TRAINER_IMAGE_SIZE={size}: the batch norm of {name} needs more than one value "
-        f"per channel, so two samples{shared} or a larger image"
+        f"per channel, so two samples{shared} or a larger image [SL-batch-norm-one-sample]"
     )

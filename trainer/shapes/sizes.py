@@ -57,7 +57,7 @@ def decoder_size_problems(preset: DecoderShape, config: Settings) -> Iterator[st
         fit = [n for n in range(1, shape.heads + 1) if shape.heads % n == 0]
         yield (
             f"TRAINER_MODEL_KV_HEADS={shape.kv_heads}: must divide heads={shape.heads}, expected one of "
-            f"{', '.join(map(str, fit))}"
+            f"{', '.join(map(str, fit))} [SL-kv-heads]"
         )
 
 
@@ -71,4 +71,7 @@ def _hidden_problems(hidden: int, heads: int, even: bool) -> Iterator[str]:
             else f"heads={heads}"
         )
         near = max(1, round(hidden / step)) * step
-        yield f"TRAINER_MODEL_HIDDEN={hidden}: must be a multiple of {why}, for example {near}"
+        yield (
+            f"TRAINER_MODEL_HIDDEN={hidden}: must be a multiple of {why}, for example {near} "
+            "[SL-hidden-heads]"
+        )

@@ -25,9 +25,12 @@ def _name_problem(config: Config, teacher: Config) -> str | None:
     if not name:  # of the hub
         return None
     if problem := _wrong_kind(config, name in TEXT_MODELS):
-        return f"{problem}; expected {expected_teachers(config)}"
+        return f"{problem}; expected {expected_teachers(config)} [SL-teacher-kind]"
     if name not in (*PUBLISHED, *TEXT_HUB_IDS):
-        return f"nobody has published weights of {name}; expected {expected_teachers(config)}"
+        return (
+            f"nobody has published weights of {name}; expected {expected_teachers(config)} "
+            "[SL-teacher-unpublished]"
+        )
     return None
 
 
@@ -35,15 +38,23 @@ def _folder_problem(config: Config, teacher: Config) -> str | None:
     folder, content = Path(teacher.model_path), read_model_json(teacher)
     family, ours = str(content.get("model_type", "")), registered_name(teacher)
     if not content:
-        return f"{folder} holds no readable config.json, expected a model in Hugging Face format"
+        return (
+            f"{folder} holds no readable config.json, expected a model in Hugging Face format "
+            "[SL-teacher-json-absent]"
+        )
     if ours and ours not in MODELS:
-        return f"the config.json of {folder} names the architecture {ours!r}, expected one of {', '.join(MODELS)}"
+        return (
+            f"the config.json of {folder} names the architecture {ours!r}, expected one of {', '.join(MODELS)} "
+            "[SL-teacher-architecture]"
+        )
     if problem := _wrong_kind(config, family in FAMILIES):
         found = f"the architecture {ours}" if ours else f"model_type {family!r}"
         allowed = f", expected model_type {' or '.join(FAMILIES)}" if config.is_text else ""
-        return f"{problem}: {found} in {folder}/config.json{allowed}"
+        return f"{problem}: {found} in {folder}/config.json{allowed} [SL-teacher-folder-kind]"
     if not list(folder.glob("*.safetensors")):
-        return f"{folder} holds no *.safetensors, which its weights are loaded from"
+        return (
+            f"{folder} holds no *.safetensors, which its weights are loaded from [SL-teacher-weights-absent]"
+        )
     return None
 
 

@@ -59,15 +59,18 @@ def find_teacher_folder(config: Config) -> Path | None:
     for path in places:
         if path.resolve() in (own.resolve(), (own / "model").resolve()):
             raise ConfigError(
-                [f"{said_teacher(config)}: is this run itself; expected another run, a finished one"]
+                [
+                    (
+                        f"{said_teacher(config)}: is this run itself; expected another run, a finished one "
+                        "[SL-teacher-itself]"
+                    )
+                ]
             )
         if (path / "model" / "config.json").is_file():
             return path / "model"
         content = read_object(path / "config.json")
         if "resolved" in content:
-            raise ConfigError(
-                [f"{said_teacher(config)}: the run in {path} has left no weights; {HOW_WEIGHTS}"]
-            )
+            raise ConfigError([f"{said_teacher(config)}: {_no_weights(path)}"])
         if content:
             return path
     if config.teacher in MODELS:
@@ -77,7 +80,13 @@ def find_teacher_folder(config: Config) -> Path | None:
     if re.fullmatch(HUB_ID, config.teacher):
         return None
     lacks = "holds no config.json" if any(path.is_dir() for path in places) else "no such folder"
-    raise ConfigError([f"{said_teacher(config)}: {lacks}, expected {expected_teachers(config)}"])
+    raise ConfigError(
+        [f"{said_teacher(config)}: {lacks}, expected {expected_teachers(config)} [SL-teacher-absent]"]
+    )
+
+
+def _no_weights(run: Path) -> str:
+    return f"the run in {run} has left no weights; {HOW_WEIGHTS} [SL-teacher-run-no-weights]"
 
 
 def _lost_run(config: Config) -> str:
@@ -87,12 +96,13 @@ def _lost_run(config: Config) -> str:
     if Path(config.teacher).is_absolute() or not run or not folder.is_dir():
         return ""
     if (folder / run).is_dir():
-        return f"the run in {folder / run} has left no weights; {HOW_WEIGHTS}"
+        return _no_weights(folder / run)
     found = sorted(path.name for path in folder.iterdir() if path.is_dir())
     named = ", ".join(found[:NAMED_RUNS]) + (", ..." if len(found) > NAMED_RUNS else "")
     return (
         f"no such run below TRAINER_RESULTS={config.results!r}: the comparison {comparison!r} there holds "
-        f"{named or 'no run'}; the hub was not asked, as that comparison goes before an owner of that name"
+        f"{named or 'no run'}; the hub was not asked, as that comparison goes before an owner of that name "
+        "[SL-teacher-run-absent]"
     )
 
 
@@ -120,7 +130,7 @@ def fetch_teacher_json(config: Config, source: str) -> dict[str, Any]:
     except Exception as failure:  # network, disk, no such model: all mean "not to be had"
         raise DataMissing(
             f"no such run below TRAINER_RESULTS={config.results!r} and no such folder, and {source} is neither on the "
-            f"hub nor in its cache: {_first_line(failure)}"
+            f"hub nor in its cache: {_first_line(failure)} [SL-teacher-unfetched]"
         ) from failure
 
 

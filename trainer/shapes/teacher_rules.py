@@ -102,13 +102,16 @@ def _find_problems(config: Config, class_names: Sequence[str] | None, channels: 
 def _vocabulary_problems(config: Config, teacher: Config) -> Iterator[str]:
     words, known = read_shape(config).vocab, read_shape(teacher).vocab
     if words != known:
-        yield f"has a vocabulary of {known} words, {config.model_name} has {words}; expected the same"
+        yield (
+            f"has a vocabulary of {known} words, {config.model_name} has {words}; expected the same "
+            "[SL-teacher-vocabulary]"
+        )
 
 
 def _class_problems(config: Config, teacher: Config, class_names: Sequence[str]) -> Iterator[str]:
     known = read_classes(teacher)
     if len(known) != len(class_names) or match_names([name for name in known if name], class_names) is None:
-        yield describe_other(known, class_names, config.dataset_name)
+        yield f"{describe_other(known, class_names, config.dataset_name)} [SL-teacher-classes]"
 
 
 def _channel_problems(config: Config, teacher: Config, channels: int) -> Iterator[str]:
@@ -117,7 +120,7 @@ def _channel_problems(config: Config, teacher: Config, channels: int) -> Iterato
     if taken not in (None, channels) and not repeats:
         yield (
             f"was trained on images of {taken} channels, those of {config.dataset_name} have {channels}; "
-            "expected the same"
+            "expected the same [SL-teacher-channels]"
         )
 
 

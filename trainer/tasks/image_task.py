@@ -44,7 +44,7 @@ class ImageTask:
             raise ConfigError(
                 [
                     f"TRAINER_NORMALIZATION=imagenet: has {len(how.mean)} channels, the images of "
-                    f"{config.dataset_name} have {data.channels}; leave it out"
+                    f"{config.dataset_name} have {data.channels}; leave it out [SL-normalization-channels]"
                 ]
             )
         self._config, self._share, self._device = config, share, device

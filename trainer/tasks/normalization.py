@@ -38,7 +38,7 @@ def find_preprocessing(config: Config) -> Preprocessing:
         raise ConfigError(
             [
                 f"TRAINER_NORMALIZATION=imagenet: the weights of {config.model_name} were trained with mean "
-                f"{', '.join(f'{x:g}' for x in found.mean)}; leave it out"
+                f"{', '.join(f'{x:g}' for x in found.mean)}; leave it out [SL-normalization-weights]"
             ]
         )
     return dataclasses.replace(found, mean=IMAGENET_MEAN, std=IMAGENET_STD, source="asked for: ImageNet's")
@@ -107,7 +107,8 @@ def _of_processor(config: Config, source: str) -> Preprocessing:
         raise ConfigError(
             [
                 f"TRAINER_{named}={source!r}: its {kind} makes other pixels than resizing, cutting out the middle and "
-                f"normalising would ({how}); expected a model whose processor does no more than that"
+                f"normalising would ({how}); expected a model whose processor does no more than that "
+                "[SL-processor-differs]"
             ]
         )
     return found

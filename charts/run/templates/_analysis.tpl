@@ -223,7 +223,7 @@ resources:
 {{- $shares := int $run.analysis.shares -}}
 {{- $ranks := mul $run.nodes $run.processesPerNode -}}
 {{- if gt $shares (int $ranks) -}}
-  {{- fail (printf "run.analysis.shares=%d: the run has %d ranks (run.nodes x run.processesPerNode), a share is one of them at least" $shares $ranks) -}}
+  {{- fail (printf "run.analysis.shares=%d: the run has %d ranks (run.nodes x run.processesPerNode), a share is one of them at least [SL-shares-over-ranks]" $shares $ranks) -}}
 {{- end -}}
 {{- $shares -}}
 {{- end }}

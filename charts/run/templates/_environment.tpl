@@ -12,7 +12,7 @@
 {{- define "run.environment" -}}
 {{- $run := .Values.run -}}
 {{- if and $run.config.fault (not $run.allowFaults) -}}
-{{- fail (printf "run.config.fault=%s: plants a fault in the run, which is allowed only with run.allowFaults=true" $run.config.fault) -}}
+{{- fail (printf "run.config.fault=%s: plants a fault in the run, which is allowed only with run.allowFaults=true [SL-fault-not-allowed]" $run.config.fault) -}}
 {{- end -}}
 - name: TRAINER_RUN
   value: {{ include "run.name" . | quote }}
@@ -82,7 +82,7 @@
       key: password
 {{- end }}
 {{- else if $mlflow.existingSecret -}}
-{{- fail "run.mlflow.existingSecret: there is no run.mlflow.trackingUri to use it for" -}}
+{{- fail "run.mlflow.existingSecret: there is no run.mlflow.trackingUri to use it for [SL-login-without-server]" -}}
 {{- end -}}
 {{- end }}
 
@@ -124,30 +124,30 @@
 {{/* run.environment.check.plain: `name` of a `list` does not look like a secret's, whose value belongs elsewhere: `instead`. */}}
 {{- define "run.environment.check.plain" -}}
 {{- if regexMatch "(?i)(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|(API|ACCESS|PRIVATE)?KEY)(_|$)" .name -}}
-  {{- fail (printf "%s: %s looks like a secret, and values can be read by everyone who sees the release: put it into a Secret and %s" .list .name .instead) -}}
+  {{- fail (printf "%s: %s looks like a secret, and values can be read by everyone who sees the release: put it into a Secret and %s [SL-secret-in-values]" .list .name .instead) -}}
 {{- end -}}
 {{- end }}
 
 {{/* run.environment.check: `name` of a `list` is not one that the chart sets itself, nor one of `given`. */}}
 {{- define "run.environment.check" -}}
 {{- if hasPrefix "TRAINER_" .name -}}
-  {{- fail (printf "%s: %s is a setting of the trainer, write run.config.%s" .list .name (trimPrefix "TRAINER_" .name | lower)) -}}
+  {{- fail (printf "%s: %s is a setting of the trainer, write run.config.%s [SL-env-setting]" .list .name (trimPrefix "TRAINER_" .name | lower)) -}}
 {{- else if eq "MLFLOW_TRACKING_URI" .name -}}
-  {{- fail (printf "%s: for MLFLOW_TRACKING_URI write run.mlflow.trackingUri, the analysis needs it too" .list) -}}
+  {{- fail (printf "%s: for MLFLOW_TRACKING_URI write run.mlflow.trackingUri, the analysis needs it too [SL-env-mlflow-address]" .list) -}}
 {{- else if has .name (list "MLFLOW_TRACKING_USERNAME" "MLFLOW_TRACKING_PASSWORD") -}}
-  {{- fail (printf "%s: for %s write run.mlflow.existingSecret, the analysis needs it too" .list .name) -}}
+  {{- fail (printf "%s: for %s write run.mlflow.existingSecret, the analysis needs it too [SL-env-mlflow-login]" .list .name) -}}
 {{- else if eq "STRATLAB_CA_FILE" .name -}}
-  {{- fail (printf "%s: for %s write run.certificates, the analysis needs it too" .list .name) -}}
+  {{- fail (printf "%s: for %s write run.certificates, the analysis needs it too [SL-env-certificates]" .list .name) -}}
 {{- else if has .name (include "run.environment.ranks" . | fromYamlArray) -}}
-  {{- fail (printf "%s: %s follows from run.nodes, run.processesPerNode and run.workload" .list .name) -}}
+  {{- fail (printf "%s: %s follows from run.nodes, run.processesPerNode and run.workload [SL-env-ranks]" .list .name) -}}
 {{- else if eq "HOSTNAME" .name -}}
-  {{- fail (printf "%s: %s is the name of the pod" .list .name) -}}
+  {{- fail (printf "%s: %s is the name of the pod [SL-env-hostname]" .list .name) -}}
 {{- else if eq "STRATLAB_NAMESPACE" .name -}}
-  {{- fail (printf "%s: %s is the namespace of the release" .list .name) -}}
+  {{- fail (printf "%s: %s is the namespace of the release [SL-env-namespace]" .list .name) -}}
 {{- else if eq "STRATLAB_NODE" .name -}}
-  {{- fail (printf "%s: %s is the node that the pod is on" .list .name) -}}
+  {{- fail (printf "%s: %s is the node that the pod is on [SL-env-node]" .list .name) -}}
 {{- else if hasKey .given .name -}}
-  {{- fail (printf "%s: %s is there twice" .list .name) -}}
+  {{- fail (printf "%s: %s is there twice [SL-env-twice]" .list .name) -}}
 {{- end -}}
 {{- end }}
 

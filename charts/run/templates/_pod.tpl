@@ -51,7 +51,7 @@ volume, which a rehearsal leaves out.
 {{- define "run.certificates" -}}
 {{- $given := .Values.run.certificates -}}
 {{- if and $given.configMap $given.secret -}}
-  {{- fail (printf "run.certificates: configMap=%s and secret=%s: name one of them" $given.configMap $given.secret) -}}
+  {{- fail (printf "run.certificates: configMap=%s and secret=%s: name one of them [SL-certificates-two-places]" $given.configMap $given.secret) -}}
 {{- end -}}
 {{- with $given.configMap }}configMap/{{ . }}/{{ $given.key }}{{ end -}}
 {{- with $given.secret }}secret/{{ . }}/{{ $given.key }}{{ end -}}
@@ -111,7 +111,7 @@ volume, which a rehearsal leaves out.
 {{- $requests := .requests | default dict -}}
 {{- range $name, $amount := $requests -}}
   {{- if and (hasKey $limits $name) (gt (include "run.amount" $amount | float64) (include "run.amount" (get $limits $name) | float64)) -}}
-    {{- fail (printf "%s: requests.%s=%s is above limits.%s=%s: a request must not be above its limit" $.key $name (include "run.scalar" $amount) $name (include "run.scalar" (get $limits $name))) -}}
+    {{- fail (printf "%s: requests.%s=%s is above limits.%s=%s: a request must not be above its limit [SL-request-over-limit]" $.key $name (include "run.scalar" $amount) $name (include "run.scalar" (get $limits $name))) -}}
   {{- end -}}
 {{- end -}}
 {{- range $kind, $amounts := dict "limits" $limits "requests" $requests }}

@@ -8,7 +8,7 @@ kueue.x-k8s.io/queue-name: {{ .queue | quote }}
 {{- define "run.scheduling.check" -}}
 {{- $scheduling := .Values.run.scheduling -}}
 {{- if and $scheduling.queue (not (has $scheduling.gang (list "kueue" "volcano"))) -}}
-{{- fail (printf "run.scheduling.queue=%s: needs run.scheduling.gang=kueue or volcano, it is %s" $scheduling.queue $scheduling.gang) -}}
+{{- fail (printf "run.scheduling.queue=%s: needs run.scheduling.gang=kueue or volcano, it is %s [SL-queue-without-gang]" $scheduling.queue $scheduling.gang) -}}
 {{- end -}}
 {{- end }}
 

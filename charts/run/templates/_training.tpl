@@ -130,16 +130,16 @@ memory: {amount: 1, unit: Gi}
 {{- $given := merge dict $limits ($run.resources.requests | default dict) -}}
 {{- with $run.accelerator -}}
   {{- if hasKey $given . -}}
-    {{- fail (printf "run.resources: %s is one per process by run.accelerator, leave it out or set run.accelerator=\"\"" .) -}}
+    {{- fail (printf "run.resources: %s is one per process by run.accelerator, leave it out or set run.accelerator=\"\" [SL-accelerator-twice]" .) -}}
   {{- end -}}
   {{- $limits = merge (dict . $run.processesPerNode) $limits -}}
 {{- end -}}
 {{- if $run.rdma.enabled -}}
   {{- if eq $run.rdma.resource $run.accelerator -}}
-    {{- fail (printf "run.rdma.resource: %s is the accelerator's resource, name that of the network card" $run.rdma.resource) -}}
+    {{- fail (printf "run.rdma.resource: %s is the accelerator's resource, name that of the network card [SL-rdma-is-accelerator]" $run.rdma.resource) -}}
   {{- end -}}
   {{- if hasKey $given $run.rdma.resource -}}
-    {{- fail (printf "run.resources: %s is given by run.rdma" $run.rdma.resource) -}}
+    {{- fail (printf "run.resources: %s is given by run.rdma [SL-rdma-twice]" $run.rdma.resource) -}}
   {{- end -}}
   {{- $limits = merge (dict $run.rdma.resource $run.rdma.count) $limits -}}
 {{- end -}}

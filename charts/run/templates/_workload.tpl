@@ -4,7 +4,7 @@ run.workload: the training, as the custom resource of run.workload.api; and what
 {{- define "run.workload" -}}
 {{- $workload := .Values.run.workload -}}
 {{- if and (ne $workload.topology "worker-only") (ne $workload.api "pytorchjob") -}}
-{{- fail (printf "run.workload.topology=%s: only a pytorchjob has a master, run.workload.api is %s" $workload.topology $workload.api) -}}
+{{- fail (printf "run.workload.topology=%s: only a pytorchjob has a master, run.workload.api is %s [SL-topology-needs-pytorchjob]" $workload.topology $workload.api) -}}
 {{- end -}}
 {{- include "run.scheduling.check" . -}}
 {{- include "run.workload.check.served" . -}}
@@ -136,7 +136,7 @@ own list for `helm template` does not: without it there is no cluster to ask.
 {{- $known := .Capabilities.APIVersions -}}
 {{- $api := include "run.workload.api" . | fromJson -}}
 {{- if and ($known.Has "apiregistration.k8s.io/v1") (not ($known.Has (printf "%s/%s" $api.version $api.kind))) -}}
-{{- fail (printf "run.workload.api=%s: this cluster has no %s %s. Install %s" .Values.run.workload.api $api.version $api.kind $api.install) -}}
+{{- fail (printf "run.workload.api=%s: this cluster has no %s %s [SL-api-not-served]. Install %s" .Values.run.workload.api $api.version $api.kind $api.install) -}}
 {{- end -}}
 {{- end }}
 
@@ -151,7 +151,7 @@ change, and another API would start the run once more.
 {{- if $.Capabilities.APIVersions.Has (printf "%s/%s" $api.version $api.kind) -}}
 {{- $found := lookup $api.version $api.kind $.Release.Namespace (include "run.name" $) -}}
 {{- if and $found (ne $settings (dig "metadata" "annotations" "stratlab/settings-sha256" "" $found)) -}}
-{{- fail (printf "release %s: the settings of a run cannot change, and these are not those of its %s. For other settings install another release; an upgrade may change run.suspend, run.analysis, run.scheduling.waitSeconds and run.image (the pods keep theirs), with --reuse-values to keep the rest" $.Release.Name $api.kind) -}}
+{{- fail (printf "release %s: the settings of a run cannot change, and these are not those of its %s. For other settings install another release; an upgrade may change run.suspend, run.analysis, run.scheduling.waitSeconds and run.image (the pods keep theirs), with --reuse-values to keep the rest [SL-settings-changed]" $.Release.Name $api.kind) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -13,7 +13,7 @@ from typing import Any
 
 ALL_KERNELS = {"num_kernels": 100_000, "duration_ratio": 1.0}
 MOST_LAUNCHES = 20_000  # of one rank, for the one analysis that is quadratic
-NO_GPU = "needs GPU kernels, and these are CPU traces"
+NO_GPU = "needs GPU kernels, and these are CPU traces [SL-hta-no-gpu]"
 
 
 @dataclass(frozen=True)
@@ -40,25 +40,35 @@ class Analysis:
 
 def _no_communication(scene: Scene) -> str | None:
     found = any(name.startswith(("nccl", "hip", "hccl")) or "ncclKernel" in name for name in scene.names)
-    return None if found else "needs communication kernels, and these traces hold none"
+    return (
+        None if found else "needs communication kernels, and these traces hold none [SL-hta-no-communication]"
+    )
 
 
 def _no_stragglers(scene: Scene) -> str | None:
     if len(scene.ranks) < 2:
-        return "needs two ranks"
+        return "needs two ranks [SL-hta-one-rank]"
     found = any(name.startswith("ncclKernel") for name in scene.names)
-    return None if found else "HTA looks for ncclKernel*, which NCCL has not called its kernels since 2.18"
+    return (
+        None
+        if found
+        else "HTA looks for ncclKernel*, which NCCL has not called its kernels since 2.18 [SL-hta-nccl-names]"
+    )
 
 
 def _no_sequences(scene: Scene) -> str | None:
-    return None if "aten::linear" in scene.names else "is asked for aten::linear, which does not occur"
+    return (
+        None
+        if "aten::linear" in scene.names
+        else "is asked for aten::linear, which does not occur [SL-hta-no-linear]"
+    )
 
 
 def _too_many_launches(scene: Scene) -> str | None:
     """HTA searches all operators for each launch: the time grows with the square."""
     most = max(int((scene.hta.t.get_trace(rank)["stream"] != -1).sum()) for rank in scene.ranks)
     return (
-        f"{most} kernels of one rank, HTA needs minutes above {MOST_LAUNCHES}"
+        f"{most} kernels of one rank, HTA needs minutes above {MOST_LAUNCHES} [SL-hta-many-launches]"
         if most > MOST_LAUNCHES
         else None
     )

@@ -76,14 +76,17 @@ def run_hta(
         raw_bytes: unpacked size of each.
     """
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        return build_unread(f"not installed here: {', '.join(PACKAGES[name] for name in missing)}")
+        return build_unread(
+            f"not installed here: {', '.join(PACKAGES[name] for name in missing)} [SL-hta-not-installed]"
+        )
     raw_bytes = {rank: raw_bytes[rank] for rank in files}
     allowed = min(limits.memory_bytes, int(FREE_SHARE * find_free_bytes()))
     ranks, ends = choose_ranks(raw_bytes, allowed), time.monotonic() + limits.timeout_s
     if not ranks:
         first = estimate_bytes([raw_bytes[min(raw_bytes)]])
         return build_unread(
-            f"rank {min(raw_bytes)} alone needs {_gib(first)} of memory, it may take {_gib(allowed)}"
+            f"rank {min(raw_bytes)} alone needs {_gib(first)} of memory, it may take {_gib(allowed)} "
+            "[SL-hta-rank-too-large]"
         )
     while True:
         chosen = {rank: files[rank] for rank in ranks}
@@ -106,7 +109,7 @@ def _explain(ranks: list[int], raw_bytes: Mapping[int, int], allowed: int) -> st
     needed = _gib(estimate_bytes(list(raw_bytes.values())))
     return (
         f"read {say_ranks(ranks)} of {len(raw_bytes)}: for all of them it needs about {needed} of memory, "
-        f"it may take {_gib(allowed)}"
+        f"it may take {_gib(allowed)} [SL-hta-some-ranks]"
     )
 
 
@@ -167,11 +170,12 @@ def _run(folder: Path, timeout_s: float) -> str:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # HTA's own worker processes as well
             process.wait()
-            return f"not done within {timeout_s:.3g} s"
+            return f"not done within {timeout_s:.3g} s [SL-hta-timeout]"
     if code == 0:
         return ""
     lines = (folder / "log").read_text(errors="replace").strip().splitlines()
-    return f"HTA's process ended with {code}: {lines[-1][:300] if lines else 'it said nothing'}"
+    said = lines[-1][:300] if lines else "it said nothing"
+    return f"HTA's process ended with {code}: {said} [SL-hta-process-ended]"
 
 
 def _read_statuses(path: Path, ending: str) -> list[HtaStatus]:
@@ -180,6 +184,6 @@ def _read_statuses(path: Path, ending: str) -> list[HtaStatus]:
     return [
         HtaStatus(**(done[a.name] | {"tables": tuple(done[a.name].get("tables", ()))}))
         if a.name in done
-        else HtaStatus(a.name, "failed", ending or "no result")
+        else HtaStatus(a.name, "failed", ending or "no result [SL-hta-no-result]")
         for a in ANALYSES
     ]

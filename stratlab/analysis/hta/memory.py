@@ -71,7 +71,7 @@ def describe_failure(text: str, limit_bytes: int) -> str:
     """What the status table says of an error, or of the last line of a process that ended: with the limit if that was
     the cause."""
     cause = f"needs more than its {limit_bytes / 2**30:.3g} GiB of memory"
-    return f"{cause} ({text})" if lacked_memory(text) else text
+    return f"{cause} ({text}) [SL-hta-memory]" if lacked_memory(text) else text
 
 
 def lacked_memory(text: str) -> bool:

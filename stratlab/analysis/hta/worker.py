@@ -52,14 +52,18 @@ def run_analysis(analysis: Analysis, scene: Scene, out: Path) -> dict[str, Any]:
         reason = describe_failure(f"{type(failure).__name__}: {failure}", scene.memory_bytes)
         return {"analysis": analysis.name, "status": "failed", "reason": reason[:500]}
     if not frames:
-        return {"analysis": analysis.name, "status": "unsupported", "reason": "HTA returned nothing"}
+        return {
+            "analysis": analysis.name,
+            "status": "unsupported",
+            "reason": "HTA returned nothing [SL-hta-nothing]",
+        }
     tables, cut = [], []
     for name, frame in frames.items():
         path = out / f"{analysis.name}{'_' if name else ''}{name}.csv"
         _flat(frame).head(MOST_ROWS).to_csv(path, index=False)
         tables.append(path.name)
         if len(frame) > MOST_ROWS:
-            cut.append(f"{path.name} holds the first {MOST_ROWS} of {len(frame)} rows")
+            cut.append(f"{path.name} holds the first {MOST_ROWS} of {len(frame)} rows [SL-hta-rows-cut]")
     return {"analysis": analysis.name, "status": "ok", "reason": "; ".join(cut), "tables": tables}
 
 

@@ -153,7 +153,7 @@ def _read_apart(item: Work) -> Path | str:
         try:
             return pool.submit(READ, item).result()
         except BrokenProcessPool:
-            return "the process that read it was killed: too little memory?"
+            return "the process that read it was killed: too little memory? [SL-rank-process-killed]"
 
 
 def _read_rank(item: Work) -> Path | str:
@@ -163,10 +163,10 @@ def _read_rank(item: Work) -> Path | str:
     except (TraceError, OSError) as failure:
         return str(failure)
     except MemoryError:
-        return "needs more memory than there is"
+        return "needs more memory than there is [SL-rank-no-memory]"
     except Exception as bug:  # one odd file must not cost the report on all the others
         traceback.print_exc(file=sys.stderr)
-        return f"a bug of stratlab met something new in it ({type(bug).__name__}: {bug})"
+        return f"a bug of stratlab met something new in it ({type(bug).__name__}: {bug}) [SL-rank-bug]"
     path = scratch / f"rank{rank}"
     write_reading(reading, path)
     return path

@@ -27,7 +27,7 @@ def locate_job(run_dir: Path, job: str) -> Path:
         UserError: `job` is no name.
     """
     if not GIVEN.fullmatch(job):
-        raise UserError(f"--job {job}: expected letters, digits and . _ -, 100 at most")
+        raise UserError(f"--job {job}: expected letters, digits and . _ -, 100 at most [SL-job-name]")
     return run_dir / SHARES / f"job-{job}"
 
 

@@ -102,7 +102,9 @@ def read_rank_trace(
     segments = build_segments(lanes, windows, labels)
     if not segments.windows:
         raise TraceError(
-            "no GPU event was issued in any step" if lanes.source == "gpu" else "no step ran anything"
+            "no GPU event was issued in any step [SL-steps-no-gpu-event]"
+            if lanes.source == "gpu"
+            else "no step ran anything [SL-steps-empty]"
         )
     calls = find_calls(rank, trace, lanes, segments.hosts, dict(axes or {}))
     numbers = [windows.index(host) for host in segments.hosts]
@@ -167,7 +169,8 @@ def _refuse_merged(windows: list[Window]) -> None:
     for window in windows:
         if window.step in ends and window.start_ns < ends[window.step]:
             raise TraceError(
-                f"holds step {window.step} several times at once, as merged traces do; give one trace per rank"
+                f"holds step {window.step} several times at once, as merged traces do; give one trace per rank "
+                "[SL-step-at-once]"
             )
         ends[window.step] = window.end_ns
 
@@ -223,8 +226,10 @@ def _read_device_memory(trace: Trace) -> float | None:
 LAUNCHING = re.compile(r"launch|submit", re.IGNORECASE)
 KNOWN_CATEGORIES = {*UNLINKED_CATEGORIES, "overhead", "cuda_sync"}  # and runtimes
 STEPS_FROM: dict[StepsFrom, str] = {
-    "profiler": "has no '## Training Step i ##', the steps are the profiler's own and count from its start",
-    "recording": "has neither '## Training Step i ##' nor 'ProfilerStep#i', the whole recording counts as one step",
+    "profiler": "has no '## Training Step i ##', the steps are the profiler's own and count from its start "
+    "[SL-steps-of-profiler]",
+    "recording": "has neither '## Training Step i ##' nor 'ProfilerStep#i', the whole recording counts as one "
+    "step [SL-steps-of-recording]",
 }
 
 
@@ -232,24 +237,28 @@ def _describe(
     trace: Trace, lanes: Lanes, segments: Segments, windows: list[Window], steps_from: StepsFrom
 ) -> list[str]:
     present = find_phases(trace)
-    remarks = [f"has no label of the phase {phase}" for phase in PHASES if phase not in present]
+    remarks = [
+        f"has no label of the phase {phase} [SL-phase-no-label]" for phase in PHASES if phase not in present
+    ]
     if steps_from in STEPS_FROM:
         remarks.append(STEPS_FROM[steps_from])
     if trace.of_ascend:
         remarks.append(
-            "is of Ascend's profiler: tasks that wait or keep order are no work, collectives are those of HCCL"
+            "is of Ascend's profiler: tasks that wait or keep order are no work, collectives are those of HCCL "
+            "[SL-trace-of-ascend]"
         )
     if trace.odd.values:
         remarks.append(
-            f"{trace.odd.values} values that are no JSON (NaN, half a character, ...) count as unknown"
+            f"{trace.odd.values} values that are no JSON (NaN, half a character, ...) count as unknown [SL-values-odd]"
         )
     if trace.odd.events:
-        remarks.append(f"{trace.odd.events} events with a field of another type are left out")
+        remarks.append(f"{trace.odd.events} events with a field of another type are left out [SL-events-odd]")
     if trace.left_out:
-        remarks.append(f"{trace.left_out} events without a usable time are left out")
+        remarks.append(f"{trace.left_out} events without a usable time are left out [SL-events-untimed]")
     if doubled := _count_doubled(trace):
         remarks.append(
-            f"{doubled} GPU events are in it twice: their number and sums are too large, not the steps"
+            f"{doubled} GPU events are in it twice: their number and sums are too large, not the steps "
+            "[SL-events-doubled]"
         )
     if unrecorded := _count_unrecorded(trace):
         named = set(trace.categories) - KNOWN_CATEGORIES
@@ -258,18 +267,22 @@ def _describe(
         remarks.append(
             f"holds {unrecorded} launches on a device and no kernels{unread}: its activity was not recorded, the times "
             "are the host's; torch.profiler records it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] "
-            "(XPU, MTIA, PrivateUse1), if no other profiler holds the device"
+            "(XPU, MTIA, PrivateUse1), if no other profiler holds the device [SL-launches-unrecorded]"
         )
     total = len(lanes.starts)
     if lanes.in_flight:
         remarks.append(
-            f"{lanes.in_flight} of {total} GPU events were launched before the recording began, they count in no step"
+            f"{lanes.in_flight} of {total} GPU events were launched before the recording began, they count in no step "
+            "[SL-events-in-flight]"
         )
     if lanes.unlaunched:
         remarks.append(
-            f"{lanes.unlaunched} of {total} GPU events have no launch in it, they count by their start"
+            f"{lanes.unlaunched} of {total} GPU events have no launch in it, they count by their start "
+            "[SL-events-unlaunched]"
         )
     if len(segments.windows) < len(windows):
         missing = len(windows) - len(segments.windows)
-        remarks.append(f"{missing} of {len(windows)} steps ran nothing on the GPU and are left out")
+        remarks.append(
+            f"{missing} of {len(windows)} steps ran nothing on the GPU and are left out [SL-steps-without-gpu]"
+        )
     return remarks

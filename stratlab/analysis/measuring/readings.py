@@ -26,7 +26,9 @@ def load_reading(path: Path) -> Reading:
     try:
         return msgspec.msgpack.decode(path.read_bytes(), type=Reading, dec_hook=_decode)
     except (msgspec.DecodeError, TypeError, ValueError) as failure:
-        raise UserError(f"{path}: no reading of this version, read the share again ({failure})") from failure
+        raise UserError(
+            f"{path}: no reading of this version, read the share again ({failure}) [SL-reading-other-version]"
+        ) from failure
 
 
 def _encode(value: Any) -> Any:

@@ -60,7 +60,9 @@ def parse_share(text: str) -> Share:
     """
     found = GIVEN.fullmatch(text)
     if not found or not 0 <= int(found[1]) < int(found[2]) <= LARGEST_WORLD:
-        raise UserError(f"--share {text}: expected INDEX/COUNT, the first is 0: 0/2 and 1/2")
+        raise UserError(
+            f"--share {text}: expected INDEX/COUNT, the first is 0: 0/2 and 1/2 [SL-share-syntax]"
+        )
     return Share(int(found[1]), int(found[2]))
 
 
@@ -129,14 +131,14 @@ def find_share(place: Path, share: Share, files: Mapping[int, Path], axes: Mappi
     folder = place / share.name
     content = read_object(folder / CONTENT, [], {"ranks": dict, "axes": dict})
     if not content.get("ranks") and share.choose(files):
-        raise MissingShare(f"{subject} is not there")
+        raise MissingShare(f"{subject} is not there [SL-share-missing]")
     if content and (content.get("version"), content.get("axes")) != (read_version(), dict(axes)):
-        raise MissingShare(f"{subject} is of another version or of other settings")
+        raise MissingShare(f"{subject} is of another version or of other settings [SL-share-other-version]")
     found: Readings = {}
     for rank, file in share.choose(files).items():
         told = content["ranks"].get(str(rank))
         if not isinstance(told, dict) or _describe(file) != {k: v for k, v in told.items() if k != "why"}:
-            raise MissingShare(f"{subject} is of another trace of rank {rank}")
+            raise MissingShare(f"{subject} is of another trace of rank {rank} [SL-share-other-trace]")
         found[rank] = str(told["why"]) if told.get("why") else folder / f"rank{rank}"
     return found
 

@@ -17,9 +17,14 @@ def keep_one_source(ranks: Sequence[RankAnalysis]) -> tuple[list[RankAnalysis], 
     """GPU time and host time are never mixed, nor steps and whole recordings: with a GPU on any rank, ranks without one
     are left out, and with steps on any of these, ranks without."""
     on_one, findings = _keep(
-        ranks, lambda rank: rank.source == "gpu", "holds no GPU event, unlike the traces of other ranks"
+        ranks,
+        lambda rank: rank.source == "gpu",
+        "holds no GPU event, unlike the traces of other ranks [SL-rank-no-gpu]",
     )
-    reason = "has neither '## Training Step i ##' nor 'ProfilerStep#i', unlike the traces of other ranks"
+    reason = (
+        "has neither '## Training Step i ##' nor 'ProfilerStep#i', unlike the traces of other ranks "
+        "[SL-rank-no-steps]"
+    )
     kept, more = _keep(on_one, lambda rank: rank.steps_from != "recording", reason)
     return kept, findings + more
 
@@ -42,26 +47,36 @@ def find_gaps(
     present = {rank.rank for rank in ranks}
     missing = sorted(set(range(facts.world_size or 0)) - present - named)
     if len(missing) <= MOST_NAMED:
-        why = "has no trace, the means are over the other ranks"
+        why = "has no trace, the means are over the other ranks [SL-rank-no-trace]"
         findings += [Finding("noted", why, rank=rank) for rank in missing]
     else:
-        why = f"ranks {say_ranks(missing)} of {facts.world_size} have no trace, the means are over the others"
+        why = (
+            f"ranks {say_ranks(missing)} of {facts.world_size} have no trace, the means are over the others "
+            "[SL-ranks-no-trace]"
+        )
         findings.append(Finding("noted", why))
     if facts.origin["finished"] is False:  # None: foreign traces do not tell
         why = RUNNING if is_alive(facts.folder) else "the run did not finish"
-        findings.append(Finding("noted", f"is missing: {why}", "summary.json"))
+        findings.append(Finding("noted", f"is missing: {why} [SL-summary-missing]", "summary.json"))
     if ranks[0].source == "cpu" and facts.origin["device_type"] not in (None, "cpu"):
         device = facts.origin["device_type"]
-        findings.append(Finding("noted", f"the run used {device}, but its traces hold no GPU event"))
+        findings.append(
+            Finding("noted", f"the run used {device}, but its traces hold no GPU event [SL-gpu-unseen]")
+        )
     steps = {rank.rank: [row.step for row in rank.rows] for rank in ranks}
     longest = max(steps.values(), key=len)
     for rank in ranks:
         if steps[rank.rank] != longest:
-            reason = f"holds the steps {_list(steps[rank.rank])}, another rank {_list(longest)}"
+            reason = (
+                f"holds the steps {_list(steps[rank.rank])}, another rank {_list(longest)} [SL-steps-differ]"
+            )
             findings.append(Finding("noted", reason, rank.file.name, rank.rank))
     if manifest and manifest.steps > len(longest):
         findings.append(
-            Finding("noted", f"{len(longest)} of {manifest.steps} profiled steps are in the traces")
+            Finding(
+                "noted",
+                f"{len(longest)} of {manifest.steps} profiled steps are in the traces [SL-steps-lost]",
+            )
         )
     return findings
 

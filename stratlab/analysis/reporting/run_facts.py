@@ -46,12 +46,14 @@ def read_facts(folder: Path) -> RunFacts:
         NoRun: `folder` is not a run directory.
     """
     if not folder.is_dir():
-        raise NoRun(f"{folder}: no such folder")
+        raise NoRun(f"{folder}: no such folder [SL-run-folder-missing]")
     if not any(folder.iterdir()):
-        raise NoRun(f"{folder}: holds neither a run nor traces, the folder is empty")
+        raise NoRun(f"{folder}: holds neither a run nor traces, the folder is empty [SL-run-folder-empty]")
     is_told = (folder / "config.json").is_file()
     if not is_told and not (folder / "traces").is_dir():
-        raise NoRun(f"{folder}: not a run directory, it holds no config.json and no folder traces")
+        raise NoRun(
+            f"{folder}: not a run directory, it holds no config.json and no folder traces [SL-run-no-config]"
+        )
     findings: list[Finding] = []
     problems: list[str] = []
     config = read_config(folder, problems)
@@ -61,9 +63,15 @@ def read_facts(folder: Path) -> RunFacts:
         Finding("noted", text, file) for file, _, text in (said.partition(": ") for said in problems)
     ]
     if not is_told:
-        findings.append(Finding("noted", "is missing: what the run was asked is not known", "config.json"))
+        findings.append(
+            Finding(
+                "noted", "is missing: what the run was asked is not known [SL-config-missing]", "config.json"
+            )
+        )
     elif not config:
-        raise NoRun(f"{folder}: not a run directory, its config.json is no JSON object")
+        raise NoRun(
+            f"{folder}: not a run directory, its config.json is no JSON object [SL-run-config-not-json]"
+        )
     return _build_facts(
         folder, config, summary, findings, _read_lines(folder / "metrics.jsonl"), evaluation=evaluation
     )

@@ -64,7 +64,7 @@ def build_attribution(
         wish = "expected a finished run of this comparison:"
         place = "that `stratlab list` shows as finished"
         known = name_allowed(baseline, list(steps), wish, place) if steps else f"{wish} none"
-        raise UserError(f"--baseline {baseline}: {known}")
+        raise UserError(f"--baseline {baseline}: {known} [SL-baseline-unknown]")
     groups = [[name for name in group if name in steps] for group in fairness["groups"]]
     typical = _choose_typical(groups, variants, steps, baseline)
     traced = {name: build_traced_step(analyses.get(name) or {}) for group in typical for name in group}

@@ -32,7 +32,9 @@ def build_goals(
         UserError: the limit is not above 0.
     """
     if memory_limit_gib is not None and not (math.isfinite(memory_limit_gib) and memory_limit_gib > 0):
-        raise UserError(f"--memory-limit-gib {memory_limit_gib:g}: expected a number above 0")
+        raise UserError(
+            f"--memory-limit-gib {memory_limit_gib:g}: expected a number above 0 [SL-memory-limit]"
+        )
     finished = [row for row in rows if is_compared(row)]
     fits = [] if memory_limit_gib is None else [_judge_fit(row, memory_limit_gib) for row in finished]
     groups = [group for group in fairness["groups"] if len(group) > 1]

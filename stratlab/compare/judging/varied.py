@@ -84,10 +84,11 @@ def check_varied(varied: Sequence[str], runs: Sequence[RunRecord]) -> None:
     wrong = []
     for name in varied:
         if name in REFUSED:
-            wrong.append(f"{name} cannot be varied: {REFUSED[name]}")
+            wrong.append(f"{name} cannot be varied: {REFUSED[name]} [SL-varied-refused]")
         elif name not in known:
             told = (f"{name} is no setting of these runs", ask_nearest(name, known))
-            wrong.append(f"{', '.join(filter(None, told))}; {_say_differing(runs, known)}")
+            said = f"{', '.join(filter(None, told))}; {_say_differing(runs, known)}"
+            wrong.append(f"{said} [SL-varied-no-setting]")
     if wrong:
         raise UserError("\n  ".join(["varied:", *wrong]))
 

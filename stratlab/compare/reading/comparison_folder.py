@@ -26,18 +26,22 @@ def load_runs(folder: Path) -> list[RunRecord]:
     """
     check_folder(folder, "the folder of a comparison, <results>/<comparison>")
     if (folder / "config.json").is_file() or (folder / FOREIGN).is_file():
-        raise UserError(f"{folder}: this is one run; give the folder of its comparison, {folder.parent}")
+        raise UserError(
+            f"{folder}: this is one run; give the folder of its comparison, {folder.parent} [SL-compare-one-run]"
+        )
     below = sorted(path for path in folder.iterdir() if path.is_dir() and not _is_ours(path))
     runs = [read_run(path) for path in below]
     if all(run.status == "not a run" for run in runs):
         if inside := find_comparisons(folder):
             commands = [f"{name_program()} compare {shlex.quote(str(path))}" for path in inside]
             raise UserError(
-                f"{folder}: holds comparisons and is none itself; compare one:\n  " + "\n  ".join(commands)
+                f"{folder}: holds comparisons and is none itself; compare one [SL-compare-several]:\n  "
+                + "\n  ".join(commands)
             )
         found = ", ".join(path.name for path in below) or "nothing"
         raise NothingThere(
-            f"{folder}: no run in it; expected folders with one of {', '.join((*MARKS, FOREIGN))}, found {found}"
+            f"{folder}: no run in it; expected folders with one of {', '.join((*MARKS, FOREIGN))}, found {found} "
+            "[SL-compare-no-run]"
         )
     return runs
 
@@ -52,7 +56,7 @@ def load_comparisons(folders: Sequence[Path]) -> list[RunRecord]:
     """
     places = [folder.resolve() for folder in folders]
     if len(set(places)) < len(places):
-        raise UserError(f"{', '.join(map(str, folders))}: one of them is given twice")
+        raise UserError(f"{', '.join(map(str, folders))}: one of them is given twice [SL-compare-twice]")
     depth = next(
         depth
         for depth in range(1, max(len(place.parts) for place in places) + 1)

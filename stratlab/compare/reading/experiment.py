@@ -55,10 +55,12 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[RunRecord]
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
             known = ", ".join(sorted(e.name for e in client.search_experiments()))
-            raise UserError(f"--experiment {name}: not at {tracking_uri}; there are: {known}")
+            raise UserError(
+                f"--experiment {name}: not at {tracking_uri}; there are: {known} [SL-experiment-absent]"
+            )
         runs = [run for run in _runs_of(client, experiment.experiment_id) if not is_comparison(run)]
         if not runs:
-            raise UserError(f"--experiment {name}: has no runs at {tracking_uri}")
+            raise UserError(f"--experiment {name}: has no runs at {tracking_uri} [SL-experiment-empty]")
         folders = {run_id: into / name for run_id, name in _folder_names(runs).items()}
         for folder in folders.values():
             _check_free(folder)
@@ -69,9 +71,13 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[RunRecord]
         )
     except MlflowException as error:
         if not redirect.does_answer(tracking_uri):
-            raise ServerFailed(f"--experiment {name}: no MLflow server answers at {tracking_uri}") from error
+            raise ServerFailed(
+                f"--experiment {name}: no MLflow server answers at {tracking_uri} [SL-experiment-server-away]"
+            ) from error
         reason = redirect.explain_failure(tracking_uri, error.message)
-        raise UserError(f"--experiment {name}: MLflow at {tracking_uri} failed: {reason}") from error
+        raise UserError(
+            f"--experiment {name}: MLflow at {tracking_uri} failed: {reason} [SL-experiment-server-failed]"
+        ) from error
 
 
 def is_comparison(run: Run) -> bool:
@@ -104,7 +110,7 @@ def _check_free(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not (folder / DOWNLOADED).is_file()):
         raise UserError(
             f"{folder}: is there, and was not downloaded from MLflow; choose another --output, its folder runs/ gets "
-            "the runs of the experiment"
+            "the runs of the experiment [SL-experiment-folder-taken]"
         )
 
 
@@ -150,7 +156,7 @@ def _files_below(client: MlflowClient, run_id: str, folder: str) -> list[str]:
         path, above = PurePosixPath(entry.path), PurePosixPath(folder)
         if above not in path.parents or ".." in path.parts or "\0" in entry.path:
             raise UserError(
-                f"run {run_id}: refusing the artifact path {entry.path!r}, it is not below {folder}/"
+                f"run {run_id}: refusing the artifact path {entry.path!r}, it is not below {folder}/ [SL-artifact-path]"
             )
         files += _files_below(client, run_id, entry.path) if entry.is_dir else [entry.path]
     return files

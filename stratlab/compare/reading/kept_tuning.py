@@ -31,7 +31,9 @@ def read_tuning(folder: Path) -> dict[str, Any] | None:
     try:
         return parse_tuning(file.read_text())
     except (OSError, ValueError) as failure:
-        raise UserError(f"{file}: not the record of a tuning ({failure}); move it away") from failure
+        raise UserError(
+            f"{file}: not the record of a tuning ({failure}); move it away [SL-tuning-file]"
+        ) from failure
 
 
 def parse_tuning(text: str) -> dict[str, Any]:

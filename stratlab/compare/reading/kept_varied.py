@@ -26,7 +26,9 @@ def read_varied(folder: Path) -> tuple[str, ...]:
         if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
             raise ValueError("`varied` is no list of names")
     except (OSError, ValueError, KeyError, TypeError) as failure:
-        raise UserError(f"{file}: not the varied settings of a sweep ({failure}); move it away") from failure
+        raise UserError(
+            f"{file}: not the varied settings of a sweep ({failure}); move it away [SL-varied-file]"
+        ) from failure
     return tuple(found)
 
 

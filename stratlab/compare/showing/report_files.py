@@ -93,12 +93,18 @@ def check_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as failure:
-        raise UserError(f"--output {folder}: cannot be a folder ({failure.strerror})") from failure
+        raise UserError(
+            f"--output {folder}: cannot be a folder ({failure.strerror}) [SL-report-no-folder]"
+        ) from failure
     if is_run(folder):
-        raise UserError(f"--output {folder}: this is a run; a report needs a folder of its own")
+        raise UserError(
+            f"--output {folder}: this is a run; a report needs a folder of its own [SL-report-in-run]"
+        )
     there = [name for name in FILES if (folder / name).exists()]
     if there and not is_report(folder / "report.json"):
-        raise UserError(f"--output {folder}: there is a {there[0]} that is not of a comparison")
+        raise UserError(
+            f"--output {folder}: there is a {there[0]} that is not of a comparison [SL-report-taken]"
+        )
 
 
 def check_file(path: Path) -> None:
@@ -108,9 +114,11 @@ def check_file(path: Path) -> None:
         UserError: it is something else, or lies in no folder.
     """
     if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"--json {path}: expected a file in a folder that is there, or -")
+        raise UserError(f"--json {path}: expected a file in a folder that is there, or - [SL-json-no-folder]")
     if path.exists() and path.stat().st_size and not is_report(path):
-        raise UserError(f"--json {path}: there is something that is not a comparison's report")
+        raise UserError(
+            f"--json {path}: there is something that is not a comparison's report [SL-json-taken]"
+        )
 
 
 def is_report(path: Path) -> bool:

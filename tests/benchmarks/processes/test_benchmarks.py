@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from benchmarks.memory import before
+from benchmarks.memory.before import Pair
 from stratlab.predict.operations_file import SHIPPED
+from tests.codes import find_codes
 
 
 def test_the_host_tax_is_measured():
@@ -23,13 +29,10 @@ def test_the_stall_of_checkpoints_is_measured(tmp_path):
     command = [sys.executable, "benchmarks/checkpoint_stall.py"]
     command += ["--rounds", "2", "--layers", "2", "--output", str(output)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert "ratio of the median stalls" in done.stdout, done.stderr[-2000:]
+    assert output.exists(), done.stderr[-2000:]
     found = json.loads(output.read_text())
-    assert {kind: len(calls) for kind, calls in found["calls_s"].items()} == {
-        "without": 0,
-        "lab": 6,
-        "peer": 6,
-    }
+    counts = {kind: len(calls) for kind, calls in found["calls_s"].items()}
+    assert counts == {"without": 0, "lab": 6, "peer": 6}
     assert found["state_bytes"] > 2 * 12e6
 
 
@@ -41,15 +44,41 @@ def test_a_shipped_operations_file_that_is_not_what_is_counted_is_found_and_writ
     content["samples"][1]["peak_bytes"] -= 512
     copy.write_text(json.dumps(content))
     command = [sys.executable, "benchmarks/shipped_operations.py", copy.stem]
-    for options, code, said in (
-        ((), 0, "as counted"),
-        (("--folder", str(tmp_path)), 1, "peak_bytes differs in 1 of 6 counts"),
-        (("--folder", str(tmp_path), "--write"), 0, "peak_bytes differs in 1 of 6 counts"),
-        (("--folder", str(tmp_path)), 0, "as counted"),
+    away = ("--folder", str(tmp_path))
+    for options, code, same in (
+        ((), 0, True),
+        (away, 1, False),
+        ((*away, "--write"), 0, False),
+        (away, 0, True),
     ):
         done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=200)
-        assert (done.returncode, done.stdout.strip()) == (code, f"1/1 {copy.stem}: {said}"), done.stderr[
-            -2000:
-        ]
+        assert done.returncode == code, done.stderr[-2000:]
+        assert ("peak_bytes" not in done.stdout) is same, done.stdout
     done = subprocess.run([*command[:2], "nothing"], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 2 and "holds no nothing" in done.stderr
+    assert done.returncode == 2 and find_codes(done.stderr) == ["SL-shipped-missing"]
+
+
+SMALL = "model=vit_tiny dataset=digits precision=bf16 micro_batch_size=8 global_batch_size=64 strategy=fsdp"
+
+
+def test_both_trees_count_and_the_page_tells_them_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(before, "PAGE", tmp_path / "before.md")
+    pair = Pair("small", SMALL, added="activation_checkpointing=blocks", labels=10)
+    monkeypatch.setattr(before, "GROUPS", {"1 blocks": (pair,), "2 other": (Pair("never", "model=none"),)})
+    monkeypatch.setattr("sys.argv", ["before", str(before.HERE), "--only", "blocks"])
+    assert before.main() == 0
+    counted = json.loads((tmp_path / "before.json").read_text())["rows"]["small"]
+    assert counted["after"]["gib"]["peak"] < counted["before"]["gib"]["peak"], "checkpointing holds less"
+    page = (tmp_path / "before.md").read_text()
+    assert "**small**" in page and "never" not in page
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert before.main() == 0 and not capsys.readouterr().out, "nothing is counted again"
+
+
+def test_a_count_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(before, "PAGE", tmp_path / "before.md")
+    monkeypatch.setattr(before, "GROUPS", {"1 loss": (Pair("small", f"{SMALL} lr=-1"),)})
+    monkeypatch.setattr("sys.argv", ["before", str(before.HERE)])
+    assert before.main() == 1

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.charts.golden_file import FULL
 from tests.charts.rendering import CHARTS, HELMS, find_program, render
-from tests.charts.test_valid_objects import EVERYTHING
-from tests.charts.unwrapping import WORKLOADS, workload_values
 
 FIRST, *OTHERS = HELMS
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_as_shipped(chart: str, other: str) -> None:
-    first, second = (render(find_program(name), CHARTS / chart) for name in (FIRST, other))
-    assert first == second
-
-
-@pytest.mark.parametrize("other", OTHERS)
-@pytest.mark.parametrize(("api", "topology"), WORKLOADS)
-def test_with_every_value(api: str, topology: str, other: str) -> None:
-    values, arguments = {"run": EVERYTHING}, workload_values(api, topology)
-    first, second = (
-        render(find_program(name), CHARTS / "ddp", arguments, values=values) for name in (FIRST, other)
-    )
-    assert first == second
-
-
-@pytest.mark.parametrize("other", OTHERS)
-def test_a_preparation(other: str) -> None:
-    settings = ["--set", "prepare.dataset=cifar100"]
-    first, second = (render(find_program(name), CHARTS / "prepare", settings) for name in (FIRST, other))
+@pytest.mark.parametrize("name", FULL)
+def test_a_full_render(name: str, other: str) -> None:
+    chart, arguments = FULL[name]
+    first, second = (render(find_program(helm), CHARTS / chart, arguments) for helm in (FIRST, other))
     assert first == second

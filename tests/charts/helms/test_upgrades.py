@@ -15,7 +15,17 @@ from typing import Any
 import pytest
 
 from stratlab.cluster.workloads import APIS
-from tests.charts.rendering import CHARTS, NAMESPACE, RELEASE, Document, helm_template, read_documents
+from tests.charts.rendering import (
+    CHARTS,
+    HELMS,
+    NAMESPACE,
+    RELEASE,
+    Document,
+    find_program,
+    helm_template,
+    read_documents,
+)
+from tests.codes import find_codes
 
 BASELINE = "run.podSecurity.level=baseline"
 REPLICAS = {
@@ -114,8 +124,12 @@ def find_workload(documents: list[Document], api: str) -> list[Document]:
     return [each for each in documents if each["kind"] in kinds]
 
 
-@pytest.mark.parametrize("api", REPLICAS)
-def test_an_upgrade_keeps_the_pods_of_the_run(helm: Path, api: str) -> None:
+@pytest.mark.parametrize(
+    ("program", "api"),
+    [*((HELMS[0], api) for api in REPLICAS), *((other, "trainjob") for other in HELMS[1:])],
+)
+def test_an_upgrade_keeps_the_pods_of_the_run(program: str, api: str) -> None:
+    helm = find_program(program)
     chosen = f"run.workload.api={api},{BASELINE}"
     first = read_documents(helm_template(helm, CHARTS / "ddp", ["--set", chosen]).stdout)
     running = find_workload(first, api)
@@ -138,14 +152,13 @@ def test_an_upgrade_keeps_the_pods_of_the_run(helm: Path, api: str) -> None:
             env = replica["template"]["spec"]["containers"][0]["env"]
             env[:] = [waits if each["name"] == waits["name"] else each for each in env]
             assert kept == replica["template"]
-    assert refused.returncode and "run.suspend" in refused.stderr
+    assert refused.returncode == 1 and find_codes(refused.stderr) == ["SL-settings-changed"]
 
 
-def test_an_upgrade_of_a_run_that_is_gone_starts_it_with_the_newer_image(helm: Path) -> None:
-    with cluster(
-        [{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "other"}}]
-    ) as it:
-        done = upgrade(helm, it, NEWER)
+def test_an_upgrade_of_a_run_that_is_gone_starts_it_with_the_newer_image() -> None:
+    other = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "other"}}
+    with cluster([other]) as address:
+        done = upgrade(find_program(HELMS[0]), address, NEWER)
     assert done.returncode == 0, done.stderr
     (workload,) = find_workload(read_documents(done.stdout), "pytorchjob")
     assert "registry.example/trainer:newer" in json.dumps(workload)

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tests.cluster.lab import KUBECTL, MOUNT, Lab, run, wait_until
 from tests.cluster.path import Run
@@ -57,21 +58,16 @@ def delete_pod(index: int) -> Callable[[Lab, Run], None]:
 
 def evict(lab: Lab, each: Run) -> None:
     """As a node is drained: by the API for evictions, which asks the disruption budgets."""
-    pod = f"{each.name}-worker-1"
-    request = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": pod, "namespace": lab.namespace},
-    }
-    path = f"/api/v1/namespaces/{lab.namespace}/pods/{pod}/eviction"
+    pod = {"name": f"{each.name}-worker-1", "namespace": lab.namespace}
+    request = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": pod}
+    path = f"/api/v1/namespaces/{lab.namespace}/pods/{pod['name']}/eviction"
     run([KUBECTL, "create", "--raw", path, "-f", "-"], text=json.dumps(request))
 
 
 def suspend_and_resume(lab: Lab, each: Run) -> float:
     values = {**each.values, "run.suspend": "true"}
     lab.helm("upgrade", each.name, each.chart, values, files=each.files)
-    pods = f"app.kubernetes.io/instance={each.name},app.kubernetes.io/component=training"
-    wait_until(lambda: not lab.kubectl("get", "pods", "-l", pods, "-o", "name").split(), "no pods", 150)
+    wait_until(lambda: not lab.pods(each.name), "no pods", 150)
     assert lab.conditions(f"{each.resource}/{each.name}").get("Suspended") == "True"
     began = time.time()
     lab.helm("upgrade", each.name, each.chart, each.values, files=each.files)
@@ -108,63 +104,40 @@ def read_progress(lab: Lab, each: Run) -> tuple[int, int]:
     return 0, 0
 
 
-def wait_for_steps(lab: Lab, each: Run, attempt: int, steps: int, timeout_s: float = 240) -> int:
-    """Until an attempt from this one on has made so many steps while we look; the number of that attempt.
-
-    Raises:
-        AssertionError: it takes too long, or the run has ended.
-    """
+def wait_for_steps(lab: Lab, each: Run, attempt: int, steps: int) -> None:
+    """Until an attempt from this one on has made so many steps while we look; fails where the run has ended."""
     first: dict[int, int] = {}
 
-    def goes_on() -> int:
+    def goes_on() -> bool:
         conditions = lab.conditions(f"{each.resource}/{each.name}")
         over = [name for name in ("Succeeded", "Failed") if conditions.get(name) == "True"]
         assert not over, f"{each.name} is over ({over[0]}) before attempt {attempt} has made {steps} steps"
         now, step = read_progress(lab, each)
-        return now if now >= attempt and step >= first.setdefault(now, step) + steps else 0
+        return now >= attempt and step >= first.setdefault(now, step) + steps
 
-    try:
-        return int(wait_until(goes_on, f"{steps} steps of attempt {attempt} of {each.name}", timeout_s))
-    except AssertionError as late:
-        raise AssertionError(f"{late}\n{lab.describe(each.name)}") from None
+    lab.wait_for(each.name, goes_on, f"{steps} steps of attempt {attempt} of {each.name}")
 
 
+def deed(number: int, what: str, injected: str, must: str, apply: Any, **options: bool) -> Deed:
+    return Deed(Fault(f"K{number}", what, injected, must, ()), apply, **options)
+
+
+UNNOTICED = "the run does not notice"
 DEEDS = (
-    Deed(
-        Fault("K1", "the second worker is deleted", "kubectl delete pod", "143 and a checkpoint, goes on", ()),
-        delete_pod(1),
-    ),
-    Deed(
-        Fault("K2", "the first worker is deleted, rank 0 and rendezvous", "kubectl delete pod", "as K1", ()),
-        delete_pod(0),
-    ),
-    Deed(Fault("K3", "a worker is evicted", "the API for evictions", "as K1", ()), evict),
-    Deed(
-        Fault(
-            "K4", "the run is suspended and resumed", "helm upgrade, seconds count from the resumption", "as K1", ()
-        ),
+    deed(1, "the second worker is deleted", "kubectl delete pod", "143 and a checkpoint, goes on", delete_pod(1)),
+    deed(2, "the first worker is deleted, rank 0 and rendezvous", "kubectl delete pod", "as K1", delete_pod(0)),
+    deed(3, "a worker is evicted", "the API for evictions", "as K1", evict),
+    deed(
+        4, "the run is suspended and resumed", "helm upgrade, seconds count from the resumption", "as K1",
         suspend_and_resume,
     ),
-    Deed(
-        Fault("K5", "the operator is restarted", "its pod is deleted", "the run does not notice", ()),
-        restart_operator,
+    deed(5, "the operator is restarted", "its pod is deleted", UNNOTICED, restart_operator, restarts=False),
+    deed(
+        6, "MLflow's pod is lost", "its pod is deleted", f"{UNNOTICED}, every point arrives", lose_mlflow,
         restarts=False,
     ),
-    Deed(
-        Fault("K6", "MLflow's pod is lost", "its pod is deleted", "the run does not notice, every point arrives", ()),
-        lose_mlflow,
-        restarts=False,
+    deed(
+        7, "the container's memory does not suffice", "its shared memory is filled above the limit",
+        "137 with limit and use, goes on from the last checkpoint", exhaust_memory, told=False,
     ),
-    Deed(
-        Fault(
-            "K7", "the container's memory does not suffice", "its shared memory is filled above the limit",
-            "137 with limit and use, goes on from the last checkpoint", (),
-        ),
-        exhaust_memory,
-        told=False,
-    ),
-)  # fmt: skip
-FULL = Fault(
-    "K8", "the volume is full", "a volume of 64 MiB, filled behind a checkpoint",
-    "13, the older checkpoints are whole; installed again with space it goes on to its end", (),
 )  # fmt: skip

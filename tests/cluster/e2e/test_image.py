@@ -9,7 +9,6 @@ import pytest
 
 from tests.cluster.in_image import run_in_image
 from tests.cluster.lab import Lab
-from tests.cluster.steps import Steps
 
 pytestmark = pytest.mark.cluster
 
@@ -44,6 +43,5 @@ CHOSEN = (
 )
 
 
-def test_a_part_of_the_trainers_tests_passes_in_its_image(lab: Lab, steps: Steps) -> None:
-    with steps.step("tests of state, checkpoints, worker, launchers and DeepSpeed inside the image") as notes:
-        notes.append(run_in_image(lab, CHOSEN))
+def test_a_part_of_the_trainers_tests_passes_in_its_image(lab: Lab) -> None:
+    run_in_image(lab, CHOSEN)

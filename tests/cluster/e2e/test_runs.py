@@ -6,45 +6,38 @@ before them are looked at. A disturbed run is compared with the one of the path:
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.faults import restarts
 from tests.cluster.lab import Lab
-from tests.cluster.path import Run, check_comparison, check_mlflow, check_success, check_uninstall, install
-from tests.cluster.resuming import CHECKPOINTS, Fault, check_resumed, wait_for_checkpoint
-from tests.cluster.steps import Steps
+from tests.cluster.path import (
+    PIPELINE,
+    Run,
+    check_comparison,
+    check_mlflow,
+    check_success,
+    check_uninstall,
+    install,
+)
+from tests.cluster.resuming import CHECKPOINTS, Fault, check_resumed, disturb, restarts
 
 pytestmark = pytest.mark.cluster
 
-# two stages of a pipeline, each on two devices: the smallest run with two axes
-LLM: dict[str, Any] = {
-    "run.nodes": 2,
-    "run.processesPerNode": 2,
-    "run.config.comparison": "llm",
-    "run.config.model": "qwen_tiny",
-    "run.config.seq_len": 64,
-    "run.config.micro_batch_size": 2,
-    "run.config.train_samples": 256,
-    "run.config.steps": 60,
-    "run.config.checkpoint_every": 10,
-}
+LLM = PIPELINE | {"run.config.comparison": "llm", "run.config.steps": 60, "run.config.checkpoint_every": 10}
 
 
-def judge_layout(summary: dict[str, Any]) -> str:
+def judge_layout(summary: dict[str, Any]) -> None:
     """Whether both axes were there, and something was learnt."""
     assert (summary["pp"], summary["dp_shard"], summary["degenerate"]) == (2, 2, False)
     assert summary["test_perplexity"] < 200, "256 kinds of bytes"
-    return f"{summary['layout']}, perplexity {summary['test_perplexity']:.1f}"
 
 
 def llm(release: str = "", values: dict[str, Any] | None = None) -> Run:
     """A run of llm-2d, smaller than the example."""
-    files = ("llm_tiny.yaml",)
-    return Run(
-        "llm-2d", release, values=LLM | (values or {}), files=files, processes=4, steps=60, judge=judge_layout
-    )
+    given: Any = {"values": LLM | (values or {}), "files": ("llm_tiny.yaml",), "judge": judge_layout}
+    return Run("llm-2d", release, processes=4, steps=60, **given)
 
 
 RUNS = [Run("ddp", values=CHECKPOINTS), Run("zero2", values=CHECKPOINTS), llm()]
@@ -60,58 +53,42 @@ each_fault = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.ru
 
 
 @each_run
-def test_install(lab: Lab, steps: Steps, each: Run) -> None:
-    with steps.step(f"{each.name}: helm install"):
-        install(lab, each)
+def test_install(lab: Lab, each: Run) -> None:
+    install(lab, each)
 
 
 @each_run
-def test_a_run_succeeds_by_helm_install_alone(lab: Lab, steps: Steps, each: Run) -> None:
-    with steps.step(f"{each.name}: two pods, Succeeded, analysed") as notes:
-        notes.append(check_success(lab, each))
+def test_a_run_succeeds_by_helm_install_alone(lab: Lab, each: Run) -> None:
+    check_success(lab, each)
 
 
 @each_fault
-def test_disturb(lab: Lab, steps: Steps, fault: Fault) -> None:
+def test_disturb(lab: Lab, fault: Fault) -> None:
     """One after the other: what is started beside the others may have ended before its turn comes."""
-    with steps.step(f"{fault.run.name}: helm install, {fault.cause.__name__} in the middle") as notes:
-        install(lab, fault.run)
-        step = wait_for_checkpoint(lab, fault.run)
-        fault.cause(lab, fault.run.name)
-        notes.append(f"behind the checkpoint of step {step}")
+    disturb(lab, fault)
 
 
-def test_mlflow_holds_metrics_and_reports(lab: Lab, steps: Steps) -> None:
-    with steps.step("MLflow, asked through its Service, holds every metric and report"):
-        check_mlflow(lab, RUNS)
+def test_mlflow_holds_metrics_and_reports(lab: Lab) -> None:
+    check_mlflow(lab, RUNS)
 
 
 @each_run
-def test_helm_test(lab: Lab, steps: Steps, each: Run) -> None:
-    with steps.step(f"{each.name}: helm test"):
-        lab.test(each.name)
+def test_helm_test(lab: Lab, each: Run) -> None:
+    lab.test(each.name)
 
 
-def test_the_runs_are_compared_over_the_volume(lab: Lab, steps: Steps, tmp_path) -> None:
-    with steps.step("stratlab compare --on-cluster") as notes:
-        notes.append(check_comparison(lab, "e2e", ["ddp", "zero2"], tmp_path / "report"))
+def test_the_runs_are_compared_over_the_volume(lab: Lab, tmp_path: Path) -> None:
+    check_comparison(lab, "e2e", ["ddp", "zero2"], tmp_path / "report")
 
 
 @each_run
-def test_uninstall_leaves_the_results_and_nothing_else(lab: Lab, steps: Steps, each: Run) -> None:
-    with steps.step(f"{each.name}: helm uninstall leaves the results and nothing else"):
-        check_uninstall(lab, each)
+def test_uninstall_leaves_the_results_and_nothing_else(lab: Lab, each: Run) -> None:
+    check_uninstall(lab, each)
 
 
 @each_fault
-def test_a_disturbed_run_goes_on_and_ends_as_if_nothing_had_been(
-    lab: Lab, steps: Steps, fault: Fault
-) -> None:
-    with steps.step(
-        f"{fault.run.name}: goes on from its checkpoint, Succeeded, the undisturbed losses"
-    ) as notes:
-        notes.append(check_resumed(lab, fault))
-        starts = restarts(lab, fault.run.name, comparison="faults")
-        assert len(starts) == 2 and all(count >= 2 for count in starts.values()), starts
-        notes.append(f"starts per pod {starts}")
-        lab.uninstall(fault.run.name)
+def test_a_disturbed_run_goes_on_and_ends_as_if_nothing_had_been(lab: Lab, fault: Fault) -> None:
+    check_resumed(lab, fault)
+    starts = restarts(lab, fault.run)
+    assert len(starts) == 2 and all(count >= 2 for count in starts.values()), starts
+    lab.uninstall(fault.run.name)

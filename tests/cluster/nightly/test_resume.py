@@ -12,15 +12,7 @@ import pytest
 
 from tests.cluster.lab import Lab
 from tests.cluster.path import Run, install
-from tests.cluster.resuming import (
-    CHECKPOINTS,
-    Fault,
-    check_resumed,
-    delete_pod,
-    kill_rank,
-    wait_for_checkpoint,
-)
-from tests.cluster.steps import Steps
+from tests.cluster.resuming import CHECKPOINTS, Fault, check_resumed, delete_pod, disturb, kill_rank
 
 pytestmark = pytest.mark.cluster
 
@@ -48,20 +40,11 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.run.name)
-def test_a_disturbed_run_ends_as_if_nothing_had_been(
-    labs: dict[str, Lab], steps: Steps, fault: Fault
-) -> None:
-    lab, cause = labs[fault.run.place], fault.cause.__name__
-    with steps.step(
-        f"{fault.run.name}: {cause} behind a checkpoint, goes on, the undisturbed losses"
-    ) as notes:
-        install(lab, fault.run)
-        step = wait_for_checkpoint(lab, fault.run)
-        fault.cause(lab, fault.run.name)
-        notes.append(f"behind the checkpoint of step {step}")
-        install(lab, fault.whole)
-        done = lab.watch(fault.whole.name)
-        assert done.returncode == 0, done.stdout[-4000:] + lab.describe(fault.whole.name)
-        notes.append(check_resumed(lab, fault))
-        for run in (fault.run, fault.whole):
-            lab.uninstall(run.name)
+def test_a_disturbed_run_ends_as_if_nothing_had_been(labs: dict[str, Lab], fault: Fault) -> None:
+    lab = labs[fault.run.place]
+    disturb(lab, fault)
+    install(lab, fault.whole)
+    lab.watch(fault.whole.name)
+    check_resumed(lab, fault)
+    for run in (fault.run, fault.whole):
+        lab.uninstall(run.name)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.cluster.lab import KUBECTL, Lab, run, wait_until
+from tests.cluster.lab import KUBECTL, Lab, build_list, build_object, run, wait_until
 
 NAME, URGENT = "stratlab-test", "stratlab-urgent"
 GROUP = "kueue.x-k8s.io/v1beta1"
@@ -19,35 +18,31 @@ PRIORITY = {r"run.pod.labels.kueue\.x-k8s\.io/priority-class": URGENT}
 
 def build_objects(namespace: str) -> list[dict[str, Any]]:
     resources = [{"name": name, "nominalQuota": amount} for name, amount in ROOM.items()]
-    return [
-        {"apiVersion": GROUP, "kind": "ResourceFlavor", "metadata": {"name": NAME}},
-        {
-            "apiVersion": GROUP,
-            "kind": "ClusterQueue",
-            "metadata": {"name": NAME},
-            "spec": {
-                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-                "preemption": {"withinClusterQueue": "LowerPriority"},
-                "resourceGroups": [
-                    {"coveredResources": list(ROOM), "flavors": [{"name": NAME, "resources": resources}]}
-                ],
-            },
+    groups = [{"coveredResources": list(ROOM), "flavors": [{"name": NAME, "resources": resources}]}]
+    specs: dict[str, dict[str, Any]] = {
+        "ResourceFlavor": {},
+        "ClusterQueue": {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+            "preemption": {"withinClusterQueue": "LowerPriority"},
+            "resourceGroups": groups,
         },
-        {
-            "apiVersion": GROUP,
-            "kind": "LocalQueue",
-            "metadata": {"name": NAME, "namespace": namespace},
-            "spec": {"clusterQueue": NAME},
-        },
-        {"apiVersion": GROUP, "kind": "WorkloadPriorityClass", "metadata": {"name": URGENT}, "value": 100},
-    ]
+        "LocalQueue": {"clusterQueue": NAME},
+    }
+    objects = [build_object(kind, NAME, spec) | {"apiVersion": GROUP} for kind, spec in specs.items()]
+    objects[-1]["metadata"]["namespace"] = namespace
+    urgent = {
+        "apiVersion": GROUP,
+        "kind": "WorkloadPriorityClass",
+        "metadata": {"name": URGENT},
+        "value": 100,
+    }
+    return [*objects, urgent]
 
 
 @contextmanager
 def use_queue(lab: Lab) -> Iterator[None]:
     """Removed afterwards, by its names."""
-    objects = build_objects(lab.namespace)
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    text = build_list(build_objects(lab.namespace))
     try:
         run([KUBECTL, "apply", "-f", "-"], text=text)
         lab.kubectl("wait", f"localqueue/{NAME}", "--for=condition=Active", "--timeout=60s")
@@ -70,10 +65,7 @@ def wait_for_eviction(lab: Lab, release: str, timeout_s: float = 180) -> None:
 
     def is_out() -> bool:
         found = find_admission(lab, release)
-        pods = lab.get(
-            "pods", "-l", f"app.kubernetes.io/instance={release},app.kubernetes.io/component=training"
-        )
-        running = [pod for pod in pods["items"] if pod["status"].get("phase") in ("Pending", "Running")]
+        running = {"Pending", "Running"} & {*lab.phases(release)}
         return found.get("Preempted") == "True" and found.get("Admitted") != "True" and not running
 
     wait_until(is_out, f"{release} is preempted, Kueue says {find_admission(lab, release)}", timeout_s)

@@ -10,10 +10,9 @@ import pytest
 
 from tests.cluster.lab import Lab, wait_until
 from tests.cluster.operators.kueue import PRIORITY, QUEUED, find_admission, use_queue, wait_for_eviction
-from tests.cluster.operators.runs import MPIJOB, SMALL, TRAINJOB
+from tests.cluster.operators.test_operators import MPIJOB, SMALL, TRAINJOB
 from tests.cluster.path import Run, check_comparison, check_success
 from tests.cluster.resuming import Fault, check_resumed, wait_for_checkpoint
-from tests.cluster.steps import Steps
 
 pytestmark = pytest.mark.cluster
 
@@ -28,33 +27,25 @@ def queue(lab: Lab) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", [PYTORCHJOB, TRAINJOB, MPIJOB], ids=lambda kind: kind.name.partition("-")[2])
-def test_a_run_is_preempted_and_resumed(lab: Lab, steps: Steps, kind: Run, tmp_path: Path) -> None:
+def test_a_run_is_preempted_and_resumed(lab: Lab, kind: Run, tmp_path: Path) -> None:
     api = kind.name.partition("-")[2]
     values = kind.values | QUEUED | {"run.config.comparison": f"queued-{api}"}
     low = replace(kind, release=f"low-{api}", values=values)
     whole = replace(kind, release=f"alone-{api}", values=values | {"run.analysis.enabled": "false"})
     urgent = replace(kind, release=f"urgent-{api}", values=values | SHORT | PRIORITY)
-    with steps.step(f"{low.name}: admitted by Kueue, trains") as notes:
-        lab.install(low.name, low.chart, low.values)
-        step = wait_for_checkpoint(lab, low)
-        notes.append(f"behind the checkpoint of step {step}")
-    with steps.step(f"{urgent.name}: of a higher priority, takes its place, {urgent.success}"):
-        lab.install(urgent.name, urgent.chart, urgent.values)
-        wait_for_eviction(lab, low.name)
-        assert lab.conditions(f"{low.resource}/{low.name}").get("Suspended") == "True"
-        done = lab.watch(urgent.name)
-        assert done.returncode == 0, done.stdout[-4000:] + lab.describe(urgent.name)
-    with steps.step(f"{low.name}: admitted again, {low.success}, analysed") as notes:
-        wait_until(lambda: find_admission(lab, low.name).get("Admitted") == "True", "admitted again")
-        notes.append(check_success(lab, low))
-        lab.uninstall(urgent.name)
-    with steps.step(f"{low.name}: goes on from its checkpoint, the undisturbed losses") as notes:
-        lab.install(whole.name, whole.chart, whole.values)
-        done = lab.watch(whole.name)
-        assert done.returncode == 0, done.stdout[-4000:] + lab.describe(whole.name)
-        notes.append(check_resumed(lab, Fault(low, whole)))
-        notes.append(
-            check_comparison(lab, low.folder.partition("/")[0], [whole.name, low.name], tmp_path / "report")
-        )
-        for each in (low, whole):
-            lab.uninstall(each.name)
+    lab.install(low.name, low.chart, low.values)
+    wait_for_checkpoint(lab, low)
+    lab.install(urgent.name, urgent.chart, urgent.values)
+    wait_for_eviction(lab, low.name)
+    assert lab.conditions(f"{low.resource}/{low.name}").get("Suspended") == "True"
+    lab.watch(urgent.name)
+    wait_until(lambda: find_admission(lab, low.name).get("Admitted") == "True", "admitted again")
+    check_success(lab, low)
+    lab.uninstall(urgent.name)
+    lab.install(whole.name, whole.chart, whole.values)
+    lab.watch(whole.name)
+    check_resumed(lab, Fault(low, whole))
+    names = [whole.name, low.name]
+    check_comparison(lab, f"queued-{api}", names, tmp_path / "report")
+    for each in (low, whole):
+        lab.uninstall(each.name)

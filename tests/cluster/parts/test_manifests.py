@@ -1,217 +1,114 @@
-"""The manifests on a real cluster: claims, MLflow under its Service's name, rights, data that survives the pod.
-
-KUBECONFIG names the cluster, with a default StorageClass and the images of images/ on its nodes.
-"""
+"""The manifests on a real cluster: claims, MLflow under its Service's name, rights, data that survives the pod."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.charts.rendering import CHARTS, find_program
-from tests.manifests.kustomize import write_overlay
+from tests.cluster.lab import HELM, HELM3, ROOT, Lab, build_list, build_object, run
 
 pytestmark = pytest.mark.cluster
 
-NAMESPACE = "stratlab-test-manifests"
 USER = "ana@example.com"
-ANALYSIS = f"system:serviceaccount:{NAMESPACE}:stratlab-analysis"
-
-# In a pod beside MLflow: (status, body) of each request, on a line of JSON.
+API = "api/2.0/mlflow"
+FILE = "api/2.0/mlflow-artifacts/artifacts/1/file.txt"
+# (status, body) of each request
 CALL = """
 import json, sys, urllib.error, urllib.request
+found = []
 for method, url, body in json.loads(sys.argv[1]):
     data = json.dumps(body).encode() if body is not None else None
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    request = urllib.request.Request("http://" + url, data, {"Content-Type": "application/json"}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
-            print(json.dumps([answer.status, answer.read().decode()]))
+            found.append((answer.status, answer.read().decode()))
     except urllib.error.HTTPError as failure:
-        print(json.dumps([failure.code, failure.read().decode()]))
+        found.append((failure.code, failure.read().decode()))
+print(json.dumps(found))
 """
 
 
-def kubectl(*arguments: str, text: str | None = None, check: bool = True) -> str:
-    command = [str(find_program("kubectl")), "--namespace", NAMESPACE, *arguments]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=400)
-    assert not check or done.returncode == 0, f"{' '.join(arguments)}: {done.stderr}"
-    return done.stdout.strip()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def applied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """overlays/kind in a namespace of its own, removed afterwards."""
-    assert os.environ.get("KUBECONFIG"), "KUBECONFIG names no cluster"
-    overlay = write_overlay(tmp_path_factory.mktemp("overlay"), "kind", namespace=NAMESPACE)
-    kubectl("apply", "-k", str(overlay))
-    try:
-        kubectl("create", "rolebinding", "ana", "--role=stratlab-user", f"--user={USER}")
-        kubectl("rollout", "status", "deployment/mlflow", "--timeout=300s")
-        yield
-    finally:
-        kubectl("delete", "namespace", NAMESPACE, "--wait=true", "--timeout=120s")
-
-
-def call(*requests: tuple[str, str, Any]) -> list[tuple[int, str]]:
+def call(lab: Lab, *requests: tuple[str, str, Any]) -> list[tuple[int, str]]:
     """The answers that a pod of component `test` gets, which is restricted like all others."""
-    security = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-    }
-    container = {
-        "name": "call",
-        "image": "stratlab-lab:0.1.0",
-        "command": ["python", "-c", CALL, json.dumps(requests)],
-        "securityContext": security,
-    }
-    spec = {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 10001,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [container],
-    }
-    labels = {"app.kubernetes.io/component": "test", "app.kubernetes.io/part-of": "stratlab"}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "call", "labels": labels}, "spec": spec}
-    kubectl("apply", "-f", "-", text=yaml.safe_dump(pod))
-    try:
-        kubectl("wait", "pod/call", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s")
-        return [tuple(json.loads(line)) for line in kubectl("logs", "call").splitlines()]
-    finally:
-        kubectl("delete", "pod", "call", "--wait=true")
+    printed = lab.on_volume("python", "-c", CALL, json.dumps(requests), component="test")
+    return [(code, body) for code, body in json.loads(printed)]
 
 
-def test_claims_are_bound() -> None:
-    claims = json.loads(kubectl("get", "persistentvolumeclaims", "-o", "json"))["items"]
-    assert {c["metadata"]["name"]: c["status"]["phase"] for c in claims} == {
-        "mlflow": "Bound",
-        "stratlab-results": "Bound",
-    }
+def test_claims_are_bound(lab: Lab) -> None:
+    claims = lab.get("persistentvolumeclaims")["items"]
+    found = {claim["metadata"]["name"]: claim["status"]["phase"] for claim in claims}
+    assert found == dict.fromkeys(("mlflow", "stratlab-results"), "Bound")
 
 
-def test_mlflow_answers_by_its_names_and_keeps_its_data() -> None:
-    api = "api/2.0/mlflow"
-    ends = ("", f".{NAMESPACE}", f".{NAMESPACE}.svc", f".{NAMESPACE}.svc.cluster.local")
-    reads = [("GET", f"http://mlflow{end}:5000/{api}/experiments/search?max_results=1", None) for end in ends]
-    address = kubectl("get", "service", "mlflow", "-o", "jsonpath={.spec.clusterIP}")
+def test_mlflow_answers_by_its_names_and_keeps_its_data(lab: Lab) -> None:
+    address = lab.kubectl("get", "service", "mlflow", "-o", "jsonpath={.spec.clusterIP}")
+    search = f":5000/{API}/experiments/search?max_results=1"
+    ends = ("", *(f".{lab.namespace}{end}" for end in ("", ".svc", ".svc.cluster.local")))
     answers = call(
-        *reads,
-        ("GET", f"http://{address}:5000/{api}/experiments/search?max_results=1", None),
-        ("GET", f"http://{address}:5000/health", None),
-        ("POST", f"http://mlflow:5000/{api}/experiments/create", {"name": "kept"}),
-        ("PUT", "http://mlflow:5000/api/2.0/mlflow-artifacts/artifacts/1/file.txt", "some text"),
-        ("GET", "http://mlflow:5000/ajax-api/3.0/jobs/1", None),
+        lab,
+        *(("GET", f"mlflow{end}{search}", None) for end in ends),
+        ("GET", f"{address}:5000/health", None),
+        ("POST", f"mlflow:5000/{API}/experiments/create", {"name": "kept"}),
+        ("PUT", f"mlflow:5000/{FILE}", "some text"),
+        ("GET", f"{address}{search}", None),
+        ("GET", "mlflow:5000/ajax-api/3.0/jobs/1", None),
     )
     codes = [code for code, _ in answers]
-    assert codes[:4] == [200] * 4, answers
-    assert codes[4] == 403 and "Invalid Host" in answers[4][1], "by its address"
-    assert codes[5:8] == [200] * 3, answers
-    assert codes[8] >= 400, "job execution is off"
+    assert codes[:-1] == [200] * 7 + [403], "by its address it is refused"
+    assert codes[-1] >= 400, "job execution is off"
 
-    pod = kubectl("get", "pods", "-l", "app.kubernetes.io/name=mlflow", "-o", "name")
-    kubectl("delete", pod, "--wait=true")
-    kubectl("rollout", "status", "deployment/mlflow", "--timeout=300s")
-    assert kubectl("get", "pods", "-l", "app.kubernetes.io/name=mlflow", "-o", "name") != pod
-    kept, file = call(
-        ("GET", f"http://mlflow:5000/{api}/experiments/get-by-name?experiment_name=kept", None),
-        ("GET", "http://mlflow:5000/api/2.0/mlflow-artifacts/artifacts/1/file.txt", None),
-    )
+    lab.kubectl("delete", "pods", "-l", "app.kubernetes.io/name=mlflow", "--wait=true")
+    lab.kubectl("rollout", "status", "deployment/mlflow", "--timeout=300s")
+    named = f"mlflow:5000/{API}/experiments/get-by-name?experiment_name=kept"
+    kept, file = call(lab, ("GET", named, None), ("GET", f"mlflow:5000/{FILE}", None))
     assert kept[0] == 200 and file == (200, '"some text"')
 
 
+# verb, group, resource: what helm, watch and check need, also of kinds that the cluster does not serve
 MAY = {
-    USER: [
-        ("create", "", "secrets"),
-        ("create", "kubeflow.org", "pytorchjobs"),
-        ("patch", "kubeflow.org", "mpijobs"),
-        ("delete", "trainer.kubeflow.org", "trainjobs"),
-        ("create", "trainer.kubeflow.org", "trainingruntimes"),
-        ("create", "batch", "jobs"),
-        ("create", "", "pods"),
-        ("get", "", "pods/log"),
-        ("create", "", "pods/portforward"),
-        ("list", "", "events"),
-        ("get", "", "persistentvolumeclaims"),
-        ("get", "", "serviceaccounts"),
+    "user": [
+        "create  secrets", "create kubeflow.org pytorchjobs", "delete trainer.kubeflow.org trainjobs",
+        "get  pods/log",
     ],
-    ANALYSIS: [
-        ("watch", "kubeflow.org", "pytorchjobs"),
-        ("get", "kubeflow.org", "mpijobs"),
-        ("list", "trainer.kubeflow.org", "trainjobs"),
-    ],
-}
+    "analysis": ["watch kubeflow.org pytorchjobs", "list trainer.kubeflow.org trainjobs"],
+}  # fmt: skip
 MAY_NOT = {
-    USER: [
-        ("create", "", "pods/exec"),
-        ("delete", "", "persistentvolumeclaims"),
-        ("delete", "apps", "deployments"),
-        ("patch", "networking.k8s.io", "networkpolicies"),
-        ("create", "rbac.authorization.k8s.io", "rolebindings"),
-        ("create", "", "serviceaccounts/token"),
-        ("update", "", "namespaces"),
+    "user": [
+        "create  pods/exec", "delete  persistentvolumeclaims", "delete apps deployments",
+        "create rbac.authorization.k8s.io rolebindings", "create  serviceaccounts/token",
     ],
-    ANALYSIS: [
-        ("get", "", "secrets"),
-        ("list", "", "pods"),
-        ("patch", "kubeflow.org", "pytorchjobs"),
-        ("create", "", "pods/exec"),
-        ("create", "batch", "jobs"),
-    ],
-}
+    "analysis": ["get  secrets", "list  pods", "patch kubeflow.org pytorchjobs", "create batch jobs"],
+}  # fmt: skip
 
 
-def review(who: str, verb: str, group: str, resource: str, namespace: str) -> dict[str, Any]:
-    """`kubectl auth can-i`, also of kinds that the cluster does not serve."""
-    name, _, part = resource.partition("/")
-    attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": part}
-    return {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": who, "resourceAttributes": attributes},
-    }
+def ask(lab: Lab, who: str, rights: list[str], namespace: str) -> list[bool]:
+    """`kubectl auth can-i`, of each."""
+    account = {"user": USER, "analysis": f"system:serviceaccount:{lab.namespace}:stratlab-analysis"}[who]
+    reviews = []
+    for verb, group, resource in (right.split(" ") for right in rights):
+        name, _, part = resource.partition("/")
+        asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": part}
+        review = build_object("SubjectAccessReview", "", {"user": account, "resourceAttributes": asked})
+        reviews.append(review | {"apiVersion": "authorization.k8s.io/v1", "metadata": {}})
+    answer = ("create", "-f", "-", "-o", "jsonpath={.status.allowed} ")
+    return [word == "true" for word in lab.kubectl(*answer, text=build_list(reviews)).split()]
 
 
-def answers(reviews: list[dict[str, Any]]) -> list[bool]:
-    text = kubectl("create", "-f", "-", "-o", "jsonpath={.status.allowed} ", text=yaml.safe_dump_all(reviews))
-    return [word == "true" for word in text.split()]
-
-
-@pytest.mark.parametrize("who", [USER, ANALYSIS])
-def test_rights(who: str) -> None:
-    for rights, expected in ((MAY[who], True), (MAY_NOT[who], False)):
-        found = answers([review(who, *right, NAMESPACE) for right in rights])
-        assert dict(zip(rights, found, strict=True)) == dict.fromkeys(rights, expected)
-    assert answers([review(who, *right, "default") for right in MAY[who]]) == [False] * len(MAY[who])
-
-
-@pytest.mark.parametrize("program", ["helm", "helm3"])
-def test_a_user_installs_upgrades_and_removes_a_run(program: str) -> None:
-    """With the rights of the Role alone. The run waits suspended: nothing is trained here."""
-    chart = str(CHARTS / "ddp")
-
-    def helm(*arguments: str) -> str:
-        command = [str(find_program(program)), "--namespace", NAMESPACE, "--kube-as-user", USER, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, f"{' '.join(arguments)}: {done.stderr}"
-        return done.stdout
-
-    settings = ["--set", "run.suspend=true,run.accelerator="]
-    helm("install", "as-user", chart, *settings)
-    try:
-        assert "as-user" in kubectl("get", "pytorchjobs", "-o", "name")
-        helm("upgrade", "as-user", chart, *settings, "--set", "run.analysis.ttlSecondsAfterFinished=60")
-        assert json.loads(helm("list", "--output", "json"))[0]["revision"] == "2"
-    finally:
-        helm("uninstall", "as-user")
-    assert kubectl("get", "pytorchjobs,jobs", "-o", "name") == ""
+def test_rights_and_what_they_are_enough_for(lab: Lab) -> None:
+    """With the rights of the Role alone a run is installed, upgraded, removed; it waits suspended."""
+    lab.kubectl("create", "rolebinding", "ana", "--role=stratlab-user", f"--user={USER}")
+    for who in MAY:
+        assert all(ask(lab, who, MAY[who], lab.namespace)), who
+        assert not any(ask(lab, who, MAY_NOT[who], lab.namespace)), who
+        assert not any(ask(lab, who, MAY[who], "default")), who
+    chart, settings = ROOT / "charts" / "ddp", ("--set", "run.suspend=true,run.accelerator=")
+    for program in (HELM, HELM3):
+        as_user = [program, "-n", lab.namespace, "--kube-as-user", USER]
+        run([*as_user, "install", "as-user", chart, *settings])
+        assert "as-user" in lab.kubectl("get", "pytorchjobs", "-o", "name")
+        changed = ("--set", "run.analysis.ttlSecondsAfterFinished=60")
+        run([*as_user, "upgrade", "as-user", chart, *settings, *changed])
+        run([*as_user, "uninstall", "as-user"])
+        assert lab.kubectl("get", "pytorchjobs,jobs", "-o", "name") == ""

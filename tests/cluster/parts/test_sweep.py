@@ -1,221 +1,120 @@
-"""The sweep on the cluster of KUBECONFIG: real helm, real operator, real volume; the training is a small script.
-
-The chart's script unpacks a run directory that was made beforehand, so that the comparison has something to compare.
-$STRATLAB_TEST_LAB_IMAGE names the image of the lab (stratlab-lab:0.1.0).
-"""
+"""The sweep on a cluster: it is killed, a release is half installed, a run fails; it goes on and reports."""
 
 from __future__ import annotations
 
 import base64
 import gzip
-import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import tarfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.client import CoreV1Api
 
 from stratlab.rendering.helm import find_helm
 from stratlab.sweep.helm_release import look_at, uninstall
-from tests.cluster.parts.real_cluster import RealCluster, use_cluster
-from tests.stratlab.example_run import build_run_dir
+from tests.cluster.lab import IMAGES, ROOT, Lab, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
-IMAGE = os.environ.get("STRATLAB_TEST_LAB_IMAGE", "stratlab-lab:0.1.0")
+pytestmark = pytest.mark.cluster
 
-CHART = """
-{{- define "pod" }}
-securityContext: {runAsNonRoot: true, runAsUser: 10001, fsGroup: 10001, seccompProfile: {type: RuntimeDefault}}
-volumes: [{name: results, persistentVolumeClaim: {claimName: stratlab-results}}]
-{{- end }}
-{{- define "container" }}
-image: IMAGE
-securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
-volumeMounts: [{name: results, mountPath: /results}]
-{{- end }}
-apiVersion: kubeflow.org/v1
-kind: PyTorchJob
-metadata:
-  name: {{ .Release.Name }}
-  annotations:
-    stratlab/results-claim: stratlab-results
-    stratlab/results-mount: /results
-    stratlab/lab-image: IMAGE
-spec:
-  nprocPerNode: "1"
-  runPolicy: {cleanPodPolicy: None}
-  elasticPolicy: {minReplicas: 1, maxReplicas: 1, maxRestarts: 0}
-  pytorchReplicaSpecs:
-    Worker:
-      replicas: 1
-      restartPolicy: ExitCode
-      template:
-        metadata: {labels: {app.kubernetes.io/instance: {{ .Release.Name }}, app.kubernetes.io/component: training}}
-        spec:
-          {{- include "pod" . | nindent 10 }}
-          containers:
-            - name: pytorch
-              command: [python, -c, {{ .Files.Get "train.py" | toJson }}]
-              args: [{{ .Release.Name }}, {{ .Values.run.config.comparison }}, {{ .Values.run.seconds | quote }}]
-              {{- include "container" . | nindent 14 }}
----
-apiVersion: batch/v1
-kind: Job
-metadata:
-  name: {{ .Release.Name }}-analysis
-  labels: {app.kubernetes.io/instance: {{ .Release.Name }}, app.kubernetes.io/component: analysis}
-spec:
-  backoffLimit: 0
-  template:
-    spec:
-      restartPolicy: Never
-      {{- include "pod" . | nindent 6 }}
-      containers:
-        - name: analyze
-          command: [python, -c, "print('analysed')"]
-          {{- include "container" . | nindent 10 }}
-"""
-
-TRAIN = """
-import base64, io, json, pathlib, sys, tarfile, time
-name, comparison, seconds = sys.argv[1:]
-time.sleep(float(seconds))
-if float(seconds) == 0.5:
-    sys.exit(10)
-data = base64.b64decode("ARCHIVE")
-folder = pathlib.Path("/results") / comparison
-folder.mkdir(exist_ok=True)
-with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-    archive.extractall(folder / ("." + name))  # Python 3.11.2 of Debian knows no filter
-if not (folder / name).exists():
-    (folder / ("." + name) / "run").rename(folder / name)
-"""
+SETTINGS: dict[str, Any] = {
+    "run.nodes": 1,
+    "run.processesPerNode": 1,
+    "run.config.max_attempts": 1,
+    "run.config.epochs": 20,
+}
+SETTINGS |= {"run.resources.requests.memory": "100Mi"}
 
 
-def write_chart(charts: Path, strategy: str) -> None:
-    run = build_run_dir(charts.parent / "made" / strategy, "run", strategy)
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        archive.add(run, arcname="run")
-    chart = charts / strategy
-    (chart / "templates").mkdir(parents=True)
-    (chart / "Chart.yaml").write_text(f"{{apiVersion: v2, name: {strategy}, version: 0.1.0}}")
-    (chart / "values.yaml").write_text("{run: {seconds: 0, config: {comparison: none}}}")
-    (chart / "templates" / "run.yaml").write_text(CHART.replace("IMAGE", IMAGE))
-    (chart / "train.py").write_text(TRAIN.replace("ARCHIVE", base64.b64encode(buffer.getvalue()).decode()))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RealCluster]:
-    with use_cluster() as real:
-        claim = {
-            "metadata": {"name": "stratlab-results"},
-            "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
-        }
-        CoreV1Api(real.connection.client).create_namespaced_persistent_volume_claim(real.namespace, claim)
-        yield real
-
-
-def write_sweep(folder: Path, cluster: RealCluster, comparison: str, seconds: list[float]) -> Path:
-    for strategy in ("ddp", "fsdp"):
-        write_chart(folder / "charts", strategy)
-    content = {
-        "comparison": comparison,
-        "namespace": cluster.namespace,
-        "matrix": {"strategy": ["ddp", "fsdp"], "run.seconds": seconds},
-    }
+def write_sweep(folder: Path, lab: Lab, comparison: str, **content: Any) -> Path:
+    """Two releases of one process each, of the demo's data set."""
     file = folder / "sweep.yaml"
-    file.write_text(json.dumps(content))
+    common = {"comparison": comparison, "namespace": lab.namespace, "charts": str(ROOT / "charts")}
+    files = [str(ROOT / "examples" / name) for name in ("digits.yaml", "cpu.yaml")]
+    file.write_text(json.dumps(common | {"values": files, "set": SETTINGS | IMAGES, **content}))
     return file
 
 
 def start(file: Path, *options: str) -> subprocess.Popen[str]:
-    command = [
+    command: list[Any] = [
         sys.executable,
         "-m",
         "stratlab",
         "sweep",
-        str(file),
+        file,
         "--output",
-        str(file.parent / "report"),
+        file.parent / "report",
         *options,
     ]
-    log = open(file.parent / "log", "a")  # noqa: SIM115 - the process owns it
-    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    with open(file.parent / "log", "a") as log:
+        return subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+
+
+def end(file: Path, code: int, *options: str) -> None:
+    """A start that comes to its end."""
+    assert start(file, *options).wait(timeout=900) == code, (file.parent / "log").read_text()
 
 
 def stages(file: Path) -> dict[str, str]:
-    content = json.loads(file.with_name("sweep.yaml.state.json").read_text())
+    state = file.with_name("sweep.yaml.state.json")
+    content = json.loads(state.read_text()) if state.exists() else {"releases": {}}
     return {name: entry["stage"] for name, entry in content["releases"].items()}
 
 
-def mark_half_installed(cluster: RealCluster, name: str) -> None:
+def mark_half_installed(lab: Lab, name: str) -> None:
     """What a helm that was killed leaves behind: helm keeps a release as JSON, packed and twice in base64."""
-    core, secret = CoreV1Api(cluster.connection.client), f"sh.helm.release.v1.{name}.v1"
-    found: Any = core.read_namespaced_secret(secret, cluster.namespace)
-    release = json.loads(gzip.decompress(base64.b64decode(base64.b64decode(found.data["release"]))))
+    secret = f"sh.helm.release.v1.{name}.v1"
+    found = lab.get("secret", secret)["data"]["release"]
+    release = json.loads(gzip.decompress(base64.b64decode(base64.b64decode(found))))
     release["info"]["status"] = "pending-install"
     packed = base64.b64encode(base64.b64encode(gzip.compress(json.dumps(release).encode()))).decode()
-    core.patch_namespaced_secret(secret, cluster.namespace, {"data": {"release": packed}})
+    lab.kubectl("patch", "secret", secret, "-p", json.dumps({"data": {"release": packed}}))
 
 
-def test_a_sweep_that_is_killed_goes_on_and_ends_with_a_report(cluster: RealCluster, tmp_path: Path) -> None:
-    file = write_sweep(tmp_path, cluster, "killed", [0, 15])
+def test_a_sweep_that_is_killed_goes_on_and_ends_with_a_report(lab: Lab, tmp_path: Path) -> None:
+    file = write_sweep(tmp_path, lab, "killed", matrix={"strategy": ["ddp", "fsdp"]})
     first = start(file)
     try:
-        cluster.wait_until(lambda: stages_or_none(file).get("killed-ddp-seconds15") == "running", 240)
+        wait_until(lambda: stages(file).get("killed-fsdp") == "running", "the second one to run", 400)
     finally:
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
-    assert stages(file)["killed-ddp-seconds0"] == "succeeded"
-    mark_half_installed(cluster, "killed-ddp-seconds15")
-    cluster.delete("killed-ddp-seconds15")
-    assert look_at(find_helm(), cluster.namespace, "killed-ddp-seconds15").status == "pending-install"
-    assert start(file, "--parallel", "2").wait(timeout=500) == 0, (tmp_path / "log").read_text()
-    log = (tmp_path / "log").read_text()
-    assert "killed-ddp-seconds0 has succeeded already" in log
-    assert "killed-ddp-seconds15 was only half installed (pending-install)" in log
-    assert set(stages(file).values()) == {"succeeded"} and len(stages(file)) == 4
+    assert stages(file)["killed-ddp"] == "succeeded"
+    mark_half_installed(lab, "killed-fsdp")
+    lab.kubectl("delete", "pytorchjob", "killed-fsdp")
+    wait_until(lambda: not lab.pods("killed-fsdp"), "its pods are gone")
+    assert look_at(find_helm(), lab.namespace, "killed-fsdp").status == "pending-install"
+    before = lab.get("pytorchjob", "killed-ddp")["metadata"]["uid"]
+    end(file, 0)
+    assert stages(file) == {"killed-ddp": "succeeded", "killed-fsdp": "succeeded"}
+    assert lab.get("pytorchjob", "killed-ddp")["metadata"]["uid"] == before, "it had succeeded already"
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert [row["run"] for row in report["runs"]] == sorted(stages(file))
-    assert re.search(r"report: \S+/report/report.html", log)
 
-    assert start(file, "--uninstall").wait(timeout=300) == 0, (tmp_path / "log").read_text()
-    for name in stages(file):
-        assert look_at(find_helm(), cluster.namespace, name).status == ""
+    end(file, 0, "--uninstall")
+    assert [look_at(find_helm(), lab.namespace, name).status for name in stages(file)] == ["", ""]
     again = time.monotonic()
-    assert start(file).wait(timeout=300) == 0, "the results stayed"
-    assert time.monotonic() - again < 120
+    end(file, 0)
+    assert time.monotonic() - again < 120, "the results stayed"
 
 
-def test_a_run_that_fails_does_not_stop_the_rest_and_may_be_tried_again(
-    cluster: RealCluster, tmp_path: Path
-) -> None:
-    file = write_sweep(tmp_path, cluster, "failing", [0.5, 0])
-    assert start(file).wait(timeout=400) == 1
-    assert stages(file) == {
-        "failing-ddp-seconds0-5": "failed",
-        "failing-ddp-seconds0": "succeeded",
-        "failing-fsdp-seconds0-5": "failed",
-        "failing-fsdp-seconds0": "succeeded",
-    }
-    log = (tmp_path / "log").read_text()
-    assert "problem: failing-ddp-seconds0-5: PyTorchJob Failed" in log
+def test_a_run_that_fails_does_not_stop_the_rest_and_may_be_tried_again(lab: Lab, tmp_path: Path) -> None:
+    """Torch alone needs more memory than the first one has."""
+    limits = {"run.resources.limits.memory": ["300Mi", "2Gi"]}
+    file = write_sweep(tmp_path, lab, "failing", matrix={"strategy": ["ddp"], **limits})
+    end(file, 1)
+    assert list(stages(file).values()) == ["failed", "succeeded"]
+    bad, good = stages(file)
+    before, kept = (lab.get("pytorchjob", name)["metadata"]["uid"] for name in (bad, good))
     assert (tmp_path / "report" / "report.html").is_file()
-    assert start(file, "--retry-failed", "--stop-on-failure").wait(timeout=300) == 1
-    assert "failing-ddp-seconds0-5 has failed and is tried again" in (tmp_path / "log").read_text()
+    end(file, 1, "--retry-failed", "--stop-on-failure")
+    assert lab.get("pytorchjob", bad)["metadata"]["uid"] != before
+    assert lab.get("pytorchjob", good)["metadata"]["uid"] == kept
     for name in stages(file):
-        uninstall(find_helm(), cluster.namespace, name)
-
-
-def stages_or_none(file: Path) -> dict[str, str]:
-    return stages(file) if file.with_name("sweep.yaml.state.json").exists() else {}
+        uninstall(find_helm(), lab.namespace, name)

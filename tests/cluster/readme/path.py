@@ -18,23 +18,18 @@ class Step:
     why: str = ""
 
 
+LOADED = ("", "tests/cluster/run has built and loaded them, by the same program")
 REPLACED: dict[str, tuple[str, str]] = {
     "make setup": ("", "these tests run in what it has made"),
     'kubectl apply --server-side -k "github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v1.9.4"': (
         "kubectl get customresourcedefinition pytorchjobs.kubeflow.org",
         "needs GitHub; the cluster has this operator",
     ),
-    "make images": ("", "tests/cluster/run has built them, by the same program"),
-    "kind load docker-image stratlab-trainer:0.1.0 stratlab-lab:0.1.0": (
-        "",
-        "tests/cluster/run has loaded them",
-    ),
-    "images/build --archive images.out --no-sbom": ("", "as `make images`"),
-    "kind load image-archive images.out/stratlab-trainer-0.1.0.tar": (
-        "",
-        "tests/cluster/run has loaded them",
-    ),
-    "kind load image-archive images.out/stratlab-lab-0.1.0.tar": ("", "tests/cluster/run has loaded them"),
+    "make images": LOADED,
+    "kind load docker-image stratlab-trainer:0.1.0 stratlab-lab:0.1.0": LOADED,
+    "images/build --archive images.out --no-sbom": LOADED,
+    "kind load image-archive images.out/stratlab-trainer-0.1.0.tar": LOADED,
+    "kind load image-archive images.out/stratlab-lab-0.1.0.tar": LOADED,
     "stratlab remove demo/ddp --on-cluster -n stratlab": (
         "stratlab remove demo/ddp --on-cluster -n stratlab --yes",
         "it asks, and nobody answers",
@@ -51,11 +46,6 @@ def read_path() -> list[Step]:
     """The commands of the section, blocks and text, in the order in which a reader meets them."""
     steps = []
     for told in read_section(SECTION):
-        if told in REPLACED:
-            line, why = REPLACED[told]
-        elif "registry.example" in told:
-            line, why = f"{told} --dry-run=server", NO_GPU
-        else:
-            line, why = told, ""
-        steps.append(Step(told, line, why))
+        dry = (f"{told} --dry-run=server", NO_GPU) if "registry.example" in told else (told, "")
+        steps.append(Step(told, *REPLACED.get(told, dry)))
     return steps

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.parity.fixtures import faults, references, report, trained  # noqa: F401
-from tests.parity.matrix import FULL, Matrix
+from tests.parity.fixtures import references, trained  # noqa: F401
+from tests.parity.matrix import FULL
+from tests.parity.suite import Matrix, report  # noqa: F401
 
 
 @pytest.fixture(scope="session")

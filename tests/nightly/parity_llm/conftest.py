@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.parity_llm.fixtures import continued, faults, folders, report, trained  # noqa: F401
-from tests.parity_llm.matrix import FULL, Matrix
+from tests.parity.suite import Matrix, report  # noqa: F401
+from tests.parity_llm.fixtures import continued, folders, forks, trained  # noqa: F401
+from tests.parity_llm.matrix import FULL
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 import zipfile
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents.commands import ROOT, read_commands, split
+from tests.documents.commands import read_commands, split
 from tests.stratlab.real_traces import SINGLE, TEAM, unpack
 from tests.stratlab.simulated.small import build_gpu_trace
 
@@ -39,24 +38,11 @@ DEVICES = {
 MI300X_MS = (18.980 + 18.983 + 18.554) / 3  # by hand
 
 
-def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    program = Path(sys.executable).parent / "stratlab"
-    words = [program, *split(command)[1:]]
-    return subprocess.run(words, cwd=folder, env=dict(os.environ), capture_output=True, text=True)
-
-
-def find(words: str) -> str:
-    (command,) = [command for command in COMMANDS if words in command]
-    return command
-
-
-def test_the_page_has_these_commands() -> None:
-    assert sorted(COMMANDS) == [
-        "stratlab analyze traces.zip",
-        'stratlab analyze traces.zip --rank-pattern "gpu(\\d+)" --output by-gpu',
-        "stratlab compare traces-analysis",
-    ]
-    assert "foreign.json" in (ROOT / "docs" / "foreign.md").read_text()
+def run(command: str, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    words = [Path(sys.executable).parent / "stratlab", *split(command)[1:]]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+    return done
 
 
 @pytest.fixture(scope="module")
@@ -76,34 +62,25 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_real_traces_are_analysed_and_compared(real: Path) -> None:
-    done = run("stratlab analyze traces.zip", real)
-    assert done.returncode == 0, done.stderr
-    assert "no traces, left out: v100/README.md, settings.json" in done.stdout
-    assert "side by side: stratlab compare traces-analysis" in done.stdout
-    reports = {
-        path.parents[1].name: json.loads(path.read_text())
-        for path in (real / "traces-analysis").glob("*/analysis/report.json")
-    }
+    said = run("stratlab analyze traces.zip", real).stdout
+    assert "v100/README.md, settings.json" in said and "stratlab compare traces-analysis" in said
+    files = (real / "traces-analysis").glob("*/analysis/report.json")
+    reports = {path.parents[1].name: json.loads(path.read_text()) for path in files}
     assert {name: report["device"] for name, report in reports.items()} == DEVICES
     assert {report["source"] for report in reports.values()} == {"gpu"}
     assert reports["amd-mi300x"]["mean"]["step_ms"] == pytest.approx(MI300X_MS, abs=5e-4)
     assert reports["v100-dlrm"]["mean"]["ranks"] == 8
-    missing = [row["reason"] for row in reports["a100-in_flight"]["quality"]]
-    assert "ranks 1-15 of 16 have no trace, the means are over the others" in missing
+    assert any("1-15 of 16" in row["reason"] for row in reports["a100-in_flight"]["quality"])
 
-    done = run("stratlab compare traces-analysis", real)
-    assert done.returncode == 0, done.stderr
-    assert "cannot be shown" in " ".join(done.stdout.split()) and "nobody is named" in done.stdout
+    run("stratlab compare traces-analysis", real)
     report = json.loads((real / "traces-analysis" / "report" / "report.json").read_text())
     assert [row["run"] for row in report["runs"]] == sorted(DEVICES)
     assert report["fairness"]["verdict"] == "not comparable"
-    assert (
-        len(report["attribution"]["pairs"]) + len(report["attribution"]["not_attributed"]) == len(DEVICES) - 1
-    )
-    for pair in report["attribution"]["pairs"]:
-        assert sum(part["ms"] for part in pair["parts"]) == pytest.approx(
-            pair["run_ms"] - pair["baseline_ms"]
-        )
+    pairs, others = (report["attribution"][name] for name in ("pairs", "not_attributed"))
+    assert len(pairs) + len(others) == len(DEVICES) - 1
+    for pair in pairs:
+        parts = sum(part["ms"] for part in pair["parts"])
+        assert parts == pytest.approx(pair["run_ms"] - pair["baseline_ms"])
 
 
 def test_ranks_that_only_a_pattern_finds(tmp_path: Path) -> None:
@@ -112,33 +89,23 @@ def test_ranks_that_only_a_pattern_finds(tmp_path: Path) -> None:
             trace = build_gpu_trace(None)
             trace.label("only here", 5000 + rank, 5001)
             archive.writestr(f"a/trace_gpu{rank}.json", trace.text())
-    done = run(find("--rank-pattern"), tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "mean of 3 steps on 2 ranks" in done.stdout
-    assert (
-        json.loads((tmp_path / "by-gpu" / "a" / "foreign.json").read_text())["traces"][1]["rank_from"]
-        == "pattern"
-    )
+    (command,) = [command for command in COMMANDS if "--rank-pattern" in command]
+    assert "3 steps on 2 ranks" in run(command, tmp_path).stdout
+    traces = json.loads((tmp_path / "by-gpu" / "a" / "foreign.json").read_text())["traces"]
+    assert [trace["rank_from"] for trace in traces] == ["pattern", "pattern"]
 
 
 def test_the_exit_code_tells_what_cannot_be_analysed(tmp_path: Path) -> None:
     build_gpu_trace(0, steps=1).write(tmp_path / "in" / "good" / "rank0.json")
     (tmp_path / "in" / "bad").mkdir()
     (tmp_path / "in" / "bad" / "rank0.json").write_text("")
-    done = run("stratlab analyze in", tmp_path)
-    assert (
-        done.returncode == 3
-        and "error: experiment bad: no trace of it can be used: empty file" in done.stderr
-    )
+    assert "experiment bad" in run("stratlab analyze in", tmp_path, 3).stderr
     assert (tmp_path / "in-analysis" / "good" / "analysis" / "report.html").is_file()
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
         archive.writestr("../rank0.json", "{}")
-    done = run("stratlab analyze bad.zip", tmp_path)
-    assert done.returncode == 3 and "points outside the archive" in done.stderr
-    assert "Traceback" not in done.stderr and not (tmp_path / "bad-analysis").exists()
-    done = run("stratlab analyze in/good --rank-pattern rank", tmp_path)
-    assert done.returncode == 2 and "one group of digits" in done.stderr
+    run("stratlab analyze bad.zip", tmp_path, 3)
+    assert not (tmp_path / "bad-analysis").exists()
+    run("stratlab analyze in/good --rank-pattern rank", tmp_path, 2)
     (tmp_path / "run" / "traces").mkdir(parents=True)
     build_gpu_trace(0, steps=1).write(tmp_path / "run" / "traces" / "rank0_trace.json")
-    done = run("stratlab analyze run --output x", tmp_path)
-    assert done.returncode == 2 and "run may be a run; give run/traces" in done.stderr
+    assert "run/traces" in run("stratlab analyze run --output x", tmp_path, 2).stderr

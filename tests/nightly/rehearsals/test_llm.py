@@ -64,9 +64,3 @@ def test_the_bubble_and_the_traffic_of_each_axis_are_told(rows: dict[str, dict[s
     assert axes["fsdp"] == {"dp_shard"}
     assert {"pp", "dp_shard"} <= axes["llm-2d"] and not {"tp", "ep"} & axes["llm-2d"]
     assert {"pp", "tp", "ep", "dp_shard"} <= axes["llm-5d"]
-
-
-def test_the_page_shows_them_side_by_side(results: Path) -> None:
-    page = (results / "report.html").read_text()
-    assert all(name in page for name in CHARTS)
-    assert "pp2.dp2.tp2+sp.ep4" in page and "perplexity" in page

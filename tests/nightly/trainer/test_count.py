@@ -7,8 +7,7 @@ import json
 import pytest
 
 from tests.ranks import run_ranks
-from tests.trainer.counting.ranks.real_steps import make_config
-from tests.trainer.counting.ranks.test_count import QWEN, count_it
+from tests.trainer.counting.real_steps import QWEN, count_it, make_config
 from trainer.settings.config import ConfigError
 
 

@@ -45,7 +45,7 @@ def test_real_processes_hold_what_is_foreseen(strategy: str, ranks: int, tmp_pat
     def hold() -> None:
         import torch.distributed as dist
 
-        from tests.trainer.counting.ranks.real_steps import make_config, run_steps
+        from tests.trainer.counting.real_steps import make_config, run_steps
 
         os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]
         dist.init_process_group("gloo")
@@ -54,7 +54,7 @@ def test_real_processes_hold_what_is_foreseen(strategy: str, ranks: int, tmp_pat
         dist.destroy_process_group()
 
     def foresee() -> None:
-        from tests.trainer.counting.ranks.real_steps import make_config
+        from tests.trainer.counting.real_steps import make_config
         from trainer.counting.inputs import find_pictures
         from trainer.counting.steps import count
 

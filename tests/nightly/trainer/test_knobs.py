@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.ranks import run_ranks
-from tests.trainer.counting.ranks.test_count import count_it
+from tests.trainer.counting.real_steps import count_it
 
 QWEN = "model=qwen_tiny dataset=arithmetic precision=bf16 seq_len=64 micro_batch_size=2"
 TWICE = f"{QWEN} global_batch_size=32"  # two micro-batches on 8 ranks

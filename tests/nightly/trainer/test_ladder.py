@@ -5,14 +5,38 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from stratlab.machine.processes import free_port
-from tests.trainer.kept_runs import read
+from tests.codes import find_codes
+from tests.trainer.kept_runs import lines, read
 from tests.trainer.planted_memory import plant
-from tests.trainer.ranks.test_ladder import SETTINGS, launch, losses
 from tests.trainer.ranks.test_launcher import environment
+
+SETTINGS = {
+    "TRAINER_MODEL": "vit_tiny",
+    "TRAINER_IMAGE_SIZE": "32",
+    "TRAINER_STEPS": "8",
+    "TRAINER_CHECKPOINT_EVERY": "2",
+    "TRAINER_GLOBAL_BATCH_SIZE": "8",
+    "TRAINER_MICRO_BATCH_SIZE": "2",
+    "TRAINER_PROFILE_STEPS": "0",
+    "TRAINER_TRAIN_SAMPLES": "64",
+    "TRAINER_LOG_EVERY": "1",
+}
+
+
+def launch(results: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    env = environment(results, **SETTINGS | more)
+    return subprocess.run(
+        [sys.executable, "-m", "trainer"], env=env, capture_output=True, text=True, timeout=900
+    )
+
+
+def losses(folder: Path) -> dict[int, float]:
+    return {line["step"]: line["loss"] for line in lines(folder) if line["kind"] == "train"}
 
 
 def test_a_run_climbs_and_ends_like_one_that_started_on_its_last_rung(tmp_path):
@@ -83,3 +107,13 @@ def test_all_pods_climb_alike_and_a_restarted_pod_stands_where_they_were(tmp_pat
     assert [rung["settings"] for rung in rungs] == [{"micro_batch_size": 1}]
     assert all("out of memory; rung 1: micro_batch_size 1 instead of 2" in text for text in said)
     assert read(folder, "summary.json")["rung"] == 1
+
+
+def test_without_the_ladder_or_behind_its_end_the_run_ends_with_10(tmp_path):
+    one = {"PET_NPROC_PER_NODE": "1", "TRAINER_STRATEGY": "single", "TRAINER_MICRO_BATCH_SIZE": "1"}
+    one |= {"TRAINER_ACTIVATION_CHECKPOINTING": "blocks"}
+    planted = plant(tmp_path / "planted", (0, 1, 0))
+    off = launch(tmp_path, TRAINER_RUN="off", **one, **planted)
+    assert off.returncode == 10 and not (tmp_path / "default" / "off" / "rungs.json").exists()
+    on = launch(tmp_path, TRAINER_RUN="on", TRAINER_OOM_LADDER="true", **one, **planted)
+    assert on.returncode == 10 and "SL-ladder-empty" in find_codes(on.stderr)

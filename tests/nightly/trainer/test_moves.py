@@ -18,17 +18,17 @@ TEXT: dict[str, tuple[str, int, dict[str, Any]]] = {
     **{name: (name, 0, {}) for name in ("single", "ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3")},
     **ND,
 }
-SIZES = {"fsdp": 4, "zero2": 4, "zero3": 1}
+SIZES = {"fsdp": 4, "zero2": 4, "zero3": 1, "zero1": 4, "hsdp": 1}
 
 
 @pytest.mark.parametrize("case", ["images", "frozen"])
 @pytest.mark.parametrize("source", IMAGES)
 def test_images(source, case, tmp_path):
     save(tmp_path / source, source, case)
-    for target in IMAGES:
-        go_on(tmp_path / source, target, case)
+    go_on(tmp_path / source, ("single",), case)
+    go_on(tmp_path / source, IMAGES[1:], case)
     for target, world_size in SIZES.items():
-        go_on(tmp_path / source, target, case, world_size)
+        go_on(tmp_path / source, (target,), case, world_size)
 
 
 @pytest.mark.parametrize("source", IMAGES)
@@ -41,8 +41,7 @@ def test_another_optimizer_and_half_precision(source, tmp_path):
         ("bf16", {"precision": "bf16", "micro_batch_size": GLOBAL_BATCH // 4}),
     ):
         save(tmp_path / name, source, "images", **settings)
-        for target in ("ddp", "fsdp", "zero1", "zero3"):
-            go_on(tmp_path / name, target, "images", **settings)
+        go_on(tmp_path / name, ("ddp", "fsdp", "zero1", "zero3"), "images", **settings)
 
 
 @pytest.mark.parametrize("case", ["tied", "adapters", "experts"])
@@ -51,4 +50,4 @@ def test_text(source, case, tmp_path):
     strategy, world_size, settings = TEXT[source]
     save(tmp_path / "source", strategy, case, world_size, **settings)
     for target, ranks, degrees in TEXT.values():
-        go_on(tmp_path / "source", target, case, ranks, **degrees)
+        go_on(tmp_path / "source", (target,), case, ranks, **degrees)

@@ -6,20 +6,9 @@ import json
 
 import pytest
 
+from tests.nightly.trainer.test_scaled_operations import BAR, CASES, PICTURES, TEXT, environment
 from tests.ranks import run_ranks
-from tests.trainer.counting.ranks.real_steps import make_config
-from tests.trainer.counting.ranks.test_operations import (
-    BAR,
-    CASES,
-    PICTURES,
-    TEXT,
-    check_printed_command,
-    environment,
-)
-
-
-def test_the_printed_command_counts_what_was_asked(tmp_path):
-    check_printed_command("qwen_tiny", 16, "zeropp", tmp_path)
+from tests.trainer.counting.real_steps import make_config
 
 
 def test_a_file_that_was_counted_at_another_depth_answers_for_the_model_s_own(tmp_path):

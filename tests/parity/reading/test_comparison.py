@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
-from tests.parity.cases import Gates
 from tests.parity.comparison import compare
+from tests.parity.suite import Gates
 
 RATE = 0.5
 STEP = 2.0**-23 / RATE
@@ -22,33 +21,19 @@ def write(path: Path, gradient: torch.Tensor) -> Path:
     return path
 
 
-@pytest.fixture
-def reference() -> torch.Tensor:
-    """Of 64 weights, as small as a clipped LayerNorm's."""
-    return torch.full((64,), 2e-4) + STEP * torch.arange(64)
-
-
 def difference(folder: Path, ours: torch.Tensor, theirs: torch.Tensor) -> float:
     found = compare(write(folder / "ours.pt", ours), write(folder / "theirs.pt", theirs)).gradient
     assert found is not None
     return found
 
 
-def test_neighbouring_weights_are_no_difference(tmp_path, reference):
-    rounded = reference.clone()
+def test_neighbouring_weights_are_no_difference_and_what_is_larger_is_seen(tmp_path):
+    reference = torch.full((64,), 2e-4) + STEP * torch.arange(64)  # as small as a clipped LayerNorm's
+    rounded, wrong, broken = reference.clone(), reference.clone(), reference.clone()
     rounded[[3, 9]] -= STEP  # a tie, rounded to the other side
     assert (rounded - reference).norm() / reference.norm() > Gates().gradient
     assert difference(tmp_path, rounded, reference) == 0.0
-
-
-def test_what_is_larger_is_seen(tmp_path, reference):
-    wrong = reference.clone()
     wrong[3] -= 3 * STEP
-    assert difference(tmp_path, wrong, reference) > Gates().gradient
-    assert difference(tmp_path, reference * 1.01, reference) > Gates().gradient
-
-
-def test_a_gradient_that_is_not_finite_is_seen(tmp_path, reference):
-    broken = reference.clone()
     broken[5] = torch.nan
-    assert not difference(tmp_path, broken, reference) <= Gates().gradient
+    for other in (wrong, reference * 1.01, broken):
+        assert not difference(tmp_path, other, reference) <= Gates().gradient

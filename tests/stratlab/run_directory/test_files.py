@@ -17,8 +17,10 @@ from stratlab.rehearse.folders import check_free
 from stratlab.remove.run_folder import find_run
 from stratlab.run_directory import outcome
 from stratlab.run_directory.files import is_alive, is_number, is_run, read_world_size
+from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 from stratlab.verify.checks import verify_run
+from tests.codes import find_codes
 from tests.stratlab.example_run import build_run_dir
 
 HUGE = int("9" * 400)
@@ -41,81 +43,54 @@ def change(path: Path, *keys: str, to: object) -> None:
     path.write_text(json.dumps(content))
 
 
+def problems(run: RunRecord) -> list[tuple[str, list[str]]]:
+    """File and codes of each."""
+    return [(text.partition(":")[0], find_codes(text)) for text in run.problems]
+
+
 @pytest.mark.parametrize(
-    ("file", "line", "problem"),
+    ("file", "line", "code"),
     [
-        ("attempts.jsonl", {"foo": 1}, "1 lines have no event, t, attempt"),
-        (
-            "attempts.jsonl",
-            {"event": "started", "t": "now", "attempt": 2},
-            "1 lines have no event, t, attempt",
-        ),
-        (
-            "metrics.jsonl",
-            {"kind": "train", "t": 1.0, "step": None, "loss": 1.0},
-            "1 lines have no kind, t, step",
-        ),
-        (
-            "metrics.jsonl",
-            {"kind": "train", "t": 1.0, "step": [3], "loss": 1.0},
-            "1 lines have no kind, t, step",
-        ),
-        (
-            "metrics.jsonl",
-            {"kind": "train", "t": 1.0, "step": "3", "loss": 1.0},
-            "1 lines have no kind, t, step",
-        ),
-        (
-            "metrics.jsonl",
-            {"kind": "train", "t": HUGE, "step": 3, "loss": 1.0},
-            "1 lines have no kind, t, step",
-        ),
-        ("metrics.jsonl", DEEP, "1 lines are not JSON objects"),
+        ("attempts.jsonl", {"foo": 1}, "SL-line-fields"),
+        ("metrics.jsonl", {"kind": "train", "t": HUGE, "step": 3, "loss": 1.0}, "SL-line-fields"),
+        ("metrics.jsonl", DEEP, "SL-line-not-json"),
     ],
     ids=lambda value: str(value)[:40],
 )
 def test_a_line_that_is_not_the_trainer_s_is_counted_and_passed_over(
-    root: Path, tmp_path: Path, file: str, line: object, problem: str
+    root: Path, tmp_path: Path, file: str, line: object, code: str
 ) -> None:
     path = root / "ddp" / file
     text = line if isinstance(line, str) else json.dumps(line)
     path.write_text(path.read_text() + text + "\n")
     runs = load_runs(root)
-    assert runs[0].problems == [f"{file}: {problem}"] and runs[0].status == "finished"
-    assert len(runs[0].series("train", "loss")) == 60
-    write_report(compare(runs), runs, tmp_path / "out")
-
-
-def test_a_number_that_no_float_holds_is_none(root: Path, tmp_path: Path) -> None:
-    path = root / "ddp" / "metrics.jsonl"
-    path.write_text(
-        path.read_text() + json.dumps({"t": 1.0, "kind": "train", "step": 7, "loss": HUGE}) + "\n"
-    )
-    runs = load_runs(root)
-    assert runs[0].series("train", "loss")[7] < 10 and not is_number(HUGE) and not is_number(True)
+    assert problems(runs[0]) == [(file, [code])] and " 1 " in runs[0].problems[0]
+    assert runs[0].status == "finished" and len(runs[0].series("train", "loss")) == 60
     write_report(compare(runs), runs, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
-    ("file", "keys", "to", "problem"),
+    ("file", "keys", "to"),
     [
-        ("config.json", ("config",), None, "config.json: config is of type NoneType"),
-        ("config.json", ("config",), [1], "config.json: config is of type list"),
-        ("config.json", ("resolved",), "all", "config.json: resolved is of type str"),
-        ("config.json", ("resolved", "world_size"), "2", "config.json: resolved: world_size is of type str"),
-        ("ranks/rank0.json", ("node",), ["a"], "rank0.json: node is of type list"),
-        ("ranks/rank0.json", ("gpu",), "H100", "rank0.json: gpu is of type str"),
+        ("config.json", ("config",), [1]),
+        ("config.json", ("resolved", "world_size"), "2"),
+        ("ranks/rank0.json", ("gpu",), "H100"),
     ],
 )
 def test_a_field_of_another_type_is_named_and_left_out(
-    root: Path, tmp_path: Path, file: str, keys: tuple[str, ...], to: object, problem: str
+    root: Path, tmp_path: Path, file: str, keys: tuple[str, ...], to: object
 ) -> None:
     change(root / "ddp" / file, *keys, to=to)
     runs = load_runs(root)
-    assert problem in runs[0].problems
+    assert (Path(file).name, ["SL-field-type"]) in problems(runs[0])
+    assert any(f" {keys[-1]} " in text for text in runs[0].problems)
     report = compare(runs)
     assert report["runs"][0]["complete"] is False
     write_report(report, runs, tmp_path / "out")
+
+
+def test_a_number_that_no_float_holds_is_none() -> None:
+    assert is_number(1) and not is_number(HUGE) and not is_number(True) and not is_number("1")
 
 
 def test_the_number_of_ranks_is_that_of_the_last_attempt_that_tells() -> None:
@@ -127,10 +102,10 @@ def test_the_number_of_ranks_is_that_of_the_last_attempt_that_tells() -> None:
 
 def test_a_number_of_ranks_that_nobody_has_is_left_out_everywhere(root: Path) -> None:
     change(root / "ddp" / "config.json", "resolved", "world_size", to=10**7)
-    told = "resolved: world_size 10000000 is left out"
-    assert f"config.json: {told}" in load_runs(root)[0].problems
+    assert problems(load_runs(root)[0]) == [("config.json", ["SL-config-world-size"])]
     facts = read_facts(root / "ddp")
-    assert facts.world_size is None and [finding.reason for finding in facts.findings] == [told]
+    assert facts.world_size is None
+    assert [find_codes(finding.reason) for finding in facts.findings] == [["SL-config-world-size"]]
 
 
 def test_brackets_without_end_end_nothing(root: Path) -> None:
@@ -144,8 +119,8 @@ def test_brackets_without_end_end_nothing(root: Path) -> None:
 def test_a_manifest_names_files_of_its_folder_alone(root: Path) -> None:
     path = root / "ddp" / "traces" / "manifest.json"
     change(path, "files", to=[{"rank": 0, "file": "../../../../etc/passwd", "bytes": 1}])
-    (check,) = [check for check in verify_run(root / "ddp", None) if check.name == "traces"]
-    assert check.state == "failed" and check.text.startswith("passwd: 0 of 1 bytes")
+    check = next(check for check in verify_run(root / "ddp", None) if check.name == "traces")
+    assert check.state == "failed" and "passwd: 0 of 1 bytes" in check.text
 
 
 def foreign(folder: Path) -> Path:
@@ -159,9 +134,9 @@ def foreign(folder: Path) -> Path:
 def test_a_model_s_folder_is_no_run(root: Path, tmp_path: Path) -> None:
     for folder in (foreign(tmp_path / "demo" / "model"), foreign(root / "ddp" / "model")):
         assert not is_run(folder)
-        with pytest.raises(UserError, match="not a run: nothing in it says that the trainer has made it"):
+        with pytest.raises(UserError):
             find_run(folder)
-        with pytest.raises(UserError, match="something else than a run"):
+        with pytest.raises(UserError):
             check_free(folder, replace=True)
 
 
@@ -179,9 +154,9 @@ def test_what_little_a_start_has_left_is_a_run(root: Path, kept: str) -> None:
 def test_a_run_at_work_stays(root: Path) -> None:
     run = build_run_dir(root, "live", "ddp", status="unfinished")
     assert is_alive(run)
-    with pytest.raises(UserError, match="this run is at work"):
+    with pytest.raises(UserError):
         find_run(run)
-    with pytest.raises(UserError, match="this run is at work"):
+    with pytest.raises(UserError):
         check_free(run, replace=True)
     check_free(run, replace=False)  # an attempt that was killed is followed by another at once
     long_ago = time.time() - 600
@@ -193,35 +168,24 @@ def test_a_run_at_work_stays(root: Path) -> None:
     assert not is_alive(root / "ddp"), "it has ended"
 
 
-def test_a_run_called_report_is_a_run(root: Path) -> None:
+def test_a_report_overwrites_nothing_that_is_none(root: Path, tmp_path: Path) -> None:
     run = build_run_dir(root, "report", "zero2")
     for name in ("report.json", "comparison.csv"):
         (run / name).write_text("{}")
-    assert [found.name for found in load_runs(root)] == ["ddp", "fsdp", "report"]
-    with pytest.raises(UserError, match=r"--output .*report: this is a run"):
-        check_folder(root / "report")
-
-
-@pytest.mark.parametrize("name", ["report.html", "report.json", "comparison.csv"])
-def test_a_report_overwrites_no_other_file(root: Path, tmp_path: Path, name: str) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / name).write_text("mine")
     runs = load_runs(root)
-    with pytest.raises(UserError, match=f"there is a {name} that is not of a comparison"):
-        write_report(compare(runs), runs, own)
-    assert (own / name).read_text() == "mine"
-    write_report(compare(runs), runs, tmp_path / "out")
-    write_report(compare(runs), runs, tmp_path / "out")  # its own it does
-
-
-def test_the_file_of_json_is_checked_before(root: Path, tmp_path: Path) -> None:
-    for wrong in (tmp_path, tmp_path / "nowhere" / "x.json"):
-        with pytest.raises(UserError, match="expected a file in a folder that is there"):
+    assert [found.name for found in runs] == ["ddp", "fsdp", "report"], "a run called report is a run"
+    with pytest.raises(UserError):
+        check_folder(run)
+    for name in ("report.html", "report.json", "comparison.csv"):
+        (own := tmp_path / name / "own").mkdir(parents=True)
+        (own / name).write_text("mine")
+        with pytest.raises(UserError) as refusal:
+            write_report(compare(runs), runs, own)
+        assert name in str(refusal.value) and (own / name).read_text() == "mine"
+    for wrong in (tmp_path, tmp_path / "nowhere" / "x.json", root / "ddp" / "config.json"):
+        with pytest.raises(UserError):
             check_file(wrong)
-    with pytest.raises(UserError, match="something that is not a comparison's report"):
-        check_file(root / "ddp" / "config.json")
-    runs = load_runs(root)
-    write_report(compare(runs), runs, tmp_path / "out")
+    for _ in range(2):  # its own it does
+        write_report(compare(runs), runs, tmp_path / "out")
     check_file(tmp_path / "out" / "report.json")
     check_file(tmp_path / "new.json")

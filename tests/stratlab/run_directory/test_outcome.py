@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stratlab.run_directory.outcome import look
+from stratlab.run_directory.places import find_rank_logs, find_rank_traces, is_beside
 
 STARTED = {"attempt": 1, "event": "started", "launcher": "a"}
 
@@ -20,25 +21,29 @@ def write(run_dir: Path, *events: dict[str, Any], half: str = "") -> None:
     (run_dir / "attempts.jsonl").write_text(text + half)
 
 
+SECOND = STARTED | {"attempt": 2}
+
+
 @pytest.mark.parametrize(
-    ("events", "is_ended", "sentence"),
+    ("events", "is_ended", "exit_code"),
     [
-        ([STARTED], False, "attempt 1 is running"),
-        ([STARTED, ended(0)], True, "attempt 1 ended with exit code 0"),
-        ([STARTED, ended(10)], True, "attempt 1 ended with exit code 10"),
-        ([STARTED, ended(143)], False, "exit code 143, which may be tried again"),
-        ([STARTED, ended(143), STARTED | {"attempt": 2}], False, "attempt 2 is running"),
-        ([STARTED, ended(143), STARTED | {"attempt": 2}, ended(0, 2)], True, "attempt 2 ended"),
-        ([STARTED, ended(10), ended(134, launcher="b")], True, "exit code 10"),  # two nodes, one culprit
+        ([STARTED], False, None),
+        ([STARTED, ended(0)], True, 0),
+        ([STARTED, ended(10)], True, 10),
+        ([STARTED, ended(143)], False, 143),
+        ([STARTED, ended(143), SECOND], False, None),
+        ([STARTED, ended(143), SECOND, ended(0, 2)], True, 0),
+        ([STARTED, ended(10), ended(134, launcher="b")], True, 10),  # two nodes, one culprit
     ],
 )
 def test_what_attempts_say(
-    tmp_path: Path, events: list[dict[str, Any]], is_ended: bool, sentence: str
+    tmp_path: Path, events: list[dict[str, Any]], is_ended: bool, exit_code: int | None
 ) -> None:
     write(tmp_path, *events)
     outcome = look(tmp_path, quiet=False)
-    assert outcome.ended is is_ended
-    assert sentence in outcome.sentence
+    assert (outcome.ended, outcome.exit_code) == (is_ended, exit_code)
+    assert f"attempt {events[-1]['attempt']} " in outcome.sentence
+    assert look(tmp_path, quiet=True).ended == (is_ended or exit_code == 143), "nothing came after it"
 
 
 def test_a_half_written_event_does_not_count_yet(tmp_path: Path) -> None:
@@ -59,15 +64,33 @@ def test_complete_traces_and_a_summary_are_an_end(tmp_path: Path) -> None:
     assert not look(tmp_path, quiet=False).ended
 
 
-@pytest.mark.parametrize(
-    "line", ["\0\0\0\0", '{"attempt": 1, "ev', "[]", '{"event": "ended"}', '{"event": 7}']
-)
+@pytest.mark.parametrize("line", ["\0\0\0\0", '{"attempt": 1, "ev', "[]", '{"event": "ended"}'])
 def test_what_is_no_event_is_passed_over(tmp_path: Path, line: str) -> None:
     """A node that crashed, or a full volume, leaves blocks of zeros and halves of lines."""
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces" / "manifest.json").write_text(line)
     (tmp_path / "summary.json").write_text("{}")
     write(tmp_path, half=f"{line}\n{json.dumps(STARTED)}\n")
-    assert look(tmp_path, quiet=False).sentence.endswith("attempt 1 is running")
+    assert look(tmp_path, quiet=False).exit_code is None
     write(tmp_path, half=f"{json.dumps(STARTED)}\n{line}\n{json.dumps(ended(13))}\n")
-    assert look(tmp_path, quiet=False).sentence.endswith("ended with exit code 13")
+    assert look(tmp_path, quiet=False).exit_code == 13
+
+
+def test_files_of_ranks_go_by_their_number(tmp_path: Path) -> None:
+    for folder, name in (("traces", "rank{}_trace.json"), ("ranks", "rank{}.log")):
+        (tmp_path / folder).mkdir()
+        for rank in (10, 9, 0):
+            (tmp_path / folder / name.format(rank)).touch()
+    (tmp_path / "traces" / "manifest.json").touch()
+    (tmp_path / "ranks" / "rank0.json").touch()
+    assert list(find_rank_traces(tmp_path)) == list(find_rank_logs(tmp_path)) == [0, 9, 10]
+    assert find_rank_logs(tmp_path)[9].name == "rank9.log"
+    assert find_rank_traces(tmp_path / "absent") == {}
+
+
+def test_a_page_lies_beside_a_run_in_its_results(tmp_path: Path) -> None:
+    run = tmp_path / "out" / "runs" / "demo" / "ddp"
+    pages = {"out/runs/demo/report": True, "out/report": True, "out": True, "elsewhere": False, ".": False}
+    assert {page: is_beside(run, tmp_path / page) for page in pages} == pages
+    assert not is_beside(Path("/results/demo/ddp"), Path("/tmp/report")), "the root holds no results"
+    assert is_beside(Path("/results/demo/ddp"), Path("/results/demo/report"))

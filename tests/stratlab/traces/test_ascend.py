@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -10,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.foreign_traces import analyze_foreign
 from stratlab.analysis.measuring.measure import measure_traces
 from stratlab.analysis.measuring.rank import RankAnalysis
-from stratlab.traces.merge import merge_traces
 from stratlab.traces.trace import load_trace
 from tests.stratlab.simulated.small import ALL_REDUCE, STEP_MS, build_gpu_trace
 
@@ -83,25 +80,6 @@ def test_what_an_ascend_device_did_is_read(tmp_path: Path, wrapped: bool) -> Non
     assert load_trace(path).origin_ns == (SINCE_1970_US * 1000) + 5_000_500
 
 
-def test_the_whole_analysis_of_one(tmp_path: Path) -> None:
-    (tmp_path / "npu").mkdir()
-    (tmp_path / "npu" / "trace_view.json").write_text(json.dumps(build_events()))
-    (done,) = analyze_foreign(tmp_path / "npu", tmp_path / "out")
-    assert done.report is not None
-    assert {row["status"] for row in done.report["hta"]} == {"unsupported"}
-    assert (done.report["source"], done.report["steps_from"]) == ("gpu", "labels")
-    assert done.report["merged"]["ranks"] == [0]
-
-
-def test_a_merged_trace_holds_the_device_too(tmp_path: Path) -> None:
-    path = tmp_path / "trace_view.json"
-    path.write_text(json.dumps(build_events()))
-    merged = merge_traces({0: path}, tmp_path / "merged.json.gz", offsets_ns={})
-    assert merged.ranks == [0] and merged.reason == ""
-    content = json.loads(gzip.decompress((tmp_path / "merged.json.gz").read_bytes()))["traceEvents"]
-    assert [e["name"] for e in content].count("adamw") == 3
-
-
 def test_tasks_of_an_unknown_kind_and_events_of_other_processes_are_no_work(tmp_path: Path) -> None:
     path, events = tmp_path / "trace_view.json", build_events()
     path.write_text(json.dumps(events))
@@ -112,11 +90,3 @@ def test_tasks_of_an_unknown_kind_and_events_of_other_processes_are_no_work(tmp_
         events.append(odd | {"args": {"Task Type": kind, "Stream Id": 7}})
     path.write_text(json.dumps(events))
     assert [asdict(row) for row in analyse(path).rows] == [asdict(row) for row in before.rows]
-
-
-def test_an_ascend_name_in_another_trace_changes_nothing(tmp_path: Path) -> None:
-    trace = build_gpu_trace(0)
-    whole = analyse(trace.write(tmp_path / "rank0_trace.json"))
-    trace.label("Ascend Hardware", 5001, 5002)
-    found = analyse(trace.write(tmp_path / "rank0_trace.json"))
-    assert [asdict(row) for row in found.rows] == [asdict(row) for row in whole.rows]

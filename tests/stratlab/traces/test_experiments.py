@@ -3,17 +3,16 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from stratlab.traces import identity
 from stratlab.traces.archives import Unpacked
-from stratlab.traces.chunks import Limits, split_events
 from stratlab.traces.experiment_names import name_experiments
 from stratlab.traces.experiments import Experiment, Sorted, sort_experiments
+from stratlab.traces.rank_hints import find_hints
 from stratlab.traces.trace_files import collect_files
+from tests.codes import find_codes
 
 Told = tuple[int | None, int | None]  # rank, world size
 NOTHING: Told = (None, None)
@@ -25,18 +24,11 @@ def write(root: Path, files: dict[str, Told | bytes]) -> Unpacked:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(told, tuple):
-            info = {
-                key: value
-                for key, value in zip(("rank", "world_size"), told, strict=True)
-                if value is not None
-            }
+            info = dict(zip(("rank", "world_size"), told, strict=True)) if told != NOTHING else {}
             event = {"ph": "X", "name": "x", "ts": number, "dur": 1}  # no two files are copies
             content = json.dumps({"distributedInfo": info, "traceEvents": [event]}).encode()
-        else:
-            content = told
-        path.write_bytes(
-            gzip.compress(content) if name.endswith(".gz") and isinstance(told, tuple) else content
-        )
+            told = gzip.compress(content) if name.endswith(".gz") else content
+        path.write_bytes(told)
     scratch = root.parent / "scratch"
     scratch.mkdir(exist_ok=True)
     return collect_files(root, scratch)
@@ -50,57 +42,43 @@ def ranks(found: Sorted) -> dict[str, list[int]]:
     return {each.name: list(each.traces) for each in found.experiments}
 
 
+def left_out(found: Sorted) -> list[tuple[str, list[str]]]:
+    return [(name, find_codes(why)) for name, why in found.left_out]
+
+
+def said(found: Experiment) -> list[tuple[str | None, list[str]]]:
+    return [(finding.file, find_codes(finding.reason)) for finding in found.findings]
+
+
 def only(found: Sorted) -> Experiment:
     (experiment,) = found.experiments
     return experiment
 
 
-DIVISIONS: dict[str, tuple[dict[str, Told | bytes], dict[str, list[int]]]] = {
-    "a folder each": (
-        {"ddp/rank0.json": NOTHING, "ddp/rank1.json.gz": NOTHING, "fsdp/rank_0.json": NOTHING},
-        {"ddp": [0, 1], "fsdp": [0]},
-    ),
-    "what all have in common is left out": (
-        {"logs/ddp/traces/rank0.json": NOTHING, "logs/fsdp/traces/rank0.json": NOTHING},
-        {"ddp": [0], "fsdp": [0]},
-    ),
-    "deeper folders of one name": (
-        {"a/small/rank0.json": NOTHING, "a/large/rank0.json": NOTHING, "b/small/rank0.json": NOTHING},
+DIVISIONS: dict[str, tuple[str, dict[str, list[int]]]] = {
+    # files, with the rank and the world size that they tell
+    "a folder each": ("ddp/rank0.json ddp/rank1.json.gz fsdp/rank_0.json", {"ddp": [0, 1], "fsdp": [0]}),
+    "deeper folders of one name": ("l/a/x/rank0.json l/b/x/rank0.json", {"a": [0], "b": [0]}),
+    "folders that are told apart by two": (
+        "a/small/rank0.json a/large/rank0.json b/small/rank0.json",
         {"a-large": [0], "a-small": [0], "b-small": [0]},
     ),
-    "folders of ranks": ({"ddp/rank0/t.json": NOTHING, "ddp/rank1/t.json": NOTHING}, {"ddp": [0, 1]}),
-    "folders of nodes": (
-        {"x/node0/a.json": (0, 2), "x/node1/a.json": (1, 2), "y/worker-3/z.json": NOTHING},
-        {"x": [0, 1], "y": [3]},
-    ),
-    "experiments that are called as nodes": (
-        {"node1/rank0.json": NOTHING, "node1/rank1.json": NOTHING, "node2/rank0.json": NOTHING},
+    "folders of ranks": ("ddp/rank0/t.json ddp/rank1/t.json", {"ddp": [0, 1]}),
+    "folders of nodes": ("x/node0/a.json=0/2 x/node1/a.json=1/2 y/worker-3/z.json", {"x": [0, 1], "y": [3]}),
+    "experiments called as nodes": (
+        "node1/rank0.json node1/rank1.json node2/rank0.json",
         {"node1": [0, 1], "node2": [0]},
     ),
-    "nothing but the source": ({"0.json": NOTHING, "1.json": NOTHING}, {"all": [0, 1]}),
-    "names without a word of rank": ({"x/resnet.json": NOTHING}, {"x": [0]}),
-    "a pile of single traces": ({"resnet.json": NOTHING, "bert.json": (0, 2)}, {"bert": [0], "resnet": [0]}),
-    "a pile of experiments": (
-        {f"{name}_rank{rank}.json": NOTHING for name in ("zero1", "zero2") for rank in (0, 1)},
-        {"zero1": [0, 1], "zero2": [0, 1]},
-    ),
-    "runs of two sizes in one folder": (
-        {"two-rank0.json": (0, 2), "two-rank1.json": (1, 2), "four-rank2.json": (2, 4)},
-        {"four": [2], "two": [0, 1]},
-    ),
+    "nothing but the source": ("0.json 1.json", {"all": [0, 1]}),
+    "a pile of single traces": ("resnet.json bert.json=0/2", {"bert": [0], "resnet": [0]}),
+    "a pile of experiments": ("a_rank0.json a_rank1.json b_rank0.json", {"a": [0, 1], "b": [0]}),
+    "runs of two sizes": ("a-rank0.json=0/2 a-rank1.json=1/2 b-rank2.json=2/4", {"a": [0, 1], "b": [2]}),
     "torch's own names": (
-        {"x/pod-0_71.1694128201554.pt.trace.json": (0, 2), "x/pod-1_68.1694128201559.pt.trace.json": (1, 2)},
+        "x/pod-0_71.1694128201554.pt.trace.json=0/2 x/pod-1_68.1694128201559.pt.trace.json=1/2",
         {"x": [0, 1]},
     ),
-    "workers": ({"x/worker0_step_12.1694128201545.pt.trace.json": NOTHING}, {"x": [0]}),
-    "the trace tells, not the name": ({"x/rank0.json": (3, 4)}, {"x": [3]}),
-    "behind the events": (
-        {
-            "x/a.json": b'{"traceEvents": [{"ph": "X"}], "distributedInfo": {"rank": 1}}',
-            "x/b.json": b'{"traceEvents": [{"ph": "i"}], "distributedInfo": {"rank": 0}}',
-        },
-        {"x": [0, 1]},
-    ),
+    "workers": ("x/worker0_step_12.1694128201545.pt.trace.json", {"x": [0]}),
+    "the trace tells, not the name": ("x/rank0.json=3/4", {"x": [3]}),
 }
 
 
@@ -119,28 +97,22 @@ def test_what_the_end_of_a_trace_tells_comes_before_its_name(ending: str, tmp_pa
     found = only(sort(tmp_path, {**contents}))
     assert list(found.traces) == [1, 3] and found.world_size == 4
     assert {trace.rank_from for trace in found.traces.values()} == {"distributedInfo"}
-    assert [f.reason for f in found.findings] == ["named as rank 0, but of rank 3"]
+    assert said(found) == [(f"x/rank0.{ending}", ["SL-rank-other-name"])]
 
 
-def test_an_end_that_tells_nothing_is_not_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large trace that names no rank is looked at, not scanned."""
-    content = behind(0, 1).replace(b"distributedInfo", b"somethingElse__")
-    read: list[bytes] = []
-
-    def count(path: Path, limits: Limits) -> Iterator[bytes]:
-        for piece in split_events(path, limits):
-            read.append(piece)
-            yield piece
-
-    monkeypatch.setattr(identity, "split_events", count)
-    found = only(sort(tmp_path, {"x/rank2.json": content, "x/rank1.json.gz": gzip.compress(content)}))
-    assert list(found.traces) == [1, 2] and not read
+def parse(text: str) -> dict[str, Told | bytes]:
+    files: dict[str, Told | bytes] = {}
+    for word in text.split():
+        name, _, told = word.partition("=")
+        rank, _, size = told.partition("/")
+        files[name] = (int(rank), int(size)) if told else NOTHING
+    return files
 
 
 @pytest.mark.parametrize("case", DIVISIONS)
 def test_experiments_and_their_ranks(case: str, tmp_path: Path) -> None:
-    files, expected = DIVISIONS[case]
-    found = sort(tmp_path, files)
+    text, expected = DIVISIONS[case]
+    found = sort(tmp_path, parse(text))
     assert ranks(found) == expected
     assert not any(each.refused for each in found.experiments)
 
@@ -153,59 +125,34 @@ def test_two_traces_of_a_rank_are_refused_by_name_and_the_others_are_not(tmp_pat
     }
     found = sort(tmp_path, {**cycles, "fsdp/rank0.json": NOTHING})
     assert ranks(found) == {"ddp": [], "fsdp": [0]}
-    refused = [each for each in found.experiments if each.refused]
-    assert (
-        refused
-        and "is in 2 files, ddp/pod-0_71" in refused[0].refused
-        and "--rank-pattern" in refused[0].refused
-    )
+    refused = found.experiments[0].refused
+    assert find_codes(refused) == ["SL-rank-in-files"]
+    assert "ddp/pod-0_71" in refused and "--rank-pattern" in refused
 
 
-def test_a_copy_is_left_out(tmp_path: Path) -> None:
+def test_what_is_left_out_of_an_experiment_is_named(tmp_path: Path) -> None:
     content = b'{"traceEvents": [{"ph": "X"}]}'
-    found = only(sort(tmp_path, {"x/rank0.json": content, "x/rank0.json.gz": gzip.compress(content)}))
-    assert list(found.traces) == [0] and not found.refused
-    assert [(f.file, f.reason) for f in found.findings] == [
-        ("x/rank0.json.gz", "holds the same as x/rank0.json")
-    ]
-
-
-def test_files_that_are_no_traces_are_left_out_and_named(tmp_path: Path) -> None:
-    found = sort(tmp_path, {"x/rank0.json": NOTHING, "x/config.json": b"{}", "config.json": b"{}"})
-    assert ranks(found) == {"x": [0]}
-    assert found.left_out == [
-        ("config.json", "holds no traceEvents"),
-        ("x/config.json", "holds no traceEvents"),
-    ]
-
-
-def test_a_file_without_a_rank_beside_ranks_is_left_out(tmp_path: Path) -> None:
-    found = only(sort(tmp_path, {"x/rank0.json": NOTHING, "x/rank1.json": NOTHING, "x/all.json": NOTHING}))
-    assert list(found.traces) == [0, 1]
-    ((finding),) = found.findings
-    assert finding.file == "x/all.json" and finding.reason.startswith("names no rank")
-
-
-def test_damage_is_named_in_its_experiment_and_alone_it_is_one(tmp_path: Path) -> None:
     files: dict[str, Told | bytes] = {
-        "x/rank0.json": NOTHING,
+        "x/rank0.json": content,
+        "x/rank0.json.gz": gzip.compress(content),  # a copy
         "x/rank1.json": b"",
-        "y/rank0.json.gz": b"\x1f\x8b",
+        "x/rank2.json": (2, 4),
+        "x/rank7.json": (7, 4),
+        "x/all.json": NOTHING,
+        "x/config.json": b"{}",
     }
-    first, second = sort(tmp_path, {**files, "z.zip": b"PK"}).experiments[:2]
-    assert [(f.file, f.reason, f.rank) for f in first.findings] == [("x/rank1.json", "empty file", 1)]
-    assert second.name == "y" and "no trace of it can be used: damaged" in second.refused
-    assert (
-        sort(tmp_path, {})
-        .experiments[2]
-        .refused.startswith("no trace of it can be used: damaged, or not what")
-    )
-
-
-def test_ranks_beyond_the_world_are_left_out(tmp_path: Path) -> None:
-    found = only(sort(tmp_path, {"x/rank0.json": (0, 2), "x/rank5.json": (5, 2)}))
-    assert found.world_size == 2 and list(found.traces) == [0]
-    assert found.findings[0].reason == "rank 5 of a run with 2 processes"
+    found = sort(tmp_path, {**files, "y/rank0.json.gz": b"\x1f\x8b", "z.zip": b"PK"})
+    first, second, third = found.experiments
+    assert list(first.traces) == [0, 2] and first.world_size == 4
+    assert sorted(said(first)) == [
+        ("x/all.json", ["SL-rank-untold-beside"]),
+        ("x/rank0.json.gz", ["SL-trace-copy"]),
+        ("x/rank1.json", ["SL-file-empty"]),
+        ("x/rank7.json", ["SL-rank-outside"]),
+    ]
+    assert left_out(found) == [("x/config.json", ["SL-trace-no-events"])]
+    assert (second.name, find_codes(second.refused)) == ("y", ["SL-gzip-damaged"])
+    assert (third.name, find_codes(third.refused)) == ("z", ["SL-archive-damaged"])
 
 
 def test_the_pattern_comes_first_and_leaves_out_what_it_does_not_match(tmp_path: Path) -> None:
@@ -214,64 +161,70 @@ def test_the_pattern_comes_first_and_leaves_out_what_it_does_not_match(tmp_path:
     }
     found = sort(tmp_path, files, r"gpu(\d+)")
     assert ranks(found) == {"x": [0, 1, 2]}
-    assert found.left_out == [("x/other.json", r"--rank-pattern gpu(\d+) is not in its name")]
+    assert left_out(found) == [("x/other.json", ["SL-rank-pattern-absent"])]
     assert only(found).traces[1].rank_from == "pattern"
 
 
-BY_PATTERN: dict[str, tuple[str, list[str], dict[str, list[int]]]] = {
+BY_PATTERN: dict[str, tuple[str, str, dict[str, list[int]]]] = {
     "folders of devices": (
         r"(?:gpu|dev)(\d+)",
-        ["c/dev0/step100.json", "c/dev1/step100.json", "c/gpu2/step100.json"],
+        "c/dev0/t.json c/dev1/t.json c/gpu2/t.json",
         {"c": [0, 1, 2]},
-    ),
-    "folders of devices in two experiments": (
-        r"dev(\d+)",
-        ["c/dev0/a.json", "c/dev1/a.json", "d/dev0/a.json", "d/dev1/a.json"],
-        {"c": [0, 1], "d": [0, 1]},
     ),
     "several steps of each": (
         r"dev(\d+)",
-        [f"c/dev{rank}/{name}.json" for rank in (0, 1) for name in ("early", "late")],
+        "c/dev0/early.json c/dev1/early.json c/dev0/late.json c/dev1/late.json",
         {"early": [0, 1], "late": [0, 1]},
     ),
     "a part of a folder's name": (
         r"dev(\d+)",
-        ["c/dev0-a/t.json", "c/dev1-a/t.json", "c/dev0-b/t.json"],
+        "c/dev0-a/t.json c/dev1-a/t.json c/dev0-b/t.json",
         {"dev-a": [0, 1], "dev-b": [0]},
     ),
-    "a greedy pattern": (
-        r".*dev(\d+)",
-        ["c/dev0/t.json", "c/dev1/t.json", "d/dev0/t.json"],
-        {"c": [0, 1], "d": [0]},
-    ),
-    "names of files": (
-        r"gpu(\d+)",
-        [f"gpu{rank}_{name}.json" for rank in (0, 1) for name in ("ddp", "fsdp")],
-        {"gpu_ddp": [0, 1], "gpu_fsdp": [0, 1]},
-    ),
+    "a greedy pattern": (r".*dev(\d+)", "c/dev0/t.json c/dev1/t.json d/dev0/t.json", {"c": [0, 1], "d": [0]}),
+    "names of files": (r"gpu(\d+)", "gpu0_a.json gpu0_b.json gpu1_a.json", {"gpu_a": [0, 1], "gpu_b": [0]}),
 }
 
 
 @pytest.mark.parametrize("case", BY_PATTERN)
 def test_what_the_pattern_matches_divides_nothing(case: str, tmp_path: Path) -> None:
-    pattern, names, expected = BY_PATTERN[case]
-    found = sort(tmp_path, dict.fromkeys(names, NOTHING), pattern)
+    pattern, text, expected = BY_PATTERN[case]
+    found = sort(tmp_path, parse(text), pattern)
     assert ranks(found) == expected
     assert not any(each.refused for each in found.experiments)
 
 
 NAMES: list[tuple[list[tuple[str, ...]], list[str]]] = [
-    ([()], ["all"]),
-    ([("a", "b", "c")], ["b-c"]),
     ([(), ("x",)], ["all", "x"]),
     ([("report",), ("b",)], ["report-traces", "b"]),
     ([("a b",), ("a/b",), ("A_B",)], ["a_b", "a_b-2", "A_B-3"]),
-    ([("...",), ("b",)], ["traces", "b"]),
-    ([("é" * 200,), ("b",)], ["é" * 60, "b"]),
+    ([("...",), ("é" * 200,)], ["traces", "é" * 60]),
     ([("t", "a", "t"), ("t", "t")], ["a-t", "t"]),
 ]
 
 
-@pytest.mark.parametrize(("paths", "expected"), NAMES)
-def test_names(paths: list[tuple[str, ...]], expected: list[str]) -> None:
-    assert name_experiments(paths, "all") == expected
+def test_names() -> None:
+    assert [name_experiments(paths, "all") for paths, _ in NAMES] == [names for _, names in NAMES]
+
+
+HINTS = {
+    r"pod-(\d+)": "a/pod-0_71.1700000000000.pt.trace.json a/pod-1_68.1700000000009.pt.trace.json",
+    r"gpu(\d+)": "a/left_4711.1700000000000.pt.trace.json a/right_4712.1700000000000.pt.trace.json",
+    r"dev(\d+)": "c/dev0/step100.json c/dev1/step100.json c/dev2/step100.json",
+    r"x\.(\d+)": "a/x.0.json a/x.1.json",
+    r"/gpu(\d+)": "gpu8/gpu0.json gpu8/gpu1.json",
+    "ddp": "ddp/t.json fsdp/t.json",  # these have none
+    "two": "a/rank0.json b/rank0.json",
+    "own": "resnet.json=0/1 bert.json=0/1",
+}
+
+
+@pytest.mark.parametrize("pattern", HINTS)
+def test_traces_that_may_be_ranks_of_one_run_are_named(pattern: str, tmp_path: Path) -> None:
+    experiments = sort(tmp_path, parse(HINTS[pattern])).experiments
+    hints = find_hints(experiments)
+    assert len(hints) == pattern.endswith(")")
+    for sentence in hints:
+        assert all(name in sentence for name in sorted(HINTS[pattern].split())[:2])
+        assert f'--rank-pattern "{pattern}"' in sentence and find_codes(sentence) == ["SL-rank-hint"]
+        assert all(("SL-rank-hint" in codes) for each in experiments for _, codes in said(each)[-1:])

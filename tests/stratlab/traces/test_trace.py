@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stratlab.traces import chunks
-from stratlab.traces.chunks import Limits, TraceError
+from stratlab.traces import chunks, intervals
+from stratlab.traces.chunks import TraceError
 from stratlab.traces.events import UNLINKED_CATEGORIES
-from stratlab.traces.trace import load_trace, read_rank
-from tests.stratlab.simulated.small import TraceWriter, build_gpu_trace
+from stratlab.traces.trace import load_trace
+from tests.codes import find_codes
+from tests.stratlab.simulated.small import TraceWriter, build_cpu_trace, build_gpu_trace
 
 
 def plain(path: Path) -> list[dict[str, Any]]:
@@ -33,32 +36,21 @@ def linked(event: dict[str, Any]) -> int:
 
 @pytest.mark.parametrize("block_bytes", [700, 8 << 20])
 def test_events_are_those_of_a_plain_parser(
-    gloo_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
     monkeypatch.setattr(chunks, "BLOCK_BYTES", block_bytes)
-    for path in (build_gpu_trace(0).write(tmp_path / "gpu.json"), gloo_traces / "rank0_trace.json"):
-        trace, events = load_trace(path), [e for e in plain(path) if e.get("cat") != "Trace"]
-        assert [trace.names[i] for i in trace.name] == [e["name"] for e in events]
-        assert [trace.categories[i] for i in trace.cat] == [e["cat"] for e in events]
-        assert trace.correlation.tolist() == [linked(e) for e in events]
+    for trace, path in (
+        (build_gpu_trace(0), tmp_path / "gpu.json"),
+        (build_cpu_trace(0), tmp_path / "cpu.json"),
+    ):
+        trace.add("Trace", "PyTorch Profiler (0)", 5000, 9000)
+        loaded, events = load_trace(trace.write(path)), [e for e in plain(path) if e["cat"] != "Trace"]
+        assert [loaded.names[i] for i in loaded.name] == [e["name"] for e in events]
+        assert [loaded.categories[i] for i in loaded.cat] == [e["cat"] for e in events]
+        assert loaded.correlation.tolist() == [linked(e) for e in events]
         origin = min(e["ts"] for e in events)
-        assert trace.ts.tolist() == [ns(e["ts"]) - ns(origin) for e in events]
-        assert (trace.end - trace.ts).tolist() == [ns(e["dur"]) for e in events]
-
-
-@pytest.mark.parametrize("style", ["compact", "indented", "packed", "events last"])
-def test_formatting_does_not_matter(tmp_path: Path, style: str) -> None:
-    writer, path = build_gpu_trace(3), tmp_path / "trace.json"
-    content = json.loads(writer.text())
-    if style == "packed":
-        path.write_bytes(gzip.compress(writer.text().encode()))
-    elif style == "events last":
-        path.write_text(json.dumps({"traceEvents": content["traceEvents"], "distributedInfo": {"rank": 3}}))
-    else:
-        path.write_text(json.dumps(content, indent=None if style == "compact" else 1))
-    trace = load_trace(path)
-    assert len(trace.ts) == len([event for event in writer.events if event["ph"] == "X"])
-    assert trace.distributed["rank"] == 3
+        assert loaded.ts.tolist() == [ns(e["ts"]) - ns(origin) for e in events]
+        assert (loaded.end - loaded.ts).tolist() == [ns(e["dur"]) for e in events]
 
 
 def test_times_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
@@ -76,24 +68,14 @@ def test_times_are_exact_to_the_nanosecond(tmp_path: Path) -> None:
 
 def test_three_months_in_microseconds_are_exact(tmp_path: Path) -> None:
     """Kineto counts from the start of a quarter: 7.8e12 us, of which a float64 has steps of 0.98 ns."""
-    trace = TraceWriter(0)
-    times = [7_800_000_000_000 + Decimal(i) / 1000 for i in (0, 1, 7, 499, 500, 501, 998, 999)]
-    for i, _ in enumerate(times):
+    trace, steps = TraceWriter(0), [0, 1, 7, 499, 500, 501, 998, 999]
+    for i, _ in enumerate(steps):
         trace.add("cpu_op", "a", 1000 + i, 1001 + i)
-    path = trace.write(tmp_path / "trace.json")
-    text = path.read_text()
-    for i, at in enumerate(times):
-        text = text.replace(f'"ts": {1000 + i},', f'"ts": {at},')
-    path.write_text(text)
-    assert load_trace(path).ts.tolist() == [0, 1, 7, 499, 500, 501, 998, 999]
-
-
-def test_a_base_that_no_clock_can_have_is_ignored(tmp_path: Path) -> None:
-    """At the end of the file, where no look at the head can find it."""
-    content = json.loads(build_gpu_trace(0).text())
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": content["traceEvents"], "baseTimeNanoseconds": 10**40}))
-    assert load_trace(path).origin_ns == 5_000_500
+    text = trace.text()
+    for i, step in enumerate(steps):
+        text = text.replace(f'"ts": {1000 + i},', f'"ts": {7_800_000_000_000 + Decimal(step) / 1000},')
+    (tmp_path / "trace.json").write_text(text)
+    assert load_trace(tmp_path / "trace.json").ts.tolist() == steps
 
 
 def test_odd_values_do_no_harm(tmp_path: Path) -> None:
@@ -104,61 +86,43 @@ def test_odd_values_do_no_harm(tmp_path: Path) -> None:
     trace.add("Trace", "PyTorch Profiler (0)", 5000, 9000)
     trace.add("cpu_op", "no time", 0.0, 4.0)  # pytorch#188481
     trace.events.append({"ph": "X", "cat": "cpu_op", "name": "no duration", "ts": 6000, "pid": 1, "tid": 1})
-    trace.events.append(
-        {"ph": "M", "name": "process_name", "pid": "", "tid": "", "ts": 1, "args": {"name": "x"}}
-    )
     loaded = load_trace(trace.write(tmp_path / "trace.json"))
     assert len(loaded.ts) == count + 2
     assert loaded.left_out == 2
     assert loaded.correlation[-2:].tolist() == [-1, -1]
 
 
-def test_memory_events(tmp_path: Path) -> None:
-    trace = build_gpu_trace(0)
-    trace.memory(5100.5, 3 << 20, 8 << 20)
-    memory = load_trace(trace.write(tmp_path / "trace.json")).memory
-    assert (memory.ts.tolist(), memory.allocated.tolist(), memory.reserved.tolist()) == (
-        [100_000],
-        [3 << 20],
-        [8 << 20],
-    )
-
-
 GOOD = build_gpu_trace(0).text()
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("content", "code"),
     [
-        (b"", "empty file"),
-        (b"{}", "holds no traceEvents"),
-        (b'{"traceEvents": []}', "no event with a duration"),
-        (b'{"traceEvents": [{"ph": "M", "name": "x"}]}', "no event with a duration"),
-        (GOOD[: len(GOOD) // 2].encode(), "truncated or not JSON"),
-        (GOOD[:-3].encode(), "truncated or not JSON"),
-        (GOOD.replace('"schemaVersion": 1', "schemaVersion").encode(), "not JSON before the events"),
-        (gzip.compress(GOOD.encode())[:-20], "damaged or truncated gzip"),
-        (b"\x1f\x8b" + b"rubbish" * 10, "damaged or truncated gzip"),
-        (GOOD.encode("utf-16"), "is UTF-16 text"),
-        (b"PK\x03\x04rubbish", "is a ZIP archive"),
-        (b"SQLite format 3\0rubbish", "an SQLite database, as Nsight Systems"),
-        (b"\n\x80\x01\0\0rubbish", "a binary trace, as of Perfetto"),
-        (
-            b'[{"ph": "X", "name": "a", "ts": "1.5", "dur": 2}]',
-            "1 events without a category or a time",
-        ),
-        (b"[1, 2]", "holds no traceEvents"),
+        (b"", "SL-file-empty"),
+        (b"{}", "SL-trace-no-events"),
+        (b"[1, 2]", "SL-trace-no-events"),
+        (b'{"traceEvents": [{"ph": "M", "name": "x"}]}', "SL-trace-no-duration"),
+        (b'[{"ph": "X", "name": "a", "ts": "1.5", "dur": 2}]', "SL-trace-no-duration"),
+        (GOOD[: len(GOOD) // 2].encode(), "SL-trace-not-json"),
+        (GOOD[:-3].encode(), "SL-trace-not-json"),
+        (GOOD.replace('"schemaVersion": 1', "schemaVersion").encode(), "SL-trace-head-not-json"),
+        (b"\x1f\x8b" + b"rubbish" * 10, "SL-gzip-damaged"),
+        (GOOD.encode("utf-16"), "SL-trace-other-format"),
+        (b"PK\x03\x04rubbish", "SL-trace-other-format"),
+        (b"\n\x80\x01\0\0rubbish", "SL-trace-binary"),
     ],
 )
-def test_bad_file_is_refused_with_its_reason(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_bad_file_is_refused_with_its_reason(tmp_path: Path, content: bytes, code: str) -> None:
     path = tmp_path / "rank0_trace.json"
     path.write_bytes(content)
-    with pytest.raises(TraceError, match=reason):
+    with pytest.raises(TraceError) as refusal:
         load_trace(path)
+    assert find_codes(refusal.value) == [code]
 
 
-@pytest.mark.parametrize("style", ["kineto", "one line", "bare"])
-@pytest.mark.parametrize("block_bytes", [700, 8 << 20])
+@pytest.mark.parametrize(
+    ("style", "block_bytes"), [("kineto", 700), ("one line", 8 << 20), ("bare", 700), ("bare", 8 << 20)]
+)
 def test_a_refusal_names_the_place_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, style: str
 ) -> None:
@@ -168,46 +132,68 @@ def test_a_refusal_names_the_place_in_the_file(
     place = text.index('"adamw"', len(text) // 2)
     path = tmp_path / "rank0_trace.json"
     path.write_text("\ufeff" + text[:place] + "~" + text[place:], encoding="utf-8")
-    with pytest.raises(TraceError, match=rf"at byte {place + 3} of the file"):
+    with pytest.raises(TraceError) as refusal:
         load_trace(path)
+    assert str(place + 3) in str(refusal.value)
 
 
-@pytest.mark.parametrize("before", ["", "\ufeff", " \n"])
-def test_a_list_of_events_alone_is_read(tmp_path: Path, before: str) -> None:
+def test_a_list_of_events_alone_is_read(tmp_path: Path) -> None:
     path, events = tmp_path / "rank0_trace.json", json.loads(GOOD)["traceEvents"]
     whole = load_trace(build_gpu_trace(0).write(tmp_path / "whole.json"))
-    for indent in (None, 1):
+    for before, indent in (("", None), ("\ufeff", 1), (" \n", 1)):
         path.write_text(before + json.dumps(events, indent=indent), encoding="utf-8")
         found = load_trace(path)
         assert (found.distributed, found.ts.tolist()) == ({}, whole.ts.tolist())
     path.write_text(json.dumps(events)[:-1])
-    with pytest.raises(TraceError, match="truncated or not JSON"):
+    with pytest.raises(TraceError):
         load_trace(path)
 
 
-def test_gzip_bomb_is_refused_early(tmp_path: Path) -> None:
-    path = tmp_path / "bomb.json.gz"
-    events = b'\n  {\n    "ph": "M"\n  },' * 50_000
-    with gzip.open(path, "wb", compresslevel=9) as file:
-        file.write(b'{"traceEvents": [')
-        for _ in range(100):
-            file.write(events)
-    with pytest.raises(TraceError, match="unpacks to more than 200 times its size"):
-        load_trace(path)
-    with pytest.raises(TraceError, match=r"holds more than 0\.03125 GiB"):
-        load_trace(path, Limits(raw_bytes=32 << 20, ratio=10_000))
-
-
-def test_endless_head_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "head.json"
-    path.write_text(GOOD.replace('"schemaVersion": 1', f'"note": "{"x" * (40 << 20)}"'))
-    with pytest.raises(TraceError, match="holds no traceEvents"):
-        read_rank(path)
-    assert read_rank(path, Limits(head_bytes=64 << 20)) == 0
-
-
-def test_streams_beyond_32_bits_stay_apart(tmp_path: Path) -> None:
+def test_a_stream_is_not_cut_to_32_bits(tmp_path: Path) -> None:
+    """Some writers give the address of a stream: two of them must not become one, nor `none`."""
+    streams = {7, 7 + (1 << 32), (1 << 33) - 1}
     trace = build_gpu_trace(0)
-    for stream in (2**32 + 5, 5):
-        trace.kernel("wide", 100, 200, 300, stream=stream)
-    assert {5, 2**32 + 5} <= set(load_trace(trace.write(tmp_path / "rank0_trace.json")).stream.tolist())
+    for stream in streams:
+        trace.kernel("gemm", 5200, 5300, 5301, stream=stream)
+    assert set(load_trace(trace.write(tmp_path / "rank0_trace.json")).stream.tolist()) >= streams
+
+
+Spans = list[tuple[int, int]]
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=15)
+
+
+def build_spans(spans: Spans) -> tuple[intervals.Intervals, set[int]]:
+    """The set, and the unit cells that it covers."""
+    starts = np.array([start for start, _ in spans], np.int64)
+    ends = np.array([start + size for start, size in spans], np.int64)
+    cells = {cell for start, size in spans for cell in range(start, start + size)}
+    return intervals.build_union(starts, ends), cells
+
+
+@given(SPANS, SPANS)
+def test_sets_of_intervals_are_those_of_unit_cells(one: Spans, other: Spans) -> None:
+    (a, cells_a), (b, cells_b) = build_spans(one), build_spans(other)
+    found = {
+        "union": (a, cells_a),
+        "join": (intervals.join(a, b), cells_a | cells_b),
+        "subtract": (intervals.subtract(a, b), cells_a - cells_b),
+        "intersect": (intervals.intersect(a, b), cells_a & cells_b),
+    }
+    for name, ((starts, ends), cells) in found.items():
+        inside = [cell for low, high in zip(starts, ends, strict=True) for cell in range(low, high)]
+        assert inside == sorted(cells) and intervals.length((starts, ends)) == len(cells), name
+    assert (a[0][1:] > a[1][:-1]).all(), "disjoint"
+    common = len(cells_a & cells_b)
+    assert intervals.common_length(a, b) == intervals.common_length(b, a) == common
+    assert intervals.covered_within(a, *b).sum() == common
+
+
+@given(SPANS, st.integers(0, 30), st.integers(1, 40))
+def test_parts_of_a_set_are_those_of_its_unit_cells(spans: Spans, low: int, size: int) -> None:
+    a, cells = build_spans(spans)
+    high = low + size
+    assert intervals.length(intervals.clip(a, low, high)) == len(cells & set(range(low, high)))
+    until = intervals.covered_until(a, np.array([high, low])).tolist()
+    assert until == [len({cell for cell in cells if cell < at}) for at in (high, low)]
+    share = intervals.build_covered_share(a, 0, 80, 40)
+    assert share.sum() * 80 / 40 == pytest.approx(len(cells)) and ((share >= 0) & (share <= 1)).all()

@@ -1,52 +1,54 @@
 from __future__ import annotations
 
-import sys
-
 import pytest
 
-from stratlab import cli
-from stratlab.tracking.address import check_tracking_uri, is_of_this_machine
+from stratlab.tracking.address import check_tracking_uri, find_run_page, is_of_this_machine
 from stratlab.user_error import UserError
-
-
-@pytest.mark.parametrize("uri", ["", "http://mlflow:5000", "https://host/path?x=a@b"])
-def test_an_address_of_a_server(uri: str) -> None:
-    assert check_tracking_uri(uri) == uri
-
-
-@pytest.mark.parametrize("uri", ["localhost:5000", "file:///runs", "sqlite:///x.db", "http://", "http://[x"])
-def test_anything_else_is_refused(uri: str) -> None:
-    with pytest.raises(UserError, match="expected the address of a server, http://host:port"):
-        check_tracking_uri(uri)
-
-
-@pytest.mark.parametrize("verb", ["compare", "verify", "analyze", "wait"])
-def test_a_login_is_refused_and_not_shown(
-    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path
-) -> None:
-    monkeypatch.setattr(
-        sys, "argv", ["stratlab", verb, str(tmp_path), "--tracking-uri", "http://me:secretpw@host:5000"]
-    )
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    said = capsys.readouterr()
-    assert (
-        end.value.code == 2
-        and "MLFLOW_TRACKING_USERNAME" in said.err
-        and "secretpw" not in said.out + said.err
-    )
+from tests.codes import find_codes
 
 
 @pytest.mark.parametrize(
-    ("uri", "expected"),
+    ("uri", "code"),
     [
-        ("http://127.0.0.1:5000", True),
-        ("http://localhost", True),
-        ("http://[::1]:5000", True),
-        ("http://mlflow:5000", False),
-        ("http://[::1", False),
-        ("", False),
+        ("", ""),
+        ("http://mlflow:5000", ""),
+        ("https://host/path?x=a@b", ""),
+        ("localhost:5000", "SL-tracking-uri"),
+        ("sqlite:///x.db", "SL-tracking-uri"),
+        ("http://", "SL-tracking-uri"),
+        ("http://[x", "SL-tracking-uri"),
+        ("http://me:secretpw@host:5000", "SL-tracking-uri-login"),
     ],
 )
-def test_a_server_of_this_machine_is_told_from_others(uri: str, expected: bool) -> None:
-    assert is_of_this_machine(uri) is expected
+def test_an_address_of_a_server_without_a_login(uri: str, code: str) -> None:
+    if not code:
+        assert check_tracking_uri(uri) == uri
+        return
+    with pytest.raises(UserError) as refused:
+        check_tracking_uri(uri)
+    assert find_codes(refused.value) == [code] and "secretpw" not in str(refused.value)
+
+
+def test_a_server_of_this_machine_is_told_from_others() -> None:
+    here = ("http://127.0.0.1:5000", "http://localhost", "http://[::1]:5000")
+    assert all(map(is_of_this_machine, here))
+    assert not any(map(is_of_this_machine, ("http://mlflow:5000", "http://[::1", "")))
+
+
+@pytest.mark.parametrize(
+    ("uri", "page"),
+    [
+        ("https://host/mlflow/", "https://host/mlflow/#/experiments/1/runs/r"),
+        ("https://user:secret@host?token=secret#secret", "https://host/#/experiments/1/runs/r"),
+        ("http://127.0.0.1:5000", ""),
+        ("file:///mlruns", ""),
+        ("javascript:alert(1)", ""),
+        ("http://[", ""),
+        (None, ""),
+    ],
+)
+def test_only_a_server_that_others_reach_has_pages_and_no_secret_is_told(uri: str | None, page: str) -> None:
+    assert find_run_page(uri, "1", "r") == page
+    assert find_run_page(uri, "1", None) == ""
+    hostile = find_run_page(uri, '1"', "<r>")
+    assert hostile == page.replace("1/runs/r", "1%22/runs/%3Cr%3E")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.codes import find_codes
 from trainer.api import ConfigError, DataMissing, load_data, load_model
 from trainer.settings.config import Config
 
@@ -23,26 +23,34 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_run_without_weights_says_which_setting_leaves_them(run: Path) -> None:
-    with pytest.raises(DataMissing, match="with checkpoint_every above 0, .* longer than checkpoint_minutes"):
+def test_weights_that_are_not_there(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataMissing) as missing:
         load_model(run)
+    assert "checkpoint_every" in str(missing.value) and "checkpoint_minutes" in str(missing.value)
+    for given, named in (({"weights": "bst"}, "weights="), ({"weights": 5}, "weights=")):
+        with pytest.raises(ConfigError) as refused:
+            load_model(run, **given)
+        assert str(refused.value).startswith(named)
+    with pytest.raises(DataMissing):
+        load_model(run, weights=str(tmp_path))
 
 
-@pytest.mark.parametrize("weights", ["bst", "", None, 5, "a\0b"])
-def test_weights_that_name_nothing(run: Path, weights: Any) -> None:
-    with pytest.raises(ConfigError, match="^weights=.*: expected final, best or a folder"):
-        load_model(run, weights=weights)
-
-
-@pytest.mark.parametrize("path", [5, True, ["a"]])
-def test_a_path_that_is_none(run: Path, path: Any) -> None:
-    with pytest.raises(ConfigError, match="^dataset_path=.*: expected a path"):
-        load_data(run, dataset_path=path)
-    if path is not None:
-        with pytest.raises(ConfigError, match="^run=.*: expected a run directory"):
-            load_data(path)
-
-
-def test_a_path_beside_a_run_is_looked_at(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataMissing, match="^dataset_path=.*no such folder"):
+def test_beside_a_run_directory_stands_nothing_but_a_path(run: Path, tmp_path: Path) -> None:
+    for path in (5, ["a"]):
+        with pytest.raises(ConfigError) as refused:
+            load_data(run, dataset_path=path)  # type: ignore[arg-type]
+        assert (
+            find_codes(refused.value) == ["SL-setting-no-path"] and str(refused.value)[:13] == "dataset_path="
+        )
+        with pytest.raises(ConfigError) as refused:
+            load_data(path)  # type: ignore[arg-type]
+        assert find_codes(refused.value) == ["SL-run-no-path"]
+    with pytest.raises(ConfigError) as refused:
+        load_model(run, lr=1e-3)
+    assert find_codes(refused.value) == ["SL-setting-beside-run"] and str(refused.value).startswith("lr: ")
+    with pytest.raises(DataMissing) as missing:
         load_data(run, dataset_path=tmp_path / "absent")  # type: ignore[arg-type]
+    assert str(missing.value).startswith("dataset_path=")
+    with pytest.raises(ConfigError) as refused:
+        load_model(tmp_path)
+    assert str(tmp_path) in str(refused.value)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.ranks import fork_ranks
-from tests.trainer.checkpoint.ranks.test_store import build
+from tests.trainer.checkpoint.stand_in import build
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.checkpoint.manifest import COMMIT, find_problem
 from trainer.record.run_directory import RunDirectory
@@ -37,18 +37,15 @@ class Kills:
     """Of the newest committed checkpoint after a kill."""
 
     def histogram(self, bins: int = 10) -> str:
-        """Kills by the part of a whole save that was over."""
-        whole = sorted(self.saves_s)
-        counts = [0] * (bins + 1)
-        for part in self.while_saving:
-            counts[min(int(part * bins), bins)] += 1
-        names = [f"{100 * i // bins:3d} to {100 * (i + 1) // bins:3d} %" for i in range(bins)] + [
-            "longer than one"
+        """Kills by the part of a whole save that was over; the last row is what was longer than one."""
+        counts = [
+            sum(min(int(part * bins), bins) == i for part in self.while_saving) for i in range(bins + 1)
         ]
-        rows = [f"  {name:15} {count:4d}  {'#' * count}" for name, count in zip(names, counts, strict=True)]
-        takes = f"a save takes {whole[0]:.2f} to {whole[-1]:.2f} s, mostly {whole[len(whole) // 2]:.2f}"
-        head = f"{len(self.while_saving)} kills between first byte and COMMIT ({takes}), {self.between} behind it"
-        return "\n".join([head, *rows])
+        rows = [f"  from {100 * i // bins:3d} %  {count:4d}  {'#' * count}" for i, count in enumerate(counts)]
+        takes = f"a save takes {min(self.saves_s):.2f} to {max(self.saves_s):.2f} s"
+        return "\n".join(
+            [f"{len(self.while_saving)} kills in a save, {self.between} behind it; {takes}", *rows]
+        )
 
 
 def train_and_save(results: Path, state_bytes: int) -> None:

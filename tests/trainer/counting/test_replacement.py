@@ -21,8 +21,5 @@ def test_everything_is_put_back_also_after_a_failure():
         assert Owner().own() == Owner().inherited() == "new" and Base().inherited() == "base"
         raise KeyError
     assert dict(vars(Owner)) == before
-
-
-def test_what_is_not_there_cannot_be_replaced():
-    with pytest.raises(AssertionError, match="missing"), replaced(Owner, missing=1):
+    with pytest.raises(AssertionError), replaced(Owner, missing=1):
         pass

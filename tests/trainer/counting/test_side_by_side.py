@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.codes import find_codes
 from trainer.counting import side_by_side
 from trainer.counting.side_by_side import count_side_by_side
 from trainer.failures import DataMissing
@@ -39,23 +40,17 @@ def test_results_come_in_the_order_of_the_tasks(processors, forks, monkeypatch):
     found = list(count_side_by_side(square, [1, 2, 3], [2, 1, 0], begun.append))
     assert [result for result, _ in found] == [1, 4, 9] and begun == [1, 2, 3]
     assert (os.getpid() not in {pid for _, pid in found}) is forks
+    assert list(count_side_by_side(square, [3], [0], begun.append)) == [(9, os.getpid())]
 
 
-def test_one_task_needs_no_process():
-    assert list(count_side_by_side(square, [3], [0], lambda task: None)) == [(9, os.getpid())]
-
-
-def test_what_a_process_refuses_is_refused_with_its_sentences(monkeypatch):
+def test_what_a_process_refuses_or_dies_of_is_told(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     with pytest.raises(ConfigError) as refused:
         list(count_side_by_side(refuse, [1, 2, 3], [0, 1, 2], lambda task: None))
     assert refused.value.problems == ["LAYERS=2: too few", "ROWS=0: none"]
-
-
-def test_a_process_that_is_killed_is_told(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    with pytest.raises(DataMissing, match="was killed, for memory as a rule"):
+    with pytest.raises(DataMissing) as killed:
         list(count_side_by_side(die, [1, 2], [0, 1], lambda task: None))
+    assert find_codes(killed.value) == ["SL-count-killed"]
 
 
 SLEEPS = """
@@ -69,12 +64,11 @@ list(count_side_by_side(wait, [1, 2], [0, 1], lambda task: None))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_is_left_where_whoever_waits_has_ended(number, tmp_path: Path):
+def test_nothing_is_left_where_whoever_waits_has_ended(tmp_path: Path):
     running = subprocess.Popen([sys.executable, "-c", SLEEPS, str(tmp_path)], stderr=subprocess.DEVNULL)
     wait_until(lambda: len(list(tmp_path.iterdir())) == side_by_side.MOST)
     children = [int(path.name) for path in tmp_path.iterdir()]
-    running.send_signal(number)
+    running.kill()
     running.wait(10)
     wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
 

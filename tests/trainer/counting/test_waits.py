@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.trainer.counting.ranks.real_steps import make_config
+from tests.trainer.counting.real_steps import make_config
 from tests.trainer.data.text.token_caches import build, text_config
 from trainer.counting import waits
 from trainer.counting.answers import OrdinaryValues
@@ -30,20 +30,14 @@ COLOURS = Preprocessing(
     ("asks", "why"),
     [
         (lambda: NUMBERS.sum().item(), waits.READS),
-        (lambda: bool(FLAGS.any()), waits.READS),
-        (lambda: float(NUMBERS[0]), waits.READS),
         (lambda: NUMBERS.tolist(), waits.READS),
         (lambda: torch.equal(NUMBERS, NUMBERS), waits.READS),
         (lambda: FLAGS.nonzero(), waits.SIZES),
-        (lambda: NUMBERS.masked_select(FLAGS), waits.SIZES),
-        (lambda: torch.ops.aten._unique2(NUMBERS), waits.SIZES),
         (lambda: NUMBERS.repeat_interleave(NUMBERS), waits.SIZES),
         (lambda: NUMBERS[FLAGS], waits.MASKS),
-        (lambda: NUMBERS.clone().index_put_((FLAGS,), torch.tensor([1, 2])), waits.MASKS),
         (lambda: NUMBERS.bincount(), waits.COUNTS),
         (lambda: torch.tensor(1.0), waits.MADE),
         (lambda: NUMBERS[[0, 2]], waits.MADE),
-        (lambda: NUMBERS.cpu(), waits.TO_HOST),
         (lambda: NUMBERS.numpy(), waits.TO_HOST),
         (lambda: torch.cuda.synchronize(), waits.ALL),
     ],
@@ -52,8 +46,6 @@ def test_what_waits_is_counted_once(asks, why, monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     with WaitWatch() as watch:
         asks()
-    if why is waits.MASKS and len(watch.found) == 2:  # the values that the test itself puts there
-        watch.found = {wait: n for wait, n in watch.found.items() if wait.why is not waits.MADE}
     assert [(wait.why, number) for wait, number in watch.found.items()] == [(why, 1)]
     (wait,) = watch.found
     assert wait.asked_by.startswith("tests/trainer/counting/test_waits.py:") and wait.line == ""
@@ -64,23 +56,13 @@ def _fill_where() -> None:
     some[FLAGS] = 0
 
 
-@pytest.mark.parametrize(
-    "asks",
-    [
-        lambda: NUMBERS.repeat_interleave(NUMBERS, output_size=3),
-        lambda: NUMBERS.repeat_interleave(2),
-        lambda: NUMBERS[NUMBERS],
-        _fill_where,
-        lambda: NUMBERS.masked_fill(FLAGS, 0),
-        lambda: torch.where(FLAGS, NUMBERS, 0),
-        lambda: torch.zeros(3) + 1.0,
-        lambda: NUMBERS.to(torch.float32),
-        lambda: NUMBERS.sort(),
-    ],
-)
-def test_what_does_not_wait_is_not_counted(asks):
+def test_what_does_not_wait_is_not_counted():
+    some = NUMBERS.clone()
     with WaitWatch() as watch:
-        asks()
+        some[FLAGS] = 0
+        assert len(NUMBERS.repeat_interleave(NUMBERS, output_size=3)) == len(NUMBERS[NUMBERS]) == 3
+        for work in (NUMBERS.masked_fill(FLAGS, 0), torch.where(FLAGS, NUMBERS, 0), torch.zeros(3) + 1.0):
+            work.to(torch.float32).sort()
     assert not watch.found
 
 
@@ -117,9 +99,10 @@ def test_between_host_and_device_only_pinned_memory_is_fetched_without_waiting()
     assert found(lambda _: torch.empty(3, device="cuda").double()) == []
 
 
-@pytest.mark.parametrize("how", [PLAIN, COLOURS])
-@pytest.mark.parametrize("residence", ["device", "stream"])
-@pytest.mark.parametrize("augment", ["none", "randaugment", "all"])
+@pytest.mark.parametrize(
+    ("augment", "residence", "how"),
+    [("randaugment", "device", COLOURS), ("all", "stream", PLAIN)],
+)
 def test_images_reach_a_device_without_a_wait(augment, residence, how):
     sizes = f"global_batch_size=16 micro_batch_size=4 augment={augment}"
     config = make_config(f"model=vit_tiny dataset=digits strategy=single {sizes}")
@@ -128,7 +111,7 @@ def test_images_reach_a_device_without_a_wait(augment, residence, how):
         source = build_source(data.train, residence, "cuda")
         watch.found.clear()  # to put them there is no step's work
         order = SampleOrder(0, len(data.train))
-        for step in (1, 2, 3):
+        for step in (1, 2):
             share = Share(0, 2)
             batch = build_batch(source, order, step, config, share, "cuda", how)
     assert batch.micro[0][0].device.type == "cuda" and len(batch.micro) == 2

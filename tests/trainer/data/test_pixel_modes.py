@@ -1,54 +1,39 @@
-"""Every mode of pixels in every format that keeps it, against values worked out by hand."""
+"""Every mode of pixels in a format that keeps it, against values worked out by hand."""
 
 from __future__ import annotations
 
 import io
 import struct
 import zlib
-from pathlib import Path
 
 import datasets
 import numpy as np
 import pytest
 from PIL import Image
 
-from trainer.data import open_data
-from trainer.failures import DataMissing
-from trainer.settings.config import Config
+from tests.codes import find_codes
+from tests.trainer.data.pictures import opened, save, table
+from trainer.data.pixel_modes import NoRange, open_picture
 
 EDGE = 16
 WHITE = (255, 255, 255)
 PALETTE = [0, 0, 0, 200, 30, 40, 10, 20, 250]
-# mode: the left half, the right half, and what both are as RGB
-PIXELS = {
-    "1": (0, 255, (0, 0, 0), WHITE),
-    "L": (40, 200, (40, 40, 40), (200, 200, 200)),
-    "LA": ((9, 0), (100, 128), WHITE, (177, 177, 177)),  # 100 x 128 / 255 + 127
-    "P": (1, 2, (200, 30, 40), (10, 20, 250)),
-    "PA": ((1, 0), (2, 128), WHITE, (132, 137, 252)),
-    "RGB": ((200, 30, 40), (10, 20, 250), (200, 30, 40), (10, 20, 250)),
-    "RGBA": ((200, 30, 40, 0), (200, 30, 40, 128), WHITE, (227, 142, 147)),
-    "CMYK": ((0, 255, 255, 0), (255, 0, 0, 55), (255, 0, 0), (0, 200, 200)),
-    "YCbCr": ((76, 85, 255), (29, 255, 107), (254, 0, 0), (0, 0, 254)),
-    "LAB": ((0, 128, 128), (138, 209, 198), (0, 0, 0), (255, 0, 0)),
-    "I;16": (65535, 32896, WHITE, (128, 128, 128)),
-    "I;16B": (257, 0, (1, 1, 1), (0, 0, 0)),
+# mode, format: the left half, the right half, and what both are as RGB
+DRAWN = {
+    ("1", "png"): (0, 255, (0, 0, 0), WHITE),
+    ("L", "png"): (40, 200, (40, 40, 40), (200, 200, 200)),
+    ("LA", "png"): ((9, 0), (100, 128), WHITE, (177, 177, 177)),  # 100 x 128 / 255 + 127
+    ("P", "gif"): (1, 2, (200, 30, 40), (10, 20, 250)),
+    ("PA", "tiff"): ((1, 0), (2, 128), WHITE, (132, 137, 252)),
+    ("RGB", "tiff"): ((200, 30, 40), (10, 20, 250), (200, 30, 40), (10, 20, 250)),
+    ("RGBA", "png"): ((200, 30, 40, 0), (200, 30, 40, 128), WHITE, (227, 142, 147)),
+    ("CMYK", "tiff"): ((0, 255, 255, 0), (255, 0, 0, 55), (255, 0, 0), (0, 200, 200)),
+    ("YCbCr", "tiff"): ((76, 85, 255), (29, 255, 107), (254, 0, 0), (0, 0, 254)),
+    ("LAB", "tiff"): ((0, 128, 128), (138, 209, 198), (0, 0, 0), (255, 0, 0)),
+    ("I;16", "png"): (65535, 32896, WHITE, (128, 128, 128)),
+    ("I;16B", "tiff"): (257, 0, (1, 1, 1), (0, 0, 0)),
 }
-KEPT = {
-    "png": ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"),
-    "tiff": ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "I;16", "I;16B"),
-    "webp": ("RGB", "RGBA"),
-    "jpeg": ("L", "RGB", "CMYK"),
-    "gif": ("P",),
-}
-CELLS = [(mode, kind) for kind, modes in KEPT.items() for mode in modes]
-NO_RANGE = [("I", "tiff"), ("F", "tiff")]
-LOSSY = {("L", "jpeg"), ("RGB", "jpeg"), ("CMYK", "jpeg"), ("YCbCr", "tiff"), ("LAB", "tiff")}
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+LOSSY = ("YCbCr", "LAB")
 
 
 def draw(mode: str, left, right) -> Image.Image:
@@ -66,8 +51,7 @@ def draw(mode: str, left, right) -> Image.Image:
 
 def encode(picture: Image.Image, kind: str, **more) -> bytes:
     content = io.BytesIO()
-    exact = {"jpeg": {"quality": 100, "subsampling": 0}, "webp": {"lossless": True, "exact": True}}
-    picture.save(content, kind, **exact.get(kind, {}), **more)
+    picture.save(content, kind, **more)
     return content.getvalue()
 
 
@@ -75,9 +59,8 @@ def png(depth: int, colour: int, row: bytes, key: bytes) -> bytes:
     """EDGE equal rows, and the colour that is transparent; Pillow writes few depths."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-        )
+        check = struct.pack(">I", zlib.crc32(name + content))
+        return struct.pack(">I", len(content)) + name + content + check
 
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", EDGE, EDGE, depth, colour, 0, 0, 0))
     rows = chunk(b"IDAT", zlib.compress((b"\0" + row) * EDGE))
@@ -90,121 +73,48 @@ def tiff(bits: int, photometric: int, row: bytes, signed: bool = False) -> bytes
     tags = {256: EDGE, 257: EDGE, 258: bits, 259: 1, 262: photometric, 273: 8, 277: 1, 278: EDGE}
     tags |= {279: len(content), 339: 2 if signed else 1}
     entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
-    return (
-        b"II*\0"
-        + struct.pack("<I", 8 + len(content))
-        + content
-        + struct.pack("<H", len(tags))
-        + entries
-        + bytes(4)
-    )
+    head = b"II*\0" + struct.pack("<I", 8 + len(content))
+    return head + content + struct.pack("<H", len(tags)) + entries + bytes(4)
 
 
 def halves(left: bytes, right: bytes, times: int = EDGE // 2) -> bytes:
     return left * times + right * times
 
 
-def animate(kind: str) -> bytes:
-    first, second = (Image.new("RGB", (EDGE, EDGE), colour) for colour in ("red", "blue"))
-    return encode(first, kind, save_all=True, append_images=[second])
-
-
+ANIMATED = encode(
+    Image.new("RGB", (EDGE, EDGE), "red"),
+    "gif",
+    save_all=True,
+    append_images=[Image.new("RGB", (EDGE, EDGE), "blue")],
+)
 BY_HAND = {
-    "a gif with a transparent colour": (
-        encode(draw("P", 1, 2), "gif", transparency=1),
-        (WHITE, (10, 20, 250)),
-    ),
-    "a palette with alphas": (
+    "a transparent colour": (encode(draw("P", 1, 2), "gif", transparency=1), (WHITE, (10, 20, 250))),
+    "alphas of a palette": (
         encode(draw("P", 1, 2), "png", transparency=bytes([255, 0, 128])),
         (WHITE, (132, 137, 252)),
     ),
     "grey, 8 bits, 40 is transparent": (png(8, 0, halves(b"\x28", b"\xc8"), b"\0\x28"), (WHITE, (200,) * 3)),
     "grey, 2 bits, 1 is transparent": (png(2, 0, halves(b"\x55", b"\xaa", 2), b"\0\1"), (WHITE, (170,) * 3)),
     "grey, 1 bit, 0 is transparent": (png(1, 0, b"\xff\0", b"\0\0"), (WHITE, WHITE)),
-    "grey, 16 bits, 514 is transparent": (
-        png(16, 0, halves(b"\x02\x02", b"\x80\x80"), b"\x02\x02"),
-        (WHITE, (128,) * 3),
-    ),
-    "RGB, 1 2 3 is transparent": (
-        png(8, 2, halves(b"\1\2\3", b"\4\5\6"), b"\0\1\0\2\0\3"),
-        (WHITE, (4, 5, 6)),
-    ),
-    "RGB, 16 bits, one colour is transparent": (
+    "RGB, 16 bits, one is transparent": (
         png(16, 2, halves(b"\1\1\2\2\3\3", b"\4\4\5\5\6\6"), b"\1\1\2\2\3\3"),
         (WHITE, (4, 5, 6)),
     ),
     "12 bits": (tiff(12, 1, b"\xff\xff\xff" * 4 + b"\x80\x88\x08" * 4), (WHITE, (128,) * 3)),
     "16 bits, 0 is white": (tiff(16, 0, halves(b"\0\0", b"\xff\xff")), (WHITE, (0, 0, 0))),
     "8 bits, 0 is white": (tiff(8, 0, halves(b"\0", b"\xff")), (WHITE, (0, 0, 0))),
-    "1 bit, 0 is white": (tiff(1, 0, b"\0\xff"), (WHITE, (0, 0, 0))),
-    "the first frame of a gif": (animate("gif"), ((255, 0, 0), (255, 0, 0))),
-    "the first frame of a tiff": (animate("tiff"), ((255, 0, 0), (255, 0, 0))),
-    "the first frame of a webp": (animate("webp"), ((255, 0, 0), (255, 0, 0))),
+    "the first of several frames": (ANIMATED, ((255, 0, 0), (255, 0, 0))),
 }
 
 
-def write_folder(folder: Path, contents: list[bytes]) -> Path:
-    """Two classes, alternately; the names of the files keep the order."""
-    for index, content in enumerate(contents):
-        for split, name in (("train", "ab"[index % 2]), ("test", "ab"[index % 2])):
-            file = folder / split / name / f"{index:02}.img.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
-    return folder
+def test_pictures_of_all_modes_look_as_they_should():
+    cells = {cell: (encode(draw(cell[0], *row[:2]), cell[1]), row[2:]) for cell, row in DRAWN.items()}
+    for what, (content, wanted) in (cells | BY_HAND).items():
+        found = np.asarray(open_picture({"bytes": content, "path": None}).rgb)
+        found = found[EDGE // 2, [EDGE // 4, 3 * EDGE // 4]].astype(int)
+        assert np.abs(found - wanted).max() <= (5 if what[0] in LOSSY else 0), what
 
 
-def write_table(folder: Path, contents: list[bytes], feature: datasets.Image | None = None) -> Path:
-    features = datasets.Features(
-        {"image": feature or datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])}
-    )
-    rows = {"image": [{"bytes": c, "path": None} for c in contents], "label": [0, 1] * (len(contents) // 2)}
-    rows = {name: column[: len(rows["label"])] for name, column in rows.items()}
-    table = datasets.Dataset.from_dict(rows, features=features)
-    datasets.DatasetDict({"train": table, "test": table}).save_to_disk(str(folder))
-    return folder
-
-
-def pixels(folder: Path) -> np.ndarray:
-    """[sample, half, channel] of the test split, in the middle of both halves."""
-    found = open_data(Config(run="try", dataset_path=str(folder)), EDGE).test
-    assert found.shape == (3, EDGE, EDGE)
-    return found.pixels(np.arange(len(found)))[:, :, EDGE // 2, [EDGE // 4, 3 * EDGE // 4]].swapaxes(1, 2)
-
-
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory) -> dict[object, np.ndarray]:
-    """All pictures of this file as one data set, as the trainer reads them."""
-    drawn = {cell: encode(draw(cell[0], *PIXELS[cell[0]][:2]), cell[1]) for cell in CELLS}
-    drawn |= {name: content for name, (content, _) in BY_HAND.items()}
-    folder = write_table(tmp_path_factory.mktemp("modes") / "all", [*drawn.values()])
-    return dict(zip(drawn, pixels(folder), strict=True))
-
-
-def test_the_table_has_every_mode_in_every_format_that_keeps_it():
-    kept = set()
-    for mode in (*PIXELS, "HSV", "I", "F"):
-        for kind in KEPT:
-            try:
-                content = encode(Image.new(mode, (4, 4)), kind)
-            except (OSError, ValueError):
-                continue
-            if Image.open(io.BytesIO(content)).mode == mode:
-                kept.add((mode, kind))
-    assert kept == {*CELLS, *NO_RANGE} and len(kept) == 27
-
-
-@pytest.mark.parametrize(("mode", "kind"), CELLS)
-def test_a_mode_in_a_format(seen, mode, kind):
-    allowed = 5 if (mode, kind) in LOSSY else 0
-    assert np.abs(seen[mode, kind].astype(int) - PIXELS[mode][2:]).max() <= allowed
-
-
-@pytest.mark.parametrize("name", BY_HAND)
-def test_a_picture_made_by_hand(seen, name):
-    assert seen[name].tolist() == [list(half) for half in BY_HAND[name][1]]
-
-
-@pytest.mark.parametrize("write", [write_folder, write_table])
 @pytest.mark.parametrize(
     "content",
     [
@@ -214,25 +124,17 @@ def test_a_picture_made_by_hand(seen, name):
     ],
     ids=["float", "int32", "signed 16 bits"],
 )
-def test_numbers_without_a_range_are_refused_with_their_place(tmp_path, write, content):
-    good = encode(draw("L", 1, 2), "png")
-    folder = write(tmp_path / "d", [good, good, good, content])
-    with pytest.raises(DataMissing) as failure:
-        open_data(Config(run="try", dataset_path=str(folder)), EDGE)
-    said = str(failure.value)
-    assert "sample 3" in said and "no range" in said
-    if write is write_folder:
-        assert f"{folder}/train/b/03.img.png" in said
+def test_numbers_without_a_range_are_refused(content):
+    with pytest.raises(NoRange) as failure:
+        open_picture({"bytes": content, "path": None})
+    assert find_codes(failure.value) == ["SL-picture-no-range"]
 
 
 def test_a_column_that_declares_a_mode_is_not_converted_by_the_library(tmp_path):
-    content = encode(draw("I;16", 65535, 32896), "png")
-    folder = write_table(tmp_path / "d", [content] * 4, datasets.Image(mode="RGB"))
-    assert pixels(folder)[0].tolist() == [[255] * 3, [128] * 3]
-
-
-def notes(folder: Path) -> list[str]:
-    return list(open_data(Config(run="try", dataset_path=str(folder)), EDGE).notes)
+    deep = table([encode(draw("I;16", 65535, 32896), "png")] * 4, [0, 1] * 2)
+    deep = deep.cast_column("image", datasets.Image(mode="RGB"))
+    found = opened(save(tmp_path / "d", train=deep, test=deep), EDGE).test.pixels(np.arange(1))[0]
+    assert found[:, 0, 0].tolist() == [255] * 3 and found[:, 0, -1].tolist() == [128] * 3
 
 
 @pytest.mark.parametrize(
@@ -243,15 +145,10 @@ def notes(folder: Path) -> list[str]:
         ([tiff(12, 1, b"\xff\xff\xff" * 4 + bytes(12))] * 4, 0),
         ([encode(draw("L", 7, 7), "png"), encode(draw("L", 9, 9), "png")] * 2, 1),
         ([encode(draw("L", 7, 8), "png")] + [encode(draw("L", 9, 9), "png")] * 3, 0),
-        ([animate("gif")] * 4 + [encode(draw("L", 7, 8), "png")] * 2, 1),
-        ([encode(draw("L", 7, 8), "png")] * 4, 0),
+        ([ANIMATED] * 4 + [encode(draw("L", 7, 8), "png")] * 2, 1),
     ],
-    ids=["dark", "a sixteenth", "12 bits", "flat", "one is not flat", "frames", "nothing"],
+    ids=["dark", "a sixteenth", "12 bits", "flat", "one is not flat", "frames"],
 )
 def test_what_is_odd_of_all_pictures_is_one_line(tmp_path, contents, lines):
-    found = [
-        note
-        for note in notes(write_folder(tmp_path / "d", contents))
-        if any(word in note for word in ("65,535", "colour", "frames"))
-    ]
-    assert len(found) == lines
+    rows = table(contents, [index % 3 for index in range(len(contents))])
+    assert len(opened(save(tmp_path / "d", train=rows, validation=rows, test=rows), EDGE).notes) == lines

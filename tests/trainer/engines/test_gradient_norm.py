@@ -6,7 +6,7 @@ import torch
 from trainer.engines.gradient_norm import LONG, ROW, total_norm, whole_norm
 
 
-@pytest.mark.parametrize("size", [3, ROW, LONG, LONG + 1, 20_000_003])
+@pytest.mark.parametrize("size", [ROW, LONG + 1, 20_000_003])
 def test_the_norm_is_that_of_fp64_however_long_a_tensor_is(size: int) -> None:
     """torch's own is 7e-4 too small at 20 million."""
     parts = [torch.randn(size, generator=torch.Generator().manual_seed(1)), torch.randn(5, 7)]
@@ -15,11 +15,8 @@ def test_the_norm_is_that_of_fp64_however_long_a_tensor_is(size: int) -> None:
     assert whole_norm(parts, "cpu").item() == total_norm(parts).item()
 
 
-def test_short_tensors_are_torch_s_own_to_the_last_bit() -> None:
+def test_short_tensors_are_torch_s_own_to_the_last_bit_and_long_ones_of_any_form() -> None:
     parts = [torch.randn(300, 300), torch.randn(8)]
     assert torch.equal(total_norm(parts), torch.nn.utils.get_total_norm(parts))
-
-
-def test_a_long_tensor_may_be_of_any_form() -> None:
     wide = torch.randn(1100, 1000).t()
     assert total_norm([wide]).item() == pytest.approx(wide.double().norm().item(), rel=1e-6)

@@ -63,8 +63,7 @@ def as_question(run: Config, ranks: int, per_node: int) -> Question:
     return Question(run.run, settings, ranks, per_node, run.micro_batch_size, run.global_batch_size)
 
 
-@pytest.mark.parametrize("stages", [1, 2])
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("path", "stages"), [(FILES[0], 1), (FILES[-1], 2)], ids=["one stage", "two"])
 def test_both_programs_scale_alike(path: Path, stages: int, tmp_path: Path):
     draw = random.Random(path.stem)
     content = json.loads(path.read_text())
@@ -72,7 +71,7 @@ def test_both_programs_scale_alike(path: Path, stages: int, tmp_path: Path):
     content["settings"]["pp_schedule"] = schedule
     (changed := tmp_path / path.name).write_text(json.dumps(content))
     samples, file = content["samples"], read_operations_file(changed)
-    for _ in range(20):
+    for _ in range(10):
         asked = (
             draw.choice([4, 7, 17, 36]),
             draw.choice([1, 2, 3, 7, 16, 100]),
@@ -99,18 +98,10 @@ def test_both_programs_know_the_same_of_a_device(results: Path):
 @pytest.mark.parametrize(
     ("settings", "ranks"),
     [
-        ({}, 8),
         ({}, 64),
-        ({}, 1),
-        ({"strategy": "fsdp"}, 2),
         ({"strategy": "fsdp", "micro_batch_size": 64}, 8),
-        ({"strategy": "single", "global_batch_size": 64}, 1),
-        ({"strategy": "zero3"}, 8),
         ({"lora_rank": 8}, 8),
-        ({"activation_checkpointing": "blocks"}, 8),
-        ({"model_layers": 12}, 8),
         ({"precision": "auto"}, 8),
-        ({"precision": "fp32"}, 8),
     ],
 )
 def test_both_programs_find_the_same_file(results: Path, settings: dict, ranks: int):
@@ -125,14 +116,15 @@ def test_what_is_switched_off_or_only_evaluates_is_not_foreseen(results: Path):
     assert forecast_memory(config(results).model_copy(update={"mode": "evaluate"}), 8, 8) is None
 
 
-@pytest.mark.parametrize("name", ["", *(name for name in DAMAGES if name != "no strategy"), *SAMPLE_DAMAGES])
-def test_a_broken_file_is_told_and_left_out(results: Path, caplog: pytest.LogCaptureFixture, name: str):
+def test_broken_files_are_told_and_left_out(results: Path, caplog: pytest.LogCaptureFixture):
     """A pod looks for no strategy: without one the rest has to be its own."""
     content = json.loads((SHIPPED / "vit_huge-ddp-8.json").read_text())
-    (results / FOLDER / "a.json").write_text(json.dumps(damage(content, name) if name else {}))
+    broken = [{}, *(damage(content, name) for name in (*DAMAGES, *SAMPLE_DAMAGES) if name != "no strategy")]
+    for number, each in enumerate(broken):
+        (results / FOLDER / f"a{number}.json").write_text(json.dumps(each))
     with caplog.at_level(logging.WARNING):
         assert forecast_memory(config(results), 8, 8)
-    assert "a.json: no operations file, left out" in caplog.text
+    assert all(f"/a{number}.json: " in caplog.text for number in range(len(broken)))
 
 
 def test_a_file_of_a_cpu_s_rules_answers_on_a_cpu_alone(results: Path):
@@ -188,25 +180,26 @@ def test_what_cannot_fit_may_not_start_and_names_causes_and_what_to_try(results:
     with pytest.raises(OutOfMemory) as refused:
         check(config(results), foreseen.least_gib - 0.01, monkeypatch)
     told = str(refused.value)
-    assert f"foreseen: {foreseen.on_device_gib:.2f} GiB on the device" in told and ": activations " in told
-    assert "try run.config.micro_batch_size=16, which needs" in told and "memory_forecast=false" in told
+    assert f" {foreseen.on_device_gib:.2f} GiB " in told and "activations " in told
+    assert "run.config.micro_batch_size=16" in told and "memory_forecast=false" in told
 
 
 @pytest.mark.parametrize(
     ("device_gib", "told"),
     [
-        (13.8, "try run.config.activation_checkpointing=blocks"),
-        (13.0, "try run.config.strategy=zero1"),
-        (1.0, "try larger devices: 1.73 GiB of each are CUDA's context and communicators"),
+        (13.8, "run.config.activation_checkpointing=blocks"),
+        (13.0, "run.config.strategy=zero1"),
+        (1.0, " 1.73 GiB "),
     ],
 )
 def test_nothing_is_tried_that_cannot_help(results: Path, monkeypatch, device_gib: float, told: str):
-    """14.01 GiB are needed for one row, 13.57 for the state alone."""
-    with pytest.raises(OutOfMemory, match=told):
+    """14.01 GiB are needed for one row, 13.57 for the state alone; 1.73 for CUDA's context and communicators."""
+    with pytest.raises(OutOfMemory) as refused:
         check(config(results), device_gib, monkeypatch)
+    assert told in str(refused.value) and "run.config.micro_batch_size" not in str(refused.value)
 
 
-@pytest.mark.parametrize("device_gib", [14.1, 14.5, 15.0, 16.0, 17.0, 18.0, 20.0])
+@pytest.mark.parametrize("device_gib", [14.1, 16.0, 20.0])
 def test_what_is_tried_next_fits(results: Path, monkeypatch, device_gib: float):
     with pytest.raises(OutOfMemory) as refused:
         check(config(results), device_gib, monkeypatch)
@@ -227,30 +220,19 @@ def test_a_file_whose_axes_follow_from_the_nodes_answers_for_its_own(results: Pa
         assert (find_operations(files, as_question(run, 8, per_node)) is not None) == (found is not None)
 
 
-@pytest.mark.parametrize("settings", [{"memory_forecast": False}, {"oom_ladder": True}])
-def test_a_setting_lets_it_start_in_spite_of_it(results: Path, monkeypatch, settings: dict):
-    check(config(results, **settings), 6.0, monkeypatch)
-
-
-def test_an_upper_bound_keeps_no_run_from_starting(results: Path, monkeypatch, caplog):
-    with caplog.at_level(logging.WARNING):
-        check(config(results, global_batch_size=256), 6.0, monkeypatch)
-    assert "more than 85 % of the device" in caplog.text
-
-
-def test_without_a_file_it_warns_and_without_a_device_it_is_silent(tmp_path: Path, monkeypatch, caplog):
-    with caplog.at_level(logging.INFO):
-        check(config(tmp_path), None, monkeypatch)
-        assert not caplog.text
-        check(config(tmp_path), 6.0, monkeypatch)
-    assert "no operations file of these settings" in caplog.text
-
-
-def test_what_fits_is_told_in_one_line(results: Path, monkeypatch, caplog):
-    with caplog.at_level(logging.INFO):
-        check(config(results), 80.0, monkeypatch)
-    (line,) = caplog.messages
-    assert line.startswith("foreseen: ") and line.endswith("a device has 80.00 GiB")
+def test_what_does_not_keep_it_from_starting(results: Path, tmp_path: Path, monkeypatch, caplog):
+    check(config(results, memory_forecast=False), 6.0, monkeypatch)
+    check(config(results, oom_ladder=True), 6.0, monkeypatch)
+    for run, device_gib, told in (
+        (config(results, global_batch_size=256), 6.0, "85 %"),  # an upper bound
+        (config(results), 80.0, "80.00 GiB"),
+        (config(tmp_path / "no files"), 6.0, "no operations file"),
+        (config(tmp_path / "no files"), None, None),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            check(run, device_gib, monkeypatch)
+        assert len(caplog.messages) == (told is not None) and (told or "") in caplog.text
 
 
 def test_a_pod_ends_with_10_before_any_rank_starts(tmp_path: Path):
@@ -274,8 +256,7 @@ def test_a_pod_ends_with_10_before_any_rank_starts(tmp_path: Path):
         [sys.executable, "-m", "trainer"], env=env, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == failures.OUT_OF_MEMORY, done.stderr
-    assert "GiB on the device" in done.stderr and "parameters 2.35" in done.stderr
-    assert "a device has 3.00 GiB" in done.stderr
+    assert "parameters 2.35" in done.stderr and " 3.00 GiB" in done.stderr
     folder = RunDirectory(tmp_path / "results", "default", "try")
     assert not folder.config.exists()
     (pod,) = folder.pods.iterdir()
@@ -290,26 +271,13 @@ def ranks(peak_gib: float, kept: dict | None = None, **held: float) -> list[dict
     return [{"training_memory": None}, {"training_memory": facts}]
 
 
+HELD = {"parameters": 1.5, "master copies": 0.5, "optimizer state": 4.0}
 FORESEEN = {
     "peak_gib": 10.0,
     "workspace_gib": 0.0,
     "at_most": False,
-    "causes_gib": {
-        "parameters": 1.5,
-        "master copies": 0.5,
-        "gradients": 2.0,
-        "optimizer state": 4.0,
-        "activations": 1.5,
-        "other": 0.5,
-    },
-    "update_gib": {
-        "parameters": 1.5,
-        "master copies": 0.5,
-        "gradients": 0.5,
-        "gradient buckets": 1.5,
-        "optimizer state": 4.0,
-        "other": 0.2,
-    },
+    "causes_gib": HELD | {"gradients": 2.0, "activations": 1.5, "other": 0.5},
+    "update_gib": HELD | {"gradients": 0.5, "gradient buckets": 1.5, "other": 0.2},
 }
 
 
@@ -345,11 +313,9 @@ def test_cublas_own_room_lies_in_the_allocator_s_count():
     ("peak", "held", "part"),
     [
         (12.0, {"parameters": 4.0}, "parameters"),
-        (12.0, {"gradients": 4.0}, "gradients"),
         (12.0, {"rest": 4.0}, "rest"),
         (12.0, {"buckets": 2.0}, "gradients"),
         (12.0, {"optimizer": 3.5, "gradients": 4.0}, "gradients"),
-        (12.0, {"kept": {"parameters": 2.0}}, "parameters"),
         (12.0, {"kept": {"gradients": 2.0, "logits": 0.1}}, "gradients"),
         (12.0, {"kept": {"logits": 2.0}}, "logits"),
         (8.0, {"optimizer": 2.0}, "optimizer"),

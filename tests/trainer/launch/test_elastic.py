@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from torch.distributed.elastic.agent.server.api import WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
-from trainer.launch.elastic import _heard_between_looks
+from trainer.launch.elastic import _heard_between_looks, read_own_address
 from trainer.launch.stop import TO_RANKS, Stop
 
 
@@ -44,5 +45,18 @@ def test_it_is_heard_behind_the_look_unless_ranks_have_failed_by_themselves(stop
                 LocalElasticAgent._monitor_workers(None, None)
         else:
             assert LocalElasticAgent._monitor_workers(None, None).state == state
-    assert looks == ["by SIGTERM"] and LocalElasticAgent._monitor_workers is look
+    assert "SIGTERM" in looks[0] and LocalElasticAgent._monitor_workers is look
     assert stop.interrupt
+
+
+@pytest.mark.parametrize(
+    ("resolved", "address"), [("10.2.3.4", "10.2.3.4"), ("127.0.1.1", None), (None, None)]
+)
+def test_a_pod_hands_out_its_address_and_never_a_loopback(monkeypatch, resolved, address):
+    def look_up(name: str) -> str:
+        if resolved is None:
+            raise OSError("unknown name")
+        return resolved
+
+    monkeypatch.setattr(socket, "gethostbyname", look_up)
+    assert read_own_address() == address

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.codes import find_codes
 from trainer.launch import lease
 from trainer.launch.lease import Lease
 from trainer.record.run_directory import RunDirectory
@@ -26,16 +27,13 @@ def test_a_second_start_is_refused_while_the_first_one_works_and_let_in_afterwar
     folder = RunDirectory(tmp_path, "default", "try")
     first = Lease(folder, "one", "try-worker-0")
     first.take()
-    with pytest.raises(
-        ConfigError, match=r"default/try: is being written by another start of this run, pod try-"
-    ):
+    with pytest.raises(ConfigError) as refused:
         Lease(folder, "two", "other").take()
+    assert find_codes(refused.value) == ["SL-run-being-written"] and "try-worker-0" in str(refused.value)
     assert json.loads(folder.lease.read_text())["launcher"] == "one"
     first.release()
     assert not folder.lease.exists()
-    second = Lease(folder, "two", "other")
-    second.take()
-    second.release()
+    Lease(folder, "two", "other").take()
 
 
 def test_what_a_killed_start_has_left_keeps_nobody_out_however_new_it_looks(tmp_path):
@@ -47,6 +45,12 @@ def test_what_a_killed_start_has_left_keeps_nobody_out_however_new_it_looks(tmp_
     mine.take()
     assert json.loads(folder.lease.read_text())["launcher"] == "me"
     mine.release()
+
+
+def test_a_look_leaves_nothing(tmp_path):
+    folder = RunDirectory(tmp_path, "default", "try")
+    Lease(folder, "one", "pod").check()
+    assert not folder.path.exists()
 
 
 def test_a_volume_that_takes_no_file_keeps_nobody_out(tmp_path, monkeypatch):
@@ -69,8 +73,9 @@ def test_a_holder_that_stands_still_is_there_until_it_is_gone(tmp_path, monkeypa
         holder.send_signal(signal.SIGSTOP)
         facts = {"launcher": "one", "pod": "p", "host": "h", "beat": 3, **lease._describe(holder.pid)}
         folder.lease.write_text(json.dumps(facts))
-        with pytest.raises(ConfigError, match=f"pod p on h, process {holder.pid}; end that one first"):
+        with pytest.raises(ConfigError) as refused:
             Lease(folder, "two", "other").take()
+        assert find_codes(refused.value) == ["SL-run-being-written"] and str(holder.pid) in str(refused.value)
         folder.lease.write_text(json.dumps(facts | {"began": "1"}))  # another process has its number now
         mine = Lease(folder, "two", "other")
         mine.take()
@@ -80,7 +85,5 @@ def test_a_holder_that_stands_still_is_there_until_it_is_gone(tmp_path, monkeypa
         holder.kill()
     while lease._describe(holder.pid):  # killed and not yet waited for: a zombie is nobody
         time.sleep(0.01)
-    mine = Lease(folder, "two", "other")
-    mine.take()
-    mine.release()
+    Lease(folder, "two", "other").take()
     holder.wait()

@@ -10,7 +10,7 @@ TORCHRUN = {"RANK": "0", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 RENDEZVOUS = {**TORCHRUN, "PET_RDZV_ENDPOINT": "ddp-worker-0:23456"}
 
 
-@pytest.mark.parametrize(("pod", "rank"), [("ddp-worker-0", 1), ("ddp-worker-2", 5), ("ddp-worker-10", 21)])
+@pytest.mark.parametrize(("pod", "rank"), [("ddp-worker-0", 1), ("ddp-worker-10", 21)])
 def test_the_rank_follows_the_pod(pod, rank):
     assert read_rank(RENDEZVOUS, pod) == rank
 

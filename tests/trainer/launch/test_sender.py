@@ -37,16 +37,29 @@ def write(tmp_path, *sizes: int) -> tuple[RunDirectory, list]:
         lines.append({"t": 1.5 + step, "attempt": 1, "step": step, "kind": "system", **numbers})
         wanted += [(name, value, 1500 + 1000 * step, step) for name, value in numbers.items()]
     folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert sum(len(line_points(line)) for line in lines) == len(wanted)
     return folder, wanted
+
+
+def test_points_are_the_numbers_of_a_line_and_those_of_ranks_stand_under_system():
+    line = {
+        "t": 1.5,
+        "attempt": 1,
+        "step": 3,
+        "kind": "system",
+        "rank12_gpu_power_w": 300.0,
+        "profiled": True,
+    }
+    point = {"value": 300.0, "timestamp": 1500, "step": 3}
+    assert line_points(line) == [{"key": "system/rank12/gpu_power_w", **point}]
+    assert line_points(line | {"kind": "train"}) == [{"key": "rank12_gpu_power_w", **point}]
 
 
 @pytest.mark.parametrize(
     "sizes",
     [
-        *[(count,) for count in (1, 999, 1000, 1001, 1999, 2000, 2001, 3001)],  # one line, many ranks
+        *[(count,) for count in (1000, 1001, 2001)],  # one line, many ranks
         (3,) * 1001,  # 1000 is no multiple of it
-        (999, 1, 1), (999, 2, 1), (1000, 1), (1, 1000), (1, 1001, 1), (400, 400, 400, 2001, 1),
+        (999, 1, 1), (400, 400, 400, 2001, 1),
     ],
 )  # fmt: skip
 def test_every_point_arrives_once_and_in_order(tmp_path, sizes):
@@ -57,7 +70,7 @@ def test_every_point_arrives_once_and_in_order(tmp_path, sizes):
     assert int(folder.sent.read_text()) == folder.metrics.stat().st_size
 
 
-@pytest.mark.parametrize("refused", [(1,), (2,), (3,), (1, 2, 4)])
+@pytest.mark.parametrize("refused", [(3,), (1, 2, 4)])
 def test_after_a_refusal_it_goes_on_where_nothing_was_confirmed(tmp_path, refused):
     folder, wanted = write(tmp_path, *(3,) * 1001)
     server = Server(refused)
@@ -69,11 +82,9 @@ def test_after_a_refusal_it_goes_on_where_nothing_was_confirmed(tmp_path, refuse
     assert int(folder.sent.read_text()) == folder.metrics.stat().st_size
 
 
-@pytest.mark.parametrize(
-    ("code", "status"), [(0, "FINISHED"), (143, "KILLED"), (13, "FAILED"), (137, "FAILED")]
-)
-def test_a_run_that_was_told_to_stop_has_not_failed(code: int, status: str) -> None:
-    assert mlflow_status(code) == status
+def test_a_run_that_was_told_to_stop_has_not_failed():
+    found = {code: mlflow_status(code) for code in (0, 143, 13, 137)}
+    assert found == {0: "FINISHED", 143: "KILLED", 13: "FAILED", 137: "FAILED"}
 
 
 def test_a_folder_that_is_removed_costs_no_point(tmp_path):
@@ -95,40 +106,28 @@ def test_a_folder_that_is_removed_costs_no_point(tmp_path):
     assert server.points == wanted and ended == ["FAILED"] and not folder.path.exists()
 
 
+KNOWN = {"tracking_uri": "http://s", "run_id": "old"}
+LAYOUT = {"name": "2d", "reason": "given", "dimensions": 2, "degenerate": True, "sequence_parallel": False}
+CONFIG = {"strategy": "nd", "model": "cnn", "model_path": "/models/net/", "tp": 0}
+
+
 @pytest.mark.parametrize(
     ("recorded", "held", "found"),
     [
         (None, (), ("new", False)),
-        ({"tracking_uri": "http://s", "run_id": "old"}, ("old",), ("old", True)),
-        ({"tracking_uri": "http://s", "run_id": "old"}, (), ("new", False)),  # the server has lost it
-        (
-            {"tracking_uri": "http://other", "run_id": "old"},
-            ("old",),
-            ("new", False),
-        ),  # by chance the same id
+        (KNOWN, ("old",), ("old", True)),
+        (KNOWN, (), ("new", False)),  # the server has lost it
+        (KNOWN | {"tracking_uri": "http://other"}, ("old",), ("new", False)),  # by chance the same id
     ],
 )
 def test_only_a_run_of_this_server_is_gone_on_with(tmp_path, recorded, held, found):
     folder, _ = write(tmp_path, 1)
     missing = ["cp", "pp"] if recorded else []
-    provenance = {
-        "git_sha": None,
-        "image": "i",
-        "hosts": ["h", "k"],
-        "nodes": ["n"],
-        "versions": {"torch": "2"},
-    }
-    layout = {
-        "name": "2d",
-        "reason": "given",
-        "dimensions": 2,
-        "degenerate": True,
-        "sequence_parallel": False,
-    }
-    config = {"strategy": "nd", "model": "cnn", "model_path": "/models/net/", "tp": 0}
-    resolved = {"world_size": 2, "axes": {"tp": 2}, "layout": layout | {"missing": missing}}
-    content = {"comparison": "c", "run": "r", "run_uid": "u", "config": config}
-    folder.config.write_text(json.dumps({**content, "provenance": provenance, "resolved": resolved}))
+    provenance = {"git_sha": None, "image": "i", "hosts": ["h", "k"], "nodes": ["n"]}
+    resolved = {"world_size": 2, "axes": {"tp": 2}, "layout": LAYOUT | {"missing": missing}}
+    content = {"comparison": "c", "run": "r", "run_uid": "u", "config": CONFIG, "resolved": resolved}
+    content["provenance"] = provenance | {"versions": {"torch": "2"}}
+    folder.config.write_text(json.dumps(content))
     if recorded:
         folder.mlflow.write_text(json.dumps(recorded))
     server, made = Server(), []
@@ -137,24 +136,16 @@ def test_only_a_run_of_this_server_is_gone_on_with(tmp_path, recorded, held, fou
     server.open_run = lambda *given: made.append(given) or "new"
     record, is_known = find_run(folder, server, "http://s")
     assert (record["run_id"], is_known) == found and record["tracking_uri"] == "http://s"
-    if not is_known:
-        assert record["experiment_id"] == "experiment c"
-        ((experiment, name, uid, params, tags),) = made
-        assert (experiment, name, uid) == ("experiment c", "r", "u")
-        facts = {"model": "net", "world_size": 2, "tp": 2, "layout": "2d", "layout_reason": "given"}
-        of_layout = {
-            "dimensions": 2,
-            "degenerate": True,
-            "sequence_parallel": False,
-            "missing_dimensions": "cp,pp" if recorded else "none",
-        }
-        assert params == {**config, **facts, **of_layout}
-        wanted = {
-            "strategy": "nd",
-            "degenerate": "true",
-            "git_sha": "",
-            "image": "i",
-            "hosts": "h,k",
-            "nodes": "n",
-        }
-        assert tags == {**wanted, "version.torch": "2"}
+    if is_known:
+        return
+    assert record["experiment_id"] == "experiment c"
+    ((experiment, name, uid, params, tags),) = made
+    assert (experiment, name, uid) == ("experiment c", "r", "u")
+    assert params == CONFIG | {
+        "model": "net", "world_size": 2, "tp": 2, "layout": "2d", "layout_reason": "given", "dimensions": 2,
+        "degenerate": True, "sequence_parallel": False, "missing_dimensions": ",".join(missing) or "none",
+    }  # fmt: skip
+    assert tags == {
+        "strategy": "nd", "degenerate": "true", "git_sha": "", "image": "i", "hosts": "h,k", "nodes": "n",
+        "version.torch": "2",
+    }  # fmt: skip

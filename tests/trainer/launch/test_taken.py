@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.codes import find_codes
 from trainer.launch import preflight
 from trainer.launch.lease import Lease
 from trainer.launch.preflight import check
@@ -16,7 +17,7 @@ from trainer.record.run_directory import RunDirectory
 from trainer.settings.config import Config, ConfigError
 
 SETTINGS = {"MODEL": "cnn", "STRATEGY": "single", "IMAGE_SIZE": "8", "STEPS": "12", "PROFILE_STEPS": "0"}
-POD = {"STRATLAB_NAMESPACE": "team a", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+POD = {"STRATLAB_NAMESPACE": "team-a", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 
 
 def settings(results: Path, **more: str) -> dict[str, str]:
@@ -24,23 +25,24 @@ def settings(results: Path, **more: str) -> dict[str, str]:
     return {f"TRAINER_{name}": value for name, value in given.items()}
 
 
-def refuse(env: dict[str, str]) -> str:
+def refuse(env: dict[str, str], processes: int = 1) -> tuple[list[str], str]:
     with pytest.raises(ConfigError) as failure:
-        check(Config.from_env(env), 1, env)
-    return str(failure.value)
+        check(Config.from_env(env), processes, env)
+    return find_codes(failure.value), str(failure.value)
 
 
-def leave_run(results: Path, name: str, *steps: int) -> RunDirectory:
+def ask(env: dict[str, str]) -> tuple[int, list[str], str]:
+    found = check_run(env, elsewhere=False, replaces=False, opened=set())
+    said = "\n".join(found["problems"])
+    return found["code"], find_codes(said), said
+
+
+def leave_run(results: Path, name: str, *steps: int, processes: int = 1) -> RunDirectory:
     """What a run leaves that has committed checkpoints of these steps."""
     folder = RunDirectory(results, "default", name)
     folder.path.mkdir(parents=True)
-    config = Config.from_env(settings(results, RUN=name))
-    facts = {
-        "comparison": "default",
-        "run": name,
-        "config": config.model_dump(),
-        "resolved": {"world_size": 1},
-    }
+    config = Config.from_env(settings(results, RUN=name)).model_dump()
+    facts = {"comparison": "default", "run": name, "config": config, "resolved": {"world_size": processes}}
     folder.config.write_text(json.dumps(facts))
     for step in steps:
         (folder.checkpoints / f"step_{step:08d}").mkdir(parents=True)
@@ -48,40 +50,61 @@ def leave_run(results: Path, name: str, *steps: int) -> RunDirectory:
     return folder
 
 
-def test_a_finished_run_is_refused_before_its_data_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def no_data(monkeypatch):
+    monkeypatch.setattr(preflight, "open_data", lambda *arguments: pytest.fail("data was read"))
+
+
+def test_a_finished_run_is_refused_before_its_data_is_looked_at(tmp_path, no_data):
     folder = leave_run(tmp_path, "try")
     folder.summary.write_text("{}")
-    monkeypatch.setattr(preflight, "open_data", lambda *arguments: pytest.fail("data was read"))
-    said = refuse(settings(tmp_path))
-    assert f"stratlab remove {folder.path}" in said and "--on-cluster" not in said
-    assert shlex.split(refuse(settings(tmp_path) | POD | {"STRATLAB_NAMESPACE": "team-a"}))[-5:] == [
-        "remove", "default/try", "--on-cluster", "-n", "team-a"
-    ]  # fmt: skip
-    found = check_run(settings(tmp_path) | POD, elsewhere=False, replaces=False, opened=set())
-    assert found["code"] == 2 and "TRAINER_" not in str(found["problems"])
+    codes, said = refuse(settings(tmp_path))
+    assert codes == ["SL-run-finished"] and said.endswith(f": stratlab remove {folder.path}")
+    _, said = refuse(settings(tmp_path) | POD)
+    assert shlex.split(said)[-5:] == ["remove", "default/try", "--on-cluster", "-n", "team-a"]
+    code, codes, said = ask(settings(tmp_path) | POD)
+    assert (code, codes) == (2, ["SL-run-finished"]) and "TRAINER_" not in said
 
 
-def test_a_folder_that_is_written_is_refused_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = RunDirectory(tmp_path, "default", "try")
-    monkeypatch.setattr(preflight, "open_data", lambda *arguments: pytest.fail("data was read"))
+def test_a_folder_that_is_written_is_refused_before_anything_starts(tmp_path, no_data, monkeypatch):
     monkeypatch.setattr("trainer.launch.lease.RENEW_S", 0.05)
-    first = Lease(folder, "one", "pod")
+    first = Lease(RunDirectory(tmp_path, "default", "try"), "one", "pod")
     first.take()
     try:
-        found = check_run(settings(tmp_path), elsewhere=False, replaces=False, opened=set())
+        assert ask(settings(tmp_path))[:2] == (2, ["SL-run-being-written"])
     finally:
         first.release()
-    assert found["code"] == 2 and "another start" in found["problems"][0]
 
 
-def test_a_look_leaves_nothing(tmp_path: Path) -> None:
-    folder = RunDirectory(tmp_path, "default", "try")
-    Lease(folder, "one", "pod").check()
-    assert not folder.path.exists()
+def test_a_folder_of_somebody_else_is_no_place_for_a_run(tmp_path):
+    (tmp_path / "default").mkdir()
+    place = tmp_path / "default" / "try"
+    place.touch()
+    assert refuse(settings(tmp_path))[0] == ["SL-run-not-a-folder"]
+    place.unlink()
+    place.mkdir()
+    (place / "thesis.tex").touch()
+    codes, said = refuse(settings(tmp_path))
+    assert codes == ["SL-run-strangers"] and "thesis.tex" in said
+    (place / "config.json").write_text("[]")
+    assert refuse(settings(tmp_path))[0] == ["SL-run-config-odd"]
+    (place / "config.json").unlink()
+    started = {"t": 1.0, "attempt": 1, "event": "started", "launcher": "a", "from_step": 0}
+    (place / "attempts.jsonl").write_text(json.dumps(started) + "\n")
+    assert refuse(settings(tmp_path))[0] == ["SL-run-config-missing"]
+    assert {path.name for path in place.iterdir()} == {"thesis.tex", "attempts.jsonl"}
+
+
+def test_the_nearest_folder_that_is_there_has_to_be_writable(tmp_path, monkeypatch):
+    config = Config(run="try", results=str(tmp_path))
+    asked = []
+    monkeypatch.setattr(preflight.os, "access", lambda path, how: bool(asked.append(path)))
+    places = [tmp_path, tmp_path / "default", tmp_path / "default" / "try"]
+    for place in places:
+        place.mkdir(exist_ok=True)
+        (said,) = preflight._writable_problems(config)
+        assert find_codes(said) == ["SL-results-unwritable"] and f" {place} " in said
+    assert asked == places
 
 
 @pytest.mark.parametrize(
@@ -90,21 +113,16 @@ def test_a_look_leaves_nothing(tmp_path: Path) -> None:
         ({}, True),
         ({"STEPS": "20"}, False),
         ({"RESUME_FROM": "default/whole/checkpoints/step_00000006"}, False),
-        ({"RESUME_FROM": "default/whole/checkpoints/step_00000012"}, True),
     ],
 )
-def test_a_run_that_would_have_nothing_left_to_do_is_refused(
-    tmp_path: Path, given: dict[str, str], is_refused: bool
-) -> None:
+def test_a_run_that_would_have_nothing_left_to_do_is_refused(tmp_path, given, is_refused):
     leave_run(tmp_path, "whole", 6, 12)
-    env = settings(tmp_path, **({"RUN": "next", "RESUME_FROM": "default/whole"} | given))
-    found = check_run(env, elsewhere=False, replaces=False, opened=set())
-    assert (found["code"] == 2) == is_refused, found
-    if is_refused:
-        assert "step 12" in found["problems"][0] and "TRAINER_STEPS" in found["problems"][0]
+    code, codes, said = ask(settings(tmp_path, **({"RUN": "next", "RESUME_FROM": "default/whole"} | given)))
+    assert (code, codes) == ((2, ["SL-resume-exhausted"]) if is_refused else (0, []))
+    assert not is_refused or "step 12" in said
 
 
-def test_an_attempt_that_began_earlier_goes_on_from_there(tmp_path: Path) -> None:
+def test_an_attempt_that_began_earlier_goes_on_from_there(tmp_path):
     leave_run(tmp_path, "whole", 6, 12)
     own = leave_run(tmp_path, "next")
     facts = json.loads(own.config.read_text())
@@ -112,17 +130,41 @@ def test_an_attempt_that_began_earlier_goes_on_from_there(tmp_path: Path) -> Non
     facts["config"] = Config.from_env(env).model_dump()
     facts["resolved"]["resumed_from"] = {"run": "default/whole", "step": 6}
     own.config.write_text(json.dumps(facts))
-    assert check_run(env, elsewhere=False, replaces=False, opened=set())["code"] == 0
+    assert ask(env)[0] == 0
 
 
-def test_a_restart_with_other_settings_is_refused_by_the_folder(tmp_path: Path) -> None:
-    """As after `kubectl apply` of a changed template: no chart has compared it."""
+def test_a_restart_with_other_settings_is_refused_by_the_folder(tmp_path):
+    """As after `kubectl apply` of a changed template: no chart has compared it. What mends a fault may change."""
     leave_run(tmp_path, "try", 6)
-    found = check_run(settings(tmp_path, LR="0.5") | POD, elsewhere=False, replaces=False, opened=set())
-    assert found["code"] == 2 and "lr=0.5" in found["problems"][0]
+    code, codes, said = ask(settings(tmp_path, LR="0.5") | POD)
+    assert (code, codes) == (2, ["SL-run-settings-changed"]) and "lr=0.5" in said and "0.001" in said
+    assert ask(settings(tmp_path, IMAGE="newer:1") | POD)[0] == 0
+
+
+def test_another_number_of_processes_needs_a_checkpoint(tmp_path):
+    folder = leave_run(tmp_path, "try", processes=2)
+    env = settings(tmp_path, STRATEGY="ddp")
+    folder.config.write_text(folder.config.read_text().replace('"single"', '"ddp"'))
+    check(Config.from_env(env), 2, env)
+    codes, said = refuse(env)
     assert (
-        check_run(settings(tmp_path, IMAGE="newer:1") | POD, elsewhere=False, replaces=False, opened=set())[
-            "code"
-        ]
-        == 0
+        codes == ["SL-run-settings-changed"] and "processes=1 " in said and "TRAINER_CHECKPOINT_EVERY" in said
     )
+    (folder.checkpoints / "step_00000005").mkdir(parents=True)
+    assert refuse(env)[0] == codes, "it was never committed"
+    (folder.checkpoints / "step_00000005" / "COMMIT").touch()
+    check(Config.from_env(env), 1, env)
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "name"),
+    [
+        ({"PET_NNODES": "0"}, "SL-count-wrong", "PET_NNODES"),
+        ({"PET_NNODES": "1:4"}, "SL-nodes-elastic", "1:4"),
+        ({"MLFLOW_TRACKING_URI": "mlruns"}, "SL-tracking-uri", "mlruns"),
+        ({"MLFLOW_TRACKING_URI": "http://me:pw@mlflow"}, "SL-tracking-login", "MLFLOW_TRACKING_USERNAME"),
+    ],
+)
+def test_what_the_environment_asks_for_is_looked_at(tmp_path, given, code, name):
+    codes, said = refuse(settings(tmp_path) | given)
+    assert codes == [code] and name in said and "pw" not in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,3 @@ def test_waiting_is_no_work(tmp_path: Path) -> None:
         stat.write_text(text)
         load = MachineLoad(stat).describe()
         assert load["busy_cpu_s"] is None and load["seconds"] is not None
-
-
-def test_this_process_is_seen() -> None:
-    load, until = MachineLoad(), time.process_time() + 0.05
-    while time.process_time() < until:
-        pass
-    found = load.describe()
-    assert found["own_cpu_s"] is not None and found["own_cpu_s"] >= 0.05 and found["cores"] >= 1.0
-    assert found["busy_cpu_s"] is not None and found["load_average"] is not None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import torch
 
+from trainer.measuring.deepspeed_shards import list_shards
 from trainer.measuring.observation import Observed, state_tensors
 
 
@@ -28,3 +29,9 @@ def test_of_an_optimizer_the_step_counter_is_left_out() -> None:
     weight.sum().backward()
     optimizer.step()
     assert [tuple(tensor.shape) for tensor in state_tensors(optimizer)] == [(5,), (5,)]
+
+
+def test_of_deepspeed_s_stage_3_both_shards_count() -> None:
+    plain, sharded = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+    sharded.ds_tensor, sharded.ds_secondary_tensor = torch.ones(2), torch.ones(3)
+    assert [len(shard) for shard in list_shards([plain, sharded])] == [2, 3]

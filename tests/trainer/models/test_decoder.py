@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from math import prod
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.codes import find_codes
 from tests.trainer.models.small_decoder import (
     FAMILIES,
     SEQ,
@@ -21,11 +24,10 @@ from tests.trainer.models.small_decoder import (
     row_of,
     settings,
 )
-from trainer.engines.compilation import apply_compile
 from trainer.models.decoder import describe
 from trainer.models.decoder_build import build_decoder
 from trainer.models.token_loss import CHUNK_TOKENS
-from trainer.settings.config import Config, ConfigError
+from trainer.settings.config import ConfigError
 from trainer.shapes import decoder_shapes
 from trainer.shapes.decoder_json import shape_of_json
 from trainer.shapes.decoder_shapes import (
@@ -37,34 +39,33 @@ from trainer.shapes.decoder_shapes import (
 )
 
 
-def resident_mib() -> float:
-    """Memory that this process really holds."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+def small_of(family: str):
+    return next(shape for shape in SHAPES.values() if shape.family == family and shape.layers == 4)
 
 
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("lora_rank", [0, 8])
+@pytest.mark.parametrize(
+    ("name", "lora_rank"), [("qwen_tiny", 8), ("qwen_moe_tiny", 8), ("qwen2.5-3b", 0), ("qwen3-30b-a3b", 0)]
+)
 def test_names_and_shapes_are_those_of_the_real_module(name, lora_rank):
-    config = settings(name, lora_rank=lora_rank)
+    config, shape = settings(name, lora_rank=lora_rank), SHAPES[name]
     decoder = build_decoder(config, empty=True)
-    real = {n: tuple(p.shape) for n, p in decoder.named_parameters()}
-    assert real == weight_shapes(SHAPES[name], config)
+    assert {n: tuple(p.shape) for n, p in decoder.named_parameters()} == weight_shapes(shape, config)
     base = sum(p.numel() for n, p in decoder.named_parameters() if ".lora_" not in n)
-    assert base == count_parameters(SHAPES[name])
-    assert len(decoder.blocks()) == SHAPES[name].layers
+    assert base == count_parameters(shape) and len(decoder.blocks()) == shape.layers
+    # a tokenizer's words are no part of the shape
+    words = {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": [2, 3]}
+    assert shape_of_json(describe(shape).to_dict() | words, "x") == shape
 
 
 def test_an_empty_model_takes_no_memory():
+    def resident_mib() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
     build(empty=True)  # imports
     before = resident_mib()
     decoder = build("qwen2.5-3b", empty=True)
     assert resident_mib() - before < 50  # the weights would be 11772
     assert all(tensor.is_meta for tensor in (*decoder.parameters(), *decoder.buffers()))
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_its_configuration_gives_its_shape_back(name):
-    assert shape_of_json(describe(SHAPES[name]).to_dict(), "x") == SHAPES[name]
 
 
 # words of a tokenizer, initial weights, and where it was written
@@ -76,47 +77,39 @@ READ_BACK = {"hidden_act", "attention_bias", "decoder_sparse_step", "mlp_only_la
 @pytest.mark.parametrize("family", decoder_shapes.FAMILIES)
 def test_no_default_of_a_family_goes_in_unseen(family, monkeypatch):
     """What its configuration takes is given, or known to change nothing; what it does not take is not given."""
-    import transformers
-
-    name = decoder_shapes.FAMILIES[family].configuration
-    known = set(inspect.signature(getattr(transformers, name)).parameters)
+    transformers = sys.modules["transformers"]  # which is not always what was imported first
+    row = decoder_shapes.FAMILIES[family]
+    known = set(inspect.signature(getattr(transformers, row.configuration)).parameters)
     shared = set(inspect.signature(transformers.PretrainedConfig).parameters)
     given: dict[str, object] = {}
-    monkeypatch.setattr(transformers, name, lambda **arguments: given.update(arguments))
-    describe(next(shape for shape in SHAPES.values() if shape.family == family))
-    unseen = known - shared - set(given) - INERT - READ_BACK - set(decoder_shapes.FAMILIES[family].inert)
-    assert not unseen, (
-        f"{name} has {sorted(unseen)}: its row in FAMILIES must switch it off, or call it inert"
-    )
+    monkeypatch.setattr(transformers, row.configuration, lambda **arguments: given.update(arguments))
+    describe(small_of(family))
+    unseen = known - shared - set(given) - INERT - READ_BACK - set(row.inert)
+    assert not unseen, f"{sorted(unseen)}: the row in FAMILIES must switch it off, or call it inert"
     # head_dim: Qwen2's modules read it where it is there
-    assert set(given) - known - shared <= {"head_dim", "attn_implementation"}, f"{name} does not know it"
+    assert set(given) - known - shared <= {"head_dim", "attn_implementation"}
 
 
-INERT_OF_EACH = [(family, name) for family, row in decoder_shapes.FAMILIES.items() for name in row.inert]
-
-
-@pytest.mark.parametrize("family, argument", INERT_OF_EACH)
-def test_what_a_family_calls_inert_changes_no_logit(family, argument):
-    import transformers
-
-    shape = next(shape for shape in SHAPES.values() if shape.family == family and shape.layers == 4)
-    logits = []
-    for change in (False, True):
-        configuration = describe(shape)
-        if change:
-            given = getattr(configuration, argument)
-            arguments = {**configuration.to_dict(), argument: another(given)}
-            configuration = type(configuration)(**arguments)
-            assert getattr(configuration, argument) != given, "the same again"
-        configuration._attn_implementation = "eager"
-        torch.manual_seed(0)
-        model = getattr(transformers, decoder_shapes.FAMILIES[family].model)(configuration)
-        drawn = torch.Generator().manual_seed(1)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.copy_(torch.randn(parameter.shape, generator=drawn) / 8)
-            logits.append(model(input_ids=torch.arange(24)[None]).logits)
-    assert torch.equal(*logits), f"{argument} is not inert: FAMILIES[{family!r}] must switch it off"
+@pytest.mark.parametrize("family", decoder_shapes.FAMILIES)
+def test_what_a_family_calls_inert_changes_no_logit(family):
+    for argument in decoder_shapes.FAMILIES[family].inert:
+        logits = []
+        for change in (False, True):
+            configuration = describe(small_of(family))
+            if change:
+                given = getattr(configuration, argument)
+                arguments = {**configuration.to_dict(), argument: another(given)}
+                configuration = type(configuration)(**arguments)
+                assert getattr(configuration, argument) != given, "the same again"
+            configuration._attn_implementation = "eager"
+            torch.manual_seed(0)
+            model = getattr(transformers, decoder_shapes.FAMILIES[family].model)(configuration)
+            drawn = torch.Generator().manual_seed(1)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.copy_(torch.randn(parameter.shape, generator=drawn) / 8)
+                logits.append(model(input_ids=torch.arange(24)[None]).logits)
+        assert torch.equal(*logits), f"{argument} is not inert: FAMILIES[{family!r}] must switch it off"
 
 
 def another(value):
@@ -125,30 +118,19 @@ def another(value):
         return [another(each) for each in value]
     if isinstance(value, bool) or value in (0, 1):
         return type(value)(not value)
-    if isinstance(value, float):
-        return value + 0.5
-    return 1
+    return value + 0.5 if isinstance(value, float) else 1
 
 
 SPARSE = {
-    *(
-        "model_type",
-        "num_hidden_layers",
-        "hidden_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-    ),
-    *("intermediate_size", "vocab_size", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size"),
+    *("model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads"),
+    *("head_dim", "intermediate_size", "vocab_size", "num_local_experts", "num_experts_per_tok"),
+    "moe_intermediate_size",
 }
 
 
 @pytest.mark.parametrize("family", decoder_shapes.FAMILIES)
 def test_what_a_config_json_does_not_say_is_what_transformers_takes(family):
-    import transformers
-
-    shape = next(shape for shape in SHAPES.values() if shape.family == family and shape.layers == 4)
-    said = describe(shape).to_dict()
+    said = describe(small_of(family)).to_dict()
     sparse = {name: said[name] for name in SPARSE & said.keys()}
     whole = getattr(transformers, decoder_shapes.FAMILIES[family].configuration)(**sparse).to_dict()
     # a window is refused only where it is said
@@ -156,36 +138,16 @@ def test_what_a_config_json_does_not_say_is_what_transformers_takes(family):
     assert shape_of_json(sparse, "x") == shape_of_json(whole, "x"), f"FAMILIES[{family!r}].unsaid"
 
 
-@pytest.mark.parametrize("family", decoder_shapes.FAMILIES)
-def test_a_tokenizer_s_words_are_no_part_of_the_shape(family):
-    """As a published config.json has them, and our own export with a tokenizer."""
-    shape = next(shape for shape in SHAPES.values() if shape.family == family)
-    content = describe(shape).to_dict()
-    words = {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": [2, 3]}
-    assert shape_of_json(content | words, "x") == shape
-
-
-@pytest.mark.parametrize("name", ["qwen_tiny", "qwen2.5-3b"])
+@pytest.mark.parametrize("name", ["qwen_tiny", "qwen_moe_tiny"])
 def test_operations_are_those_that_torch_counts(name):
-    """On the meta device, with the kernel that computes the whole square of the attention."""
-    decoder, shape = build(name, empty=True, packing=False, seq_len=64).eval(), SHAPES[name]
-    inputs = torch.zeros(1, 2, 64, dtype=torch.int64, device="meta")
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        decoder(inputs)
-    rotary = 2 * 64 * shape.head_dim // 2  # positions times frequencies, one small product
-    counted = counter.get_total_flops()
-    forward = count_flops_per_token(shape, 64, causal=False) / 3 * 64
-    assert counted - forward in (0, rotary)
-
-
-def test_operations_of_experts_are_those_that_torch_counts():
-    decoder, shape = moved(build("qwen_moe_tiny", packing=False)).eval(), SHAPES["qwen_moe_tiny"]
+    """With the kernel that computes the whole square of the attention."""
+    decoder, shape = moved(build(name, packing=False)).eval(), SHAPES[name]
     inputs, _ = row_of([document(SEQ, 1)])
     grouped = {torch.ops.aten._grouped_mm: lambda rows, weights, *_, **__: 2 * prod(rows) * weights[-1]}
     counting = FlopCounterMode(display=False, custom_mapping=grouped)  # torch has no rule for it
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counting as counter:
         decoder(inputs)
-    rotary = 2 * SEQ * shape.head_dim // 2
+    rotary = 2 * SEQ * shape.head_dim // 2  # positions times frequencies, one small product
     forward = count_flops_per_token(shape, SEQ, causal=False) / 3 * SEQ
     assert counter.get_total_flops() - forward in (0, rotary)
 
@@ -200,23 +162,11 @@ def test_costs_of_a_row():
     assert difference == 2 * count_matmul_parameters(shape)
 
 
-@pytest.mark.parametrize("model", FAMILIES)
-@pytest.mark.parametrize("lora_rank", [0, 4])
+@pytest.mark.parametrize(("model", "lora_rank"), zip(FAMILIES, (4, 0), strict=True))
 def test_recomputed_blocks_give_the_same_gradients(model, lora_rank):
-    plain, recomputed = (
-        build(model, activation_checkpointing=kind, lora_rank=lora_rank) for kind in ("none", "blocks")
+    plain, other = (
+        moved(build(model, activation_checkpointing=kind, lora_rank=lora_rank)) for kind in ("none", "blocks")
     )
-    compare_gradients(moved(plain), moved(recomputed))
-
-
-def test_compiled_blocks_give_the_same_gradients():
-    """Dense only: which experts get tokens is not for the compiler."""
-    plain, compiled = build(), build(activation_checkpointing="blocks")
-    apply_compile(compiled.blocks(), backend="aot_eager")
-    compare_gradients(moved(plain), moved(compiled))
-
-
-def compare_gradients(plain, other):
     inputs, labels = row_of([document(length, length) for length in (5, 9, 7)])
     for decoder in (plain, other):
         loss_of(decoder, inputs, labels, 18).backward()
@@ -235,29 +185,34 @@ def test_autocast_is_close_and_leaves_the_parameters():
 
 
 def test_the_head_of_a_tied_model_is_the_embedding():
-    decoder = build()
+    decoder, untied = build(), build("qwen_moe_tiny")
     assert decoder.hf.lm_head.weight is decoder.hf.model.embed_tokens.weight
     decoder.to("meta")
     assert decoder.hf.lm_head.weight is not decoder.hf.model.embed_tokens.weight  # why there is tie_weights
     decoder.tie_weights()
     assert decoder.hf.lm_head.weight is decoder.hf.model.embed_tokens.weight
-    untied = build("qwen_moe_tiny")
     untied.tie_weights()
     assert untied.hf.lm_head.weight is not untied.hf.model.embed_tokens.weight
 
 
-def test_wrong_settings_are_refused_before_anything_is_built():
+@pytest.mark.parametrize(
+    ("model", "targets", "codes"),
+    [
+        ("qwen_tiny", "lm_head", ["SL-seq-len-above-model", "SL-lora-lm-head"]),
+        ("qwen_tiny", "qkv", ["SL-lora-target-absent"]),
+        (
+            "qwen_moe_tiny",
+            "gate_proj",
+            ["SL-lora-target-absent"],
+        ),  # experts are one tensor, and no linear layers
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_built(model, targets, codes):
     with pytest.raises(ConfigError) as caught:
-        build(lora_rank=2, lora_targets="lm_head", seq_len=8192)
-    assert len(caught.value.problems) == 2
-    with pytest.raises(ConfigError, match="no linear .* called so, expected some of down_proj"):
-        build(lora_rank=2, lora_targets="qkv")
-    with pytest.raises(ConfigError, match="'gate_proj'"):  # experts are one tensor, and no linear layers
-        build("qwen_moe_tiny", lora_rank=2, lora_targets="gate_proj")
+        build(model, lora_rank=2, lora_targets=targets, seq_len=8192 if len(codes) > 1 else SEQ)
+    assert find_codes(caught.value) == codes
 
 
 def test_its_loss_has_the_chunks_of_the_setting():
-    values = {"model": "qwen_tiny", "dataset": "arithmetic", "seq_len": 16}
     for given, wanted in (({}, CHUNK_TOKENS), ({"loss_chunk_tokens": 512}, 512)):
-        decoder = build_decoder(Config(run="r", **values, **given), empty=True)
-        assert decoder.loss.chunk_tokens == wanted
+        assert build(empty=True, **given).loss.chunk_tokens == wanted

@@ -17,10 +17,10 @@ OTHER_HIDDEN = 6
 """Of the teacher."""
 
 
-def draw_teacher(temperature: float = 3.0, share: float = 0.7, words: int = WORDS) -> TaughtStates:
+def draw_teacher(temperature: float = 3.0, share: float = 0.7) -> TaughtStates:
     generator = torch.Generator().manual_seed(4)
     states = torch.randn(ROWS, TOKENS, OTHER_HIDDEN, generator=generator)
-    return TaughtStates(states, torch.randn(words, OTHER_HIDDEN, generator=generator), temperature, share)
+    return TaughtStates(states, torch.randn(WORDS, OTHER_HIDDEN, generator=generator), temperature, share)
 
 
 def plain_loss(
@@ -36,9 +36,10 @@ def plain_loss(
     return each[labels != IGNORED].sum()
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-@pytest.mark.parametrize(("temperature", "share"), [(1.0, 0.5), (4.0, 0.9), (0.5, 1.0)])
-@pytest.mark.parametrize(("chunk_tokens", "rows_at_once"), [(3, 2), (4, 256), (4096, 3)])
+@pytest.mark.parametrize(
+    ("chunk_tokens", "rows_at_once", "temperature", "share", "smoothing"),
+    [(3, 2, 4.0, 0.9, 0.2), (4, 256, 0.5, 1.0, 0.0), (4096, 3, 1.0, 0.5, 0.2)],
+)
 def test_loss_and_gradients_are_torchs(
     monkeypatch, chunk_tokens, rows_at_once, temperature, share, smoothing
 ):
@@ -62,22 +63,11 @@ def test_the_student_that_says_what_the_teacher_says_is_at_no_distance():
     assert float(loss.detach()) == pytest.approx(0.0, abs=1e-5) and float(states.grad.abs().max()) < 1e-6
 
 
-def test_who_teaches_and_how_makes_a_difference():
-    states, weight, labels = draw_case()
-    values = [
-        float(token_loss(states, weight, labels, taught=draw_teacher(temperature, share)).detach())
-        for temperature, share in ((3.0, 0.7), (3.3, 0.7), (3.0, 0.77))
-    ]
-    values.append(float(token_loss(states, weight, labels).detach()))
-    assert min(abs(a - b) for i, a in enumerate(values) for b in values[:i]) > 1e-2
-
-
-@pytest.mark.parametrize("chunk_tokens", [3, 4096])
-def test_in_16_bits_the_loss_is_fp32_and_gradients_have_the_types_of_what_they_are_of(chunk_tokens):
+def test_in_16_bits_the_loss_is_fp32_and_gradients_have_the_types_of_what_they_are_of():
     states, weight, labels = draw_case()
     taught = draw_teacher()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = token_loss(states, weight, labels, chunk_tokens=chunk_tokens, taught=taught)
+        loss = token_loss(states, weight, labels, chunk_tokens=3, taught=taught)
     (loss / 3).backward()
     exact = [t.detach().float().requires_grad_() for t in (states, weight)]
     theirs = plain_loss(*exact, labels, taught)
@@ -88,7 +78,7 @@ def test_in_16_bits_the_loss_is_fp32_and_gradients_have_the_types_of_what_they_a
         assert ours.grad.dtype == ours.dtype and relative(ours.grad, plain.grad) < 3e-2
 
 
-@pytest.mark.parametrize("temperature", [1.0, 8.0, 100.0])
+@pytest.mark.parametrize("temperature", [1.0, 100.0])
 def test_in_fp16_the_temperature_does_not_leave_the_range(temperature):
     """At T the logits' gradient of a token is as large as T, where teacher and student are sure of different words."""
     states = (torch.eye(WORDS)[None, :TOKENS] * 900).half().requires_grad_()
@@ -104,22 +94,14 @@ def test_in_fp16_the_temperature_does_not_leave_the_range(temperature):
     assert relative(states.grad, exact[0].grad) < 1e-3
 
 
-@pytest.mark.parametrize("chunk_tokens", [2, 5])
-def test_no_more_than_a_chunk_of_the_teachers_logits_is_ever_there(chunk_tokens):
-    states, weight, labels = draw_case()
+def test_no_more_than_a_chunk_of_the_teachers_logits_is_ever_there():
+    (states, weight, labels), chunk_tokens = draw_case(), 5
     taught = draw_teacher()
     sizes = {(WORDS, HIDDEN), (HIDDEN, WORDS), (ROWS * TOKENS, HIDDEN), (ROWS, TOKENS, HIDDEN)}
     sizes |= {(WORDS, OTHER_HIDDEN), (OTHER_HIDDEN, WORDS), (ROWS * TOKENS, OTHER_HIDDEN)}
     with _Largest(sizes) as largest:
         token_loss(states, weight, labels, chunk_tokens=chunk_tokens, taught=taught).backward()
     assert largest.found == chunk_tokens * WORDS
-
-
-def test_labels_of_which_none_counts_are_not_taught():
-    states, weight, labels = draw_case()
-    loss = token_loss(states, weight, torch.full_like(labels, IGNORED), taught=draw_teacher())
-    loss.backward()
-    assert float(loss) == 0 and not states.grad.any() and not weight.grad.any()
 
 
 def test_a_frozen_head_gets_no_gradient_and_the_teacher_none_at_all():
@@ -130,12 +112,6 @@ def test_a_frozen_head_gets_no_gradient_and_the_teacher_none_at_all():
     wanted = torch.autograd.grad(plain_loss(states, weight, labels, taught), states)[0]
     torch.testing.assert_close(states.grad, wanted, rtol=2e-5, atol=2e-5)
     assert taught.states.grad is None and taught.weight.grad is None
-
-
-def test_a_teacher_of_other_words_is_no_teacher():
-    states, weight, labels = draw_case()
-    with pytest.raises(AssertionError, match="same words"):
-        token_loss(states, weight, labels, taught=draw_teacher(words=WORDS + 1))
 
 
 def test_the_head_hands_it_on():

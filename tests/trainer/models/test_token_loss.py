@@ -34,8 +34,9 @@ def plain_loss(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float 
     )
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-@pytest.mark.parametrize(("chunk_tokens", "rows_at_once"), [(3, 2), (4, 256), (1, 1), (4096, 3)])
+@pytest.mark.parametrize(
+    ("chunk_tokens", "rows_at_once", "smoothing"), [(3, 2, 0.0), (4, 256, 0.2), (1, 1, 0.2), (4096, 3, 0.0)]
+)
 def test_loss_and_gradients_are_torchs(monkeypatch, chunk_tokens, rows_at_once, smoothing):
     monkeypatch.setattr(losses, "ROWS_AT_ONCE", rows_at_once)
     states, weight, labels = draw_case()
@@ -48,8 +49,7 @@ def test_loss_and_gradients_are_torchs(monkeypatch, chunk_tokens, rows_at_once, 
         torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("chunk_tokens", [3, 4096])
-@pytest.mark.parametrize("autocast", [True, False])
+@pytest.mark.parametrize(("chunk_tokens", "autocast"), [(3, True), (4096, False)])
 def test_in_16_bits_the_loss_is_fp32_and_gradients_have_the_types_of_what_they_are_of(chunk_tokens, autocast):
     states, weight, labels = draw_case()
     if not autocast:  # gathered in 16 bits
@@ -83,8 +83,7 @@ def test_many_chunks_in_16_bits_are_added_up_in_fp32():
     assert relative(torch.autograd.grad(loss, weight)[0], wanted) < 4e-3
 
 
-@pytest.mark.parametrize("scale", [2.0**16, 2.0**10, 1.0, 2.0**-20])
-@pytest.mark.parametrize("chunk_tokens", [512, 4096])
+@pytest.mark.parametrize(("scale", "chunk_tokens"), [(2.0**16, 512), (1.0, 4096), (2.0**-20, 512)])
 def test_in_fp16_no_sum_leaves_the_range_whatever_the_loss_scale(chunk_tokens, scale):
     """States with a large dimension, as published models have; one label that nearly all tokens have."""
     generator = torch.Generator().manual_seed(0)
@@ -104,9 +103,9 @@ def test_in_fp16_no_sum_leaves_the_range_whatever_the_loss_scale(chunk_tokens, s
         assert relative(states.grad, exact[0].grad) < 1e-2
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_in_fp16_rare_words_learn_as_exactly_as_frequent_ones(smoothing):
+def test_in_fp16_rare_words_learn_as_exactly_as_frequent_ones():
     """Of 150 thousand words each has a share of the gradient that fp16 alone would round to a few bits."""
+    smoothing = 0.1
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(1, 8, 16, generator=generator).half().requires_grad_()
     weight = (torch.randn(151_936, 16, generator=generator) * 0.02).half().float().requires_grad_()
@@ -134,19 +133,15 @@ class _Largest(TorchDispatchMode):
         return given
 
 
-@pytest.mark.parametrize("chunk_tokens", [2, 5])
-def test_no_more_than_a_chunk_of_logits_is_ever_there(chunk_tokens):
+def test_no_more_than_a_chunk_of_logits_is_ever_there_and_none_outlives_the_next_one():
     states, weight, labels = draw_case()
-    sizes = {(WORDS, HIDDEN), (HIDDEN, WORDS), (ROWS * TOKENS, HIDDEN), (ROWS, TOKENS, HIDDEN)}
+    sizes, chunk_tokens = (
+        {(WORDS, HIDDEN), (HIDDEN, WORDS), (ROWS * TOKENS, HIDDEN), (ROWS, TOKENS, HIDDEN)},
+        5,
+    )
     with _Largest(sizes) as largest:
         token_loss(states, weight, labels, chunk_tokens=chunk_tokens).backward()
     assert largest.found == chunk_tokens * WORDS
-
-
-@pytest.mark.parametrize("chunk_tokens", [2, 5])
-def test_between_forward_and_backward_the_gradients_alone_are_there(chunk_tokens):
-    """Whoever keeps them: no chunk of logits outlives the next one."""
-    states, weight, labels = draw_case()
     with StorageWatch(1) as watch:
         loss = token_loss(states, weight, labels, chunk_tokens=chunk_tokens)
         left = watch.timeline.moment(len(watch.timeline.events)).total

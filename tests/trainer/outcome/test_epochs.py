@@ -29,21 +29,9 @@ def test_a_batch_that_crosses_counts_with_the_epoch_that_it_ends() -> None:
     }
 
 
-def test_unequal_accuracies_are_weighted() -> None:
-    count = EpochCount(8)
-    assert count.add(1, 1.0, 0.0, 4, 1.0, 4.0) is None
-    line = count.add(2, 2.0, 0.0, 4, 1.0, 1.0)
-    assert line is not None and line["epoch_train_accuracy_pct"] == 62.5
-
-
-def test_of_text_nothing_is_told_right() -> None:
-    (line,) = run(10, 5, range(1, 3), correct=None).values()
-    assert "epoch_train_accuracy_pct" not in line
-
-
 @pytest.mark.parametrize(
     ("first", "epochs"),
-    [(3, [2, 3]), (4, [3]), (2, [2, 3])],  # behind a whole epoch; inside the second; inside the first
+    [(3, [2, 3]), (4, [3])],  # behind a whole epoch; inside the second
 )
 def test_after_a_restart_only_whole_epochs_are_told(first: int, epochs: list[int]) -> None:
     assert [line["epoch"] for line in run(10, 5, range(first, 7)).values()] == epochs

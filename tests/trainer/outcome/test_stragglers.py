@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from trainer.outcome.stragglers import CHUNK, IN_A_ROW, MOST_CHUNKS, OwnTimes, Stragglers
+from trainer.outcome.stragglers import CHUNK, MOST_CHUNKS, OwnTimes, Stragglers
 from trainer.outcome.tracking import MOST_WAITING
 
 UNKNOWN = math.nan
@@ -41,8 +41,7 @@ def feed(
     return found, judge
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
-@pytest.mark.parametrize("begins", [1, 11, 14])
+@pytest.mark.parametrize(("ranks", "begins"), [(2, 1), (3, 14), (64, 11)])
 def test_a_rank_of_twice_the_time_is_found_within_twenty_steps(ranks, begins):
     found, judge = feed(ranks, forward=lambda rank, step: 80.0 if rank == 1 and step >= begins else 40.0)
     assert [slow.rank for _, slow in found] == [1]
@@ -50,9 +49,10 @@ def test_a_rank_of_twice_the_time_is_found_within_twenty_steps(ranks, begins):
     assert found[0][1].share_pct == pytest.approx(40.0) and judge.worst and judge.worst.rank == 1
 
 
-@pytest.mark.parametrize("first", range(1, 1 + CHUNK))
-@pytest.mark.parametrize("begins", range(30, 40))
-@pytest.mark.parametrize("written_every", [1, 3, 7, MOST_WAITING])
+@pytest.mark.parametrize(
+    ("first", "begins", "written_every"),
+    [(1, 30, 1), (2, 33, MOST_WAITING), (3, 36, 7), (CHUNK, 39, MOST_WAITING)],
+)
 def test_it_is_written_within_twenty_steps_wherever_chunks_and_writes_lie(first, begins, written_every):
     """Writes are never further apart than MOST_WAITING, and the first steps of an attempt do not count."""
     found, _ = feed(
@@ -84,17 +84,9 @@ def test_the_worst_is_the_one_for_whom_the_others_wait_longest_not_the_one_with_
     assert judge.worst and judge.worst.rank == 2
 
 
-def test_slow_data_are_found_though_nothing_is_known_of_the_forward_pass():
-    found, _ = feed(2, data=lambda rank, step: 60.0 if rank == 0 else 10.0, known=False)
-    assert [slow.rank for _, slow in found] == [0] and found[0][0] == CHUNK * IN_A_ROW
-
-
 def test_what_is_slow_and_no_part_of_a_step_is_left_alone():
     assert feed(4, data=lambda rank, step: 4.0 if rank == 1 else 1.0, forward=lambda rank, step: 0.0)[0] == []
-
-
-def test_a_rank_alone_has_nobody_to_be_slower_than():
-    assert feed(1)[0] == []
+    assert feed(1)[0] == [], "nobody to be slower than"
 
 
 def test_a_rank_that_recovers_is_said_once_and_again_when_it_is_slow_again():
@@ -105,10 +97,10 @@ def test_a_rank_that_recovers_is_said_once_and_again_when_it_is_slow_again():
     assert [slow.since_step for _, slow in found] == [1, 61]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_noise_with_heavy_tails_makes_no_straggler(ranks):
+def test_noise_with_heavy_tails_makes_no_straggler():
     """Every rank is slow now and then: a tenth of its steps takes up to ten times as long, stretches of five twice."""
-    for seed in range(100):
+    ranks = 3
+    for seed in range(20):
         draw = random.Random(seed)
         stretches = {rank: {draw.randrange(0, 40, 3) for _ in range(4)} for rank in range(ranks)}
 

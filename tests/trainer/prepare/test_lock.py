@@ -10,7 +10,7 @@ import pytest
 from trainer.prepare.lock import Overtaken, acquire, observe
 
 
-@pytest.mark.parametrize("clock_s", [0.0, 1e9, 4e9])  # of the node that writes
+@pytest.mark.parametrize("clock_s", [0.0, 4e9])  # of the node that writes
 def test_a_lock_is_stale_when_it_has_not_changed_while_it_was_watched(tmp_path: Path, clock_s: float) -> None:
     lock = acquire(tmp_path, 1, stale_after_s=60.0)
     assert lock is not None

@@ -1,96 +1,67 @@
-"""docs/python-api.md as a plain file; and what a call leaves against what the command leaves."""
+"""What a call of the Python API loads and configures, against what the trainer's own run has."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.documents.commands import ROOT
-from tests.run_directories import list_differences
-from trainer.api import ExperimentFailed, run_experiment
-from trainer.settings.config import ConfigError
+from tests.trainer.kept_runs import KEPT, read
+from trainer.api import deepspeed_config, load_data, load_model
+from trainer.record.provenance import hash_weights
 
-(CODE,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python-api.md").read_text(), re.DOTALL)
-QUICK = {
-    "model": "cnn",
-    "image_size": 8,
-    "steps": 12,
-    "global_batch_size": 16,
-    "micro_batch_size": 8,
-    "lr": 3e-3,
+GIVEN = {
+    name.removeprefix("TRAINER_").lower(): value
+    for name, value in KEPT.items()
+    if name.startswith("TRAINER_")
 }
 
 
-def test_the_page_as_a_file(tmp_path: Path) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "try.py").write_text(CODE)
-    env = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    done = subprocess.run(
-        [sys.executable, "try.py"],
-        cwd=tmp_path,
-        env={**env, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    said = done.stdout.splitlines()
-    assert said[0].startswith("finished ") and said[-1] == "12"
-    assert [line.split()[:2] for line in said[1:-4]] == [["ddp", "ddp"], ["fsdp", "fsdp"]]
-    assert re.fullmatch(r"traces [1-9]\d*", said[-4]) and said[-3] == "3"
-    assert "strategy='dpp': expected one of " in said[-2]
-    assert (tmp_path / "python-report/report.html").is_file()
+def test_a_model_and_its_batches_are_those_of_the_run(uninterrupted) -> None:
+    """The first line of the run's metrics, computed by hand: same weights, same samples, same augmentation."""
+    folder = uninterrupted("single", 1)
+    model, data = load_model(**GIVEN), load_data(**GIVEN)
+    assert hash_weights(model) == read(folder, "config.json")["resolved"]["initial_weights_sha256"]
+    batch = next(data.batches())
+    loss, correct = (sum(parts) for parts in zip(*(model(*micro) for micro in batch.micro), strict=True))
+    line = next(json.loads(line) for line in (folder / "metrics.jsonl").open() if '"train"' in line)
+    assert line["step"] == 1
+    assert float(loss.detach() / batch.global_labels) == pytest.approx(line["loss"], rel=1e-6)
+    assert float(100 * correct / batch.global_samples) == pytest.approx(line["train_accuracy_pct"])
+    assert len(list(data.batches(first_step=10))) == 3  # of 12
+    assert len(data.class_names) == 10 and len(data.splits.test) == 359
 
 
-def test_it_leaves_what_the_command_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_the_weights_that_a_run_left_have_its_accuracy(uninterrupted) -> None:
+    folder = uninterrupted("single", 1)
+    data, model = load_data(folder), load_model(folder)
+    assert not model.training
+    correct = samples = 0
+    for inputs, labels in data.evaluation_batches():
+        with torch.no_grad():
+            found = model(inputs).argmax(1)
+        correct, samples = correct + int((found == labels).sum()), samples + int((labels >= 0).sum())
+    own = read(folder, "evaluation.json")
+    assert samples == own["samples"] and 100 * correct / samples == pytest.approx(own["accuracy_pct"])
+
+
+def test_text_is_tokenised_where_it_is_not_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    ours = run_experiment(strategy="ddp", processes=2, results="python", **QUICK)
-    assert "done: test loss" in capsys.readouterr().err
-    pairs = [word for name, value in QUICK.items() for word in ("--set", f"{name}={value}")]
-    command = [
-        sys.executable,
-        "-m",
-        "trainer",
-        "--processes",
-        "2",
-        "--set",
-        "strategy=ddp",
-        "--set",
-        "results=cli",
-        *pairs,
-    ]
-    assert subprocess.run([*command, "--set", "run=typed"], capture_output=True).returncode == 0
-    theirs = Path("cli/default/typed")
-    assert re.fullmatch(r"python/default/ddp-\d{8}-\d{6}", str(ours))
-    assert list_differences(ours, theirs) == []
-    assert sum('"train"' in line for line in (ours / "metrics.jsonl").open()) == 12
-    assert [line for line in list_differences(ours, plant_difference(theirs)) if "gradient_memory" in line]
+    given = {"config": ROOT / "examples/llm_tiny.yaml", "seq_len": 64, "train_samples": 64, "steps": 2}
+    given |= {"strategy": "single", "dimensions": None, "global_batch_size": 4, "micro_batch_size": 2}
+    data, model = load_data(**given), load_model(**given)
+    (inputs, labels), _ = next(data.batches()).micro
+    assert inputs.shape == (2, 2, 64) and labels.shape == (2, 64) and data.class_names == []
+    loss, _ = model(inputs, labels)
+    assert torch.isfinite(loss)
+    whole = sum(len(inputs) for inputs, _ in data.evaluation_batches("validation"))
+    assert whole >= len(data.splits.validation) > 0
 
 
-def plant_difference(folder: Path) -> Path:
-    """One field of summary.json is another one: what compares sees it."""
-    path = folder / "summary.json"
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"gradient_memory_gib": 1.0}))
-    return folder
-
-
-def test_what_is_wrong_is_said_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"^lrr: unknown setting[^$]*\nsteps="):
-        run_experiment(lrr=1, steps=-1)
-    with pytest.raises(ExperimentFailed, match="bad configuration") as failed:
-        run_experiment(run="odd", echo=False, **{**QUICK, "global_batch_size": 17})
-    assert failed.value.exit_code == 2 and failed.value.folder == Path("results/runs/default/odd")
-    assert list(tmp_path.iterdir()) == []
+def test_the_configuration_of_deepspeed_is_the_run_s(uninterrupted) -> None:
+    folder = uninterrupted("zero2", 2)
+    asked = deepspeed_config(strategy="zero2", processes=2, device="cpu", **GIVEN)
+    assert asked == read(folder, "deepspeed.json")

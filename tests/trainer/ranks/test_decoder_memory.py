@@ -16,7 +16,6 @@ from trainer.settings.config import Config
 from trainer.shapes.decoder_shapes import SHAPES, count_parameters
 
 DENSE, MOE = "qwen2.5-3b", "qwen3-30b-a3b"
-PROCESSES = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 
 
 def config(model=DENSE, **settings) -> Config:
@@ -75,7 +74,7 @@ def _hold(chosen, shape, layout, ranks):
     return found
 
 
-def _compare(cases):
+def compare(cases):
     for chosen, processes, shape in cases:
         layout = resolve_layout(chosen, processes, shape)
         expected = describe_ranks(chosen, shape, layout)
@@ -85,28 +84,9 @@ def _compare(cases):
             assert found == wanted, (chosen.model_name, layout.name, rank, found, wanted)
 
 
-def _narrowed(model, **changes):
+def narrowed(model, **changes):
     """The published widths with as many layers as two stages need."""
     return dataclasses.replace(SHAPES[model], layers=2, **changes)
-
-
-def _table():
-    """Every layout that is chosen for 1 to 32 processes, once."""
-    seen = set()
-    for model, dimensions in ((DENSE, (1, 2, 3, 4)), (MOE, (1, 4, 5))):
-        for processes in PROCESSES:
-            for number in dimensions:
-                chosen = config(model, dimensions=number)
-                name = resolve_layout(chosen, processes, _narrowed(model)).name
-                if (model, processes, name) not in seen:
-                    seen.add((model, processes, name))
-                    yield chosen, processes, _narrowed(model)
-
-
-def test_every_chosen_layout_at_the_published_widths():
-    cases = list(_table())
-    assert len(cases) > 40
-    run_ranks(lambda: _compare(cases), 1, timeout_s=300)
 
 
 def test_the_published_models_layer_by_layer():
@@ -115,7 +95,7 @@ def test_the_published_models_layer_by_layer():
         (config(layout="given", pp=5, global_batch_size=400), 10, SHAPES[DENSE]),
         (config(MOE, dimensions=5), 8, SHAPES[MOE]),
     ]
-    run_ranks(lambda: _compare(cases), 1, timeout_s=300)
+    run_ranks(lambda: compare(cases), 1, timeout_s=300)
 
 
 MLP_ADAPTERS = "down_proj,k_proj,up_proj,o_proj"
@@ -126,17 +106,17 @@ def test_given_layouts_adapters_and_uneven_parts():
         return config(model, layout="given", **settings)
 
     cases = [
-        (config(dimensions=3, lora_rank=8), 8, _narrowed(DENSE)),
-        (config(dimensions=4, lora_rank=7, lora_targets=MLP_ADAPTERS), 16, _narrowed(DENSE)),
-        (config(MOE, dimensions=5, lora_rank=8), 8, _narrowed(MOE)),
-        (given(dp_replicate=2, dp_shard=3, pp=2), 12, _narrowed(DENSE)),
+        (config(dimensions=3, lora_rank=8), 8, narrowed(DENSE)),
+        (config(dimensions=4, lora_rank=7, lora_targets=MLP_ADAPTERS), 16, narrowed(DENSE)),
+        (config(MOE, dimensions=5, lora_rank=8), 8, narrowed(MOE)),
+        (given(dp_replicate=2, dp_shard=3, pp=2), 12, narrowed(DENSE)),
         (given(pp=2, tp=2, pp_schedule="interleaved1f1b"), 8, dataclasses.replace(SHAPES[DENSE], layers=5)),
-        (given(MOE, tp=2, dp_replicate=2, ep=3), 12, _narrowed(MOE, experts=129)),
-        (given(MOE, tp=2, ep=2), 6, _narrowed(MOE)),
-        (given(cp=3, cp_kind="allgather", seq_len=2049, precision="bf16"), 6, _narrowed(DENSE)),
-        (given(tp=2, pp=2, global_batch_size=35), 20, _narrowed(DENSE, tied=False)),
+        (given(MOE, tp=2, dp_replicate=2, ep=3), 12, narrowed(MOE, experts=129)),
+        (given(MOE, tp=2, ep=2), 6, narrowed(MOE)),
+        (given(cp=3, cp_kind="allgather", seq_len=2049, precision="bf16"), 6, narrowed(DENSE)),
+        (given(tp=2, pp=2, global_batch_size=35), 20, narrowed(DENSE, tied=False)),
     ]
-    run_ranks(lambda: _compare(cases), 1, timeout_s=300)
+    run_ranks(lambda: compare(cases), 1, timeout_s=300)
 
 
 def test_counted_by_hand():
@@ -156,8 +136,7 @@ def test_counted_by_hand():
     assert found[0].computed_with == 2 * first_stage
 
 
-@pytest.mark.parametrize("model", [DENSE, MOE])
-@pytest.mark.parametrize("processes", PROCESSES)
+@pytest.mark.parametrize(("model", "processes"), [(DENSE, 1), (DENSE, 12), (MOE, 3), (MOE, 32)])
 def test_the_parts_of_all_ranks_make_the_model(model, processes):
     """One dimension: all on each. Shards: nothing twice. Else the tied copy, and what every tp rank has whole."""
     whole = count_parameters(SHAPES[model])

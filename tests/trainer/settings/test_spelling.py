@@ -27,13 +27,15 @@ RESULTS = "TRAINER_RESULTS='/r' TRAINER_DATASET_PATH=x run.config.lr=1 (TRAINER_
     [
         (POD, "run.results.mountPath='/r' run.config.dataset_path=x run.config.lr=1 (run.graceSeconds)"),
         (REHEARSAL, "--results='/r' run.config.dataset_path=x run.config.lr=1 (run.graceSeconds)"),
-        (OPTIONS, "results='/r' dataset_path=x lr=1 (grace_s)"),
         (REHEARSAL | OPTIONS, "results='/r' dataset_path=x lr=1 (grace_s)"),
         ({}, "TRAINER_RESULTS='/r' TRAINER_DATASET_PATH=x TRAINER_LR=1 (TRAINER_GRACE_S)"),
     ],
 )
 def test_a_setting_is_called_as_it_was_typed(env: dict[str, str], said: str) -> None:
     assert spell(RESULTS, env) == said
+    others = "MY_TRAINER_LR TRAINER_LRx trainer.launch run.configure TRAINER_"
+    assert spell(others, env) == others
+    assert spell(RESULTS, REHEARSAL, elsewhere=True) == spell(RESULTS, POD)
 
 
 def test_a_command_names_its_options() -> None:
@@ -42,45 +44,19 @@ def test_a_command_names_its_options() -> None:
     assert spell_options(text, {"model_path": "--weights"}) == said
 
 
-def test_of_a_cluster_elsewhere_its_values_are_named() -> None:
-    assert spell("TRAINER_RUN TRAINER_RESULTS", REHEARSAL, elsewhere=True) == spell(
-        "TRAINER_RUN TRAINER_RESULTS", POD
-    )
-    assert spell("TRAINER_RUN", REHEARSAL) == "--name"
-
-
-def test_other_words_stay() -> None:
-    text = "MY_TRAINER_LR TRAINER_LRx trainer.launch run.configure TRAINER_"
-    for env in (POD, REHEARSAL, OPTIONS, {}):
-        assert spell(text, env) == text
-
-
 def test_log_lines_are_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRATLAB_OPTIONS", "1")
     record = logging.LogRecord("trainer", logging.INFO, "file", 1, "lower %s", ("TRAINER_LR",), None)
     assert SpellingFormatter("%(message)s").format(record) == "lower lr"
 
 
-@pytest.mark.parametrize("env", [REHEARSAL, OPTIONS, {}])
-def test_without_a_cluster_nothing_is_installed(env: dict[str, str]) -> None:
-    assert "install" not in name_again(env) and "cluster" not in name_removal(Path("/r/c/try"), env)
-    assert name_removal(Path("/r/c d/try"), env) == "stratlab remove '/r/c d/try'"
-
-
-def test_on_a_cluster_the_namespace_is_named() -> None:
+def test_what_starts_again_and_removes_is_the_place_s_own() -> None:
+    for env in (REHEARSAL, OPTIONS, {}):
+        assert "install" not in name_again(env)
+        assert name_removal(Path("/r/c d/try"), env) == "stratlab remove '/r/c d/try'"
     assert "install" in name_again(POD)
     assert name_removal(Path("/r/c/try"), POD) == "stratlab remove c/try --on-cluster -n lab"
 
 
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        ([], ""),
-        (["a"], "a"),
-        (["a", "b"], "a, b"),
-        (["a", "b", "c"], "a, b and 1 more"),
-        ([*"abcde"], "a, b and 3 more"),
-    ],
-)
-def test_a_long_list_is_cut(names, said):
-    assert name_first(names, 2) == said
+def test_a_long_list_is_cut():
+    assert [name_first(names, 2) for names in ([], ["a", "b"], [*"abcde"])] == ["", "a, b", "a, b and 3 more"]

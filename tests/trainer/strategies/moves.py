@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch
 import torch.distributed as dist
 
 from tests.ranks import run_ranks
-from tests.trainer.runs import make_world
+from tests.trainer.runs import make_world, run_of
 from tests.trainer.saving import save_state
 from tests.trainer.strategies.small import largest_difference, make_config, start, steps
+from trainer.data.batches import IGNORED, Batch
 from trainer.run import resolve_placement
 
 SAVED, LAST = 3, 6
@@ -25,6 +27,7 @@ TEXT: dict[str, dict[str, Any]] = {
     "adapters": {"lora_rank": 4},
     "experts": {"model": "qwen_moe_tiny"},
 }
+ROWS, SEQ = 4, 16
 
 
 def save(folder: Path, strategy: str, case: str, world_size: int = 0, **settings: Any) -> None:
@@ -44,25 +47,28 @@ def save(folder: Path, strategy: str, case: str, world_size: int = 0, **settings
     run_ranks(rank, world_size or RANKS.get(strategy, 2), timeout_s=300)
 
 
-def go_on(folder: Path, strategy: str, case: str, world_size: int = 0, **settings: Any) -> None:
+def go_on(folder: Path, strategies: Sequence[str], case: str, world_size: int = 0, **settings: Any) -> None:
     """An engine with other weights reads it: the weights are the same bits, the next losses and norms within GATE."""
 
     def rank() -> None:
-        engine, train = _start(strategy, case, seed=7, **settings)
-        fresh = engine.gather_state()
-        engine.load(folder / "engine")
-        held, seen = engine.gather_state(), train(SAVED + 1, LAST)
-        if os.environ["RANK"] == "0":
-            wanted, losses = torch.load(folder / "wanted.pt", weights_only=True)
-            assert largest_difference(fresh, wanted) > 0.01, "else a load that does nothing would not be seen"
-            assert largest_difference(held, wanted) == 0.0
-            pairs = list(zip(seen, losses, strict=True))
-            told = f"losses and norms {seen}, not moved {losses}"
-            assert max(abs(a - b) for (a, _), (b, _) in pairs) < GATE, told
-            assert max(abs(a - b) / b for (_, a), (_, b) in pairs) < GATE, told
-        engine.close()
+        for strategy in strategies:
+            engine, train = _start(strategy, case, seed=7, **settings)
+            fresh = engine.gather_state()
+            engine.load(folder / "engine")
+            held, seen = engine.gather_state(), train(SAVED + 1, LAST)
+            if os.environ["RANK"] == "0":
+                wanted, losses = torch.load(folder / "wanted.pt", weights_only=True)
+                assert largest_difference(fresh, wanted) > 0.01, (
+                    "else a load that does nothing would not be seen"
+                )
+                assert largest_difference(held, wanted) == 0.0
+                pairs = list(zip(seen, losses, strict=True))
+                told = f"{strategy}: losses and norms {seen}, not moved {losses}"
+                assert max(abs(a - b) for (a, _), (b, _) in pairs) < GATE, told
+                assert max(abs(a - b) / b for (_, a), (_, b) in pairs) < GATE, told
+            engine.close()
 
-    run_ranks(rank, world_size or RANKS.get(strategy, 2), timeout_s=300)
+    run_ranks(rank, world_size or max(RANKS.get(strategy, 2) for strategy in strategies), timeout_s=300)
 
 
 def _start(strategy: str, case: str, seed: int, **settings: Any) -> Any:
@@ -77,21 +83,46 @@ def _start(strategy: str, case: str, seed: int, **settings: Any) -> Any:
 
 def _start_text(strategy: str, seed: int, **settings: Any) -> Any:
     """Rows are shared out over the data ranks alone: nd has others."""
-    from tests.trainer.strategies.ranks import test_text_models as text
+    from trainer.measuring.phases import Phases
+    from trainer.models.decoder_build import build_decoder
+    from trainer.settings.config import Config
+    from trainer.settings.precision import Precision
+    from trainer.strategies import build_engine, builds_empty
 
-    if strategy == "nd":
-        settings = {"layout": "given", **settings}
-    engine, config = text.start(strategy, seed=seed, **settings)
+    torch.set_num_threads(1)
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    named = {"run": "try", "model": "qwen_tiny", "task": "text", "precision": "fp32", "lr": 0.01}
+    named |= {"global_batch_size": ROWS, "micro_batch_size": 1, "seq_len": SEQ, "clip_norm": 0.5}
+    named |= {"layout": "given"} if strategy == "nd" else {}
+    config = Config(**named | {"strategy": strategy, "seed": seed} | settings)
+    decoder = build_decoder(config, empty=builds_empty(config, dist.get_rank()))
+    engine = build_engine(run_of(config, Precision("fp32")), decoder, Phases("cpu"))
     axes = resolve_placement(config, make_world(dist.get_rank(), dist.get_world_size())).axes
-    share = axes.dp_rank(dist.get_rank()), axes.dp
 
     def train(first: int, last: int) -> list[tuple[float, float]]:
         seen = []
         for step in range(first, last + 1):
-            result = engine.train_step(text.batch_of(step, *share), config.lr)
+            result = engine.train_step(_rows(step, axes.dp_rank(dist.get_rank()), axes.dp), config.lr)
             loss = result.loss.detach().clone()
             dist.all_reduce(loss)
             seen.append((float(loss), float(result.grad_norm)))
         return seen
 
     return engine, train
+
+
+def _rows(step: int, rank: int, ranks: int) -> Batch:
+    """This rank's rows of a global batch of packed documents; how many labels count differs from row to row."""
+    source = torch.Generator().manual_seed(step)
+    ids = torch.randint(0, 320, (ROWS, SEQ), generator=source)
+    cuts = torch.randint(3, SEQ - 3, (ROWS, 1), generator=source)
+    columns = torch.arange(SEQ).expand(ROWS, SEQ)
+    positions = torch.where(columns < cuts, columns, columns - cuts)
+    last = (columns == cuts - 1) | (columns == SEQ - 1) | (columns < 2)
+    labels = torch.where(last, IGNORED, ids.roll(-1, 1))
+    labels[0, :9] = IGNORED
+    inputs = torch.stack([ids, positions], dim=1)
+    mine = range(rank * ROWS // ranks, (rank + 1) * ROWS // ranks)
+    micro = [(inputs[i : i + 1], labels[i : i + 1]) for i in mine]
+    return Batch(micro, ROWS, int((labels != IGNORED).sum()))

@@ -25,39 +25,24 @@ def rows(*orders: list[int], classes: int) -> torch.Tensor:
     return logits
 
 
-def test_top_5_counts_what_is_among_the_five_likeliest() -> None:
+def test_top_5_counts_what_is_among_the_five_likeliest_of_more_than_five() -> None:
     logits = rows([0, 1, 2, 3, 4], [1, 2, 3, 4, 0], [1, 2, 3, 4, 5, 0], [6, 0], classes=7)
     labels = torch.tensor([0, 0, 0, IGNORED])  # the last one is padding
     found = judge(logits, labels, [str(i) for i in range(7)])
-    assert found.samples == 3
-    assert found.measures()["accuracy_pct"] == pytest.approx(100 / 3)
+    assert found.samples == 3 and found.measures()["accuracy_pct"] == pytest.approx(100 / 3)
     assert found.measures()["top5_accuracy_pct"] == pytest.approx(200 / 3)
     assert found.report("test")["top5_accuracy_pct"] == pytest.approx(200 / 3)
+    found = judge(rows([0, 1], [1, 0], classes=5), torch.tensor([0, 0]), list("abcde"))
+    assert set(found.measures()) == {"loss", "accuracy_pct"}
 
 
-def test_of_five_classes_there_is_no_top_5() -> None:
-    logits = rows([0, 1], [1, 0], classes=5)
-    found = judge(logits, torch.tensor([0, 0]), list("abcde"))
-    assert set(found.measures()) == {"loss", "accuracy_pct"} and "top5_accuracy_pct" not in found.report(
-        "test"
-    )
-
-
-def test_a_step_counts_what_it_tells_right() -> None:
+def test_a_step_counts_what_it_tells_right_of_images() -> None:
     logits = rows([2], [1], [0], classes=3).requires_grad_()
     _, counted = ClassLoss()(logits, torch.tensor([2, 1, 1]))
     assert counted.tolist() == [2] and not counted.requires_grad
     mixed = torch.tensor([[0.1, 0.2, 0.7], [0.6, 0.4, 0.0], [0.9, 0.1, 0.0]])  # mixup: by the larger share
     assert ClassLoss()(logits, mixed)[1].tolist() == [2]
-
-
-def test_text_is_not_counted() -> None:
-    counted = TokenLoss().measure(torch.zeros(2, 4, dtype=torch.int64))
-    batch = Batch([], 2, 8)
-    assert build_result(batch, torch.zeros(()), counted, 1.0, 0).measures is None
+    of_text, batch = TokenLoss().measure(torch.zeros(2, 4, dtype=torch.int64)), Batch([], 2, 8)
+    assert build_result(batch, torch.zeros(()), of_text, 1.0, 0).measures is None
     assert build_result(batch, torch.zeros(()), torch.tensor([3]), 1.0, 0).measures == 3
-
-
-def test_micro_batches_add_up() -> None:
-    one, two = torch.tensor(1), torch.tensor(2)
-    assert add_up(add_up(None, one), two).item() == 3 and add_up(None, None) is None
+    assert add_up(add_up(None, torch.tensor(1)), torch.tensor(2)).item() == 3  # of micro-batches

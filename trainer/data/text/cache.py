@@ -19,6 +19,7 @@ from trainer.data.text.packed_rows import pack_lengths, pad_lengths
 from trainer.data.text.text_source import (
     TEST_FRACTION,
     Questions,
+    absent,
     describe_files,
     hub_id,
     is_built_in,
@@ -69,7 +70,7 @@ def _describe_data(config: Config) -> dict[str, Any]:
         return {"name": data_name(config)}
     path = Path(config.dataset_path)
     if not path.exists():
-        raise DataMissing(f"{named(config)}: no such folder or file")
+        raise absent(config)
     described: dict[str, Any] = {"name": data_name(config)}
     try:
         return described | {"sha256": json.loads((path / "DONE.json").read_text())["sha256"]}
@@ -168,12 +169,15 @@ def _write_split(
                 chunk = []
                 note(f"{name}: {number} of {len(questions)} documents tokenised")
     if tally.counts[EMPTY] == tally.documents:
-        raise DataMissing(f"{named(config)}: no document of the {name} split has a question and an answer")
+        raise DataMissing(
+            f"{named(config)}: no document of the {name} split has a question and an answer "
+            "[SL-text-split-unanswered]"
+        )
     if not kept:
         raise ConfigError(
             [
                 f"TRAINER_SEQ_LEN={config.seq_len}: no document of the {name} split has room in a row for its "
-                "question and one token of its answer"
+                "question and one token of its answer [SL-seq-len-too-short]"
             ]
         )
     documents = np.array(kept, np.int64)

@@ -77,5 +77,5 @@ def refuse_altered(config: Config, counted: Mapping[str, Any]) -> None:
         f"TRAINER_TOKENIZER={tokenizer_source(config)!r}: its chat template drops a part of the text of {altered} of "
         f"{documents} documents, as some do with the reasoning before </think>; at most {MOST_ALTERED:.0%} of them "
         "may be altered; name a tokenizer whose template keeps it, take that part out of the data, or allow it with "
-        "TRAINER_ALLOW_ALTERED_ANSWERS=true"
+        "TRAINER_ALLOW_ALTERED_ANSWERS=true [SL-answers-altered]"
     )

@@ -56,7 +56,7 @@ def describe_cast(failure: Exception) -> str:
         return ""
     return (
         f"one file has the columns {', '.join(first)}, another one has {', '.join(more)}; "
-        "give all files the same columns"
+        "give all files the same columns [SL-files-columns-differ]"
     )
 
 
@@ -76,8 +76,8 @@ def _load_split(name: str, split: str, reader: str, files: Sequence[Path]) -> An
     if len(table) == 1 and (cure := _find_cure(files[0], table.features)):
         raise ConfigError(
             [
-                f"{name}: split {split!r}: {files[0].name} holds one object, expected one row per question; "
-                f"convert it, then remove it: {cure}"
+                f"{name}: split {split!r}: {files[0].name} holds one object, expected one row per question "
+                f"[SL-json-one-object]; convert it, then remove it: {cure}"
             ]
         )
     return _read_texts(files) if _has_dates(table) else table

@@ -8,6 +8,7 @@ from trainer.data.text.rows import read_index
 from trainer.data.text.tokenizer import count_vocabulary, load_tokenizer, tokenizer_source
 from trainer.settings.config import Config
 from trainer.shapes.decoder_json import read_shape
+from trainer.shapes.decoder_rules import too_long
 from trainer.shapes.decoder_shapes import SHAPES
 
 IMAGES = ("digits", "synthetic", "cifar100", "food101")
@@ -23,14 +24,13 @@ def text_problems(config: Config) -> list[str]:
     if not config.dataset_path and config.dataset in IMAGES:
         problems.append(
             f"TRAINER_DATASET={config.dataset!r}: holds images, and {config.model_name} reads text; use arithmetic, "
-            "metamathqa, the hub id of a data set with the columns query and response, or TRAINER_DATASET_PATH"
+            "metamathqa, the hub id of a data set with the columns query and response, or TRAINER_DATASET_PATH "
+            "[SL-images-for-text]"
         )
         return problems + _vocabulary_problems(config, None)
     longest = read_shape(config).max_positions
     if config.seq_len > longest:
-        problems.append(
-            f"TRAINER_SEQ_LEN={config.seq_len}: {config.model_name} was made for at most {longest} tokens"
-        )
+        problems.append(too_long(config, longest))
     index = read_index(cache_folder(config))
     if index:
         refuse_altered(config, index["fidelity"])
@@ -43,7 +43,9 @@ def _vocabulary_problems(config: Config, vocab: int | None) -> list[str]:
     if needed <= room:
         return []
     named = f"TRAINER_TOKENIZER={tokenizer_source(config)!r}"
-    has = f"{named}: has {needed} tokens, {config.model_name} has room for {room}"
-    if config.model in SHAPES and not config.model_path and config.init == "scratch":
-        return [f"{has}; set TRAINER_MODEL_VOCAB={needed}, or use the model's own tokenizer"]
-    return [f"{has}; use the model's own tokenizer"]
+    widened = config.model in SHAPES and not config.model_path and config.init == "scratch"
+    cure = f"set TRAINER_MODEL_VOCAB={needed}, or " if widened else ""
+    return [
+        f"{named}: has {needed} tokens, {config.model_name} has room for {room}; {cure}use the model's own tokenizer "
+        "[SL-tokenizer-above-model]"
+    ]

@@ -157,8 +157,8 @@ def open_text(config: Config) -> TextData:
     index = read_index(folder)
     if index is None:
         raise DataMissing(
-            f"{folder}: no token cache for these settings; the launcher makes it before the ranks start, or "
-            "python -m trainer.prepare --tokenize"
+            f"{folder}: no token cache for these settings [SL-token-cache-absent]; the launcher makes it before the "
+            "ranks start, or python -m trainer.prepare --tokenize"
         )
     splits = {name: _open_split(folder, name, index) for name in index["splits"]}
     digest = hashlib.sha256("".join(facts["sha256"] for facts in index["splits"].values()).encode())
@@ -179,7 +179,9 @@ def read_index(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError as failure:
-        raise DataMissing(f"{folder / INDEX}: cannot be read: {failure}; remove {folder}") from failure
+        raise DataMissing(
+            f"{folder / INDEX}: cannot be read: {failure}; remove {folder} [SL-token-index-damaged]"
+        ) from failure
     return index
 
 
@@ -190,11 +192,13 @@ def _open_split(folder: Path, split: str, index: dict[str, Any]) -> TokenRows:
         )
     except (OSError, ValueError) as failure:
         raise DataMissing(
-            f"{folder}: the {split} split cannot be read: {failure}; remove the folder"
+            f"{folder}: the {split} split cannot be read: {failure}; remove the folder [SL-token-cache-damaged]"
         ) from failure
     facts = index["splits"][split]
     if (len(ids), len(documents), len(rows)) != (facts["tokens"], facts["documents"], facts["rows"] + 1):
-        raise DataMissing(f"{folder}: the {split} split is not what {INDEX} says; remove the folder")
+        raise DataMissing(
+            f"{folder}: the {split} split is not what {INDEX} says; remove the folder [SL-token-cache-differs]"
+        )
     return TokenRows(
         ids,
         documents,

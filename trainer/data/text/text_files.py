@@ -42,23 +42,26 @@ def check_folder(named: str, folder: Path) -> None:
             raise DataMissing(f"{named}: {file.relative_to(folder)}: {problem}")
     if lacking := _find_lacking(data):
         raise DataMissing(
-            f"{named}: lacks {name_files(folder, lacking)}; put every part of the data set there"
+            f"{named}: lacks {name_files(folder, lacking)}; put every part of the data set there "
+            "[SL-data-parts-absent]"
         )
     if files and not data:
         raise DataMissing(
-            f"{named}: holds {name_files(folder, files)}, expected {READ}; {_find_cure(files[0])}"
+            f"{named}: holds {name_files(folder, files)}, expected {READ} [SL-folder-without-data]; "
+            f"{_find_cure(files[0])}"
         )
 
 
 def _find_problem(file: Path) -> str:
     """Why it is not read, and the cure; "" where it is."""
     if file.suffix not in READERS:
-        return f"expected {READ}, found {file.suffix or 'a name without a suffix'}; {_find_cure(file)}"
+        found = file.suffix or "a name without a suffix"
+        return f"expected {READ}, found {found} [SL-text-file-kind]; {_find_cure(file)}"
     if not file.stat().st_size:
-        return "is empty"
+        return "is empty [SL-text-file-empty]"
     with open(file, "rb") as opened:
         if opened.read(2) in UTF_16:
-            return f"is written in UTF-16; {TO_UTF_8.format('utf-16')}"
+            return f"is written in UTF-16 [SL-text-file-utf-16]; {TO_UTF_8.format('utf-16')}"
     return ""
 
 
@@ -66,7 +69,10 @@ def _find_spelling(file: Path) -> str:
     """`datasets` knows splits by names in small letters, and takes Test.jsonl for a part of the training split."""
     for part in file.parts:
         if (found := SPLIT.search(part)) and found[1] != found[1].lower():
-            return f"rename {part}: the name of a split is in small letters, {found[1].lower()}"
+            return (
+                f"rename {part}: the name of a split is in small letters, {found[1].lower()} "
+                "[SL-split-name-case]"
+            )
     return ""
 
 

@@ -80,7 +80,7 @@ def load_questions(
             raise DataMissing(
                 f"{named(config)}: no documents for the {name} split: {train_name!r} has {len(groups)} documents of "
                 f"{len(np.unique(groups))} different questions, those of one question stay together; add documents, "
-                "the splits test and validation, or raise TRAINER_VALIDATION_FRACTION"
+                "the splits test and validation, or raise TRAINER_VALIDATION_FRACTION [SL-text-split-empty]"
             )
     return splits
 
@@ -112,12 +112,17 @@ def named(config: Config) -> str:
     return f"TRAINER_DATASET={config.dataset!r}"
 
 
+def absent(config: Config) -> DataMissing:
+    """What to raise where nothing lies at `dataset_path`."""
+    return DataMissing(f"{named(config)}: no such folder or file [SL-text-data-absent]")
+
+
 def _open(config: Config, revision: str | None) -> dict[str, Any]:
     import datasets
 
     datasets.disable_progress_bars()
     if config.dataset_path and not Path(config.dataset_path).exists():
-        raise DataMissing(f"{named(config)}: no such folder or file")
+        raise absent(config)
     try:
         if config.dataset_path:
             return open_local(named(config), Path(config.dataset_path))
@@ -130,7 +135,8 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
         hint = "" if config.dataset_path else hint_of_dataset(config.dataset)
         raise DataMissing(
             f"{named(config)}: cannot be loaded, expected a data set in `datasets` format (saved with save_to_disk, "
-            f"or json, jsonl or parquet files) or an id on the hub: {_explain(failure)}{hint}"
+            f"or json, jsonl or parquet files) or an id on the hub: {_explain(failure)}{hint} "
+            "[SL-text-data-unloadable]"
         ) from failure
     return dict(source) if isinstance(source, dict) else {"train": source}
 
@@ -149,15 +155,15 @@ def _check_columns(config: Config, tables: dict[str, Any]) -> None:
             problems.append(
                 f"{named(config)}: split {split!r} has no column {' and no column '.join(missing)}; expected "
                 f"MetaMathQA's columns {QUERY} and {RESPONSE}, found {_name_columns(features) or 'none'}; "
-                "docs/text_data.md converts other forms"
+                "docs/text_data.md converts other forms [SL-text-column-absent]"
             )
             continue
         for column in (QUERY, RESPONSE):
             kind = getattr(features[column], "dtype", type(features[column]).__name__)
             if kind not in ("string", "large_string"):
                 problems.append(
-                    f"{named(config)}: split {split!r}: column {column} holds {kind}, expected string; "
-                    f"{_find_cure(kind)}"
+                    f"{named(config)}: split {split!r}: column {column} holds {kind}, expected string "
+                    f"[SL-text-column-kind]; {_find_cure(kind)}"
                 )
     if problems:
         raise ConfigError(problems)
@@ -235,8 +241,9 @@ class _Source:
             rows = chosen[indices.tolist()]
         except UnicodeDecodeError as failure:  # a reader of `datasets` that lets any byte pass
             raise DataMissing(
-                f"{self.where}: row {_find_undecodable(chosen, indices)} holds bytes that are no UTF-8: {failure}; "
-                f"{TO_UTF_8.format('latin1')}, where latin1 is the encoding that it was written in"
+                f"{self.where}: row {_find_undecodable(chosen, indices)} holds bytes that are no UTF-8: {failure} "
+                f"[SL-text-not-utf-8]; {TO_UTF_8.format('latin1')}, where latin1 is the encoding that it was "
+                "written in"
             ) from failure
         return [list(rows[name]) for name in names]
 

@@ -89,7 +89,7 @@ def load_tokenizer(config: Config) -> Any:
     except Exception as failure:  # of the hub's client, of two parsers: all mean "not to be had"
         raise DataMissing(
             f"{_named(config)}: no tokenizer can be loaded from {source!r}: {failure}; "
-            "name another id on the hub or a local folder in TRAINER_TOKENIZER"
+            "name another id on the hub or a local folder in TRAINER_TOKENIZER [SL-tokenizer-unloadable]"
         ) from failure
 
 
@@ -144,5 +144,8 @@ def _named(config: Config) -> str:
 
 def _absence(source: str) -> str:
     if not Path(source).is_dir():
-        return "no such folder"
-    return "holds no tokenizer.json; name a tokenizer on the hub or a folder in TRAINER_TOKENIZER"
+        return "no such folder [SL-tokenizer-folder-absent]"
+    return (
+        "holds no tokenizer.json; name a tokenizer on the hub or a folder in TRAINER_TOKENIZER "
+        "[SL-tokenizer-file-absent]"
+    )

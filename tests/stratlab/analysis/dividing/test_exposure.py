@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from stratlab.analysis.dividing.calls import CallKey, CallKind, Calls
-from stratlab.analysis.dividing.exposure import build_exposure
+from stratlab.analysis.dividing.collective_names import POINT_TO_POINT
+from stratlab.analysis.dividing.exposure import IDLE, SHARES, build_exposure
 from stratlab.analysis.dividing.lanes import Lanes
+from stratlab.analysis.dividing.matching import Match
+from stratlab.analysis.dividing.partition import Measured, build_partition
+from stratlab.analysis.dividing.segments import Segments
 from stratlab.traces.intervals import build_empty, length
+from stratlab.traces.labels import Window
 
 
 def build_lanes(*events: tuple[str, int, int, int], source: str = "gpu") -> Lanes:
@@ -57,12 +64,6 @@ def test_time_in_which_two_collectives_run_at_once_is_exposed_once():
     assert sizes["compute"] + sizes["comm_exposed"] + sizes["copy_exposed"] + sizes["idle"] == 70
 
 
-def test_a_collective_inside_another_adds_nothing():
-    lanes = build_lanes(("comm", 0, 0, 30), ("comm", 1, 10, 20))
-    found = build_exposure(lanes, build_calls(a=(0, 30), b=(10, 20)), build_empty(), 0, 30)
-    assert {key.name: length(part) for key, part in found.collectives.items()} == {"a": 30, "b": 0}
-
-
 def test_an_event_that_is_issued_at_a_border_belongs_to_the_step_behind_it():
     """Three events, issued at 10, 20 and 30; the GPU is late: they end at 15, 45 and 60."""
     lanes = build_lanes(("compute", 10, 12, 15), ("compute", 20, 25, 45), ("compute", 30, 50, 60))
@@ -72,8 +73,33 @@ def test_an_event_that_is_issued_at_a_border_belongs_to_the_step_behind_it():
     borders = np.array([5, 10, 19, 20, 21, 30, 31, 90], np.int64)
     # not before its own time, and not before the end of all that was issued strictly earlier
     assert lanes.settle(borders).tolist() == [5, 10, 19, 20, 45, 45, 60, 90]
+    on_host = build_lanes(("compute", 10, 10, 99), source="cpu")
+    assert on_host.settle(np.array([20, 30], np.int64)).tolist() == [20, 30], "a border is where it is"
 
 
-def test_on_the_host_a_border_is_where_it_is():
-    lanes = build_lanes(("compute", 10, 10, 99), source="cpu")
-    assert lanes.settle(np.array([20, 30], np.int64)).tolist() == [20, 30]
+SEND, REDUCE = CallKey(POINT_TO_POINT, "send", "pp"), CallKey("all_reduce", "reduce", "dp_shard")
+KINDS = [CallKind(SEND, "0, 1"), CallKind(REDUCE, "0, 2")]
+
+
+def ns(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def measure() -> tuple[Measured, dict[CallKind, Match]]:
+    """100 ns. A send from 10 to 40 with an all-reduce beside it from 20 to 60, which needs 15 on the last rank: the
+    send is exposed to 40, the all-reduce behind it, and it waits until 45."""
+    segments = Segments([Window(1, 0, 100)], [Window(1, 0, 100)], ns(0), ns(100), ns(0), ns(0))
+    exposed = {SEND: (ns(10), ns(40)), REDUCE: (ns(40), ns(60))}
+    calls = Calls(0, KINDS, np.array([0, 1], np.int32), ns(10, 20), ns(40, 60), ns(-1, -1))
+    times = {name: ns(0) for name in (*SHARES, *IDLE)} | {"comm_exposed": ns(50)}
+    matches = {KINDS[1]: Match(ns(15), ns(40), np.array([2], np.int32), ranks=2)}
+    return Measured(segments, times, exposed, calls), matches
+
+
+def test_in_a_pipeline_what_is_exposed_between_stages_is_bubble_and_nothing_else() -> None:
+    measured, matches = measure()
+    found = build_partition(measured, matches, is_pipeline=True)
+    assert (found.times["bubble"], found.times["straggler"]) == (ns(30), ns(5))
+    assert found.transfer == {REDUCE: ns(15)}
+    whole = found.times["bubble"] + found.times["straggler"] + sum(found.transfer.values())
+    assert whole == measured.times["comm_exposed"]

@@ -38,29 +38,39 @@ def analyse(trace: TraceWriter, folder: Path) -> RankAnalysis:
 LABEL = ("user_annotation", "nccl:all_to_all", {})
 RECORD = ("cpu_op", "record_param_comms", {"Collective name": "all_to_allv", "Process Group Name": "3"})
 GATHER = {"Collective name": "_allgather_base", "Process Group Name": "5"}
-RECORD_OF_GATHER = ("cpu_op", "record_param_comms", GATHER)
 
 
-@pytest.mark.parametrize(
-    ("labels", "name", "said", "collective"),
-    [
-        ([LABEL], SEND_RECV, {}, "all_to_all"),
-        ([RECORD], SEND_RECV, {}, "all_to_all"),
-        ([("user_annotation", "nccl:reduce_scatter", {}), RECORD], SEND_RECV, {}, "all_to_all"),
-        ([LABEL], SEND_RECV, GATHER, "all_gather"),  # the event's own word counts most
-        ([LABEL], SEND_RECV, {"Collective name": "coalesced", "Process Group Name": "5"}, "send_recv"),
-        ([("user_annotation", "nccl:coalesced", {})], SEND_RECV, {}, "send_recv"),
-        ([("user_annotation", "## all_to_all ##", {})], SEND_RECV, {}, "send_recv"),
-        ([], SEND_RECV, {}, "send_recv"),
-        ([("cpu_op", "c10d::alltoall_base_", {})], "gemm", {}, None),
-        ([("user_annotation", "nccl:all_reduce", {})], "ncclDevKernel_Generic(x)", {}, "all_reduce"),
-        ([], COPY, GATHER, "all_gather"),  # by a copy engine
-        ([], PEER, {}, "send_recv"),
-        ([LABEL], PEER, {}, "all_to_all"),
-        ([LABEL], COPY, {}, None),  # beside the collective, as from its buffer
-        ([LABEL], "gemm", {}, None),
-    ],
-)
+CASES: list[tuple[list[Any], str, dict[str, Any], str | None]] = [
+    ([LABEL], SEND_RECV, {}, "all_to_all"),
+    ([RECORD], SEND_RECV, {}, "all_to_all"),
+    ([("user_annotation", "nccl:reduce_scatter", {}), RECORD], SEND_RECV, {}, "all_to_all"),
+    ([LABEL], SEND_RECV, GATHER, "all_gather"),  # the event's own word counts most
+    ([("user_annotation", "## all_to_all ##", {})], SEND_RECV, {}, "send_recv"),
+    ([("user_annotation", "nccl:all_reduce", {})], "ncclDevKernel_Generic(x)", {}, "all_reduce"),
+    ([], COPY, GATHER, "all_gather"),  # by a copy engine
+    ([LABEL], PEER, {}, "all_to_all"),
+    ([LABEL], COPY, {}, None),  # beside the collective, as from its buffer
+    # operators around the launch, whatever their category; less than a collective's name, the inner one of two
+    ([("cpu_op", "c10d::allgather_into_tensor_coalesced_", {})], SEND_RECV, {}, "all_gather"),
+    (
+        [("Operator", "c10d::alltoall_", {}), ("cpu_op", "record_param_comms", {})],
+        SEND_RECV,
+        {},
+        "all_to_all",
+    ),
+    ([("cpu_op", "_c10d_functional::wait_tensor", {})], SEND_RECV, {}, "send_recv"),
+    ([("cpu_op", "mylib::all_to_all", {})], SEND_RECV, {}, "send_recv"),
+    ([("cpu_op", "c10d::alltoall_base_", {})], SEND_RECV, GATHER, "all_gather"),
+    (
+        [("cpu_op", "_c10d_functional::all_reduce", {}), ("cpu_op", "c10d::alltoall_", {})],
+        SEND_RECV,
+        {},
+        "all_to_all",
+    ),
+]
+
+
+@pytest.mark.parametrize(("labels", "name", "said", "collective"), CASES)
 def test_collective(
     tmp_path: Path, labels: list[Any], name: str, said: dict[str, Any], collective: str | None
 ) -> None:
@@ -71,62 +81,6 @@ def test_collective(
     assert [k.type for k in rank.kernels] == [
         "comm" if collective else "copy" if name.startswith("Memcpy") else "compute"
     ]
-
-
-@pytest.mark.parametrize(
-    ("operator", "collective"),
-    [
-        ("c10d::alltoall_base_", "all_to_all"),
-        ("c10d::alltoall_", "all_to_all"),
-        ("c10d::allgather_", "all_gather"),
-        ("c10d::_allgather_base_", "all_gather"),
-        ("c10d::allgather_into_tensor_coalesced_", "all_gather"),
-        ("c10d::reduce_scatter_", "reduce_scatter"),
-        ("c10d::_reduce_scatter_base_", "reduce_scatter"),
-        ("c10d::allreduce_coalesced_", "all_reduce"),
-        ("c10d::reduce_", "reduce"),
-        ("c10d::broadcast_", "broadcast"),
-        ("c10d::gather_", "gather"),
-        ("c10d::scatter_", "scatter"),
-        ("c10d::barrier", "barrier"),
-        ("c10d::send", "send_recv"),
-        ("c10d::recv_", "send_recv"),
-        ("c10d::recv_any_source_", "send_recv"),
-        ("_c10d_functional::all_to_all_single", "all_to_all"),
-        ("_c10d_functional::all_gather_into_tensor", "all_gather"),
-        ("_c10d_functional::wait_tensor", "send_recv"),  # no collective: the kernel's name counts
-        ("_c10d_functional_autograd::all_to_all_single", "all_to_all"),
-        ("c10d_functional::all_to_all_single", "all_to_all"),
-        ("_dtensor::shard_dim_alltoall", "all_to_all"),
-        ("mylib::all_to_all", "send_recv"),
-    ],
-)
-def test_operator_around_the_launch(tmp_path: Path, operator: str, collective: str) -> None:
-    rank = analyse(write(("cpu_op", operator, {})), tmp_path)
-    assert [row.collective for row in rank.collectives] == [collective]
-
-
-@pytest.mark.parametrize("category", ["cpu_op", "Operator", "user_annotation"])
-def test_operator_counts_by_its_name_in_every_category(tmp_path: Path, category: str) -> None:
-    """Also where the record within it says nothing."""
-    around = [(category, "c10d::alltoall_", {}), ("cpu_op", "record_param_comms", {})]
-    assert [row.collective for row in analyse(write(*around), tmp_path).collectives] == ["all_to_all"]
-
-
-def test_an_operator_counts_less_than_a_collective_s_name(tmp_path: Path) -> None:
-    around = [("cpu_op", "c10d::alltoall_base_", {})]
-    own, record = (
-        analyse(write(*around, **GATHER), tmp_path),
-        analyse(write(*around, RECORD_OF_GATHER), tmp_path),
-    )
-    unnamed = analyse(write(*around, **{"Collective name": ""}), tmp_path)
-    found = [[row.collective for row in rank.collectives] for rank in (own, record, unnamed)]
-    assert found == [["all_gather"], ["all_gather"], ["all_to_all"]]
-
-
-def test_of_two_operators_around_a_launch_the_inner_one_counts(tmp_path: Path) -> None:
-    trace = write(("cpu_op", "_c10d_functional::all_reduce", {}), ("cpu_op", "c10d::alltoall_", {}))
-    assert [row.collective for row in analyse(trace, tmp_path).collectives] == ["all_to_all"]
 
 
 def test_label_on_another_thread_or_before_the_launch_is_none(tmp_path: Path) -> None:
@@ -150,48 +104,34 @@ def test_events_of_a_graph_are_told_apart_by_their_names(tmp_path: Path) -> None
     assert rank.rows[0].compute_ms == 0.3
 
 
-@pytest.mark.parametrize(
-    "runtime",
-    ["xpu_runtime", "mtia_runtime", "privateuse1_runtime", "sycl_runtime", "hip_driver", "something new"],
-)
+@pytest.mark.parametrize("runtime", ["xpu_runtime", "hip_driver", "something new"])
 def test_any_host_event_with_the_correlation_id_is_the_launch(tmp_path: Path, runtime: str) -> None:
     trace = write(name="gemm")
+    trace.add("overhead", "Activity Buffer Request", 1020, 1030, HOST, HOST)
     for event in trace.events:
         event["cat"] = runtime if event["cat"] == "cuda_runtime" else event["cat"]
-    rank = analyse(trace, tmp_path)
-    assert not [finding for finding in rank.findings if "no launch" in finding.reason]
-    (row,) = rank.rows
+    (row,) = analyse(trace, tmp_path).rows
     assert (row.host_wait_ms, row.launch_wait_ms) == pytest.approx((0.1 + 0.5, 0.1))
-
-
-def test_a_runtime_s_call_comes_before_other_events_of_its_id(tmp_path: Path) -> None:
-    trace = write(name="gemm")
+    trace = write(name="gemm")  # a runtime's call comes before other events of its id
     trace.add("overhead", "Activity Buffer Request", 1020, 1030, HOST, HOST, correlation=7)
     assert analyse(trace, tmp_path).rows[0].launch_wait_ms == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mscclKernel_Sum_half_Simple", "multimem_all_gather_kernel", "void multimem_one_shot_all_reduce<float>",
-        "userbuffers_fp16_sum_inplace_gpu_rr", "oneccl_allreduce_small", "hcclAllReduce", "hcom_allReduce__721_0",
-        "void ccl::reduce_kernel<float>", "ncclSymkDevKernel_AllGather", "rccl_kernel", PEER,
-    ],
-)  # fmt: skip
-def test_names_that_communicate(name: str) -> None:
-    assert COMMUNICATION_KERNEL.search(name)
+TALK = """mscclKernel_Sum_half_Simple multimem_all_gather_kernel userbuffers_fp16_sum_inplace_gpu_rr
+oneccl_allreduce_small hcclAllReduce hcom_allReduce__721_0 ccl::reduce_kernel<float> ncclSymkDevKernel_AllGather
+deep_ep::intranode::dispatch<8,768>(int4*) dpsk::ep::internode::cached_notify<false>(int) nvshmemi_transfer_kernel<long>
+vllm::cross_device_reduce_1stage<__nv_bfloat16,8>(RankData*) one_shot_all_reduce_kernel<c10::BFloat16,16>(long)"""
+COMPUTE = """gemm cutlass_multi_gemm reduce_kernel<512> occlusion::mask
+cdpsk::ep::CUB_200700_900_NS::DeviceScanKernel<Policy>(int*) deep_ep::internode::get_dispatch_layout<256,32,8>(long)"""
 
 
-@pytest.mark.parametrize(
-    "name", ["nccl:a", "hccl:a", "xccl:a", "ccl:a", "gloo:a", "cncl:a", "mpi:a", "ucc:a"]
-)
-def test_labels_that_communicate(name: str) -> None:
-    assert COMMUNICATION_LABEL.search(name)
-    assert not COMMUNICATION_LABEL.search(f"aten::{name}")
-
-
-@pytest.mark.parametrize(
-    "kernel", ["gemm", COPY, "cutlass_multi_gemm", "void reduce_kernel<512>", "occlusion::mask"]
-)
-def test_names_that_do_not_communicate(kernel: str) -> None:
-    assert not COMMUNICATION_KERNEL.search(kernel)
+def test_names_that_communicate() -> None:
+    """Of other libraries too, whose scans and layouts send nothing: row 5 of docs/hta.md."""
+    found = {
+        name for name in TALK.split() if any(COMMUNICATION_KERNEL.search(at + name) for at in ("", "void "))
+    }
+    assert found == set(TALK.split())
+    assert not any(COMMUNICATION_KERNEL.search(f"void {name}") for name in COMPUTE.split())
+    assert COMMUNICATION_KERNEL.search(PEER) and not COMMUNICATION_KERNEL.search(COPY)
+    for name in ("nccl:a", "hccl:a", "xccl:a", "ccl:a", "gloo:a", "cncl:a", "mpi:a", "ucc:a"):
+        assert COMMUNICATION_LABEL.search(name) and not COMMUNICATION_LABEL.search(f"aten::{name}")

@@ -10,17 +10,13 @@ from typing import Any
 
 import pytest
 
-NO_ROUNDING = "HTA_DISABLE_NS_ROUNDING"
-
 
 def load_hta(files: Mapping[int, Path], *, rounds_times: bool = False, **options: Any) -> Any:
     """A TraceAnalysis as the bridge makes it. `rounds_times`: HTA's default, which cuts every event to whole us."""
     from hta.configs.env_options import HTAEnvOptions
     from hta.trace_analysis import TraceAnalysis
 
-    HTAEnvOptions.instance().set_disable_ns_rounding(
-        not rounds_times
-    )  # what NO_ROUNDING sets in a new process
+    HTAEnvOptions.instance().set_disable_ns_rounding(not rounds_times)
     level = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.hta.analyses import ANALYSES, Analysis, Scene
+from stratlab.analysis.hta.analyses import ANALYSES
 from stratlab.analysis.hta.bridge import HtaLimits, HtaStatus, run_hta
 from stratlab.analysis.hta.memory import (
     choose_ranks,
@@ -17,7 +17,7 @@ from stratlab.analysis.hta.memory import (
     find_free_bytes,
     lacked_memory,
 )
-from stratlab.analysis.hta.worker import run_analysis
+from tests.codes import find_codes
 from tests.stratlab.simulated import team
 
 MIB = 1 << 20
@@ -29,12 +29,8 @@ def run_limited(limit_bytes: int, code: str) -> subprocess.CompletedProcess[str]
 
 
 def test_limit_holds_for_the_process_and_its_children() -> None:
-    fits, too_much = "len(bytes(50 << 20))", "len(bytes(300 << 20))"
-    assert run_limited(200 * MIB, fits).returncode == 0
-    assert "MemoryError" in run_limited(200 * MIB, too_much).stderr
-    child = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', '{too_much}']))"
-    assert "MemoryError" in run_limited(200 * MIB, child).stderr
-    forked = f"import os; pid = os.fork(); pid or {too_much}; print(pid and os.wait()[1] >> 8)"
+    assert run_limited(200 * MIB, "len(bytes(50 << 20))").returncode == 0
+    forked = "import os; pid = os.fork(); pid or len(bytes(300 << 20)); print(pid and os.wait()[1] >> 8)"
     assert run_limited(200 * MIB, forked).stdout == "1\n"
 
 
@@ -46,53 +42,19 @@ def test_limit_may_only_become_tighter() -> None:
 def test_what_the_container_may_still_take(tmp_path: Path) -> None:
     """Its limit without what it holds; files that the kernel keeps in memory can go."""
     (tmp_path / "meminfo").write_text("MemTotal: 99 kB\nMemAvailable:    10485760 kB\n")
-
-    def find(folder: Path) -> int:
-        return find_free_bytes(folder, tmp_path / "meminfo")
-
-    assert find(tmp_path) == 10 << 30
-    (tmp_path / "memory.stat").write_text(
-        "anon 1048576\nfile 900000000\nkernel 5\nshmem 2097152\ninactive_file 7\n"
-    )
-    (tmp_path / "memory.max").write_text("max\n")
-    assert find(tmp_path) == 10 << 30
-    (tmp_path / "memory.max").write_text(f"{100 * MIB}\n")
-    assert find(tmp_path) == 97 * MIB
-    (tmp_path / "memory.max").write_text("1000\n")
-    assert find(tmp_path) == 0
+    stat = "anon 1048576\nfile 900000000\nkernel 5\nshmem 2097152\ninactive_file 7\n"
     old = tmp_path / "old" / "memory"
     old.mkdir(parents=True)
     (old / "memory.stat").write_text(f"cache 1\nrss 9\ntotal_rss {MIB}\ntotal_shmem 0\n")
-    (old / "memory.limit_in_bytes").write_text("9223372036854771712\n")  # none
-    assert find(old.parent) == 10 << 30
-    (old / "memory.limit_in_bytes").write_text(f"{2 * MIB}\n")
-    assert find(old.parent) == MIB
+    (tmp_path / "memory.stat").write_text(stat)
+    assert find_free_bytes(tmp_path, tmp_path / "meminfo") == 10 << 30
+    for text, free in (("max", 10 << 30), (str(100 * MIB), 97 * MIB), ("1000", 0)):
+        (tmp_path / "memory.max").write_text(f"{text}\n")
+        assert find_free_bytes(tmp_path, tmp_path / "meminfo") == free
+    for text, free in (("9223372036854771712", 10 << 30), (str(2 * MIB), MIB)):  # of version 1: none, some
+        (old / "memory.limit_in_bytes").write_text(f"{text}\n")
+        assert find_free_bytes(old.parent, tmp_path / "meminfo") == free
     assert find_free_bytes() > 100 * MIB
-
-
-def test_as_many_ranks_as_the_memory_allows() -> None:
-    sizes = dict.fromkeys(range(8), 300 * MIB)
-    needed = [estimate_bytes([300 * MIB] * count) for count in range(1, 9)]
-    assert needed == sorted(set(needed)) and needed[0] > 300 * MIB
-    assert choose_ranks(sizes, needed[0] - 1) == []
-    assert choose_ranks(sizes, needed[0]) == [0]
-    assert choose_ranks(sizes, needed[4]) == [0, 1, 2, 3, 4]
-    assert choose_ranks(sizes, needed[7]) == list(range(8))
-    assert choose_ranks({5: 9000 * MIB, 3: MIB}, needed[0]) == [3]
-
-
-def test_ranks_that_are_read_are_named(tmp_path: Path) -> None:
-    files = team.simulate(tmp_path / "traces", team.Scene(ranks=4)).files
-    allowed = estimate_bytes([100 * MIB] * 2)
-    run = run_hta(files, True, dict.fromkeys(files, 100 * MIB), tmp_path, HtaLimits(memory_bytes=allowed))
-    assert run.ranks == [0, 1]
-    assert run.reason == (
-        f"read ranks 0, 1 of 4: for all of them it needs about {estimate_bytes([100 * MIB] * 4) / 2**30:.3g} GiB of "
-        f"memory, it may take {allowed / 2**30:.3g} GiB"
-    )
-    assert "ok" in {status.status for status in run.statuses}
-    table = (tmp_path / "temporal_breakdown.csv").read_text().splitlines()
-    assert [line.split(",")[0] for line in table[1:]] == ["0", "1"]
 
 
 def test_half_as_many_where_the_estimate_was_too_low(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,72 +62,46 @@ def test_half_as_many_where_the_estimate_was_too_low(tmp_path: Path, monkeypatch
 
     def run_analyses(files: dict[int, Path], *rest: object) -> list[HtaStatus]:
         tried.append(list(files))
-        reason = describe_failure("HTA's process ended with 1: RuntimeError: can't start new thread", MIB)
+        reason = describe_failure("RuntimeError: can't start new thread", MIB)
         return [HtaStatus("a", "ok") if len(files) < 3 else HtaStatus("a", "failed", reason)]
 
     monkeypatch.setattr("stratlab.analysis.hta.bridge._run_analyses", run_analyses)
     files = {rank: tmp_path / str(rank) for rank in range(8)}
     run = run_hta(files, True, dict.fromkeys(files, MIB), tmp_path)
+    assert choose_ranks({5: 9000 * MIB, 3: MIB}, estimate_bytes([300 * MIB])) == [3]
     assert tried == [list(range(8)), [0, 1, 2, 3], [0, 1]] and run.ranks == [0, 1]
-    assert "read ranks 0, 1 of 8" in run.reason
+    assert find_codes(run.reason) == ["SL-hta-some-ranks"]
 
 
-def test_no_rank_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then it is not started."""
+def test_where_no_rank_fits_it_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stratlab.analysis.hta.bridge._run", lambda *_: pytest.fail("started"))
     run = run_hta({0: tmp_path / "absent"}, True, {0: 800 * MIB}, tmp_path, HtaLimits(memory_bytes=1 << 30))
-    needed = estimate_bytes([800 * MIB]) / 2**30
     assert run.ranks == [] and {s.status for s in run.statuses} == {"unsupported"}
-    assert run.statuses[0].reason == f"rank 0 alone needs {needed:.3g} GiB of memory, it may take 1 GiB"
+    assert find_codes(run.statuses[0].reason) == ["SL-hta-rank-too-large"]
+    assert "1 GiB" in run.statuses[0].reason
+    monkeypatch.setattr("stratlab.analysis.hta.bridge.find_free_bytes", lambda: 20 * MIB)
+    assert "0.0176 GiB" in run_hta({0: tmp_path / "absent"}, True, {0: MIB}, tmp_path).reason
 
 
-@pytest.mark.parametrize(
-    ("said", "is_memory"),
-    [
-        ("HTA's process ended with 1: RuntimeError: can't start new thread", True),
-        ("OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2", True),
-        ("HTA's process ended with -9: it said nothing", True),
-        ("MemoryError: Unable to allocate 3.1 GiB", True),
-        ("HTA's process ended with 1: SystemError: error return without exception set", True),
-        ("SystemError: <built-in function f> returned NULL without setting an exception", True),
-        ("SystemError: unknown opcode", False),
-        ("HTA's process ended with -90: it said nothing", False),
-        ("KeyError: 'thread_id'", False),
-    ],
-)
-def test_what_is_a_lack_of_memory(said: str, is_memory: bool) -> None:
-    assert lacked_memory(said) == is_memory
-    assert describe_failure(said, 2 << 30).startswith("needs more than its 2 GiB of memory (") == is_memory
+def test_what_is_a_lack_of_memory() -> None:
+    lacks = ("RuntimeError: can't start new thread", "HTA's process ended with -9: x", "MemoryError: Unable")
+    lacks += ("OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2",)
+    lacks += ("SystemError: <built-in function f> returned NULL without setting an exception",)
+    other = ("SystemError: unknown opcode", "HTA's process ended with -90: x", "KeyError: 'thread_id'")
+    for said in (*lacks, *other):
+        assert lacked_memory(said) == (said in lacks)
+        assert find_codes(describe_failure(said, 2 << 30)) == (["SL-hta-memory"] if said in lacks else [])
 
 
-@pytest.mark.parametrize(("limit_mib", "ranks"), [(20, 1), (100, 1), (100, 2)])
+@pytest.mark.parametrize(("limit_mib", "ranks"), [(100, 2)])
 def test_too_little_memory_is_named(
     tmp_path: Path, limit_mib: int, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too little for its libraries, or for the traces, whatever the estimate says."""
     monkeypatch.setattr("stratlab.analysis.hta.bridge.choose_ranks", lambda sizes, allowed: list(sizes))
-    scene = team.Scene(ranks=ranks, steps=20, layers=16)
-    files = team.simulate(tmp_path / "traces", scene).files
+    files = team.simulate(tmp_path / "traces", team.Scene(ranks=ranks, steps=20, layers=16)).files
     sizes = dict.fromkeys(files, MIB)
     statuses = run_hta(files, True, sizes, tmp_path, HtaLimits(memory_bytes=limit_mib * MIB)).statuses
     assert [s.analysis for s in statuses] == [a.name for a in ANALYSES]
     assert {s.status for s in statuses} == {"failed"}
-    assert f"needs more than its {limit_mib / 1024:.3g} GiB of memory" in statuses[0].reason, statuses[0]
-
-
-def test_limit_is_never_more_than_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = team.simulate(tmp_path / "traces", team.Scene(ranks=1)).files
-    monkeypatch.setattr("stratlab.analysis.hta.bridge.find_free_bytes", lambda: 20 * MIB)
-    assert "may take 0.0176 GiB" in run_hta(files, True, {0: MIB}, tmp_path).reason
-
-
-def test_one_analysis_without_memory_does_not_stop_the_others(tmp_path: Path) -> None:
-    def crash(scene: Scene) -> None:
-        raise MemoryError("Unable to allocate 3.1 GiB")
-
-    scene = Scene(hta=None, ranks=[0], has_gpu=True, names=[], scratch="", memory_bytes=2 << 30)
-    outcome = run_analysis(Analysis("greedy", crash), scene, tmp_path)
-    assert outcome["status"] == "failed"
-    assert (
-        outcome["reason"] == "needs more than its 2 GiB of memory (MemoryError: Unable to allocate 3.1 GiB)"
-    )
+    assert "SL-hta-memory" in find_codes(statuses[0].reason), statuses[0]

@@ -1,4 +1,4 @@
-"""report.html: what it says, and that nothing of it is loaded from elsewhere or run."""
+"""report.html: what it shows, and that nothing of it is loaded from elsewhere or run."""
 
 from __future__ import annotations
 
@@ -12,43 +12,33 @@ import pytest
 
 from stratlab.analysis.pages.html import build_html
 from stratlab.analysis.pages.markdown import build_markdown
-from stratlab.analysis.pages.part_names import say_headline, split_row
+from stratlab.analysis.pages.part_names import split_row
 from stratlab.analysis.pages.summaries import build_phase_parts, build_rank_parts, choose_ranks
 from stratlab.analysis.reporting.run_facts import read_facts
 from stratlab.run_directory.step_parts import COLOURS
 from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example, build_example_ranks
 
-NOTE = "CPU trace: host operator time, not GPU utilisation"
 SECTIONS = [
     "Where the time of a step goes",
     "Timeline",
     "Phases",
     "Ranks",
     "Communication against computation",
-    "Kernels",
-    "Copies",
-    "Idle time",
-    "Memory",
-    "One trace of all ranks",
-    "Holistic Trace Analysis",
 ]
+SECTIONS += ["Kernels", "Copies", "Idle time", "Memory", "One trace of all ranks", "Holistic Trace Analysis"]
+OF_A_CPU = [title for title in SECTIONS if title not in ("Kernels", "Copies")]
 
 
-def write_page(report: dict[str, Any], folder: Path) -> str:
+def write_page(report: dict[str, Any], folder: Path, **files: Any) -> str:
     run = folder / "run"
     run.mkdir(exist_ok=True)
-    (run / "config.json").write_text('{"run": "run"}')
+    for name, content in ({"config": {"run": "run"}} | files).items():
+        (run / f"{name}.json").write_text(json.dumps(content))
     return build_html(report, read_facts(run), build_example_ranks(report), run / "analysis")
 
 
-def sections(html: str) -> dict[str, str]:
-    pieces = re.findall(r"<section id=\"s\d+\">\s*<h2>(.*?)</h2>(.*?)</section>", html, re.S)
-    return dict(pieces)
-
-
-def say_nothing(html: str) -> str:
-    """The line at the end, of sections with nothing to show."""
-    return html.partition('<p class="note">Nothing to show: ')[2].partition("</p>")[0]
+def find_sections(html: str) -> dict[str, str]:
+    return dict(re.findall(r"<section id=\"s\d+\">\s*<h2>(.*?)</h2>(.*?)</section>", html, re.S))
 
 
 def plain(html: str) -> str:
@@ -57,92 +47,90 @@ def plain(html: str) -> str:
 
 def test_sections_and_the_answer_first(tmp_path: Path) -> None:
     html = write_page(build_example(), tmp_path)
-    assert list(sections(html)) == SECTIONS
-    answer = sections(html)[SECTIONS[0]]
-    assert (
-        "A recorded step takes 100.0 ms: compute 60.0 ms (60 %), communication that nothing hides 12.0 ms (12 %; "
-        "all-reduce over dp_replicate), other idle 11.0 ms (11 %), waiting for the host 9.00 ms (9 %), the rest 8 %."
-    ) in answer
-    assert (
-        "Run ddp, strategy ddp, 2 processes on 1 node, starts from random weights, NVIDIA H200 (cuda), "
-        "backend nccl, torch 2.13.0"
-    ) in html
-    assert "steps 10 to 12 of 600" in html and NOTE not in html
+    found = find_sections(html)
+    assert list(found) == SECTIONS
+    answer = plain(found[SECTIONS[0]])
+    parts = (
+        "100.0 ms",
+        "compute 60.0 ms (60 %)",
+        "12.0 ms (12 %",
+        "other idle 11.0 ms (11 %)",
+        "9.00 ms (9 %)",
+    )
+    places = [answer.index(part) for part in parts]
+    assert places == sorted(places)
+    table = found[SECTIONS[0]].partition("</table>")[0]
+    rows = [re.findall(r"<td[^>]*>([^<]*)", row) for row in table.split("<tr>")[2:]]
+    times = [float(ms) for _, ms, _ in rows]
+    assert times == sorted(times, reverse=True) and sum(times) == pytest.approx(100.0, abs=0.1)
+    assert sum(float(share) for *_, share in rows) == pytest.approx(100.0, abs=0.2)
+    cells = {
+        "Kernels": "flash_fwd_kernel compute 180 108.0 22.8 600.0 540.0 900.0 1,200",  # over both ranks
+        "Copies": "HtoD 60 120,000,000 6.0 20.0 Memset 60 - 6.0 -",
+        "Idle time": "7 2 27.0 3.0 30.0",
+        "One trace of all ranks": "merged_trace.json.gz",
+    }
+    for title, text in cells.items():
+        assert text in plain(found[title]), title
+    communication = found["Communication against computation"]
+    for part in ("hidden under compute: 18.0", "communication: 36.0", "waiting for the last rank: 9.0"):
+        assert f"all-reduce over dp_replicate, {part} ms" in communication
+    assert "rank 1 in 20 of 30" in communication and "2,454,648" in communication
 
 
-def test_what_the_gpus_did_over_the_run_is_drawn(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "config.json").write_text('{"run": "run"}')
-    lines = []
+def test_what_the_run_wrote_is_drawn_when_it_is_there(tmp_path: Path) -> None:
+    (run := tmp_path / "run").mkdir()
+    lines: list[dict[str, Any]] = [{"kind": "train", "step": step, "loss": 2.0 / step} for step in (1, 2, 3)]
+    lines += [{"kind": "train", "step": 3, "loss": 0.25}, {"kind": "eval", "step": 3, "validation_loss": 0.5}]
     for step, power in ((10, 540.0), (20, 610.0)):
         told = {
-            f"rank{r}_{n}": v for r in (0, 1) for n, v in (("gpu_power_w", power), ("gpu_clock_mhz", 1755.0))
+            f"rank{r}_{n}": v for r in (0, 1) for n, v in (("gpu_power_w", power), ("gpu_clock_mhz", 1.0))
         }
-        lines.append(
-            {"t": 1.0, "attempt": 1, "step": step, "kind": "system", "rank0_host_memory_gib": 1.0, **told}
-        )
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    report = build_example()
-    html = build_html(report, read_facts(run), build_example_ranks(report), run / "analysis")
-    section = sections(html)["GPUs over the run"]
-    assert section.count("<svg") == 2 and "Power" in section and "Clock" in section
-    assert "Temperature" not in section and "rank 1" in section  # what nobody told is not drawn
-
-
-def test_headline_is_about_what_is_largest() -> None:
-    report = build_example()
-    report["parts"][0]["ms"], report["parts"][5]["ms"] = 9.0, 60.0  # compute and host change places
-    assert "100.0 ms: waiting for the host 60.0 ms (60 %), communication" in say_headline(report)
-    report["mean"]["step_ms"] = None
-    assert say_headline(report) == "How long a step takes is not known."
+        lines.append({"t": 1.0, "attempt": 1, "step": step, "kind": "system", **told})
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "tr')
+    evaluation = {"split": "test", "samples": 30, "loss": 0.1, "accuracy_pct": 90.0}
+    evaluation |= {"class_names": ["cat", HOSTILE], "confusion_matrix": [[17, 3], [0, 10]]}
+    html = write_page(build_example(), tmp_path, evaluation=evaluation)
+    found = find_sections(html)
+    assert {"Loss", "Accuracy", "Memory", "GPUs over the run"} < set(found)
+    assert "train: 0.25 at 3" in html and "train: 0.6667 at 3" not in html, "the later attempt counts"
+    assert "cat / cat: 17" in html and HOSTILE not in html
+    assert found["GPUs over the run"].count("<svg") == 2, "what nobody told is not drawn"
 
 
 def test_a_recommendation_shows_its_numbers_and_its_settings(tmp_path: Path) -> None:
     report = build_example()
+    rule = {"rule": "R3", "severity": "high", "title": f"t {HOSTILE}.", "advice": "Compile."}
     report["recommendations"] = [
-        {
-            "rule": "R3",
-            "severity": "high",
-            "title": f"The GPU waits {HOSTILE}.",
-            "advice": "Compile.",
-            "settings": {"run.config.compile": "true"},
-            "evidence": {"host_wait_pct": 45.678, "kernels_per_step": 4000},
-        }
+        rule | {"settings": {"run.config.compile": "true"}, "evidence": {"host_wait_pct": 45.678}}
     ]
-    shown = sections(write_page(report, tmp_path))["Recommendations"]
-    assert '<span class="badge bad">high</span> <strong>The GPU waits &lt;script&gt;' in shown
-    assert "<code>run.config.compile=true</code>" in shown
-    assert "Rule R3, because host_wait_pct 45.7, kernels_per_step 4,000." in shown
-    report["recommendations"] = []
-    page = write_page(report, tmp_path)
-    assert "Recommendations" not in sections(page) and "none of the rules R1 to R12 fires" in say_nothing(
-        page
-    )
+    shown = find_sections(write_page(report, tmp_path))["Recommendations"]
+    assert '<span class="badge bad">high</span>' in shown and "&lt;script&gt;" in shown
+    assert "<code>run.config.compile=true</code>" in shown and "host_wait_pct 45.7" in shown
+    assert "Recommendations" not in find_sections(write_page(build_example(), tmp_path))
 
 
-OF_A_CPU = [title for title in SECTIONS if title not in ("Kernels", "Copies")]
+def test_numbers_of_the_evidence_can_be_read(tmp_path: Path) -> None:
+    report = build_example()
+    evidence = {"a": 1000.4, "b": -12345.6, "c": 0.123456, "d": 7.0}
+    rule = {"rule": "R1", "severity": "high", "title": "t", "advice": "a", "settings": {}}
+    report["recommendations"] = [rule | {"evidence": evidence}]
+    assert "a 1,000, b -12,346, c 0.123, d 7" in plain(write_page(report, tmp_path))
 
 
 def test_a_cpu_page_says_whose_time_it_is_before_anything_else(tmp_path: Path) -> None:
-    html = write_page(build_example("cpu"), tmp_path)
-    assert "backend gloo" in html.split('class="origin">')[1].split("</p>")[0]
-    banner = html.partition('<div class="banner"')[2]
-    assert banner.partition("</div>")[0].count(f"<p>{NOTE}.</p>") == 1
-    assert list(sections(html)) == OF_A_CPU
-    body = html.split("<main>")[1]
-    assert "compute" in body and "waiting for the host is Python, and waiting." in body
-    assert "GPU time" not in body and "copy exposed" not in body
-    assert "Kernels (CPU traces hold no GPU events); Copies (CPU traces hold no GPU events)" in say_nothing(
-        html
-    )
+    report = build_example("cpu")
+    html = write_page(report, tmp_path)
+    banner = html.partition('<div class="banner"')[2].partition("</div>")[0]
+    assert report["note"] in banner and 'class="banner"' not in write_page(build_example(), tmp_path)
+    assert list(find_sections(html)) == OF_A_CPU and "copy exposed" not in html.split("<main>")[1]
 
 
 def test_parts_have_one_colour_in_all_charts(tmp_path: Path) -> None:
-    """Every key and every bar, over all charts but those of memory and loss, whose lines are ranks."""
+    """Every key and every bar, over all charts but those of memory, whose lines are ranks."""
     html = write_page(build_example(pp=4, ranks=4), tmp_path)
     found: dict[str, set[str]] = {}
-    for title, section in sections(html).items():
+    for title, section in find_sections(html).items():
         if title == "Memory":
             continue
         for colour, name in re.findall(r'class="f(\d)"></rect><text[^>]*>([^<]+)</text>', section):
@@ -153,9 +141,8 @@ def test_parts_have_one_colour_in_all_charts(tmp_path: Path) -> None:
     assert {name: len(colours) for name, colours in found.items()} == dict.fromkeys(found, 1)
     colours = [colour for name, (colour,) in found.items() if name != "hidden under compute"]
     assert len(set(colours)) == len(colours)
-    assert {name: str(COLOURS[name]) for name in ("compute", "communication", "pipeline bubble")} == {
-        name: next(iter(found[name])) for name in ("compute", "communication", "pipeline bubble")
-    }
+    for name in ("compute", "communication", "pipeline bubble"):
+        assert found[name] == {str(COLOURS[name])}
 
 
 def test_bars_sum_to_the_step() -> None:
@@ -169,67 +156,23 @@ def test_bars_sum_to_the_step() -> None:
     assert split_row({"compute_ms": 1.0})["communication"] is None
 
 
-def test_bubble_is_drawn_against_its_ideal(tmp_path: Path) -> None:
-    ranks = sections(write_page(build_example(pp=4, ranks=4), tmp_path))["Ranks"]
-    assert "measured, pipeline bubble: 20.0 % of the step" in ranks
-    assert "ideal, pipeline bubble: 60.0 % of the step" in ranks
-    assert "Bubble" not in sections(write_page(build_example(), tmp_path))["Ranks"]
-
-
-def test_kernels_are_added_up_over_the_ranks(tmp_path: Path) -> None:
-    shown = sections(write_page(build_example(), tmp_path))["Kernels"]
-    assert "compute, 10.0 to 30.0: 200" in shown  # the distribution
-    row = next(line for line in shown.split("<tr>") if "flash_fwd_kernel" in line)
-    assert plain(row).split() == [
-        *("flash_fwd_kernel", "compute", "180", "108.0", "22.8", "600.0", "540.0", "900.0", "1,200")
-    ]
-
-
-def test_collectives_are_split_into_hidden_transfer_and_waiting(tmp_path: Path) -> None:
-    shown = sections(write_page(build_example(), tmp_path))["Communication against computation"]
-    for part in ("hidden under compute: 18.0", "communication: 36.0", "waiting for the last rank: 9.0"):
-        assert f"all-reduce over dp_replicate, {part} ms" in shown
-    assert "rank 1 in 20 of 30" in shown and "2,454,648" in shown
-    quiet = write_page(build_example(collectives=False), tmp_path)
-    assert "Communication against computation (no communication was recorded)" in say_nothing(quiet)
-
-
-def test_copies_and_idle_time(tmp_path: Path) -> None:
-    found = sections(write_page(build_example(), tmp_path))
-    assert "HtoD 60 120,000,000 6.0 20.0" in plain(found["Copies"])
-    assert "Memset 60 - 6.0 -" in plain(found["Copies"])
-    assert "idle, waiting for the host: 9.0 % of the step" in found["Idle time"]
-    assert "7 2 27.0 3.0 30.0" in plain(found["Idle time"])
-
-
-def test_merged_trace_and_clocks(tmp_path: Path) -> None:
-    report = build_example()
-    shown = plain(sections(write_page(report, tmp_path))["One trace of all ranks"])
-    assert "merged_trace.json.gz beside this page holds 8,000 events of 2 ranks (0.1717 MiB)" in shown
-    assert "No clock was moved: below 1 ms: nothing is corrected. 60 matched collectives" in shown
-    report["merged"] |= {"file": None, "reason": "the disk is full"}
-    assert "There is none: the disk is full." in write_page(report, tmp_path), "clocks have something to say"
-
-
 def test_large_runs_are_drawn_in_part_and_say_which(tmp_path: Path) -> None:
-    report = build_example(ranks=512, slow={17: 1.2, 300: 0.8})
+    report = build_example(ranks=130, slow={17: 1.2, 100: 0.8})
     report["quality"] = [
-        {"action": "noted", "reason": "x", "file": f"rank{r}_trace.json", "rank": r} for r in range(512)
+        {"action": "noted", "reason": "x", "file": f"rank{r}_trace.json", "rank": r} for r in range(130)
     ]
-    report["quality"].append({"action": "skipped", "reason": "is empty", "file": "f", "rank": 401})
+    report["quality"].append({"action": "skipped", "reason": "is empty", "file": "f", "rank": 101})
     chosen = choose_ranks(report)
-    assert len(chosen) == 16 and {17, 300, 401, 511} <= set(chosen) and chosen == sorted(set(chosen))
-    html = write_page(report, tmp_path)
-    assert len(html) < 3_000_000
-    found = sections(html)
+    assert len(chosen) == 16 and {17, 100, 101, 129} <= set(chosen) and chosen == sorted(set(chosen))
+    found = find_sections(write_page(report, tmp_path))
     for title in ("Timeline", "Ranks", "Memory"):
-        assert "16 of 512 ranks are drawn, 496 are left out" in found[title]
+        assert "16 of 130 ranks" in found[title] and "114" in found[title]
         drawn = set(re.findall(r">(rank \d+)<", found[title]))
         assert drawn <= {f"rank {rank}" for rank in chosen}
-    assert "120 of 1536 rows are shown, tables/step_metrics.csv has all." in found["Phases"]
+    assert "120 of 390 rows" in found["Phases"] and "tables/step_metrics.csv" in found["Phases"]
     assert found["Phases"].count("<tr>") == 120 + 1 + 5 + 1
-    assert "120 of 513 rows are shown, tables/quality.csv has all." in found["Quality of the traces"]
-    assert found["Quality of the traces"].index("is empty") < found["Quality of the traces"].index("noted")
+    quality = found["Quality of the traces"]
+    assert "120 of 131 rows" in quality and quality.index("is empty") < quality.index("noted")
 
 
 def test_the_extremes_are_among_the_ranks_that_are_drawn() -> None:
@@ -240,125 +183,43 @@ def test_the_extremes_are_among_the_ranks_that_are_drawn() -> None:
     report["mean"]["slowest_rank"] = 32
     assert {28, 29, 30, 31, 32} <= set(choose_ranks(report))
     assert not {28, 29, 30, 31, 32} & set(choose_ranks(build_example(ranks=100)))
-
-
-def test_few_ranks_are_all_drawn() -> None:
     assert choose_ranks(build_example(ranks=16)) == list(range(16))
     assert len(choose_ranks(build_example(ranks=17))) == 16
 
 
-@pytest.mark.parametrize("source", ["gpu", "cpu"])
-@pytest.mark.parametrize("ranks", [1, 2, 20])
+@pytest.mark.parametrize(("source", "ranks"), [("gpu", 1), ("gpu", 20), ("cpu", 2)])
 def test_unknown_numbers_never_break_the_page(source: str, ranks: int, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"run": "run"}')
+    drawn, facts = build_example_ranks(build_example(source, ranks=ranks)), read_facts(tmp_path)
     report = blank(build_example(source, ranks=ranks)) | {"durations": None}
-    drawn = build_example(source, ranks=ranks)
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "config.json").write_text('{"run": "run"}')
-    html = build_html(report, read_facts(run), build_example_ranks(drawn), None)
-    assert list(sections(html)) == (SECTIONS if source == "gpu" else OF_A_CPU)
+    html = build_html(report, facts, drawn, None)
+    assert list(find_sections(html)) == (SECTIONS if source == "gpu" else OF_A_CPU)
     assert not re.search(r"\bnan\b|\bNone\b(?! of the rules)", plain(html))
-
-
-def test_an_empty_report_of_one_rank(tmp_path: Path) -> None:
-    report = build_example(ranks=1, collectives=False)
-    for name in ("phases", "kernels", "copies", "idle", "parts", "hta"):
-        report[name] = []
-    report |= {"durations": None, "merged": {}, "clocks": {}}
-    html = write_page(report, tmp_path)
-    silent = say_nothing(html)
-    assert "Kernels (no kernel was recorded); Copies (no copy was recorded)" in silent
-    assert "Phases (no phase is labelled in the traces)" in silent
-    assert "One trace of all ranks (there is none: it was not written)" in silent
-    assert "One rank was recorded." in html
-
-
-def test_tables_of_hta_are_shown_folded(tmp_path: Path) -> None:
-    folder = tmp_path / "run" / "analysis" / "tables" / "hta"
-    folder.mkdir(parents=True)
-    lines = [f"{i},1.23456789,{HOSTILE}{'x' * 200}" for i in range(40)]
-    (folder / "temporal_breakdown.csv").write_text("rank,idle_time(us),\n" + "\n".join(lines) + "\n")
-    (folder / "not_named_in_the_report.csv").write_text("a\n1\n")
-    shown = sections(write_page(build_example(), tmp_path))["Holistic Trace Analysis"]
-    assert "<details><summary>temporal_breakdown</summary>" in shown
-    assert "The first 30 rows; temporal_breakdown.csv has all." in shown
-    body = shown.split("<details>")[1]
-    assert body.count("<tr>") == 31 and ">29<" in body and ">30<" not in body
-    assert "1.235" in body and "…" in body and "not_named" not in shown
-
-
-def test_run_of_its_own_is_drawn_when_it_is_there(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "config.json").write_text('{"run": "run"}')
-    lines = [{"kind": "train", "step": step, "loss": 2.0 / step} for step in (1, 2, 3)]
-    lines += [{"kind": "train", "step": 3, "loss": 0.25}, {"kind": "eval", "step": 3, "validation_loss": 0.5}]
-    lines += [{"kind": "event", "step": 1, "name": "profile", "text": "x"}]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "tr')
-    evaluation = {
-        "split": "test",
-        "samples": 30,
-        "loss": 0.1,
-        "accuracy_pct": 90.0,
-        "class_names": ["cat", HOSTILE],
-        "confusion_matrix": [[17, 3], [0, 10]],
-    }
-    (run / "evaluation.json").write_text(json.dumps(evaluation))
-    html = write_page(build_example(), tmp_path)
-    assert {"Loss", "Accuracy", "Memory"} < set(sections(html))
-    assert "validation" in html and "train: 0.25 at 3" in html and "train: 0.6667 at 3" not in html
-    assert "cat / cat: 17" in html and "rank 0 cuda:0" in html
-    assert HOSTILE not in html
+    empty = {name: [] for name in ("phases", "kernels", "copies", "idle", "parts", "hta", "collectives")}
+    html = build_html(report | empty | {"merged": {}, "clocks": {}}, facts, drawn, None)
+    assert not {"Kernels", "Copies", "Phases", "Holistic Trace Analysis"} & set(find_sections(html))
 
 
 def test_the_layout_of_a_language_model_and_its_test(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    layout = {
-        "name": "pp2.tp2+sp",
-        "dimensions": 4,
-        "missing": ["data"],
-        "degenerate": True,
-        "sequence_parallel": True,
-        "reason": f"4D on 4 processes {HOSTILE}",
-    }
-    axes = {"pp": 2, "dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 2, "ep": 1}
-    config = {"run": "run", "resolved": {"layout": layout, "axes": axes}}
-    (run / "config.json").write_text(json.dumps(config))
-    (run / "evaluation.json").write_text(
-        json.dumps({"split": "test", "samples": 30, "labels": 700, "loss": 0.5, "perplexity": 1.6487})
-    )
-    origin = read_facts(run).origin
-    assert origin["layout"]["degenerate"] is True and origin["test_accuracy_pct"] is None
+    layout = {"name": "pp2.tp2+sp", "dimensions": 4, "missing": ["data"], "degenerate": True}
+    layout |= {"sequence_parallel": True, "reason": f"4D {HOSTILE}"}
+    config = {"run": "run", "resolved": {"layout": layout, "axes": {"pp": 2, "tp": 2}}}
+    evaluation = {"split": "test", "samples": 30, "labels": 700, "loss": 0.5, "perplexity": 1.6487}
     report = build_example()
-    assert "Layout" not in sections(write_page(report, tmp_path))
+    assert "Layout" not in find_sections(write_page(report, tmp_path, config=config))
+    origin = read_facts(tmp_path / "run").origin
     report["run"] |= {"layout": origin["layout"], "axes": origin["axes"]}
-    html = write_page(report, tmp_path)
-    shown = sections(html)
-    assert list(shown).index("Layout") == 1
-    assert '<span class="badge bad">degenerate</span> ' in shown["Layout"]
-    assert "lacks data parallelism, which its 4 dimensions promise" in shown["Layout"]
-    cells = re.findall(r"<td[^>]*>(.*?)</td>", shown["Layout"])
-    assert cells == ["4", "2", "1", "1", "1", "2", "1", "yes"]
-    assert "1.649" in shown["Test"] and "Accuracy" not in shown and HOSTILE not in html
-    text = build_markdown(report)
-    assert "Layout pp2.tp2\\+sp. 4D on 4 processes" in text and "Degenerate: lacks data parallelism" in text
-    report["run"]["layout"] |= {"missing": [], "degenerate": False}
-    assert "egenerate" not in sections(write_page(report, tmp_path))["Layout"] + build_markdown(report)
-
-
-def test_missing_labels_are_said(tmp_path: Path) -> None:
-    report = build_example(ranks=30)
-    for rank in range(25):
-        report["phases_present"][str(rank)].remove("backward")
-    shown = sections(write_page(report, tmp_path))["Phases"]
-    assert "rank 0 has no label of backward." in shown and ", and 5 more ranks" in shown
+    shown = find_sections(write_page(report, tmp_path, config=config, evaluation=evaluation))
+    assert list(shown).index("Layout") == 1 and "degenerate" in shown["Layout"]
+    assert "1.649" in shown["Test"] and HOSTILE not in shown["Layout"]
+    assert "pp2.tp2\\+sp" in build_markdown(report) and "egenerate" in build_markdown(report)
 
 
 class Elements(HTMLParser):
-    def __init__(self) -> None:
+    def __init__(self, html: str) -> None:
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attributes)))
@@ -374,104 +235,26 @@ def test_page_is_self_contained_and_escapes_names(tmp_path: Path) -> None:
     report["copies"][0]["kind"] = HOSTILE
     html = write_page(report, tmp_path)
     assert HOSTILE not in html and "sm90_xmma_gemm_bf16&lt;script&gt;" in html and "&amp; co" in html
-    page = Elements()
-    page.feed(html)
-    assert {tag for tag, _ in page.found} & {"link", "img", "iframe", "object"} == set()
-    assert [tag for tag, _ in page.found].count("script") == 1  # the page's own, which its policy names
-    for tag, attributes in page.found:
+    found = Elements(html).found
+    assert {tag for tag, _ in found} & {"link", "img", "iframe", "object"} == set()
+    assert [tag for tag, _ in found].count("script") == 1  # the page's own, which its policy names
+    for tag, attributes in found:
         assert not [name for name in attributes if name.startswith("on") or name == "src"], tag
         address = str(attributes.get("href", "#"))
         assert address.startswith("#") or (tag == "a" and address == "merged_trace.json.gz"), tag
-    policy = [a["content"] for tag, a in page.found if tag == "meta" and "http-equiv" in a]
-    assert policy and str(policy[0]).startswith("default-src 'none'")
 
 
-def test_what_was_recorded_beside_the_traces_is_linked(tmp_path: Path) -> None:
-    report = build_example()
-    assert "Recorded beside the traces" not in sections(write_page(report, tmp_path))
-    files = {f"traces/memory_snapshots/rank{rank}.pickle": 2**20 for rank in range(20)}
-    report["recordings"] = [
-        {"recording": "memory snapshot", "what": "for pytorch.org/memory_viz", "files": files},
-        {
-            "recording": "flight recorder",
-            "what": "of torch",
-            "files": {f"hangs/flight_recorder/{HOSTILE}": 9},
-        },
-    ]
-    html = write_page(report, tmp_path)
-    shown = sections(html)["Recorded beside the traces"]
-    assert "traces/memory_snapshots/rank0.pickle</a> (1.0 MiB)" in shown and "and 4 more" in shown
-    page = Elements()
-    page.feed(html)
-    links = [str(a["href"]) for tag, a in page.found if str(a.get("href", "")).startswith("../")]
-    assert len(links) == 17 and links[0] == "../traces/memory_snapshots/rank0.pickle"
-    assert HOSTILE not in html and "<" not in links[-1]
-
-
-def test_the_example_has_the_keys_of_a_real_report(
-    gpu_report: dict[str, Any], gloo_report: dict[str, Any]
-) -> None:
+def test_the_example_has_the_keys_of_a_real_report(plain_report: dict[str, Any]) -> None:
     """Else every test above would be about a report that nobody writes."""
-    assert _keys(build_example()) == _keys(gpu_report)
-    assert _keys(build_example("cpu")) == _keys(gloo_report)
+    assert find_keys(build_example()) == find_keys(plain_report)
 
 
-def _keys(content: Any, path: str = "") -> set[str]:
+def find_keys(content: Any, path: str = "") -> set[str]:
     """Paths of all keys; of a list the first entry counts. Left out: what an empty list would hold, ranks as keys."""
     if isinstance(content, dict):
         named = {k: v for k, v in content.items() if not k.isdigit()}
-        inside = [_keys(value, f"{path}/{key}") for key, value in named.items()]
+        inside = [find_keys(value, f"{path}/{key}") for key, value in named.items()]
         return {f"{path}/{key}" for key in named} | set().union(*inside)
     if isinstance(content, list) and content and "/quality" not in path and "/recommendations" not in path:
-        return _keys(content[0], f"{path}[]")
+        return find_keys(content[0], f"{path}[]")
     return set()
-
-
-def test_real_report(gloo_run: Path, gloo_report: dict[str, Any]) -> None:
-    html = (gloo_run / "analysis" / "report.html").read_text()
-    assert NOTE in html and "gloo:all_reduce" in html and "test processor" in html
-    assert {"Timeline", "Memory"} < set(sections(html))
-    assert len(html) < 500_000
-
-
-def test_real_report_of_a_gpu(gpu_run: Path, gpu_report: dict[str, Any]) -> None:
-    html = (gpu_run / "analysis" / "report.html").read_text()
-    assert "sm90_gemm&lt;float&gt;" in html and "<details><summary>temporal_breakdown</summary>" in html
-    assert "merged_trace.json.gz" in html and NOTE not in html
-
-
-def test_numbers_of_the_evidence_can_be_read(tmp_path: Path) -> None:
-    report = build_example()
-    evidence = {"a": 1000.4, "b": -12345.6, "c": 0.123456, "d": 7.0}
-    rule = {"rule": "R1", "severity": "high", "title": "t", "advice": "a", "settings": {}}
-    report["recommendations"] = [rule | {"evidence": evidence}]
-    assert "because a 1,000, b -12,346, c 0.123, d 7." in plain(write_page(report, tmp_path))
-
-
-def test_a_single_recorded_step_is_said_loudly(tmp_path: Path) -> None:
-    report = build_example()
-    assert 'class="loud"' not in write_page(report, tmp_path)
-    report["steps"] = [row for row in report["steps"] if row["step"] == report["steps"][0]["step"]]
-    head = write_page(report, tmp_path).partition("<nav")[0]
-    assert '<strong class="loud">Only one step was recorded' in head
-
-
-def test_the_parts_of_the_step_are_listed_by_size_and_sum_to_it(tmp_path: Path) -> None:
-    table = sections(write_page(build_example(), tmp_path))[SECTIONS[0]].partition("</table>")[0]
-    rows = [re.findall(r"<td[^>]*>([^<]*)", row) for row in table.split("<tr>")[2:]]
-    assert [name for name, *_ in rows[:3]] == ["compute", "communication", "other idle"]
-    times = [float(ms) for _, ms, _ in rows]
-    assert times == sorted(times, reverse=True) and sum(times) == pytest.approx(100.0, abs=0.1)
-    assert sum(float(share) for *_, share in rows) == pytest.approx(100.0, abs=0.2)
-
-
-def test_analyses_of_hta_that_are_all_unsupported_are_one_line(tmp_path: Path) -> None:
-    report = build_example()
-    for row in report["hta"]:
-        row |= {"status": "unsupported", "reason": "no GPU events", "tables": []}
-    page = write_page(report, tmp_path)
-    assert "Holistic Trace Analysis" not in sections(page)
-    count = len(report["hta"])
-    assert f"(unsupported by these traces, all {count} analyses: no GPU events)" in say_nothing(page)
-    report["hta"][0] |= {"status": "failed", "reason": "it broke"}
-    assert "it broke" in sections(write_page(report, tmp_path))["Holistic Trace Analysis"]

@@ -13,49 +13,42 @@ from stratlab.compare.comparison import compare
 from stratlab.compare.reading.comparison_folder import load_runs
 from stratlab.compare.reading.kept_tuning import NOT_IN_MLFLOW, keep_tuning, read_tuning
 from stratlab.compare.showing.report_files import render_page
-from tests.stratlab.example_run import build_run_dir
+from stratlab.user_error import UserError
+from tests.codes import find_codes
+from tests.stratlab.compare.building import build, difference
+
+SEED = 0  # of the example runs; played here as a knob
 
 
-def candidate(
-    knobs: dict[str, Any], value: float | None, lead: float | None, why: str = ""
-) -> dict[str, Any]:
-    return {
-        "knobs": knobs,
-        "runs": ["r"],
-        "values": [value] if value else [],
-        "value": value,
-        "why": why,
-        "lead_pct": lead,
-        "noise_pct": 2.0,
-        "measured_noise": False,
-    }
+def candidate(knobs: dict[str, Any], value: float | None, lead: float | None) -> dict[str, Any]:
+    noise = {"noise_pct": 2.0, "measured_noise": False}
+    tried = {"knobs": knobs, "runs": ["r"], "values": [value] if value else [], "value": value}
+    return tried | noise | {"why": "" if value else "OOM!", "lead_pct": lead}
 
 
-def record(ddp_chosen: dict[str, Any], fsdp_why_not: str = "") -> dict[str, Any]:
-    tried = [
-        candidate({}, 100.0, 0.0),
-        candidate({"seed": 0}, 110.0, 10.0),
-        candidate({"a": 9}, None, None, "OOM!"),
-    ]
-    ddp = {"strategy": "ddp", "point": {"strategy": "ddp"}, "runs": ["ddp"], "tried": tried}
+def record(tried: dict[str, Any], chosen: dict[str, Any], fsdp_why_not: str = "") -> dict[str, Any]:
+    """Of ddp `tried` besides its defaults and one that ran out of memory; fsdp has no knob."""
+    candidates = [candidate({}, 100.0, 0.0), candidate(tried, 110.0, 10.0), candidate({"a": 9}, None, None)]
+    ddp = {"strategy": "ddp", "point": {"strategy": "ddp"}, "runs": ["ddp"], "tried": candidates}
     fsdp = {"strategy": "fsdp", "point": {"strategy": "fsdp"}, "runs": ["fsdp"], "tried": [], "chosen": {}}
+    origin = dict.fromkeys(("hardware", "backend", "world_size", "nodes", "measured_steps"), "x")
     return {
         "metric": {"name": "throughput", "key": "samples_per_s", "unit": "samples per s", "highest": True},
         "tuning": "demo-tuning",
-        "origin": dict.fromkeys(("hardware", "backend", "world_size", "nodes", "measured_steps"), "x")
-        | {"device": "cpu"},
+        "origin": origin | {"device": "cpu"},
         "steps": 30,
         "repeats": 1,
         "candidates": 3,
-        "searches": [{**ddp, "chosen": ddp_chosen, "why_not": ""}, {**fsdp, "why_not": fsdp_why_not}],
+        "searches": [
+            {**ddp, "chosen": chosen, "why_not": "", "not_tried": [{"static_graph": True}]},
+            {**fsdp, "why_not": fsdp_why_not},
+        ],
     }
 
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Path:
-    for strategy in ("ddp", "fsdp"):
-        build_run_dir(tmp_path / "demo", strategy, strategy, hosts=["node-1"])
-    return tmp_path / "demo"
+    return build(tmp_path / "demo", ["ddp", "fsdp"])
 
 
 def judge(demo: Path, tuning: dict[str, Any]) -> dict[str, Any]:
@@ -63,61 +56,37 @@ def judge(demo: Path, tuning: dict[str, Any]) -> dict[str, Any]:
     return compare(load_runs(demo), tuning=read_tuning(demo))
 
 
-def find(report: dict[str, Any]) -> dict[str, str]:
-    (entry,) = [each for each in report["fairness"]["differences"] if each["field"] == "tuning"]
-    assert entry["matters"] and report["fairness"]["verdict"] == "not comparable"
-    return dict(entry["values"])
-
-
 def test_tuned_against_tuned_is_comparable_and_is_said(demo: Path) -> None:
-    seed = json.loads((demo / "ddp" / "config.json").read_text())["config"]["seed"]
-    report = judge(demo, record({"seed": seed}))
+    report = judge(demo, record({"seed": SEED}, {"seed": SEED}))
     assert report["fairness"]["verdict"] == "comparable" and report["fairness"]["same"]["tuning"] == "tuned"
     said = "\n".join(report["remarks"])
-    assert "tuned by throughput first: ddp seed=0 of 3 candidates, +10.0 %" in said
-    assert "fsdp has no knob" in said and "choose nothing for GPUs" in said
+    assert "seed=0" in said and "+10.0 %" in said and "static_graph=true" in said, "what was not tried, too"
     page = render_page(report, load_runs(demo))
     assert "OOM!" in page and ">Tuning<" in page and "demo-tuning" in page
 
 
 def test_tuned_against_untuned_is_flagged(demo: Path) -> None:
-    tuning = record({}, "no knob was given")
-    tuning["searches"][0]["tried"][1]["knobs"] = {"seed": 77}  # another one than that of the run
-    report = judge(demo, tuning)
-    assert find(report) == {"ddp": "tuned", "fsdp": "not tuned: no knob was given"}
-    assert "not tuned: fsdp, no knob was given" in report["remarks"]
+    report = judge(demo, record({"seed": 77}, {}, "no knob was given"))
+    entry = difference(report, "tuning")
+    assert entry["matters"] and report["fairness"]["verdict"] == "not comparable"
+    assert entry["values"]["ddp"] == "tuned" and "no knob was given" in entry["values"]["fsdp"]
 
 
-def test_a_run_with_other_knobs_than_were_chosen_is_not_as_tuned(demo: Path) -> None:
-    tuning = record({"seed": 0})
-    tuning["searches"][0]["chosen"] = tuning["searches"][0]["tried"][1]["knobs"] = {"seed": 77}
-    assert find(judge(demo, tuning))["ddp"].startswith("not as tuned: seed is ")
+@pytest.mark.parametrize("chosen", [{"seed": 77}, {}], ids=["other knobs", "one that was turned down"])
+def test_a_run_with_other_knobs_than_were_chosen_is_not_as_tuned(demo: Path, chosen: dict[str, Any]) -> None:
+    entry = difference(judge(demo, record(chosen or {"seed": SEED}, chosen)), "tuning")
+    assert entry["matters"] and entry["values"]["ddp"] != "tuned" and "seed" in entry["values"]["ddp"]
 
 
-def test_a_knob_that_was_turned_down_and_is_there_all_the_same_is_not_as_tuned(demo: Path) -> None:
-    seed = json.loads((demo / "ddp" / "config.json").read_text())["config"]["seed"]
-    tuning = record({})
-    tuning["searches"][0]["tried"][1]["knobs"] = {"seed": seed}
-    assert find(judge(demo, tuning))["ddp"] == f"not as tuned: seed is {seed}, which was tried and not chosen"
-
-
-def test_what_was_not_tried_is_said(demo: Path) -> None:
-    tuning = record({})
-    tuning["searches"][0]["not_tried"] = [{"static_graph": True}]
-    assert "not tried, for want of candidates: static_graph=true" in "\n".join(judge(demo, tuning)["remarks"])
-
-
-def test_runs_from_mlflow_do_not_pass_for_untuned(demo: Path) -> None:
-    runs = [dataclasses.replace(run, tuning=NOT_IN_MLFLOW) for run in load_runs(demo)]
-    report = compare(runs)
-    assert report["fairness"]["same"]["tuning"] == NOT_IN_MLFLOW
-    assert any("tuned the strategies is not known" in remark for remark in report["remarks"])
-
-
-def test_without_a_record_nothing_is_said_and_a_wrong_one_is_told(demo: Path) -> None:
+def test_without_a_record_nothing_is_said_and_mlflow_does_not_know(demo: Path) -> None:
     report = compare(load_runs(demo), tuning=read_tuning(demo))
     assert report["tuning"] is None and report["fairness"]["same"]["tuning"] == "not tuned"
     assert ">Tuning<" not in render_page(report, load_runs(demo))
-    (demo / "tuning.json").write_text('{"metric": {}}')
-    with pytest.raises(ValueError, match="not the record of a tuning"):
+    runs = [dataclasses.replace(run, tuning=NOT_IN_MLFLOW) for run in load_runs(demo)]
+    report = compare(runs)
+    assert report["fairness"]["same"]["tuning"] == NOT_IN_MLFLOW
+    assert any(NOT_IN_MLFLOW in remark for remark in report["remarks"])
+    (demo / "tuning.json").write_text(json.dumps({"metric": {}}))
+    with pytest.raises(UserError) as refused:
         read_tuning(demo)
+    assert find_codes(refused.value) == ["SL-tuning-file"]

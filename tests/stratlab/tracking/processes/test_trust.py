@@ -19,6 +19,7 @@ from stratlab.check.pod_scripts import CALL_MLFLOW
 from stratlab.cluster.volume_pod import Finished
 from stratlab.compare.mlflow_entry import NotLogged, _check_answers
 from stratlab.machine.certificates import trust_given
+from tests.codes import find_codes
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
 
 OPENSSL = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
@@ -69,17 +70,8 @@ def call_as_check(server: str, environ: dict[str, str]) -> Finished:
 
 def prepare_from(server: str, folder: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """From a mirror of the hub, which names no commit of the model."""
-    command = [
-        sys.executable,
-        "-m",
-        "trainer.prepare",
-        "--model",
-        "org/net",
-        "--name",
-        "x",
-        "--to",
-        str(folder),
-    ]
+    words = "-m trainer.prepare --model org/net --name x --to"
+    command = [sys.executable, *words.split(), str(folder)]
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), "HF_ENDPOINT": server, **environ}
     return subprocess.run(command, env=env, capture_output=True, text=True)
 
@@ -92,10 +84,11 @@ def test_data_come_from_a_mirror_that_it_has_signed(server: str, authority: Path
 
 
 def test_without_it_the_cause_is_said(server: str) -> None:
-    with pytest.raises(MlflowError, match=r"not trusted here.*run\.certificates"):
+    with pytest.raises(MlflowError) as refused:
         Mlflow(server, {}).open_experiment("pets")
-    with pytest.raises(NotLogged, match=r"not trusted here.*run\.certificates"):
+    with pytest.raises(NotLogged) as untrusted:
         _check_answers(server)
+    assert "run.certificates" in str(refused.value) and find_codes(untrusted.value) == ["SL-report-untrusted"]
     finding = judge_mlflow(server, call_as_check(server, {}))
     assert finding.state == "problem" and "--certificates" in finding.fix
 

@@ -46,32 +46,6 @@ def test_all_ranks_stop_behind_the_same_step_whoever_was_told_and_when():
         assert at <= step <= at + 40, pairs  # 0.02 s, of steps of at least 2 ms; and twice what was before
 
 
-def test_a_stop_is_noticed_in_a_second_however_long_a_step_takes():
-    def work() -> None:
-        import torch.distributed as dist
-
-        from trainer.agreement.agreement import Agreement
-        from trainer.failures import Stopped
-
-        dist.init_process_group("gloo")
-        waited = []
-        for step_s in (0.001, 0.3):
-            agreement, told_at = Agreement(30.0), 0.0
-            began = time.monotonic()
-            try:
-                for step in range(1, 100_000):
-                    time.sleep(step_s)
-                    if not told_at and time.monotonic() - began > 3:
-                        told_at = time.monotonic()
-                        agreement.want_stop()
-                    agreement.end_step(step)
-            except Stopped:
-                waited.append(time.monotonic() - told_at if told_at else 0.0)  # 0: heard from the other first
-        print(max(waited), flush=True)
-
-    assert max(map(float, ends(work, 2))) < 2.5
-
-
 def test_a_wish_for_a_checkpoint_is_seen_by_all_behind_one_step_and_once():
     def work() -> None:
         import torch.distributed as dist
@@ -115,11 +89,11 @@ def test_a_stop_is_agreed_between_the_batches_of_an_evaluation():
 
         try:
             add_up_split(judge, [(torch.zeros(1), torch.zeros(1))] * 500, agreement.end_batch)
-        except Stopped as stopped:
-            print(stopped, len(seen), flush=True)
+        except Stopped:
+            print(agreement.step, len(seen), flush=True)
 
     said = ends(work, 2)
-    assert said[0] == said[1] and said[0].startswith("behind step 8 "), said
+    assert said[0] == said[1] and said[0].startswith("8 "), said
     assert 30 <= int(said[0].split()[-1]) < 60
 
 

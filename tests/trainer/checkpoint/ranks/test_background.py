@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.codes import find_codes
 from tests.ranks import fork_ranks, run_ranks
-from tests.trainer.checkpoint.ranks.test_store import STEPS, build, folder_of
-from trainer.record.run_directory import RunDirectory
+from tests.trainer.checkpoint.stand_in import STEPS, build, exit_by_its_code, folder_of, read_lines
 
 
 def wait_for(path: Path) -> None:
@@ -22,31 +21,32 @@ def wait_for(path: Path) -> None:
     raise AssertionError(f"{path} did not appear")
 
 
-def hold_back(engine, gate: Path) -> None:
-    """Nothing is written until `gate` exists."""
-    save = engine.save
-
-    def save_later(folder: Path, value: object) -> list[str]:
-        wait_for(gate)
-        return save(folder, value)
-
-    engine.save = save_later
-
-
-def test_training_goes_on_while_the_state_of_then_is_written(tmp_path):
+def test_training_goes_on_while_the_state_of_then_is_written_in_a_group_of_its_own(tmp_path):
+    """All of a save but the snapshot is talked about there."""
     gate = tmp_path / "gate"
 
     def train() -> None:
-        _, engine, _, step_until = build(tmp_path, every=4)
-        hold_back(engine, gate)
-        step_until(7, finish=False)  # the first was taken behind step 4
-        assert folder_of(tmp_path).committed() == [] and not gate.exists()
         import torch.distributed as dist
 
+        checkpoints, engine, _, step_until = build(tmp_path, every=4)
+        gather, save, groups = dist.all_gather_object, engine.save, []
+
+        def watch(answers: list, value: object, group=None) -> None:
+            groups.append(group)
+            gather(answers, value, group=group)
+
+        def save_later(folder: Path, value: object) -> list[str]:
+            wait_for(gate)
+            return save(folder, value)
+
+        dist.all_gather_object, engine.save = watch, save_later
+        step_until(7, finish=False)  # the first was taken behind step 4
+        assert folder_of(tmp_path).committed() == [] and not gate.exists()
         dist.barrier()
         gate.touch()
         step_until(7)
         assert folder_of(tmp_path).committed() == [4]
+        assert len(groups) == 3 and {*groups} == {checkpoints._writer._group} != {dist.group.WORLD}
 
     def go_on() -> None:
         _, engine, attempt, _ = build(tmp_path)
@@ -72,28 +72,20 @@ def test_one_that_is_due_waits_for_the_one_before_it(tmp_path):
 
     run_ranks(train, 2)
     assert folder_of(tmp_path).committed() == [2, 4, 6]
-    lines = [json.loads(line) for line in RunDirectory(tmp_path, "default", "try").metrics.open()]
-    saved = {line["step"]: line for line in lines if "checkpoint_ms" in line}
+    saved = {line["step"]: line for line in read_lines(tmp_path) if "checkpoint_ms" in line}
     assert saved[2]["checkpoint_stall_ms"] < 250 < saved[4]["checkpoint_stall_ms"]
     assert all(line["checkpoint_ms"] > 300 and line["checkpoint_staging_gib"] > 0 for line in saved.values())
 
 
 def test_what_is_asked_for_now_is_committed_when_the_call_returns(tmp_path):
-    gate = tmp_path / "gate"
-
     def train() -> None:
         checkpoints, engine, _, step_until = build(tmp_path, every=4, keep=9)
         step_until(3)
         assert checkpoints.commit_now(3) and folder_of(tmp_path).committed() == [3]
-        hold_back(engine, gate)
         step_until(4, finish=False)
-        if os.environ["RANK"] == "0":
-            gate.touch()
-        snapshots = []
-        engine.snapshot, take = lambda: snapshots.append(1) or take(), engine.snapshot
+        engine.snapshot = None
         assert checkpoints.commit_now(4), "the one of this step is under way"
-        assert folder_of(tmp_path).committed() == [3, 4] and not snapshots
-        assert checkpoints.commit_now(4) and not snapshots, "it is there"
+        assert folder_of(tmp_path).committed() == [3, 4] and checkpoints.commit_now(4), "it is there"
 
     def go_on() -> None:
         checkpoints, engine, attempt, _ = build(tmp_path)
@@ -117,8 +109,9 @@ def test_what_does_not_fit_now_is_said_to_be_not_there(tmp_path):
         engine.save = save
         assert not checkpoints.commit_now(3)
         step_until(4)
-        with pytest.raises(StorageFull, match="neither the checkpoint of step 4 nor the one before it fits"):
+        with pytest.raises(StorageFull) as full:
             checkpoints.commit_now(4)
+        assert find_codes(full.value) == ["SL-checkpoint-no-room"] and "step 4 " in str(full.value)
 
     run_ranks(train, 2)
     assert folder_of(tmp_path).committed() == []
@@ -137,69 +130,26 @@ def test_without_a_number_of_steps_they_are_taken_when_they_are_asked_for(tmp_pa
     run_ranks(lambda: train(tmp_path / "short", (), []), 2)
 
 
-def test_a_run_that_was_interrupted_keeps_its_end_too(tmp_path):
-    def stop() -> None:
-        checkpoints, *_, step_until = build(tmp_path, every=0)
-        step_until(3)
-        checkpoints.commit_now(3)
-
-    def go_on() -> None:
-        *_, step_until = build(tmp_path, every=0)
-        step_until(STEPS)
-
-    run_ranks(stop, 1)
-    run_ranks(go_on, 1)
-    assert folder_of(tmp_path).committed() == [3, STEPS]
-
-
-@pytest.mark.parametrize("culprit", [0, 1])
-def test_what_goes_wrong_on_the_thread_ends_its_rank_at_the_next_step(tmp_path, culprit):
+def test_what_goes_wrong_on_the_thread_ends_its_rank_at_the_next_step(tmp_path):
     def train() -> None:
-        import traceback
-
-        from trainer.failures import exit_code
-
         _, engine, _, step_until = build(tmp_path)
         failed = tmp_path / "failed"
 
         def save(folder: Path, value: object) -> list[str]:
-            if int(os.environ["RANK"]) == culprit:
+            if os.environ["RANK"] == "1":
                 failed.touch()
                 raise ValueError("a bug")
             return []
 
-        engine.save = save
-        try:
+        def go_on() -> None:
             step_until(2, finish=False)
             wait_for(failed)
             time.sleep(0.3)
             step_until(3, finish=False)
-        except Exception as failure:
-            traceback.print_exc()
-            raise SystemExit(exit_code(failure)) from failure
+
+        engine.save = save
+        exit_by_its_code(go_on)
 
     done = fork_ranks(train, 2, grace_s=3)
-    assert done[culprit].exit_code == 1, done[culprit].output
-    assert "ValueError: a bug" in done[culprit].output and "after_step" in done[culprit].output
-
-
-def test_nobody_waits_in_the_group_that_trains(tmp_path):
-    """All of a save but the snapshot is talked about in a group of its own."""
-
-    def train() -> None:
-        import torch.distributed as dist
-
-        checkpoints, _, _, step_until = build(tmp_path, every=4)
-        seen = []
-        gather = dist.all_gather_object
-
-        def watch(answers: list, value: object, group=None) -> None:
-            seen.append(group)
-            gather(answers, value, group=group)
-
-        dist.all_gather_object = watch
-        step_until(4)
-        assert len(seen) == 3 and {*seen} == {checkpoints._writer._group}
-        assert checkpoints._writer._group is not dist.group.WORLD
-
-    run_ranks(train, 2)
+    assert done[1].exit_code == 1, done[1].output
+    assert "ValueError: a bug" in done[1].output and "after_step" in done[1].output

@@ -7,8 +7,9 @@ import os
 
 import pytest
 
+from tests.codes import find_codes
 from tests.ranks import run_ranks
-from tests.trainer.checkpoint.ranks.test_store import build, folder_of
+from tests.trainer.checkpoint.stand_in import build, folder_of, read_lines
 
 
 def save(results) -> None:
@@ -16,7 +17,7 @@ def save(results) -> None:
     step_until(4)
 
 
-@pytest.mark.parametrize("name", ["engine/rank0.pt", "ranks/rank_00001.pt", "state.json"])
+@pytest.mark.parametrize("name", ["engine/rank0.pt", "ranks/rank_00001.pt"])
 def test_damage_in_any_rank_s_share_is_found_by_all(tmp_path, name):
     run_ranks(lambda: save(tmp_path), 2)
     file = folder_of(tmp_path).step(4) / name
@@ -29,6 +30,8 @@ def test_damage_in_any_rank_s_share_is_found_by_all(tmp_path, name):
         assert attempt.from_step == 2 and name in attempt.skipped[0]
 
     run_ranks(go_on, 2)
+    (event,) = [line for line in read_lines(tmp_path) if line.get("name") == "checkpoint skipped"]
+    assert find_codes(event["text"]) == ["SL-file-changed", "SL-checkpoint-broken"] and event["attempt"] == 2
 
 
 def test_each_file_is_read_by_one_rank(tmp_path):

@@ -75,16 +75,28 @@ def test_the_plan_is_made_once_and_anew_when_one_rank_has_other_tensors():
     run_ranks(work, 2)
 
 
-def test_a_rank_with_nothing_to_write_writes_no_file(tmp_path):
-    def work() -> None:
+def test_a_volume_that_is_full_for_torch_s_writer_is_known(tmp_path):
+    """For its file of tensors, or for that of what lies where."""
+
+    def save() -> None:
         import torch
         import torch.distributed as dist
 
         from tests.trainer.saving import write
         from trainer.checkpoint.sharded_snapshot import ShardedStaging
+        from trainer.failures import is_storage_full
 
         dist.init_process_group("gloo")
-        names = write(ShardedStaging().take({"w": torch.ones(3)}), tmp_path)
-        assert len(names) == 2 and {path.name for path in tmp_path.iterdir()} == {*names}
+        for name in ("__0_0.distcp", ".metadata.tmp"):
+            folder = tmp_path / name
+            folder.mkdir()
+            (folder / name).symlink_to("/dev/full")
+            snapshot = ShardedStaging().take({"model": {"w": torch.zeros(1 << 18)}})
+            try:
+                write(snapshot, folder)
+            except Exception as failure:
+                assert is_storage_full(failure), failure
+            else:
+                raise AssertionError("it was written")
 
-    run_ranks(work, 3)
+    run_ranks(save, 1)

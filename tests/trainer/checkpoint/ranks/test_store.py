@@ -3,111 +3,26 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.codes import find_codes
 from tests.ranks import fork_ranks, run_ranks
+from tests.trainer.checkpoint.stand_in import STEPS, build, exit_by_its_code, folder_of, read_lines
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.record.run_directory import RunDirectory
 
-STEPS = 8
+NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 
 
-def build(
-    results: Path,
-    every: int = 2,
-    keep: int = 2,
-    resume: str = "auto",
-    steps: int = STEPS,
-    asked: tuple[int, ...] = (),
-    load: bool = True,
-):
-    """(checkpoints, engine, attempt) of this rank, in a process group of its own."""
-    import torch
-    import torch.distributed as dist
-
-    from tests.trainer.runs import run_of
-    from trainer.checkpoint.attempt import open_attempt
-    from trainer.checkpoint.store import Checkpoints
-    from trainer.checkpoint.together import open_disk_group
-    from trainer.engine import StepResult, Written
-    from trainer.measuring.observation import Observed
-    from trainer.outcome.tracking import Recorder
-    from trainer.settings.config import Config
-
-    class Copy:
-        held_bytes = 8
-
-        def __init__(self, engine: StandIn) -> None:
-            self.engine, self.value = engine, engine.value.clone()
-
-        def write(self, folder: Path) -> Written:
-            return Written(self.engine.save(folder, self.value))
-
-        def finish(self, folder: Path, parts: list[None]) -> list[str]:
-            assert parts == [None] * dist.get_world_size()
-            return []
-
-    class StandIn:
-        def __init__(self) -> None:
-            self.observed = Observed({"parameters": 8}, {"parameters": ["float32"]})
-            self.module = torch.nn.Linear(1, 1)
-            self.value = torch.zeros(2)
-
-        def snapshot(self) -> Copy:
-            return Copy(self)
-
-        def save(self, folder: Path, value: torch.Tensor) -> list[str]:
-            torch.save(value, folder / f"rank{dist.get_rank()}.pt")
-            return [f"rank{dist.get_rank()}.pt"]
-
-        def load(self, folder: Path) -> None:
-            self.value = torch.load(folder / f"rank{dist.get_rank()}.pt", weights_only=True)
-
-    dist.init_process_group("gloo")
-    config = Config(
-        run="try",
-        results=str(results),
-        strategy="ddp",
-        checkpoint_every=every,
-        checkpoint_keep=keep,
-        resume=resume,
-    )
-    run = run_of(config)
-    run = replace(run, plan=replace(run.plan, steps=steps))
-    group = open_disk_group(60)
-    attempt = open_attempt(run, {}, "test", group)
-    recorder = Recorder(run.folder.metrics if run.writes else None, attempt.number, 1)
-    engine = StandIn()
-    checkpoints = Checkpoints(run, engine, recorder, attempt, group)
-    if load:
-        checkpoints.load()
-
-    done = [attempt.from_step]
-
-    def step_until(last: int, accuracies: dict[int, float] | None = None, finish: bool = True) -> None:
-        for step in range(done.pop() + 1, last + 1):
-            engine.value = torch.tensor([step, dist.get_rank()])
-            result = StepResult(torch.tensor(1.0 / step), 1.0, 64)
-            recorder.record_step(step, 0.1, result, (1, 1, 1, 1, 1), False)
-            if accuracies and step in accuracies:
-                checkpoints.validation = {"step": step, "loss": 1.0, "accuracy_pct": accuracies[step]}
-            checkpoints.after_step(step, asked=step in asked)
-        done.append(last)
-        if finish:
-            checkpoints.finish()
-
-    return checkpoints, engine, attempt, step_until
-
-
-def folder_of(results: Path) -> CheckpointFolder:
-    return CheckpointFolder(RunDirectory(results, "default", "try"))
+def read_left_out(results: Path) -> list[tuple[str, list[str]]]:
+    """(sentence, codes) of each checkpoint that was left out."""
+    texts = [line["text"] for line in read_lines(results) if line.get("name") == "checkpoint left out"]
+    return [(text, find_codes(text)) for text in texts]
 
 
 def test_saved_every_so_often_at_the_end_and_at_a_new_best(tmp_path):
@@ -118,19 +33,14 @@ def test_saved_every_so_often_at_the_end_and_at_a_new_best(tmp_path):
     run_ranks(train, 2)
     folder = folder_of(tmp_path)
     assert folder.committed() == [5, 6, 8] and folder.read_best() == 5  # 1 and 3 are pruned, 7 is no better
-    system = [json.loads(line) for line in RunDirectory(tmp_path, "default", "try").metrics.open()]
-    saved = [line for line in system if "checkpoint_ms" in line]
+    saved = [line for line in read_lines(tmp_path) if "checkpoint_ms" in line]
     assert [line["step"] for line in saved] == [1, 3, 5, 6, 8]
     assert all(line["checkpoint_ms"] > 0 and line["checkpoint_gib"] > 0 for line in saved)
     chosen, _ = folder.choose()
     assert chosen is not None
-    state = chosen.state
+    state, best = chosen.state, {"step": 5, "loss": 1.0, "accuracy_pct": 30}
     assert (state.step, state.samples, state.world_size, state.axes["dp_replicate"]) == (8, 8 * 64, 2, 2)
-    assert state.train_loss == pytest.approx(2 / 8) and state.best == {
-        "step": 5,
-        "loss": 1.0,
-        "accuracy_pct": 30,
-    }
+    assert state.train_loss == pytest.approx(2 / 8) and state.best == best
     names = {str(path.relative_to(chosen.path)) for path in chosen.path.rglob("*") if path.is_file()}
     assert names == {
         *("engine/rank0.pt", "engine/rank1.pt", "ranks/rank_00000.pt", "ranks/rank_00001.pt"),
@@ -138,30 +48,16 @@ def test_saved_every_so_often_at_the_end_and_at_a_new_best(tmp_path):
     }
 
 
-def test_off_means_that_nothing_is_written(tmp_path):
-    def train() -> None:
-        *_, step_until = build(tmp_path, every=0)
-        step_until(STEPS, {1: 10.0})
-
-    run_ranks(train, 1)
-    assert not folder_of(tmp_path).path.exists()
-
-
-CRASHES = {
-    "before anything is written": ("trainer.checkpoint.writing.shutil", "rmtree", 0),
-    "when an engine has written": ("trainer.checkpoint.writing", "save_random_state", 1),
-    "before a rank hashes": ("trainer.checkpoint.writing", "describe_files", 1),
-    "before the manifest": ("trainer.checkpoint.writing", "seal", 0),
-    "before the commit": ("trainer.checkpoint.manifest", "write_json", 0),
-    "before the rename": ("trainer.checkpoint.folder.os", "rename", 0),
-    "before pruning": ("trainer.checkpoint.folder.CheckpointFolder", "prune", 0),
-}
-
-
-@pytest.mark.parametrize("stage", CRASHES)
-def test_a_crash_anywhere_costs_at_most_the_newest_checkpoint(tmp_path, stage):
-    where, name, rank = CRASHES[stage]
-
+@pytest.mark.parametrize(
+    ("where", "name", "rank", "left"),
+    [
+        ("trainer.checkpoint.writing", "describe_files", 1, 4),  # before a rank hashes
+        ("trainer.checkpoint.manifest", "write_json", 0, 4),  # before the commit
+        ("trainer.checkpoint.folder.os", "rename", 0, 4),
+        ("trainer.checkpoint.folder.CheckpointFolder", "prune", 0, 6),
+    ],
+)
+def test_a_crash_anywhere_costs_at_most_the_newest_checkpoint(tmp_path, where, name, rank, left):
     def train() -> None:
         import pkgutil
 
@@ -173,40 +69,16 @@ def test_a_crash_anywhere_costs_at_most_the_newest_checkpoint(tmp_path, stage):
 
     def go_on() -> None:
         _, engine, attempt, step_until = build(tmp_path)
-        assert attempt.from_step == (6 if stage == "before pruning" else 4)
-        assert engine.value.tolist() == [attempt.from_step, int(os.environ["RANK"])]
+        assert attempt.from_step == left
+        assert engine.value.tolist() == [left, int(os.environ["RANK"])]
         step_until(STEPS)
 
     codes = [r.exit_code for r in fork_ranks(train, 2, grace_s=1)]
     assert codes[rank] == 77, codes
     run_ranks(go_on, 2)
-    folder = folder_of(tmp_path)
-    assert folder.committed() == [6, 8]
-    assert sorted(p.name for p in folder.path.iterdir()) == ["step_00000006", "step_00000008"]
+    assert sorted(p.name for p in folder_of(tmp_path).path.iterdir()) == ["step_00000006", "step_00000008"]
     starts = RunDirectory(tmp_path, "default", "try").read_attempts()
-    assert [line["from_step"] for line in starts] == [0, 6 if stage == "before pruning" else 4]
-    assert {line["world_size"] for line in starts} == {2}
-
-
-def test_the_last_checkpoint_costs_no_run(tmp_path):
-    """When it does not fit, nor did the one before it: the results are still to be written."""
-
-    def train() -> None:
-        _, engine, _, step_until = build(tmp_path)
-        step_until(STEPS - 3)
-
-        def save(folder: Path, value: object) -> list[str]:
-            (folder / f"full{os.environ['RANK']}").symlink_to("/dev/full")
-            (folder / f"full{os.environ['RANK']}").write_bytes(b"x")
-            return []
-
-        engine.save = save
-        step_until(STEPS)
-
-    run_ranks(train, 2)
-    lines = [json.loads(line) for line in RunDirectory(tmp_path, "default", "try").metrics.open()]
-    texts = [line["text"] for line in lines if line.get("name") == "checkpoint left out"]
-    assert texts[-1].startswith("the last checkpoint is left out, the run ends without it: rank ")
+    assert [(line["from_step"], line["world_size"]) for line in starts] == [(0, 2), (left, 2)]
 
 
 def test_a_volume_that_is_full_behind_the_commit_costs_no_checkpoint(tmp_path):
@@ -216,7 +88,7 @@ def test_a_volume_that_is_full_behind_the_commit_costs_no_checkpoint(tmp_path):
         checkpoints, *_, step_until = build(tmp_path)
 
         def write_best(self, best: dict) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise NO_SPACE
 
         CheckpointFolder.write_best = write_best
         checkpoints.validation = {"step": 2, "loss": 1.0, "accuracy_pct": 50.0}
@@ -226,127 +98,76 @@ def test_a_volume_that_is_full_behind_the_commit_costs_no_checkpoint(tmp_path):
     run_ranks(train, 2)
     folder = folder_of(tmp_path)
     assert folder.committed() == [2, 6, 8], "2 is the best"
-    assert folder.read_best() is None
-    lines = [json.loads(line) for line in RunDirectory(tmp_path, "default", "try").metrics.open()]
-    assert [line["text"] for line in lines if line.get("name") == "checkpoint left out"] == []
+    assert folder.read_best() is None and read_left_out(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    ("how", "ranks", "full_rank"),
-    [("write", 1, 0), ("write", 2, 1), ("torch.save", 2, 0), ("torch.save", 2, 1)],
+    ("how", "full_rank", "steps"), [("write", 1, 10), ("torch.save", 0, 10), ("write", 0, 6)]
 )
-def test_a_full_disk_costs_a_checkpoint_and_then_the_run(tmp_path, how, ranks, full_rank):
-    """F9: a warning first; when the next one does not fit either, the older ones make room; then 13, on every rank."""
+def test_a_full_disk_costs_a_checkpoint_and_then_the_run_but_for_its_last(tmp_path, how, full_rank, steps):
+    """F9: a warning first; when the next one does not fit either, the older ones make room; then 13, on every rank.
+    Behind the last one the results are still to be written."""
 
     def train() -> None:
         import torch
 
-        from trainer.failures import exit_code
-
-        _, engine, _, step_until = build(tmp_path, steps=STEPS + 2)
+        _, engine, _, step_until = build(tmp_path, steps=steps)
         step_until(4)
 
         def save(folder: Path, value: object) -> list[str]:
             file = folder / f"full{os.environ['RANK']}"
             if int(os.environ["RANK"]) == full_rank:
                 file.symlink_to("/dev/full")  # ENOSPC at every write
-            if how == "write":
-                file.write_bytes(bytes(1 << 20))
-            else:
-                torch.save(torch.zeros(1 << 20), file)
+            file.write_bytes(bytes(1 << 20)) if how == "write" else torch.save(torch.zeros(1 << 20), file)
             return [file.name]
 
         engine.save = save
         step_until(6)
         assert folder_of(tmp_path).committed() == [2, 4]
-        try:
-            step_until(8)
-        except Exception as failure:
-            raise SystemExit(exit_code(failure)) from failure
+        if steps > 6:
+            exit_by_its_code(lambda: step_until(8))
 
-    assert [r.exit_code for r in fork_ranks(train, ranks)] == [13] * ranks
-    folder = folder_of(tmp_path)
-    assert folder.committed() == [4] and [p.name for p in folder.path.iterdir()] == ["step_00000004"]
-    lines = [json.loads(line) for line in RunDirectory(tmp_path, "default", "try").metrics.open()]
-    first, second = (line["text"] for line in lines if line.get("name") == "checkpoint left out")
-    assert first.startswith("the checkpoint of step 6 is left out, training goes on: rank ")
-    assert second.startswith("older checkpoints make room for that of step 8: rank ")
-    assert f"rank {full_rank}: " in first and " MiB free in " in first
-    assert [line["checkpoints_left_out"] for line in lines if "checkpoints_left_out" in line] == [1, 1]
-
-
-def test_a_full_disk_that_has_room_again_costs_one_checkpoint(tmp_path):
-    def train() -> None:
-        _, engine, _, step_until = build(tmp_path, keep=3)
-        save = engine.save
-        step_until(4, {2: 90.0, 4: 80.0})
-
-        def fail_once(folder: Path, value: object) -> list[str]:
-            engine.save = save
-            raise RuntimeError("[enforce fail at inline_container.cc:603] . unexpected pos 704 vs 598")
-
-        engine.save = fail_once
-        step_until(6, {6: 95.0})
-        step_until(8)
-
-    run_ranks(train, 2)
-    folder = folder_of(tmp_path)
-    assert folder.committed() == [2, 4, 8]
-    assert folder.read_best() == 2  # the better one was not saved
+    is_last = steps == 6
+    assert [r.exit_code for r in fork_ranks(train, 2)] == [0 if is_last else 13] * 2
+    told = read_left_out(tmp_path)
+    assert f"rank {full_rank}: " in told[0][0]
+    if is_last:
+        assert told[-1][1] == ["SL-last-checkpoint-left-out"]
+        return
+    assert [p.name for p in folder_of(tmp_path).path.iterdir()] == ["step_00000004"]
+    assert [codes for _, codes in told] == [["SL-checkpoint-left-out"], ["SL-checkpoints-make-room"]]
+    counted = [
+        line["checkpoints_left_out"] for line in read_lines(tmp_path) if "checkpoints_left_out" in line
+    ]
+    assert counted == [1, 1]
 
 
-def test_the_older_ones_make_room(tmp_path):
-    """But never the best."""
-
+def test_a_full_disk_that_has_room_again_costs_one_checkpoint_and_the_older_make_room_but_never_the_best(
+    tmp_path,
+):
     def train() -> None:
         _, engine, _, step_until = build(tmp_path, keep=5)
         save, room = engine.save, folder_of(tmp_path)
         step_until(4, {2: 90.0, 4: 80.0})
-        save_4 = room.step(3)
-        if os.environ["RANK"] == "0":
-            shutil.copytree(room.step(4), save_4)
-        import torch.distributed as dist
-
-        dist.barrier()
 
         def save_if_there_is_room(folder: Path, value: object) -> list[str]:
-            if len(room.committed()) > 2:
-                raise OSError(errno.ENOSPC, "No space left on device")
+            if len(room.committed()) > 1:
+                raise NO_SPACE
             return save(folder, value)
 
         engine.save = save_if_there_is_room
-        step_until(6, {6: 70.0})
-        assert room.committed() == [2, 3, 4]
-        step_until(8, {8: 85.0})
+        step_until(6, {6: 95.0})
+        assert room.committed() == [2, 4] and room.read_best() == 2, "the better one was not saved"
+        engine.save = save
+        step_until(8)
 
     run_ranks(train, 2)
     folder = folder_of(tmp_path)
     assert folder.committed() == [2, 4, 8] and folder.read_best() == 2
 
 
-def test_what_is_no_full_disk_is_a_crash(tmp_path):
-    def train() -> None:
-        from trainer.failures import exit_code
-
-        _, engine, _, step_until = build(tmp_path)
-
-        def save(folder: Path, value: object) -> list[str]:
-            if os.environ["RANK"] == "0":
-                raise RuntimeError("a bug")
-            return []
-
-        engine.save = save
-        try:
-            step_until(2)
-        except Exception as failure:
-            raise SystemExit(exit_code(failure)) from failure
-
-    codes = [r.exit_code for r in fork_ranks(train, 2, grace_s=1)]
-    assert codes[0] == 1 and codes[1] in (134, -15, -9), codes
-
-
-@pytest.mark.parametrize("how", ["write", "torch.save"])
-def test_a_rank_whose_folder_rank_0_took_away_is_no_culprit(tmp_path, how):
+def test_what_is_no_full_disk_is_a_crash_of_the_rank_that_has_failed(tmp_path):
+    """Not of the other one, whose folder rank 0 has taken away."""
     remove = shutil.rmtree
 
     def remove_slowly(path: Path, **options: bool) -> None:
@@ -358,13 +179,11 @@ def test_a_rank_whose_folder_rank_0_took_away_is_no_culprit(tmp_path, how):
     def train() -> None:
         import torch
 
-        from trainer.failures import exit_code
-
         _, engine, _, step_until = build(tmp_path)
         shutil.rmtree = remove_slowly
 
         def save(folder: Path, value: object) -> list[str]:
-            there, file = folder / "there", folder / "late"
+            there = folder / "there"
             if os.environ["RANK"] == "0":
                 while not there.exists():
                     time.sleep(0.01)
@@ -372,19 +191,16 @@ def test_a_rank_whose_folder_rank_0_took_away_is_no_culprit(tmp_path, how):
             there.touch()
             while folder.exists():
                 time.sleep(0.01)
-            file.touch() if how == "write" else torch.save(torch.zeros(2), file)
+            torch.save(torch.zeros(2), folder / "late")
             return []
 
         engine.save = save
-        try:
-            step_until(2)
-        except Exception as failure:
-            raise SystemExit(exit_code(failure)) from failure
+        exit_by_its_code(lambda: step_until(2))
 
     assert [r.exit_code for r in fork_ranks(train, 2)] == [1, 134]
 
 
-def test_never_starts_over(tmp_path):
+def test_a_run_that_starts_over_and_another_strategy_s_checkpoint(tmp_path):
     def train() -> None:
         *_, step_until = build(tmp_path)
         step_until(4)
@@ -394,49 +210,21 @@ def test_never_starts_over(tmp_path):
         assert attempt.from_step == 0
         step_until(2)
 
-    run_ranks(train, 1)
-    run_ranks(start_over, 1)
-    assert folder_of(tmp_path).committed() == [2]
-
-
-def test_a_broken_one_is_reported_in_the_metrics(tmp_path):
-    def train() -> None:
-        *_, step_until = build(tmp_path)
-        step_until(4)
-
     def go_on() -> None:
-        *_, attempt, _ = build(tmp_path)
-        assert attempt.from_step == 2
+        import dataclasses
 
-    run_ranks(train, 1)
-    (folder_of(tmp_path).step(4) / "engine" / "rank0.pt").write_bytes(b"")
-    run_ranks(go_on, 1)
-    lines = [json.loads(line) for line in RunDirectory(tmp_path, "default", "try").metrics.open()]
-    event = next(line for line in lines if line.get("name") == "checkpoint skipped")
-    assert "engine/rank0.pt has 0 bytes" in event["text"] and event["attempt"] == 2
-
-
-def test_another_strategy_s_checkpoint_is_refused(tmp_path):
-    def train() -> None:
-        *_, step_until = build(tmp_path)
-        step_until(2)
-
-    def go_on() -> None:
         from trainer.checkpoint import folder
         from trainer.settings.config import ConfigError
 
         read = folder.TrainingState.read
-
-        def other(path: Path):
-            import dataclasses
-
-            return dataclasses.replace(read(path), strategy="zero2")
-
-        folder.TrainingState.read = other
-        with pytest.raises(ConfigError, match="was saved by strategy zero2, this run has ddp"):
+        folder.TrainingState.read = lambda path: dataclasses.replace(read(path), strategy="zero2")
+        with pytest.raises(ConfigError) as refused:
             build(tmp_path)
+        assert find_codes(refused.value) == ["SL-checkpoint-strategy"]
 
     run_ranks(train, 1)
+    run_ranks(start_over, 1)
+    assert folder_of(tmp_path).committed() == [2]
     run_ranks(go_on, 1)
 
 

@@ -4,20 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.ranks import run_ranks
-from tests.trainer.counting.ranks.real_steps import make_config
-
-QWEN = "model=qwen_tiny dataset=arithmetic precision=bf16 seq_len=64 micro_batch_size=2"
-
-
-def count_it(text, ranks=8, rank=0):
-    from trainer.counting.inputs import find_pictures
-    from trainer.counting.steps import count
-
-    config = make_config(text)
-    return count(config, ranks, rank, find_pictures(config))
+from tests.trainer.counting.real_steps import QWEN, count_it
 
 
 def test_causes_add_up_and_are_what_the_strategy_makes_of_them():
@@ -32,67 +20,91 @@ def test_causes_add_up_and_are_what_the_strategy_makes_of_them():
         assert 4 * whole / 8 <= between["parameters"] <= 4 * whole / 8 + blocks
         assert 8 * whole / 8 <= between["optimizer state"] <= 8 * whole / 8 + blocks
         assert between["gathered"] == between["gradients"] == between["activations"] == 0
-        vectors = (
-            4 * (64 + 32 + 32 + 64 + 64) + 64
-        )  # of each layer: biases of q, k, v and two norms; the last norm
+        # of each layer biases of q, k, v and two norms; the last norm
+        vectors = 4 * (64 + 32 + 32 + 64 + 64) + 64
         table = 320 * 64  # of words, in the root group, which is gathered once
         twice = 2 * (2 * (whole - vectors) + 4 * vectors) - (2 * table + 4 * 64)
         assert fsdp.collectives["allgather_base", "uint8"] == twice, "weights of products in 16 bits"
         assert {dtype for name, dtype in fsdp.collectives if "reduce" in name} == {"float32"}
         assert 0 < fsdp.gathered_bytes < 4 * whole, "layer by layer"
+        assert fsdp.waits == {}
 
         ddp = count_it(f"{QWEN} strategy=ddp global_batch_size=32")  # two micro-batches
         causes = ddp.peak.by_cause()
         held = causes["gradient buckets"] + causes["gradients"]
         assert 4 * whole <= held < 5 * whole, "they accumulate in the buckets"
-        assert causes["gathered"] == 0
+        assert causes["gathered"] == 0 and ddp.waits == {}
 
     run_ranks(run, 1)
 
 
-def test_a_copy_that_the_engine_keeps_raises_the_count_by_its_bytes():
+def test_a_copy_that_the_engine_keeps_raises_the_count_by_its_bytes_and_a_wait_is_named():
     def run() -> None:
+        from trainer.engines import torch_engine
         from trainer.strategies import single
 
         settings = f"{QWEN} strategy=single global_batch_size=2"
-        honest, build = count_it(settings, ranks=1), single.build
+        honest, build, measure = count_it(settings, ranks=1), single.build, torch_engine.whole_norm
 
         def wasteful(*given):
             engine = build(*given)
             engine.kept = [parameter.detach().clone() for parameter in engine.module.parameters()]
             return engine
 
-        single.build = wasteful
+        def impatient(gradients, device_type):
+            norm = measure(gradients, device_type)
+            assert norm.item() >= 0
+            return norm
+
+        single.build, torch_engine.whole_norm = wasteful, impatient
         found = count_it(settings, ranks=1)
         parameters = honest.between.by_cause()["parameters"] - 512 * 2  # without the two rotary buffers
         assert found.peak.total - honest.peak.total == parameters
         assert found.between.total - honest.between.total == parameters
         assert found.peak.by_cause()["other"] - honest.peak.by_cause()["other"] == parameters
+        assert honest.waits == {} and list(found.waits.values()) == [1]
+        (wait,) = found.waits
+        assert wait.asked_by.endswith(" impatient") and wait.asked_by.startswith("tests/")
+        assert wait.line.startswith("trainer/engines/torch_engine.py:") and wait.line.endswith(" _update")
 
     run_ranks(run, 1)
 
 
-@pytest.mark.parametrize(
-    ("settings", "rank"),
-    [
-        ("strategy=nd layout=given dp_shard=8 ep=4 model=qwen_moe_tiny global_batch_size=16", 5),
-        ("strategy=nd layout=given pp=2 cp=2 dp_shard=2 pp_schedule=interleaved1f1b global_batch_size=16", 4),
-    ],
-)
-def test_compositions_can_be_counted(settings, rank):
-    check_composition(settings, rank)
+def test_libraries_ask_the_machine_once_and_are_as_they_were_behind_it():
+    """Fake tensors ask for CUDA, DeepSpeed for the nodes of a CPU: each time a library or a program is started."""
 
-
-def check_composition(settings: str, rank: int) -> None:
     def run() -> None:
-        found = count_it(f"{QWEN} {settings}", rank=rank)
-        assert found.peak.total > found.between.total > 0
-        assert found.between.by_cause()["activations"] == 0
+        from unittest import mock
+
+        import torch
+        from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
+        available = mock.Mock(wraps=torch.cuda.is_available)
+        nodes = mock.Mock(return_value=1)
+        torch.cuda.is_available, CPU_Accelerator.device_count = available, nodes
+        text = "strategy=zero3 model=vit_tiny image_size=32 micro_batch_size=2 global_batch_size=8"
+        found = count_it(f"{text} precision=bf16 clip_norm=1.0", ranks=2)
+        assert torch.cuda.is_available is available and CPU_Accelerator.device_count is nodes
+        assert nodes.call_count == 1 and available.call_count <= 3
+        # DeepSpeed's own looks at the norm
+        assert all("deepspeed/runtime/" in wait.asked_by for wait in found.waits)
+        assert all(" train_step" in wait.line for wait in found.waits) and 2 <= sum(found.waits.values()) <= 3
 
     run_ranks(run, 1)
 
 
-def test_the_command_prints_a_table_and_writes_json(tmp_path):
+def test_no_step_of_a_composition_waits():
+    def run() -> None:
+        text = (
+            f"{QWEN} strategy=nd layout=given dp_shard=2 tp=2 global_batch_size=8 packing=true clip_norm=1.0"
+        )
+        found = count_it(text, 4)
+        assert found.waits == {} and found.peak.total > found.between.total > 0
+
+    run_ranks(run, 1)
+
+
+def test_the_command_writes_what_it_has_counted(tmp_path):
     def run() -> None:
         from trainer.counting.command import main
 

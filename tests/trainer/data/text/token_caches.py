@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.data.text.chat import Document, encode_chats
+from trainer.data.text.fidelity import Tally
 from trainer.data.text.rows import TextData, TokenRows, open_text
+from trainer.data.text.text_source import Questions
 from trainer.prepare.before_ranks import ensure_cache
 from trainer.settings.config import Config
 
-START, END, PAD = (
-    257,
-    258,
-    256,
-)  # ids of the byte tokenizer: bytes, then <|endoftext|> <|im_start|> <|im_end|>
+PAD, START, END = 256, 257, 258
+"""Of the byte tokenizer: behind the bytes <|endoftext|> <|im_start|> <|im_end|>."""
 CHAT = re.compile(r"\x01user\n(.*)\x02\n\x01assistant\n(.*)\x02", re.DOTALL)
 
 
@@ -32,6 +33,17 @@ def text_config(results: Path, **settings: Any) -> Config:
 def build(config: Config) -> TextData:
     ensure_cache(config, lambda text: None)
     return open_text(config)
+
+
+def encode(
+    pairs: Sequence[tuple[Any, Any]], tokenizer: Any, seq_len: int = 128
+) -> tuple[list[Document | None], Tally]:
+    """The documents of these questions and answers, and what was counted of them."""
+    questions = Questions(
+        lambda wanted: ([pairs[i][0] for i in wanted], [pairs[i][1] for i in wanted]), np.arange(len(pairs))
+    )
+    tally = Tally()
+    return list(encode_chats(questions, tokenizer, seq_len, tally)), tally
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:

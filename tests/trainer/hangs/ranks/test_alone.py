@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 
 import pytest
 
+from tests.codes import find_codes
 from tests.ranks import fork_ranks, run_ranks
-from tests.trainer.ranks.test_hangs import settings
 
-TIMEOUT_S = 6.0
+TIMEOUT_S = 3.0
 
 
 def open_group() -> None:
@@ -70,13 +69,9 @@ def test_in_a_collective_the_same_work_ends_the_run():
 
 
 @pytest.mark.parametrize(
-    ("work", "said"),
-    [
-        (lambda: time.sleep(60), "rank 0 has not gone on for 6 s: a test"),
-        (lambda: 1 // 0, "rank 0, a test: ZeroDivisionError: integer division or modulo by zero"),
-    ],
+    ("work", "code"), [(lambda: time.sleep(60), "SL-rank-0-still"), (lambda: 1 // 0, "SL-rank-0-failed")]
 )
-def test_the_others_end_when_rank_0_stands_still_or_fails(work, said):
+def test_the_others_end_when_rank_0_stands_still_or_fails(work, code):
     def be_rank() -> None:
         open_group()
         try:
@@ -88,20 +83,6 @@ def test_the_others_end_when_rank_0_stands_still_or_fails(work, said):
 
     began = time.monotonic()
     ended = fork_ranks(be_rank, 2, grace_s=4.0)
-    assert ended[1].exit_code == 1 and f"PeerLost: {said}" in ended[1].output, ended[1].output
+    assert ended[1].exit_code == 1 and "PeerLost" in ended[1].output, ended[1].output
+    assert find_codes(ended[1].output) == [code] and "a test" in ended[1].output
     assert time.monotonic() - began < 40
-
-
-def test_a_checkpoint_may_take_longer_to_choose_than_a_collective_may_hang(tmp_path):
-    def be_worker() -> None:
-        from trainer import worker
-        from trainer.checkpoint.folder import CheckpointFolder
-
-        choose = CheckpointFolder.choose
-        CheckpointFolder.choose = lambda *given: hash_for(13.0) or choose(*given)  # type: ignore[method-assign]
-        raise SystemExit(worker.main())
-
-    ended = fork_ranks(be_worker, 2, env=settings(tmp_path, "ddp"))
-    assert [r.exit_code for r in ended] == [0, 0], ended[1].output[-2000:]
-    attempts = (tmp_path / "default" / "try" / "attempts.jsonl").read_text().splitlines()
-    assert [json.loads(line)["event"] for line in attempts] == ["started"]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from tests.codes import find_codes
 from tests.ranks import fork_ranks
 from tests.trainer.ranks.test_hangs import settings
 
@@ -28,36 +31,21 @@ def be_worker(failing: int = 7) -> None:
     raise SystemExit(worker.main())
 
 
-def test_the_end_says_what_held_the_memory_and_what_to_try(tmp_path):
-    ended = fork_ranks(be_worker, 2, env=settings(tmp_path, "ddp", TRAINER_COLLECTIVE_TIMEOUT_S="120"))
-    assert [r.exit_code for r in ended] == [10, 10], ended[0].output[-2000:]
+@pytest.mark.parametrize(("failing", "ranks"), [(7, 2), (1, 1)])
+def test_the_end_says_what_held_the_memory_and_what_to_try(tmp_path, failing, ranks):
+    """In the first step too, of which nothing was measured before."""
+    env = settings(tmp_path, "ddp", TRAINER_COLLECTIVE_TIMEOUT_S="120")
+    ended = fork_ranks(lambda: be_worker(failing), ranks, env=env)
+    assert [r.exit_code for r in ended] == [10] * ranks, ended[0].output[-2000:]
     said = ended[0].output
-    assert (
-        "rank 0 (node node-7) at step 7 (optimizer): CUDA out of memory. Tried to allocate 2.00 GiB" in said
-    ), said
-    assert "GiB were held: " in said
-    assert (
-        "TRAINER_MICRO_BATCH_SIZE=4, then TRAINER_ACTIVATION_CHECKPOINTING=blocks, "
-        "then TRAINER_STRATEGY=zero1, then TRAINER_OFFLOAD=optimizer"
-    ) in said
-    found = json.loads((tmp_path / "default/try/ranks/rank1.out_of_memory.json").read_text())
-    assert found["step"] == 7 and found["phase"] == "optimizer" and found["rank"] == 1
-    assert {"parameters", "gradients", "optimizer", "rest", "data_set"} <= found["parts_gib"].keys()
-    assert found["parts_gib"]["parameters"] > 0 and found["peak_gib"] >= found["held_gib"] > 0
-    assert found["try"][0] == {"micro_batch_size": 4}
-
-
-def be_worker_at_first() -> None:
-    be_worker(failing=1)
-
-
-def test_weights_and_gradients_are_told_in_the_first_step_too(tmp_path):
-    ended = fork_ranks(
-        be_worker_at_first, 2, env=settings(tmp_path, "ddp", TRAINER_COLLECTIVE_TIMEOUT_S="120")
+    assert "SL-device-memory" in find_codes(said) and f"step {failing} " in said and "node-7" in said
+    assert "GPU 0 has" not in said, "torch's advice is in the file"
+    assert "TRAINER_MICRO_BATCH_SIZE=4" in said and ("TRAINER_STRATEGY=zero1" in said) == (ranks > 1)
+    found = json.loads((tmp_path / f"default/try/ranks/rank{ranks - 1}.out_of_memory.json").read_text())
+    assert (found["step"], found["phase"], found["rank"]) == (failing, "optimizer", ranks - 1)
+    parts = found["parts_gib"]
+    assert {"parameters", "gradients", "rest", "data_set"} <= parts.keys() and ("optimizer" in parts) == (
+        failing > 1
     )
-    assert [r.exit_code for r in ended] == [10, 10], ended[0].output[-2000:]
-    assert "Tried to allocate 2.00 GiB. GPU 0" not in ended[0].output, "torch's advice is in the file"
-    assert "activations and all else " in ended[0].output
-    found = json.loads((tmp_path / "default/try/ranks/rank0.out_of_memory.json").read_text())
-    assert found["step"] == 1
-    assert found["parts_gib"]["gradients"] >= found["parts_gib"]["parameters"] > 0
+    assert parts["gradients"] > 0 < parts["parameters"] and found["peak_gib"] >= found["held_gib"] > 0
+    assert found["try"][0] == {"micro_batch_size": 4}

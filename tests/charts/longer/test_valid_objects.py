@@ -1,0 +1,136 @@
+"""Everything that a chart renders, the cluster accepts; its pods keep to Pod Security, and reserve what they need."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.charts.golden_file import BASE, FULL, read_full
+from tests.charts.pod_security import find_level, restricted_problems
+from tests.charts.rendering import CHARTS, Document, container, pick, render, training_pod
+from tests.charts.unwrapping import RUNNING, unwrap_pods
+from tests.charts.valid_objects import problems
+
+ON_THE_NODE = {"pod: hostNetwork", "pod: hostIPC", "pod: volume type"}
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_a_full_render(helm: Path, name: str) -> None:
+    documents = read_full(helm, name)
+    assert problems(documents) == []
+    pods = unwrap_pods(documents)
+    assert len(pods) >= (1 if name == "prepare" else 4)
+    for role, pod in pods.items():
+        spec = pod["spec"]
+        if name.startswith("everything") and role in RUNNING:
+            own = f"{spec['containers'][0]['name']}: capabilities.add"
+            assert {*restricted_problems(spec)} == ON_THE_NODE | {own}
+        else:  # operators add what is not in here
+            assert restricted_problems(spec) == []
+        assert spec["enableServiceLinks"] is False, "a Service `trainer` would set TRAINER_..._PORT"
+        assert spec["automountServiceAccountToken"] is (role == "MPIJob.Launcher" and name.endswith("v1"))
+        assert all("sizeLimit" in volume["emptyDir"] for volume in spec["volumes"] if "emptyDir" in volume)
+        for each in [*spec.get("initContainers", []), *spec["containers"]]:
+            amounts = each["resources"].get("requests", {}) | each["resources"].get("limits", {})
+            assert amounts.keys() >= {"cpu", "memory"} or "everything" in name, "no pod is BestEffort"
+
+
+def broken_deep(pod: Document) -> None:
+    pod["containers"][0]["comand"] = ["x"]
+
+
+def mount_twice(pod: Document) -> None:
+    pod["containers"][0]["volumeMounts"].append(pod["containers"][0]["volumeMounts"][0])
+
+
+@pytest.mark.parametrize("name", [*FULL][:4])
+@pytest.mark.parametrize("plant", [broken_deep, mount_twice])
+def test_the_check_is_not_blind(helm: Path, name: str, plant: Callable[[Document], None]) -> None:
+    documents = copy.deepcopy(read_full(helm, name))
+    pods = unwrap_pods(documents)
+    plant(next(pod for role, pod in pods.items() if role in RUNNING)["spec"])
+    assert len(problems(documents)) == 1
+
+
+@pytest.mark.parametrize(
+    ("plant", "problem"),
+    [
+        ({"hostNetwork": True}, "pod: hostNetwork"),
+        ({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}, "pod: volume type"),
+        ({"securityContext": {"runAsUser": 0}}, "pytorch: runAsNonRoot"),
+    ],
+)
+def test_the_check_of_pod_security_is_not_blind(helm: Path, plant: Document, problem: str) -> None:
+    pod = copy.deepcopy(training_pod(read_full(helm, BASE)))
+    assert find_level(pod) == "restricted"
+    assert problem in restricted_problems(pod | plant) and find_level(pod | plant) != "restricted"
+
+
+@pytest.mark.parametrize("gang", ["kueue", "scheduler-plugins"])
+def test_with_other_schedulers(helm: Path, gang: str) -> None:
+    for api in ("pytorchjob", "trainjob"):
+        values = {"run": {"scheduling": {"gang": gang}, "workload": {"api": api}}}
+        assert problems(render(helm, CHARTS / "fsdp", values=values)) == []
+
+
+def test_the_longest_names(helm: Path) -> None:
+    """63 characters: the names of Jobs are labels of their pods too, and of an Indexed Job's last pod a host name."""
+    jobs = {
+        (shares, end): [
+            each["metadata"]["name"]
+            for each in render(
+                helm,
+                CHARTS / "ddp",
+                ["--set", f"run.nodes=1000,run.analysis.shares={shares}"],
+                release="r" * 51 + end,
+            )
+            if each["kind"] == "Job"
+        ]
+        for shares in (1, 1000)
+        for end in "ab"
+    }
+    assert {len(name) for end in "ab" for name in jobs[1, end]} == {63}
+    assert {len(f"{jobs[1000, end][0]}-999") for end in "ab"} == {63}
+    assert len({name for names in jobs.values() for name in names}) == 8
+    assert len("r" * 52 + "-worker-999") == 63 and pick(
+        render(helm, CHARTS / "ddp", release="r" * 52), "PyTorchJob"
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "requests"),
+    [
+        ({"processesPerNode": 8}, {"cpu": "16", "memory": "64Gi"}),
+        # of a limit alone Kubernetes makes a request of the same amount; a larger one would be refused
+        ({"resources": {"limits": {"memory": "4Gi"}}}, {"cpu": "4"}),
+        (
+            {"resources": {"requests": {"ephemeral-storage": "9Gi"}}},
+            {"cpu": "4", "ephemeral-storage": "9Gi", "memory": "16Gi"},
+        ),
+    ],
+    ids=str,
+)
+def test_what_a_pod_requests(helm: Path, run: Document, requests: dict[str, str]) -> None:
+    rendered = render(helm, CHARTS / "ddp", values={"run": run})
+    resources = container(training_pod(rendered), "pytorch")["resources"]
+    assert resources["requests"] == requests
+    assert resources["limits"]["nvidia.com/gpu"] == str(run.get("processesPerNode", 2))
+
+
+SAME_OR_MORE = [
+    ("501m", 2),
+    ("1M", "1000k"),
+    (1073741824, "1Gi"),
+    ("100m", 0.1),
+    ("1G", "1Gi"),
+    ("1E", "2Ei"),
+]
+
+
+def test_a_request_may_be_its_limit_whatever_its_unit(helm: Path) -> None:
+    requests = {f"a.b/c{i}": pair[0] for i, pair in enumerate(SAME_OR_MORE)}
+    limits = {f"a.b/c{i}": pair[1] for i, pair in enumerate(SAME_OR_MORE)}
+    render(helm, CHARTS / "ddp", values={"run": {"resources": {"requests": requests, "limits": limits}}})

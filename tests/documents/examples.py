@@ -1,0 +1,90 @@
+"""What examples and README ask for, rendered, and judged by the trainer as the first pod would judge it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stratlab.rehearse.operator import build_training_pods
+from stratlab.rendering.helm import find_helm
+from stratlab.sweep.definition import read_sweep
+from stratlab.sweep.planned_release import Planned, build_plan
+from tests.charts.rendering import CHARTS, render
+from tests.documents.commands import ROOT, read_commands, split
+from trainer.launch.preflight import check, check_elsewhere, read_pods
+from trainer.settings.config import Config
+
+SWEEP = ROOT / "examples" / "sweep.yaml"
+COMMANDS = sorted(read_commands())
+CLUSTERS = "examples/cluster-"
+"""tests/charts/test_clouds.py"""
+FROM_CHARTS = [
+    c
+    for c in COMMANDS
+    if (c.startswith("helm install") or "rehearse" in c) and "charts/" in c and CLUSTERS not in c
+]
+ON_THE_HUB = ("food101", "metamathqa", "/results/_prepared/pets", "/data/pets")
+
+
+def options(command: str, name: str) -> list[str]:
+    """The values of an option that may be repeated."""
+    words = split(command)
+    return [words[i + 1] for i, word in enumerate(words) if word == name]
+
+
+def gpu_command() -> str:
+    (found,) = [c for c in COMMANDS if c.startswith("helm install") and "vit_huge" in c]
+    return found
+
+
+def own_command() -> str:
+    """The README's comparison of one's own pictures."""
+    (found,) = [c for c in COMMANDS if "rehearse" in c and "image_column=photo" in c]
+    return found
+
+
+def write_own_photos(folder: Path, count: int = 120) -> Path:
+    """In a column of another name, as the README's."""
+    import datasets
+
+    table = datasets.load_from_disk(str(write_photos(folder.with_name("raw"), count)))
+    table.rename_column("image", "photo").save_to_disk(str(folder))
+    return folder
+
+
+def write_photos(folder: Path, count: int, edge: int = 64) -> Path:
+    """A data set of `count` equal photos in two classes, with the columns of Food-101."""
+    import datasets
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("RGB", (edge, edge), (200, 30, 40)).save(file, "PNG")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
+    images = [{"bytes": file.getvalue(), "path": None}] * count
+    rows = {"image": images, "label": [i % 2 for i in range(count)]}
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(folder))
+    return folder
+
+
+def render_told(command: str, chart: str, release: str) -> Mapping[str, Any]:
+    """The workload, with the command's values but those that a reader has to write."""
+    arguments = [f"--set={setting}" for setting in options(command, "--set")]
+    arguments += [f"--values={ROOT / file}" for file in options(command, "--values") if "my-" not in file]
+    documents = render(find_helm(), CHARTS / chart, arguments, release=release)
+    return next((each for each in documents if each["kind"] == "PyTorchJob"), documents[0])
+
+
+def judge(job: Mapping[str, Any], **env: str) -> None:
+    """As the first pod would, before torch is imported; of data that is not here, all the rest."""
+    pod = {**build_training_pods(job, 29500)[0].commands[-1].env, **env}
+    config = Config.from_env(pod)
+    if any(name in str(pod) for name in ON_THE_HUB) and "TRAINER_DATASET_PATH" not in env:
+        check_elsewhere(config, read_pods(pod))
+    else:
+        check(config, read_pods(pod).world_size, pod)
+
+
+def sweep_plan() -> list[Planned]:
+    return build_plan(read_sweep(SWEEP), SWEEP.parent, find_helm(), lambda text: None)

@@ -1,0 +1,33 @@
+"""A release of each strategy renders, and the trainer takes it, as `stratlab sweep FILE --dry-run` has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.catalogue import Part
+from stratlab.rendering.helm import find_helm
+from stratlab.sweep.definition import read_sweep
+from stratlab.sweep.matrix import expand
+from stratlab.sweep.planned_release import Planned, build_plan
+from tests.experiments.test_forms import each_part
+from trainer.launch.preflight import check_elsewhere, read_pods
+from trainer.settings.config import Config
+
+
+def plan(file: Path, *, strategies: bool) -> list[Planned]:
+    """The first release, or the last one of each strategy."""
+    sweep = read_sweep(file)
+    every = expand(sweep)
+    chosen = list({release.strategy: release for release in every}.values()) if strategies else every[:1]
+    return build_plan(sweep, file.parent, find_helm(), lambda text: None, chosen)
+
+
+def check_form(file: Path, *, strategies: bool) -> None:
+    for planned in plan(file, strategies=strategies):
+        check_elsewhere(Config.from_env(planned.environment), read_pods(planned.environment))
+
+
+@each_part
+def test_each_strategy(part: Part) -> None:
+    check_form(part.full, strategies=True)
+    assert plan(part.small, strategies=False)

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab.analysis.analyze import analyze_run
+from stratlab.analysis.hta.bridge import HtaLimits
+from tests.stratlab.simulated.small import build_gpu_trace, write_run
+
+NO_HTA = HtaLimits(memory_bytes=0)
+
+
+@pytest.fixture(scope="session")
+def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As gpu_run; not analysed."""
+    traces = {0: build_gpu_trace(0), 1: build_gpu_trace(1, comm_start=700)}
+    return write_run(tmp_path_factory.mktemp("results") / "plain", traces)
+
+
+@pytest.fixture(scope="session")
+def plain_report(plain_run: Path) -> dict[str, Any]:
+    """Its analysis, without HTA: that takes seconds."""
+    return analyze_run(plain_run, tracking_uri=None, hta_limits=NO_HTA)

@@ -1,0 +1,191 @@
+"""Kernels by name and length: exact sums, numpy's percentiles, counts that add up over ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stratlab.analysis.dividing.lanes import build_lanes
+from stratlab.analysis.measuring.bandwidth import CopyRow, build_copies, name_copy
+from stratlab.analysis.measuring.gaps import Gaps
+from stratlab.analysis.measuring.gaps import build_sum as sum_gaps
+from stratlab.analysis.measuring.idle import IdleRow, build_idle
+from stratlab.analysis.measuring.kernels import (
+    EDGES_US,
+    Durations,
+    KernelRow,
+    build_durations,
+    build_kernels,
+    build_sum,
+    find_median,
+    find_short_share,
+)
+from stratlab.analysis.measuring.rank import read_rank_trace
+from stratlab.analysis.measuring.timeline import BINS, build_shares
+from stratlab.traces.trace import load_trace
+from tests.stratlab.simulated.small import (
+    ALL_REDUCE,
+    COPY_STREAM,
+    GPU,
+    TraceWriter,
+    build_gpu_trace,
+)
+
+
+def build(trace: TraceWriter, path: Path) -> tuple[list[KernelRow], Durations]:
+    loaded = load_trace(trace.write(path / "rank0_trace.json"))
+    lanes = build_lanes(loaded)
+    return build_kernels(3, loaded, lanes), build_durations(loaded, lanes)
+
+
+def test_rows(tmp_path: Path) -> None:
+    trace, lengths_us = build_gpu_trace(0, steps=0), np.array([5.0, 1.5, 100.25, 7.0, 9.0, 40.0])
+    for i, duration in enumerate(lengths_us):
+        trace.kernel("gemm", 1000 * i + 10, 1000 * i + 20, 1000 * i + 20 + duration)
+    trace.kernel(ALL_REDUCE, 6000, 6010, 6210, stream=20)
+    trace.kernel("Memcpy HtoD (Pinned -> Device)", 6300, 6310, 6311, stream=COPY_STREAM)
+    rows, _ = build(trace, tmp_path)
+    assert [(row.name, row.type, row.count) for row in rows] == [
+        (ALL_REDUCE, "comm", 1),
+        ("gemm", "compute", 6),
+        ("Memcpy HtoD (Pinned -> Device)", "copy", 1),
+    ]
+    gemm = rows[1]
+    assert gemm.rank == 3
+    assert (gemm.sum_ms, gemm.max_us) == (0.16275, 100.25)
+    assert (gemm.mean_us, gemm.p50_us) == pytest.approx((lengths_us.mean(), np.percentile(lengths_us, 50)))
+    assert gemm.p95_us == pytest.approx(np.percentile(lengths_us, 95))
+    assert [row.pct for row in rows] == pytest.approx([100 * x / 363.75 for x in (200, 162.75, 1)])
+
+
+def test_durations_count_by_length(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0, steps=0)
+    trace.label("## Training Step 1 ##", 1, 500)
+    for i, duration in enumerate((0.0, 0.05, 9.999, 10.0, 10.001, 99.0)):
+        trace.kernel("gemm", 100 * i + 10, 100 * i + 20, round(100 * i + 20 + duration, 3))
+    trace.kernel(ALL_REDUCE, 300, 310, 20_000_310, stream=20)
+    trace.kernel("Memcpy DtoH (Device -> Pinned)", 301, 310, 311, stream=COPY_STREAM)
+    _, durations = build(trace, tmp_path)
+    ten = EDGES_US.index(10.0)
+    assert durations.compute[0] == 2, "what is shorter than the first edge counts there"
+    assert durations.compute[ten - 1 : ten + 1] == [1, 2], "a bin begins at its edge"
+    assert durations.comm[-1] == 1 and sum(durations.comm) == sum(durations.copy) == 1
+    assert sum(durations.kernels) == 7
+    assert durations.short == 3
+    assert durations.in_steps == 6, "the last one was launched after the step, the copy is none"
+    assert find_short_share(durations.kernels) == pytest.approx(100 * 3 / 7)
+    both = build_sum([durations, durations])
+    assert both.kernels == [2 * n for n in durations.kernels]
+    assert (both.short, both.in_steps, sum(both.copy), both.edges_us) == (6, 12, 2, EDGES_US)
+
+
+def test_median_is_within_a_bin() -> None:
+    draw = np.random.default_rng(0)
+    for scale in (0.5, 30.0, 4e4):
+        lengths_us = draw.lognormal(np.log(scale), 1.0, 10_001)
+        counts = np.histogram(lengths_us, EDGES_US)[0]
+        assert find_median(counts) == pytest.approx(np.median(lengths_us), rel=0.13)
+    assert find_median(np.histogram([20.0], EDGES_US)[0]) == pytest.approx(20, rel=0.13)
+    assert find_median([0] * 160) is None and find_short_share([0] * 160) is None
+
+
+def test_bytes_over_time(tmp_path: Path) -> None:
+    trace = TraceWriter(0)
+    for start, end, size in (
+        (0, 1000, 20_000_000),
+        (2000, 2001, 1_000),
+    ):  # 20 GB/s for long, 1 GB/s for short
+        add_copy(trace, "Memcpy HtoD (Pinned -> Device)", start, end, bytes=size)
+    add_copy(trace, "Memcpy HtoD (Pageable -> Device)", 3000, 3999, bytes=0)
+    add_copy(trace, "Memcpy DtoD (Device -> Device)", 4000, 4100)
+    add_copy(trace, "Memcpy DtoD (Device -> Device)", 4200, 4300, bytes=5)
+    add_copy(trace, "Memset (Device)", 5000, 5000, bytes=64)
+    trace.kernel("gemm", 6000, 6010, 6020)
+    assert build_copies(5, load_trace(trace.write(tmp_path / "rank0_trace.json"))) == [
+        CopyRow(5, "HtoD", 3, 20_001_000, 2.0, 10.0005),
+        CopyRow(5, "DtoD", 2, None, 0.2, None),  # one does not tell its size
+        CopyRow(5, "Memset", 1, 64, 0.0, None),  # no time
+    ]
+
+
+def add_copy(trace: TraceWriter, name: str, start: float, end: float, **args: int) -> None:
+    category = "gpu_memset" if name.startswith("Memset") else "gpu_memcpy"
+    trace.add(category, name, 1000 + start, 1000 + end, COPY_STREAM, GPU, stream=COPY_STREAM, **args)
+
+
+def test_names() -> None:
+    names = {"Memcpy DtoH (Device -> Pageable)": "DtoH", "Memcpy PtoP (Device -> Device)": "PtoP"}
+    names |= {"CopyHostToDevice": "HtoD", "CopyDeviceToDevice": "DtoD", "FillBuffer": "Memset"}
+    names |= {"Memcpy Unknown": "other"}
+    assert {name: name_copy(name) for name in names} == names
+
+
+def read_idle(trace: TraceWriter, folder: Path) -> list[IdleRow]:
+    return build_idle(2, load_trace(trace.write(folder / "rank0_trace.json")))
+
+
+@pytest.mark.parametrize(
+    ("launch", "start", "expected"),
+    [
+        (201, 290, (0.09, 0, 0)),  # launched 1 us after the stream fell idle
+        (200, 229.999, (0, 0.029999, 0)),
+        (199, 230, (0, 0, 0.03)),
+        (150, 900, (0, 0, 0.7)),
+        (150, 180, (0, -0.02, 0)),  # overlaps, which HTA books here
+    ],
+)
+def test_cause(tmp_path: Path, launch: float, start: float, expected: tuple[float, float, float]) -> None:
+    trace = TraceWriter(0)
+    trace.kernel("gemm", 90, 100, 200)
+    trace.kernel("gemm", launch, start, 1000)
+    assert read_idle(trace, tmp_path) == [IdleRow(2, 0, 7, *expected)]
+
+
+def test_streams_are_apart_and_without_launch_is_not_the_host(tmp_path: Path) -> None:
+    trace = TraceWriter(0)
+    trace.kernel("gemm", 1, 10, 20, stream=20)
+    trace.kernel("gemm", 1, 20, 100, stream=7)
+    trace.add("kernel", "gemm", 30, 40, 20, GPU, device=0, stream=20)  # no launch in the trace
+    trace.add("kernel", "gemm", 200, 210, 20, GPU, device=0, stream=20)
+    assert read_idle(trace, tmp_path) == [IdleRow(2, 0, 7, 0, 0, 0), IdleRow(2, 0, 20, 0, 0.01, 0.16)]
+
+
+def test_ranks_together() -> None:
+    one, other = Gaps(100, 60, 0, 40, {"a": 10}), Gaps(300, 0, 0, 200, {"a": 220, "b": 290})
+    both = sum_gaps([one, other])
+    assert both == Gaps(400, 60, 0, 200, {"a": 230, "b": 290})
+    assert (one.kind, other.kind, both.kind, both.label) == ("short", "label", "label", "a")
+    assert (sum_gaps([]).kind, Gaps(10, 5, 5, 5).kind, Gaps(10, 4, 6, 6).kind) == (None, "long", "first")
+
+
+def test_activity_covers_the_steps(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0)
+    trace.kernel("warm-up", 3000, 3010, 3900)
+    activity = read_rank_trace(0, trace.write(tmp_path / "0.json")).activity
+    assert activity.span_ms == pytest.approx(3)
+    compute = build_shares(activity.compute, activity.span_ms, 3)
+    assert compute.shape == (BINS,)
+    assert compute.mean() == pytest.approx(0.65)
+    assert compute[:40].max() == 0 and compute[40:100].min() == pytest.approx(1)  # 200 to 500 us
+    # on the axis of a slower rank the same work fills half as much
+    assert build_shares(activity.communication, activity.span_ms, 6).mean() == pytest.approx(0.15)
+
+
+def test_memory_curve_keeps_the_peak_per_device(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0)
+    peaks = {997: 4096, 2000: 4097, 3003: 4098}
+    for i in range(5000):
+        trace.memory(5000.5 + i / 10, peaks.get(i, i % 100) << 20, 8192 << 20)
+    trace.memory(5100.5, 7 << 20, 0, device_type=0)
+    points = read_rank_trace(0, trace.write(tmp_path / "0.json")).memory
+    assert {point.device for point in points} == {"cpu", "cuda:0"}
+    cuda = [point for point in points if point.device == "cuda:0"]
+    assert len(cuda) == BINS
+    high = [point for point in cuda if point.allocated_mib > 100]
+    assert [point.allocated_mib for point in high] == [4096, 4097, 4098]
+    assert [point.t_ms for point in high] == pytest.approx([0.0997, 0.2, 0.3003])
+    assert {point.reserved_mib for point in cuda} == {8192}
+    assert [point.t_ms for point in cuda] == sorted(point.t_ms for point in cuda)
+    assert [(p.allocated_mib, p.reserved_mib) for p in points if p.device == "cpu"] == [(7, None)]

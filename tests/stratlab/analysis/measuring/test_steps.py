@@ -1,0 +1,200 @@
+"""What was launched before the recording began belongs to no step; and other traces that are not what they seem."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from stratlab.analysis.measuring import measure
+from stratlab.analysis.measuring.measure import measure_traces
+from stratlab.analysis.measuring.rank import RankAnalysis
+from stratlab.analysis.reporting.report import build_parts
+from stratlab.analysis.reporting.totals import build_mean_row
+from tests.codes import find_codes
+from tests.stratlab.real_traces import unpack
+from tests.stratlab.simulated.small import GPU, TraceWriter, build_cpu_trace, build_gpu_trace
+from tests.stratlab.simulated.team import Scene, simulate
+
+IN_FLIGHT = "SL-events-in-flight"
+
+
+def analyse(trace: TraceWriter, folder: Path) -> RankAnalysis:
+    (rank,) = measure_traces({0: trace.write(folder / "rank0_trace.json")}).ranks
+    return rank
+
+
+def told(rank: RankAnalysis) -> dict[str, str]:
+    return {code: finding.reason for finding in rank.findings for code in find_codes(finding.reason)}
+
+
+def build_two_steps(in_flight_us: float, numbered: bool) -> TraceWriter:
+    """Two steps of 400 us of GPU time, which begin on the GPU when it has ended what was in flight."""
+    trace = TraceWriter(0)
+    place = {"device": 0, "stream": 7} | ({"correlation": 3} if numbered else {})
+    trace.add("kernel", "gemm", 1001, 1000 + in_flight_us, 7, GPU, **place)
+    trace.correlation = 10
+    for i in range(2):
+        at = 1000 + 20 * i  # the host is far ahead
+        trace.label(f"## Training Step {5 + i} ##", at, at + 20)
+        begin = 1000 + in_flight_us + 400 * i
+        trace.kernel("gemm", at + 5, begin, begin + 300)
+        trace.kernel("gemm", at + 10, begin + 300, begin + 400)
+    return trace
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_first_step_begins_when_what_was_in_flight_has_ended(tmp_path: Path, numbered: bool) -> None:
+    found = analyse(build_two_steps(400, numbered), tmp_path)
+    assert [(row.step, row.step_ms, row.compute_ms) for row in found.rows] == [(5, 0.4, 0.4), (6, 0.4, 0.4)]
+    assert "1 of 5 " in told(found)[IN_FLIGHT]
+    assert found.durations.in_steps == 4
+
+
+def test_lost_launch_in_the_middle_counts_by_its_start(tmp_path: Path) -> None:
+    """The number of the call tells it from what was in flight."""
+    trace = build_two_steps(2, numbered=True)
+    trace.add("kernel", "gemm", 1401, 1402, 9, GPU, device=0, stream=9, correlation=12)
+    trace.events = [
+        e for e in trace.events if not (e["cat"] == "cuda_runtime" and e["args"]["correlation"] == 12)
+    ]
+    found = told(analyse(trace, tmp_path))
+    assert "1 of 6 " in found[IN_FLIGHT] and "2 of 6 " in found["SL-events-unlaunched"]
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_recording_that_begins_while_the_gpu_works(tmp_path: Path, steps: int) -> None:
+    """Warm-up steps, then recorded ones without a synchronisation, as Kineto cuts it: what starts earlier is not in the
+    trace. The recorded steps are what they are in the whole trace, also a single one."""
+    scene = Scene(ranks=2, steps=3 + steps, sync=False, copy_exposed=False, loss_copy=False, data_ns=1_000)
+    truth = simulate(tmp_path / "whole", scene)
+    whole = measure_traces(truth.files, dict(scene.mesh)).ranks
+    cut = {}
+    for rank, path in truth.files.items():
+        content = json.loads(path.read_text())
+        label = f"## Training Step {scene.first_step + 3} ##"
+        (begin,) = [
+            e["ts"]
+            for e in content["traceEvents"]
+            if e.get("name") == label and e["cat"] == "user_annotation"
+        ]
+        content["traceEvents"] = [e for e in content["traceEvents"] if e["ph"] != "X" or e["ts"] >= begin]
+        cut[rank] = tmp_path / f"rank{rank}_trace.json"
+        cut[rank].write_text(json.dumps(content))
+    measures = measure_traces(cut, dict(scene.mesh))
+    for rank, before in zip(measures.ranks, whole, strict=True):
+        assert IN_FLIGHT in told(rank)
+        assert [asdict(row) for row in rank.rows] == [asdict(row) for row in before.rows[3:]]
+
+
+def test_launches_without_kernels_of_a_real_trace(tmp_path: Path) -> None:
+    (rank,) = measure_traces(unpack("launches_without_kernels", tmp_path)).ranks
+    assert build_mean_row([rank], {}, 1)["unrecorded_launches"] == 77  # by hand
+    assert " 77 " in told(rank)["SL-launches-unrecorded"]
+
+
+@pytest.mark.parametrize("category", ["mtia_runtime", "xpu_runtime", "sycl_driver"])
+def test_launches_of_any_device_count(tmp_path: Path, category: str) -> None:
+    trace = build_cpu_trace(0)
+    assert analyse(trace, tmp_path).unrecorded == 0
+    trace.add(category, "urEnqueueKernelLaunch", 1001, 1002, correlation=5)
+    assert analyse(trace, tmp_path).unrecorded == 1
+
+
+def test_overlapping_steps_of_one_number_are_refused(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0)
+    trace.add("user_annotation", "## Training Step 11 ##", 6100, 7100, 9, 9)
+    found = measure_traces({0: trace.write(tmp_path / "rank0_trace.json")})
+    assert not found.ranks and find_codes(found.findings[0].reason) == ["SL-step-at-once"]
+
+
+def test_doubled_events_are_told(tmp_path: Path) -> None:
+    trace = build_gpu_trace(0)
+    whole = analyse(trace, tmp_path)
+    trace.events += [event for event in trace.events if event["cat"] == "kernel"][:2]
+    found = analyse(trace, tmp_path)
+    assert [row.step_ms for row in found.rows] == [row.step_ms for row in whole.rows]
+    assert told(found)["SL-events-doubled"].startswith("2 ")
+
+
+def test_events_of_a_step_are_those_launched_in_it(tmp_path: Path) -> None:
+    """Steps of 100 us on the host. Each kernel begins when the one before it ends: the GPU is behind, as mostly."""
+    trace = TraceWriter(0)
+    for step in range(3):
+        trace.label(f"## Training Step {step + 1} ##", 1000 + 100 * step, 1100 + 100 * step)
+    first, second = [(5, 20, 70), (99.999, 70, 150)], [(100, 150, 260), (130, 260, 261), (199.999, 261, 333)]
+    for times in [
+        *first,
+        *second,
+        (200, 333, 334),
+        (299.999, 334, 400),
+        (300, 400, 777),
+    ]:  # the last of no step
+        trace.kernel("gemm", *(1000 + at for at in times))
+    found = analyse(trace, tmp_path)
+    rows = [(row.step, row.step_ms, row.compute_ms, row.idle_ms) for row in found.rows]
+    assert rows == [(1, 0.15, 0.13, 0.02), (2, 0.183, 0.183, 0), (3, 0.067, 0.067, 0)]
+    assert found.durations.in_steps == 7
+
+
+AXES = {"dp_replicate": 2, "dp_shard": 1}
+
+
+def test_parts_sum_to_the_steps(tmp_path: Path) -> None:
+    """Of four simulated ranks, the last of them slow."""
+    files = simulate(tmp_path, Scene(ranks=4, strategy="fsdp", slow=1.3)).files
+    ranks = measure_traces(files, {"dp_shard": 4}).ranks
+    for rank in ranks:
+        assert sum(rank.parts_ns.values()) == sum(round(row.step_ms * 1e6) for row in rank.rows)
+        for row in rank.rows:
+            phases = [p for p in rank.phase_rows if p.step == row.step]
+            for name in ("compute_ms", "comm_exposed_ms", "straggler_ms", "idle_ms", "copy_exposed_ms"):
+                whole = round(getattr(row, name) * 1e6)
+                assert sum(round(getattr(phase, name) * 1e6) for phase in phases) == whole, name
+            assert sum(round(phase.span_ms * 1e6) for phase in phases) == round(row.step_ms * 1e6)
+    steps = [row.step_ms for rank in ranks for row in rank.rows]
+    parts = build_parts(ranks)
+    assert sum(part["ms"] for part in parts) == pytest.approx(sum(steps) / len(steps), rel=1e-12)
+    assert {p["collective"] for p in parts if p["part"] == "comm"} == {"all_gather", "reduce_scatter"}
+    assert {p["axis"] for p in parts if p["part"] == "comm"} == {"dp_shard"}
+    assert next(p["ms"] for p in parts if p["part"] == "straggler") > 0
+
+
+@pytest.mark.parametrize("processes", [None, 2])
+def test_small_traces_and_a_pod_without_semaphores_start_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int | None
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        assert processes
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(measure, "ProcessPoolExecutor", refuse)
+    files = {rank: build_cpu_trace(rank).write(tmp_path / f"{rank}.json") for rank in range(2)}
+    assert len(measure_traces(files, AXES, processes=processes).ranks) == 2
+
+
+def test_a_gpu_in_sight_that_nothing_used(tmp_path: Path) -> None:
+    """Operators are left out of GPU traces; without a GPU event they are all there is."""
+    trace = build_cpu_trace(0)
+    trace.head["deviceProperties"] = [{"id": 0, "name": "idle GPU"}]
+    (rank,) = measure_traces({0: trace.write(tmp_path / "0.json")}, AXES).ranks
+    assert rank.source == "cpu" and rank.rows[0].compute_ms == 0.07
+
+
+def test_what_is_work_of_the_gpu(tmp_path: Path) -> None:
+    """Kernels on stream 0 (ROCm has a real one); no operator of Triton with a stream, and no wait of cuda_sync. HTA
+    thinks otherwise: rows 4, 6 and 8 of docs/hta.md."""
+    trace = TraceWriter(0)
+    trace.label("ProfilerStep#1", 1000, 2000)
+    trace.kernel("Cijk_gemm", 1095, 1100, 1200, stream=0)
+    trace.kernel("triton_poi_fused_add_0", 1195, 1200, 1300)
+    trace.add("cpu_op", "triton_poi_fused_add_0", 1400, 1490, stream=0, grid="grid(1,)")
+    trace.add("cuda_sync", "Stream Wait Event", 1500, 1600, 7, GPU, stream=7)
+    found = analyse(trace, tmp_path)
+    assert (found.rows[0].compute_ms, found.rows[0].idle_ms, found.durations.in_steps) == (0.2, 0.8, 2)
+    assert [(row.name, row.count) for row in found.kernels] == [
+        ("Cijk_gemm", 1),
+        ("triton_poi_fused_add_0", 1),
+    ]

@@ -1,0 +1,120 @@
+"""Whole comparisons field by field against report.json as it was, beside the runs (tests/data/runs).
+
+python -m tests.stratlab.compare.longer.test_pinned_reports    # pins them anew: a changed line is a changed behaviour
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab.api import compare
+from tests.stratlab.compare.building import build, edit
+from tests.stratlab.compare.sixteen_runs import build_sixteen
+from tests.stratlab.example_numbers import THREE
+from tests.stratlab.example_text import LACKING, LAYOUTS, build_text_run
+
+DATA = THREE.parents[1]
+PINNED = {
+    "of_3": DATA / "comparison_of_3" / "report.json",
+    "of_16": DATA / "comparison_of_16" / "report.json.gz",
+    "of_layouts": DATA / "comparison_of_layouts" / "report.json.gz",
+}
+SPEEDS = {"llm-1d": 100.0, "llm-2d": 120.0, "llm-3d": 90.0, "llm-4d": 95.0, "llm-5d": 70.0}
+PLACES = ("run_dir", "folder")
+WORDS = 3
+"""A text of more words is a sentence: what it names is compared, and its words are free."""
+
+
+def copy_three(root: Path) -> Path:
+    return Path(shutil.copytree(THREE, root))
+
+
+def build_layouts(root: Path) -> Path:
+    """Of one language model; a name for what is another's layout, one that lacks what its name says, and images."""
+    for name, speed in SPEEDS.items():
+        run = build_text_run(root, name, LAYOUTS[name], device="cuda", samples_per_s=speed)
+        edit(run / "summary.json", lambda summary: summary.update(peak_flops_per_device=1e12))
+    build_text_run(root, "llm-again", replace(LAYOUTS["llm-4d"], dimensions=3), device="cuda", seed=1)
+    smallest: dict[str, Any] = {"parameter_memory_gib": 1e-9, "peak_memory_gib": 0.01, "samples_per_s": 900.0}
+    build_text_run(root, "llm-lacking", LACKING, device="cuda", **smallest)
+    return build(root, ["ddp"])
+
+
+BUILT = {"of_3": copy_three, "of_16": build_sixteen, "of_layouts": build_layouts}
+
+
+def build_report(name: str, root: Path) -> dict[str, Any]:
+    """As report.json holds it, without what depends on where the runs lie and on how it is worded."""
+    runs = BUILT[name](root / "demo")
+    compare(runs, memory_limit_gib=1.5, output=root / "report")
+    report = json.loads((root / "report" / "report.json").read_text())
+    names = {row["run"] for row in report["runs"]}
+    if name == "of_16":
+        searched = compare(runs, varied="lr,micro_batch_size", baseline="ddp-a")
+        report["as a search"] = {
+            part: searched[part] for part in ("headline", "fairness", "search", "attribution")
+        }
+    found: dict[str, Any] = reduce(report, names)
+    return found
+
+
+def reduce(content: Any, names: set[str]) -> Any:
+    if isinstance(content, dict):
+        return {key: reduce(value, names) for key, value in content.items() if key not in PLACES}
+    if isinstance(content, list):
+        return [reduce(value, names) for value in content]
+    if isinstance(content, str) and content.count(" ") >= WORDS:
+        told = [word.strip(".,-") for word in re.findall(r"[\w.,-]+", content)]
+        return " ".join(word for word in told if word in names or re.search(r"[\d_]", word))
+    return content
+
+
+def read_pinned(name: str) -> dict[str, Any]:
+    content = PINNED[name].read_bytes()
+    found: dict[str, Any] = json.loads(gzip.decompress(content) if PINNED[name].suffix == ".gz" else content)
+    return found
+
+
+def list_differences(ours: Any, pinned: Any, place: str = "") -> Iterator[str]:
+    if isinstance(ours, dict) and isinstance(pinned, dict) and ours.keys() == pinned.keys():
+        for key in ours:
+            yield from list_differences(ours[key], pinned[key], f"{place}/{key}")
+    elif isinstance(ours, list) and isinstance(pinned, list) and len(ours) == len(pinned):
+        for number, (one, other) in enumerate(zip(ours, pinned, strict=True)):
+            yield from list_differences(one, other, f"{place}/{number}")
+    elif ours != pinned and not (
+        {type(ours), type(pinned)} <= {int, float} and math.isclose(ours, pinned, rel_tol=1e-9, abs_tol=1e-12)
+    ):
+        yield f"{place}: {ours!r}, pinned {pinned!r}"
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_a_comparison_says_what_it_said(name: str, tmp_path: Path) -> None:
+    assert list(list_differences(build_report(name, tmp_path), read_pinned(name))) == []
+
+
+def main() -> None:
+    """Pins all."""
+    for name, path in PINNED.items():
+        with tempfile.TemporaryDirectory() as folder:
+            report = build_report(name, Path(folder))
+        lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(part)}" for key, part in report.items())
+        text = f"{{{lines}}}\n".encode()
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+        print(f"{path}: {path.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

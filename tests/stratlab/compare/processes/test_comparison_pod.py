@@ -1,0 +1,153 @@
+"""A comparison in a pod, its report brought back. A process of this machine plays the pod, see fake_kubelet."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab import cli
+from stratlab.cluster import ClusterError, connection
+from stratlab.cluster.connection import Connection
+from stratlab.compare import comparison_pod
+from stratlab.compare.comparison_pod import (
+    NOT_THERE,
+    build_options,
+    compare_on_cluster,
+    find_mlflow,
+    unpack_payload,
+)
+from stratlab.compare.showing.report_files import FILES
+from stratlab.drawing import drop_file_links
+from stratlab.user_error import UserError
+from tests.codes import find_codes
+from tests.stratlab.cluster.fake_api import FakeApi
+from tests.stratlab.cluster.fake_kubelet import PODS, Kubelet, run_kubelet
+from tests.stratlab.compare.building import build
+
+Lab = tuple[Connection, Kubelet]
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with run_kubelet(FakeApi()) as pair:
+        yield pair
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    return build(tmp_path / "volume" / "demo", ["ddp", "fsdp"], device="cpu").parent
+
+
+def bring(lab: Lab, volume: Path, comparison: str, output: Path) -> dict[str, Any]:
+    place = {"claim": "stratlab-results", "mount": str(volume), "image": "lab"}
+    return compare_on_cluster(
+        lab[0], "lab", comparison, output=output, progress=lambda sentence: None, **place
+    )
+
+
+def test_the_report_is_on_the_volume_and_here_and_nothing_else_is_replaced(
+    lab: Lab, volume: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "here"
+    report = bring(lab, volume, "demo", output)
+    assert [row["run"] for row in report["runs"]] == ["ddp", "fsdp"]
+    assert {path.name for path in output.iterdir()} == {*FILES}
+    for name in FILES:
+        there = (volume / "demo" / "report" / name).read_text()
+        page = name == "report.html"  # its links lead to what is not here
+        assert (output / name).read_text() == (drop_file_links(there) if page else there)
+    assert "rank0.log" in (volume / "demo" / "report" / "report.html").read_text()
+    assert lab[1].created[0]["spec"]["containers"][0]["volumeMounts"][0]["readOnly"] is False
+    assert lab[1].api.collections[PODS] == {}
+    (lines,) = lab[1].api.logs.values()
+    texts = [line.partition(" ")[2] for line in lines]
+    start = next(number for number, text in enumerate(texts) if text.startswith("stratlab-report "))
+    payload = "\n".join([texts[start].removeprefix("stratlab-report "), *texts[start + 1 :]]).encode()
+    assert set(unpack_payload(payload)) == {*FILES}
+    for cut in (payload[:-200], payload.replace(b"A", b"B", 1), b"", b"12 ab\n!!!"):
+        with pytest.raises(ClusterError) as refused:
+            unpack_payload(cut)
+        assert find_codes(refused.value) == ["SL-report-cut"]
+    (output / "comparison.csv").write_text("of an earlier report")
+    (output / "thesis.tex").write_text("years")  # somebody works where the first report went: --output .
+    bring(lab, volume, "demo", output)
+    assert sorted(path.name for path in output.iterdir()) == sorted([*FILES, "thesis.tex"])
+    assert (output / "comparison.csv").read_text() != "of an earlier report"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "volume"], "no temporary folder stays"
+
+
+def test_what_is_refused(lab: Lab, volume: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years")
+    for comparison, output, code in (
+        ("demo", "mine", ["SL-output-taken"]),
+        ("../demo", "here", ["SL-on-cluster-name"]),
+    ):
+        with pytest.raises(UserError) as refused:
+            bring(lab, volume, comparison, tmp_path / output)
+        assert find_codes(refused.value) == code and lab[1].created == [], "before a pod is started"
+    with pytest.raises(UserError) as unknown:
+        bring(lab, volume, "dmeo", tmp_path / "here")
+    assert f"{volume}/dmeo" in str(unknown.value) and "stratlab-results" in str(unknown.value)
+    monkeypatch.setattr(comparison_pod, "LARGEST_MIB", 0)
+    with pytest.raises(ClusterError) as large:
+        bring(lab, volume, "demo", tmp_path / "here")
+    assert find_codes(large.value) == ["SL-report-too-large"] and f"{volume}/demo/report" in str(large.value)
+    assert not (tmp_path / "here").exists()
+
+
+def test_where_it_lies_in_mlflow_is_said_as_this_machine_reaches_it() -> None:
+    place = "/#/experiments/1/runs/a/artifacts"
+    said = f"best: fastest: ddp\nreport in MLflow: http://mlflow:5000{place}\n"
+    inside, forward = find_mlflow(said, "lab")
+    assert inside == f"report in MLflow: http://localhost:5000{place}"
+    assert forward.endswith("kubectl -n lab port-forward service/mlflow 5000:5000")
+    outside = "report in MLflow: https://mlflow.example/#/experiments/1"
+    away = f"{NOT_THERE}: http://mlflow:5000 does not answer"
+    assert find_mlflow(outside, "lab") == [outside] and find_mlflow(f"{away}\nbest: nobody", "lab") == [away]
+    assert find_mlflow("best: nobody", "lab") == []
+
+
+def test_the_verb_prints_the_table_and_passes_its_options_on(
+    lab: Lab,
+    volume: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(connection, "connect", lambda **_: lab[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://here:5000")  # which pods may not reach
+    lab[1].env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    passed: list[list[str]] = []
+
+    def spy(asked: dict[str, Any]) -> list[str]:
+        passed.append(build_options(asked))
+        return passed[-1]
+
+    monkeypatch.setattr(comparison_pod, "build_options", spy)
+
+    def call(*arguments: str) -> int:
+        words = ["stratlab", "compare", "demo", "--on-cluster", "--mount", str(volume), *arguments]
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return int(end.value.code or 0)
+
+    assert call() == 0
+    assert "report: demo-report/report.html" in capsys.readouterr().out
+    assert call("--json", "-", "--baseline", "fsdp", "--memory-limit-gib", "4") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["attribution"]["baseline"] == "fsdp" and report["goals"]["memory_limit_gib"] == 4.0
+    assert call("--baseline", "zero3", "--tracking-uri", "http://mlflow:5000") == 2
+    assert find_codes(capsys.readouterr().err) == ["SL-baseline-unknown"]
+    assert passed[0] == [] and passed[1] == ["--baseline=fsdp", "--memory-limit-gib=4.0"]
+    assert "--tracking-uri=http://mlflow:5000" in passed[2]
+    assert call("--experiment", "demo") == 2
+    assert build_options({"baseline": "--json", "other": None}) == ["--baseline=--json"]

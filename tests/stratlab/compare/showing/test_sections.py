@@ -1,0 +1,154 @@
+"""Sections of the page by themselves: parts, tiles, what is said first, short names."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from stratlab.compare.explaining.causes import CAUSES
+from stratlab.compare.judging.winners import METRICS, NO_INTERVAL
+from stratlab.compare.showing.banner import say_few_steps, say_unsteady
+from stratlab.compare.showing.part_table import COLOURS, MOST_COLUMNS, UNEXPLAINED, build_part_table
+from stratlab.compare.showing.short_names import shorten_names
+from stratlab.compare.showing.verdict import describe_work, either
+from stratlab.compare.showing.winner_tiles import build_tiles
+from stratlab.run_directory import step_parts
+
+ROW = {"status": "finished", "degenerate": False}
+KEYS = [metric.key for metric in METRICS]
+
+
+def pair(run: str = "fsdp", **ms: float) -> dict[str, Any]:
+    parts = [
+        {"cause": c, "collective": None, "axis": None, "why": None, "ms": value} for c, value in ms.items()
+    ]
+    return {"run": run, "baseline": "ddp", "parts": parts, "difference_ms": sum(ms.values())}
+
+
+def read_rows(*pairs: dict[str, Any]) -> list[list[str]]:
+    """Text of the cells, strong ones in stars."""
+    html = re.sub("</?strong>", "*", build_part_table(pairs))
+    return [re.findall(r"<td[^>]*>([^<]*)", row) for row in html.split("<tr>")[2:]]
+
+
+def test_the_largest_part_comes_first_whatever_its_sign_and_the_remainder_last() -> None:
+    rows = read_rows(pair(compute=1.0, host=-20.0, data=5.0, not_traced=0.5))
+    assert [row[1] for row in rows] == ["-20.00", "5.00", "1.00", "0.50", "*-13.50*"[1:-1]]
+    assert [row[0] for row in rows[:4]] == [step_parts.HOST, step_parts.DATA, step_parts.COMPUTE, UNEXPLAINED]
+    rows = read_rows(pair(compute=3.0, host=2.0), pair("zero2", compute=1.0, host=9.0))
+    assert [row[0] for row in rows[:2]] == [step_parts.HOST, step_parts.COMPUTE], (
+        "of several the larger counts"
+    )
+
+
+@pytest.mark.parametrize(("remainder", "share"), [(4.0, "36 %"), (-10.0, "1,000 %")])
+def test_a_remainder_of_more_than_a_quarter_has_weight_and_its_place(remainder: float, share: str) -> None:
+    own = {"compute": 6.0, "data": 1.0} if remainder > 0 else {"compute": 11.0}
+    rows = read_rows(pair(not_traced=remainder, **own), pair("zero2", compute=9.0, not_traced=3.0))
+    (heavy,) = [row for row in rows if UNEXPLAINED in row[0]]
+    assert heavy[0].startswith("*") and share in heavy[0] and rows.index(heavy) < 2
+    assert heavy[1].startswith("*") and heavy[2] == "3.000"[: len(heavy[2])], (
+        "a quarter is not more than a quarter"
+    )
+
+
+def test_of_many_pairs_the_heavy_remainders_are_named_above() -> None:
+    pairs = [pair(f"run{i}", compute=6.0, not_traced=4.0 * (i == 0)) for i in range(MOST_COLUMNS + 1)]
+    html = build_part_table(pairs)
+    assert "40 %" in html and html.count("<strong>4.000</strong>") == 1
+    head = [name.strip() for name in re.findall(r"<th scope[^>]*>([^<]*)", html)]
+    assert head[1:3] == ["compute", UNEXPLAINED]
+
+
+def test_a_part_has_one_name_and_one_colour_on_both_pages() -> None:
+    parts = {"copies": "copy", "idle": "other_idle"}
+    for cause in ("compute", "straggler", "copies", "data", "host", "idle", "bubble"):
+        name = step_parts.OF_PART[parts.get(cause, cause)]
+        place = next(place for shown, place in COLOURS.items() if name in shown)
+        grouped = name in (step_parts.COPIES, step_parts.IDLE)
+        assert CAUSES[cause].more == name and (grouped or place == step_parts.COLOURS[name])
+
+
+def read_tiles(winners: dict[str, str | None], reasons: dict[str, str]) -> list[list[str]]:
+    html = build_tiles({"winners": winners, "winner_reasons": reasons})
+    return [re.findall(r">([^<]+)<", tile) for tile in html.split('<div class="tile')[2:]]
+
+
+def test_questions_without_a_winner_are_one_tile_that_tells_each_reason_once() -> None:
+    winners = dict.fromkeys(KEYS) | {"state_memory_gib": "fsdp"}
+    reasons = dict.fromkeys(KEYS, "on a CPU") | {"state_memory_gib": f"1 against 2{NO_INTERVAL}"}
+    won, rest = read_tiles(winners, reasons)
+    assert won[1:] == ["fsdp", "1 against 2"] and rest[2] == "on a CPU" and rest[0].count(",") == 3
+    ((*_, why),) = read_tiles(
+        dict.fromkeys(KEYS), dict.fromkeys(KEYS, "on a CPU") | {"peak_memory_gib": "no device"}
+    )
+    assert why.count("on a CPU") == 1 and why.endswith("no device")
+    assert len(read_tiles(dict.fromkeys(KEYS, "ddp"), dict.fromkeys(KEYS, "ahead"))) == 5
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ({"a": 9, "b": 9}, ["9"]),
+        ({"a": 1}, ["1"]),
+        ({"a": 9, "b": 10, "c": 3}, ["9", "3"]),
+        ({"a": 10, "b": None}, []),
+        ({"a": 0}, []),
+    ],
+)
+def test_few_timed_steps_are_said(counts: dict[str, int | None], told: list[str]) -> None:
+    said = say_few_steps([ROW | {"run": run, "measured_steps": count} for run, count in counts.items()])
+    assert re.findall(r"\d+", said) == told
+
+
+def test_uneven_steps_are_said() -> None:
+    even = {**ROW, "run": "ddp", "step_time_ms_p50": 10.0, "step_time_ms_p95": 29.0}
+    assert say_unsteady([even, {**even, "step_time_ms_p95": None}]) == ""
+    said = say_unsteady([even, {**even, "run": "fsdp", "step_time_ms_p95": 101.0}])
+    assert "fsdp 10" in said and "ddp" not in said
+    assert say_unsteady([{**even, "step_time_ms_p95": 101.0, "status": "failed"}]) == "", "it is not compared"
+
+
+def test_what_was_trained_and_measured() -> None:
+    row = {"model": "vit", "dataset": "digits", "global_batch_size": 64, "precision": "fp32"}
+    assert describe_work({"runs": [row, {**row, "model": "cnn"}]}).startswith("vit / cnn on digits, 64 ")
+    assert describe_work({"runs": [{**row, "model": None}]}) == ""
+    values = (8, [2, 4], [1, 5, 3, 4, 9], ["a", "b", "c", "d", "e"])
+    assert [either(value) for value in values] == ["8", "2 / 4", "1 to 9", "a / b / c / d / e"]
+
+
+def report_of(comparison: str, *names: str, **more: Any) -> dict[str, Any]:
+    return {"comparison": comparison, "runs": [{"run": name} for name in names], **more}
+
+
+def test_a_name_is_shortened_only_where_it_stands_by_itself() -> None:
+    places = {"not_runs": [{"folder": "example-ddp"}], "sources": [{"run_dir": "example-ddp"}]}
+    folder = "/results/a/example-ddp/analysis example-ddp/x x-example-ddp"
+    why = "example-ddp is slower than example-ddp-r2: example-ddp."
+    report = report_of(
+        "example", "example-ddp", "example-ddp-r2", winners={"example-ddp": 1}, why=why, at=folder, **places
+    )
+    shown, _, prefix = shorten_names(report, [])
+    assert prefix == "example-" and shown["winners"] == {"ddp": 1} and shown["at"] == folder
+    assert (
+        shown["why"] == "ddp is slower than ddp-r2: ddp." and {name: shown[name] for name in places} == places
+    )
+
+
+@pytest.mark.parametrize(
+    ("comparison", "names", "begin"),
+    [
+        ("vit_food101", ("vit-food101-ddp", "vit-food101-fsdp"), "vit-food101-"),  # as a sweep writes them
+        ("1d-to-5d", ("s-1d-to-5d-ddp", "s-1d-to-5d-fsdp"), "s-1d-to-5d-"),
+        ("llm", ("llm-1d", "llm-2d"), ""),  # short
+        ("example", ("example-ddp",), ""),
+        ("example", ("example-ddp", "fsdp"), ""),
+        ("example", ("example-", "example-ddp"), ""),
+        ("example", (), ""),
+    ],
+)
+def test_which_names_are_shortened(comparison: str, names: tuple[str, ...], begin: str) -> None:
+    shown, _, prefix = shorten_names(report_of(comparison, *names), [])
+    assert prefix == begin and [row["run"] for row in shown["runs"]] == [name[len(begin) :] for name in names]

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from markupsafe import Markup
+
+from stratlab.drawing import heat_map, histogram, line_chart, scatter, stacked_bars, strips
+from stratlab.drawing.canvas import WIDTH, format_tick, log_ticks, ticks
+from stratlab.drawing.svg import MOST_POINTS
+
+HOSTILE = "\"><script>alert('x')</script>&"
+
+
+def _svg(chart: Markup) -> ET.Element:
+    return ET.fromstring(chart[chart.index("<svg ") : chart.index("</svg>") + 6])
+
+
+def _titles(chart: Markup) -> list[str]:
+    return [e.text or "" for e in _svg(chart).iter("title")]
+
+
+def _texts(chart: Markup) -> list[str]:
+    return [e.text or "" for e in _svg(chart).iter("text")]
+
+
+def _charts(name: str) -> dict[str, Markup]:
+    return {
+        "line_chart": line_chart({name: [(1, 2.0), (2, 3.0)]}, name, name),
+        "stacked_bars": stacked_bars({name: {name: 1.0}}, name),
+        "strips": strips({name: {name: np.array([0.5, 1.0])}}, name, (0, 1)),
+        "histogram": histogram([1, 10, 100], {name: [1, 2]}, name, name),
+        "scatter": scatter({name: (1.0, 2.0)}, name, name, front=(name,)),
+        "heat_map": heat_map([[1.0]], [name], [name], name, name),
+    }
+
+
+def test_every_chart_escapes_names_and_says_what_it_is() -> None:
+    for chart, drawn in _charts(HOSTILE).items():
+        assert "<script" not in drawn, chart
+        root = _svg(drawn)  # is well-formed
+        assert root.get("role") == "img" and root.get("aria-label")
+        assert any(HOSTILE in title for title in _titles(drawn))
+
+
+def test_bars_are_in_proportion_and_labelled() -> None:
+    parts = {"ddp": {"forward": 3.0, "backward": 6.0}, "fsdp": {"forward": 4.5, "backward": None}}
+    chart = stacked_bars(parts, "ms")
+    bars = {e.find("title").text: e for e in _svg(chart).iter("rect") if e.find("title") is not None}  # type: ignore[union-attr]
+    assert list(bars) == [
+        "ddp, forward: 3.0 ms (33.3 %)",
+        "ddp, backward: 6.0 ms (66.7 %)",
+        "fsdp, forward: 4.5 ms (100.0 %)",
+    ]
+    first, second, other = bars.values()
+    widths = [float(bar.get("width", 0)) for bar in (first, second, other)]
+    assert widths == pytest.approx([widths[0], 2 * widths[0], 1.5 * widths[0]], abs=0.02)
+    assert float(second.get("x", 0)) == pytest.approx(float(first.get("x", 0)) + widths[0], abs=0.02)
+    assert first.get("class") == other.get("class")
+    assert {"ddp", "fsdp", "forward", "backward", "9.0", "4.5", "ms"} <= set(_texts(chart))
+
+
+def test_where_nothing_is_known_nothing_is_drawn() -> None:
+    assert "fsdp" in stacked_bars({"ddp": {"a": 1.0}, "fsdp": {"a": None}}, "ms")
+    charts = (stacked_bars({"ddp": {"a": None}}, "ms"), stacked_bars({}, "ms"), strips({}))
+    charts += (line_chart({"a": [(1, None)]}, "x", "loss"), heat_map([], [], []))
+    assert not any("<svg" in chart for chart in charts) and all(charts)
+
+
+def test_a_line_has_its_points_in_place() -> None:
+    chart = line_chart({"a": [(0, 0.0), (5, 10.0), (10, 5.0)]}, "step", "loss")
+    dots = [(float(e.get("cx", 0)), float(e.get("cy", 0))) for e in _svg(chart).iter("circle")]
+    assert dots[1][0] == pytest.approx((dots[0][0] + dots[2][0]) / 2, abs=0.1)
+    assert dots[1][1] < dots[2][1] < dots[0][1]  # y grows downwards
+    assert dots[2][1] == pytest.approx((dots[0][1] + dots[1][1]) / 2, abs=0.1)
+    assert "a: 10.0 at 5" in _titles(chart)
+
+
+def test_a_long_line_is_thinned_and_keeps_its_peaks() -> None:
+    points = [(float(x), 1.0) for x in range(20_000)]
+    points[12_345] = (12_345.0, 9.0)
+    path = next(e for e in _svg(line_chart({"a": points}, "x", "y")).iter("path")).get("d", "")
+    pairs = [tuple(map(float, pair.split())) for pair in path[1:].split("L")]
+    assert len(pairs) <= MOST_POINTS
+    heights = sorted({y for _, y in pairs})
+    assert len(heights) == 2  # the peak and the floor
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bottom"),
+    [(1.0, 100.0, 0.0), (0.0, 10.0, 0.0), (90.0, 100.0, 89.5), (-50.0, 100.0, -57.5), (-1.0, 100.0, -6.05)],
+)
+def test_the_axis_holds_every_value_and_begins_at_0_where_that_is_near(
+    low: float, high: float, bottom: float
+) -> None:
+    root = _svg(line_chart({"ddp": [(1, low), (2, high)]}, "step", "ms", height=260))
+    border = float((root.get("viewBox") or "").split()[3]) - 40
+    (first, _) = [float(dot.get("cy") or 0) for dot in root.iter("circle")]
+    top = high + 0.05 * (high - low)
+    assert border - first == pytest.approx(260 * (low - bottom) / (top - bottom), abs=0.1)
+
+
+def test_strips_have_one_lane_per_class() -> None:
+    full, empty = np.ones(10), np.zeros(10)
+    lanes = {"rank 0": {"compute": full, "comm": empty}, "rank 1": {"compute": full / 2}}
+    chart = strips(lanes, "time (ms)", (0, 5))
+    shares = dict.fromkeys(title.removesuffix(" of the time") for title in _titles(chart) if "%" in title)
+    assert list(shares) == ["rank 0, compute: 100.0 %", "rank 0, comm: 0.0 %", "rank 1, compute: 50.0 %"]
+    paths = [e.get("d", "") for e in _svg(chart).iter("path")]
+    assert [path.count("M") for path in paths] == [10, 0, 10]
+    assert {"rank 0", "rank 1", "time (ms)", "5"} <= set(_texts(chart))
+
+
+def test_a_heat_map_shows_every_cell() -> None:
+    chart = heat_map([[8, 2], [0, 1]], ["cat", "dog"], ["cat", "dog"], "truth", "prediction", by_row=True)
+    assert {"truth", "prediction", "cat", "dog", "8", "2", "1"} <= set(_texts(chart))
+    assert "cat / dog: 2.0 (20.0 %)" in _titles(chart)
+    assert [e.get("class") for e in _svg(chart).iter("rect")] == ["h8", "h2", "h0", "h10"]
+    whole = heat_map([[8, 2], [0, 1]], ["cat", "dog"], ["cat", "dog"])
+    assert [e.get("class") for e in _svg(whole).iter("rect")] == ["h10", "h3", "h0", "h2"]
+    assert all(float(e.get("x", 0)) < WIDTH for e in _svg(chart).iter("rect"))
+
+
+def test_the_zeros_of_many_classes_are_one_surface_and_too_many_are_not_drawn() -> None:
+    """Food-101's classes: a page with a matrix for each of some runs stays one that can be sent and kept."""
+    names = [f"food {i}" for i in range(129)]
+    matrix = np.eye(101)
+    matrix[3, 7] = 2.0
+    chart = heat_map(matrix, names[:101], names[:101], by_row=True)
+    kinds = [e.get("class") for e in _svg(chart).iter("rect")]
+    assert kinds[0] == "h0" and kinds.count("h10") == 100 and kinds[1:].count("h0") == 0 and len(kinds) == 103
+    assert "food 3 / food 7: 2.0 (66.7 %)" in _titles(chart) and len(chart) < 50_000
+    assert "<svg" not in heat_map(np.zeros((129, 129)), names, names)
+    assert "h0" in heat_map([[0.0]], ["a"], ["a"])  # an empty row divides by nothing
+
+
+def test_ticks_are_round() -> None:
+    known = {(0, 10): [0, 2, 4, 6, 8, 10], (97, 103): [98, 100, 102], (-1, 1): [-1, -0.5, 0, 0.5, 1]}
+    for (low, high), expected in known.items():
+        assert ticks(low, high) == pytest.approx(expected)
+    assert log_ticks(0.5, 2000) == pytest.approx([1, 10, 100, 1000])
+    assert log_ticks(0.3, 4) == pytest.approx([0.5, 1, 2])
+    shown = {0: "0", 0.2: "0.2", 1500: "1,500", 100: "100", 2e7: "2e+07", 2e-5: "2e-05"}
+    assert {value: format_tick(value) for value in shown} == shown
+
+
+EDGES = [1.0, 10.0, 100.0, 1000.0, 10000.0]
+
+
+def _bars(chart: Markup) -> dict[str, ET.Element]:
+    """By title; the keys have none."""
+    return {t.text or "": bar for bar in ET.fromstring(chart).iter("rect") for t in bar.iter("title")}
+
+
+def test_a_decade_is_as_wide_as_any_other_and_classes_stand_on_each_other() -> None:
+    chart = histogram(EDGES, {"compute": [0, 40, 20, 0], "copy": [0, 10, 0, 0]}, "duration (us)")
+    bars = _bars(chart)
+    titles = ["compute, 10.0 to 100.0: 40", "copy, 10.0 to 100.0: 10", "compute, 100.0 to 1,000: 20"]
+    assert list(bars) == titles
+    first, copy, second = bars.values()
+    assert float(first.get("width", 0)) == pytest.approx(float(second.get("width", 0)), abs=0.02)
+    assert float(first.get("height", 0)) == pytest.approx(2 * float(second.get("height", 0)), abs=0.05)
+    end = float(copy.get("y", 0)) + float(copy.get("height", 0))
+    assert end == pytest.approx(float(first.get("y", 0)), abs=0.05)
+    assert (first.get("class"), copy.get("class")) == ("f0", "f1")
+    numbers = {element.text for element in ET.fromstring(chart).iter("text")}
+    assert {"10", "100", "1,000"} <= numbers and "10,000" not in numbers  # empty ends are cut off
+
+
+POINTS = {"ddp": (40.0, 900.0), "zero2": (20.0, 800.0), "zero3": (12.0, 500.0), "slow": (30.0, 400.0)}
+
+
+def _dots(chart: Markup) -> dict[str, ET.Element]:
+    root = ET.fromstring(chart[chart.index("<svg ") : chart.index("</svg>") + 6])
+    return {(t.text or "").split(":")[0]: c for c in root.iter("circle") for t in c.iter("title")}
+
+
+def test_dots_lie_where_their_numbers_say_and_the_front_is_joined_in_order() -> None:
+    chart = scatter(POINTS, "GiB", "samples per s", front=("ddp", "zero3", "zero2"))
+    dots = _dots(chart)
+    at = {name: (float(dot.get("cx", 0)), float(dot.get("cy", 0))) for name, dot in dots.items()}
+    assert at["zero3"][0] < at["zero2"][0] < at["slow"][0] < at["ddp"][0]
+    assert at["ddp"][1] < at["zero2"][1] < at["zero3"][1] < at["slow"][1]  # up is more
+    classes = {name: dot.get("class") for name, dot in dots.items()}
+    assert classes == {"ddp": "f0", "zero2": "f0", "zero3": "f0", "slow": "f7"}
+    (path, _) = ET.fromstring(chart).iter("path")
+    corners = [tuple(map(float, piece.split())) for piece in path.get("d", "")[1:].split("L")]
+    assert corners == [at["zero3"], at["zero2"], at["ddp"]]
+    assert "ddp: 900.0 samples per s at 40.0 GiB" in chart
+
+
+def test_what_is_not_known_is_left_out_and_named() -> None:
+    chart = scatter({**POINTS, "cpu": (None, 3.0), "broken": (1.0, math.nan)}, "GiB", "samples per s")
+    assert set(_dots(chart)) == set(POINTS) and "cpu, broken" in chart and "<path" not in chart
+    assert "<svg" not in scatter({"a": (None, 1.0)}, "x", "y")
+    assert set(_dots(scatter({"only": (5.0, 5.0)}, "x", "y", front=("only",)))) == {"only"}

@@ -1,0 +1,163 @@
+"""`stratlab predict` where the trainer is asked: what it would refuse, and what it counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stratlab.predict import counting
+from stratlab.predict.counting import NotCounted, count_operations
+from tests.codes import find_codes
+from tests.stratlab.predict.conftest import Answers, Call
+from tests.stratlab.predict.operations_files import ask, write_file
+from trainer.counting.rules import read_countable
+
+ALLOWS_ALL = 'case "$*" in *check*) echo "{}"; exit;; esac'
+"""Of a program that plays the trainer: no run is refused."""
+UNCOUNTED = ("--set", "run.config.model=vit_base", "--set", "run.config.seq_len=2048")
+VIT_BASE = ("--model", "vit_base", "--gpus", "8")
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Plays the trainer: a program that writes a file; the real one: tests/trainer/counting/ranks."""
+    made = write_file(tmp_path / "made", {"model": "vit_base"}, labels=10, channels=1)
+    program = tmp_path / "python"
+    play(program, f'for last; do :; done\necho "1 s  count 1 of 8" >&2\ncp {made} "$last"')
+    program.chmod(0o755)
+    monkeypatch.setattr(counting, "explain_trainer", lambda python, env: "")
+    monkeypatch.setattr("sys.executable", str(program))
+    return program
+
+
+def play(program: Path, script: str) -> None:
+    program.write_text(f"#!/bin/sh\n{ALLOWS_ALL}\n{script}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--model", "qwen2.5-3b", "--set", "strategy=zero2", "--set", "tp=2", "--count"), "zero2: tp"),
+        (("--model", "vit_huge", "--set", "strategy=ddp", "--set", "image_size=384"), "ddp: image_size=384"),
+        (("charts/ddp", "--set", "run.config.offload=optimizer"), "ddp: run.config.offload=optimizer"),
+    ],
+)
+def test_what_the_trainer_refuses_of_what_was_typed_ends_with_2(
+    call: Call, arguments: tuple[str, ...], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_run_trainer", lambda *_: pytest.fail("it was counted"))
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "") and named in err and "TRAINER_" not in err
+
+
+def test_one_strategy_that_refuses_a_setting_hides_no_other(answers: Answers) -> None:
+    found = answers("--model", "qwen2.5-3b", "--set", "offload=optimizer")
+    assert (found["ddp"]["verdict"], found["zero2"]["verdict"]) == ("cannot start", "not known")
+
+
+def test_what_cannot_be_counted_is_not_known(call: Call) -> None:
+    """A run of it starts, so nothing that was typed is wrong; the trainer says so without counting anything."""
+    code, out, _ = call("--model", "vit_huge", "--set", "strategy=ddp", "--set", "compile=true", "--count")
+    assert code == 3 and "compile=true" in out
+
+
+def test_what_no_file_answers_is_counted_and_kept(call: Call, tmp_path: Path, program: Path) -> None:
+    code, _, err = call("charts/fsdp", *UNCOUNTED)
+    assert code == 0 and "count 1 of 8" in err
+    assert len(list((tmp_path / "cache/stratlab/operations").iterdir())) == 1
+    program.unlink()
+    assert call("charts/fsdp", *UNCOUNTED)[0] == 0, "the second time nothing is counted"
+
+
+def test_without_a_cache_it_answers_and_says_so_once(
+    call: Call, tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two strategies are counted; the program's file is of the first alone, and the second is counted each time."""
+    place = tmp_path / "a file"
+    place.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+    code, out, err = call("charts/fsdp", "charts/hsdp", *UNCOUNTED, "--json")
+    assert code == 0 and len(json.loads(out)) == 2
+    assert err.count("count 1 of 8") == 2 and err.count("XDG_CACHE_HOME") == 1
+
+
+def test_of_a_model_it_counts_only_when_told_to(call: Call, answers: Answers, program: Path) -> None:
+    """The program's file is of fsdp: it hides no other strategy, and the others are still counted when told to."""
+    code, _, err = call(*VIT_BASE)
+    assert code == 2 and "count 1 of 8" not in err
+    code, out, err = call(*VIT_BASE, "--count", "--set", "strategy=fsdp")
+    assert code == 0 and ["fsdp", "8", "1", "fits"] in [line.split()[:4] for line in out.splitlines()]
+    names = ["fsdp", "ddp", "hsdp", "zero1", "zero2", "zero3", "zeropp"]
+    assert [*answers(*VIT_BASE)] == names
+    _, _, err = call(*VIT_BASE, "--count")
+    assert "(6 of 6" in err and "zeropp: " in err
+    code, out, _ = call(*VIT_BASE, "--set", "seq_len=4096")
+    assert code == 3 and "--count" in out
+
+
+@pytest.mark.parametrize(
+    ("model", "typed"),
+    [
+        ("qwen2.5-3b", ("strategy=fsdp", "activation_checkpointing=blocks", "seq_len=1024")),
+        ("qwen2.5-3b", ("strategy=nd", "tp=2", "pp=2", "dp_shard=2")),
+        ("vit_huge", ("strategy=zero3", "offload=optimizer", "persistent_elements=0")),
+        ("vit_huge", ("activation_checkpointing=blocks",)),
+    ],
+)
+def test_only_what_is_typed_is_asked_of_the_trainer(
+    call: Call, program: Path, tmp_path: Path, model: str, typed: tuple[str, ...]
+) -> None:
+    """Defaults of shipped files are none of it: the trainer takes each count as it is asked."""
+    seen = tmp_path / "seen"
+    play(program, f"(env; echo ARGS=$*) | grep -E '^(TRAINER_|ARGS)' >> {seen}; exit 1")
+    call("--model", model, "--gpus", "8", *(word for text in typed for word in ("--set", text)), "--count")
+    asked, env = 0, dict[str, str]()
+    for name, _, text in (line.partition("=") for line in seen.read_text().splitlines()):
+        if name != "ARGS":
+            env[name] = text
+            continue
+        words = text.split()
+        ranks, per_node = (int(words[words.index(option) + 1]) for option in ("--ranks", "--per-node"))
+        read_countable({"TRAINER_RUN": "count", **env}, ranks, 0, per_node)
+        given = {one.partition("=")[0] for one in typed}
+        for knob in ("persistent_elements", "zeropp", "reduce_bucket_mib", "cp_kind"):
+            assert knob in given or f"TRAINER_{knob.upper()}" not in env
+        asked, env = asked + 1, {}
+    assert asked == (1 if typed[0].startswith("strategy=") else 7)
+
+
+@pytest.mark.parametrize(("code", "offered"), [(2, False), (1, True)], ids=["refused", "failed"])
+def test_the_trainer_s_complaints_are_in_the_words_typed_and_what_it_refuses_is_not_offered(
+    code: int, offered: bool, call: Call, program: Path
+) -> None:
+    play(program, f"echo TRAINER_COMPILE=true: cannot be counted >&2\nexit {code}")
+    out = call("charts/fsdp", *UNCOUNTED)[1]
+    assert "run.config.compile=true" in out and ("trainer.count" in out) is offered
+    out = call(
+        "--model",
+        "vit_huge",
+        "--set",
+        "dp_shard=4",
+        "--set",
+        "strategy=hsdp",
+        "--count",
+        "--set",
+        "seq_len=9",
+    )[1]
+    assert "TRAINER_" not in out and "run.config" not in out
+
+
+def test_weights_of_a_cluster_are_told_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr(
+        counting, "_run_trainer", lambda *_: started.append(1) or (_ for _ in ()).throw(OSError)
+    )
+    with pytest.raises(NotCounted) as refused:
+        count_operations(ask({"strategy": "ddp", "model_path": "/results/_prepared/vit"}), tmp_path)
+    assert find_codes(refused.value) == ["SL-count-no-weights"] and not started
+    with pytest.raises(OSError):  # of data a count reads nothing
+        count_operations(ask({"strategy": "ddp", "dataset_path": "/results/_prepared/food101"}), tmp_path)

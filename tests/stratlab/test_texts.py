@@ -1,0 +1,40 @@
+"""Numbers and names as they are written for a reader."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratlab.nearest import FEW, NEAREST, name_allowed
+from stratlab.number import format_number
+
+MANY = [f"run-{number}" for number in range(FEW + 1)]
+
+
+def test_of_few_names_all_are_told_and_of_many_the_nearest() -> None:
+    few, many = (name_allowed("run-x", names, "LEAD", "PLACE") for names in (MANY[:FEW], MANY))
+    assert few.endswith(f"LEAD {', '.join(MANY[:FEW])}") and "PLACE" not in few
+    assert str(len(MANY)) in many and many.endswith("PLACE")
+    assert 2 <= sum(name in many.replace("?", " ").replace(",", " ").split() for name in MANY) <= NEAREST
+    assert name_allowed("banana", MANY, "LEAD", "PLACE").startswith("LEAD "), "what is like nothing"
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "expected"),
+    [
+        (None, 2, "-"),
+        (True, None, "yes"),
+        (0.0, None, "0"),
+        (1234567, None, "1,234,567"),
+        (3, 2, "3.00"),
+        (17.0, None, "17.0"),
+        (12.3456, None, "12.35"),
+        (1234.56, None, "1,235"),
+        (-0.00123456, None, "-0.001235"),
+        (3.2e-7, None, "3.2e-07"),
+        (1234.5678, 1, "1,234.6"),
+        (float("nan"), None, "nan"),
+        ("gloo", None, "gloo"),
+    ],
+)
+def test_a_number_is_written_for_a_reader(value: object, digits: int | None, expected: str) -> None:
+    assert format_number(value, digits) == expected

@@ -1,0 +1,53 @@
+"""Which run another one may go on from, found before ranks start, by names and settings alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.codes import find_codes
+from tests.trainer.launch.test_taken import leave_run, settings
+from trainer.checkpoint.source import open_source
+from trainer.launch.preflight import check
+from trainer.settings.config import Config, ConfigError
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    leave_run(tmp_path, "whole", 5, 10)
+    return tmp_path
+
+
+def refusal(results: Path, **more: str) -> tuple[list[str], str]:
+    env = settings(results, **{"RESUME_FROM": "default/whole", "STEPS": "12", **more})
+    with pytest.raises(ConfigError) as refused:
+        check(Config.from_env(env), 1, env)
+    return find_codes(refused.value), str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"MODEL": "vit_tiny", "LORA_RANK": "2"},
+        {"GLOBAL_BATCH_SIZE": "16", "MICRO_BATCH_SIZE": "16"},
+        {"LR": "0.5", "SEED": "3"},  # all at once
+    ],
+)
+def test_what_is_another_training_is_refused(results, changed):
+    _, said = refusal(results, **changed)
+    names = [name.lower() for name in changed if name != "MICRO_BATCH_SIZE"]
+    assert all(f"{name}=" in said for name in names) and "TRAINER_MODEL_PATH" in said
+
+
+def test_what_is_no_other_run_is_refused(results, tmp_path_factory):
+    assert refusal(results, RESUME_FROM="default")[0] == ["SL-resume-no-run"]
+    assert refusal(results, RESUME_FROM="../elsewhere/ddp")[0] == ["SL-resume-outside"]
+    (results / "link").symlink_to(tmp_path_factory.mktemp("elsewhere"))
+    assert refusal(results, RESUME_FROM="link/ddp")[0] == ["SL-resume-outside"]
+    codes, said = refusal(results, RESUME_FROM="default/whole/checkpoints/step_00000007")
+    assert codes == ["SL-resume-no-checkpoint"] and "5, 10" in said
+    own = Config.from_env(settings(results, RUN="whole", RESUME_FROM="default/whole"))
+    with pytest.raises(ConfigError) as refused:
+        open_source(own)
+    assert find_codes(refused.value) == ["SL-resume-own-run"]

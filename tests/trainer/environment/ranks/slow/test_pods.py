@@ -1,0 +1,40 @@
+"""`mode: check` in two pods: what the second one lacks is named, with its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.codes import find_codes
+from tests.faults.pods import open_pods
+from tests.trainer.environment.planted import HANGS, mounted, plant_in_ranks
+from tests.trainer.environment.ranks.test_pods import CHECK, checked, in_second, read_table
+
+
+def test_volumes_that_are_not_the_same(tmp_path: Path) -> None:
+    """As an emptyDir in the place of the claim: each pod sees its own."""
+    (tmp_path / "results").mkdir()
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import sys\nif 'trainer.environment.rank' in sys.orig_argv:\n"
+        "    import trainer.environment.shared_files as files\n    files.PLENTY_S = 2.0\n"
+    )
+    with mounted(tmp_path / "results", "2g") as words:
+        with checked(tmp_path, {"PYTHONPATH": f"{site}"}, prefix=in_second(*words)) as (pods, code, found):
+            assert code == 1, pods.said()
+            assert [find_codes(seen) for _, seen in found] == [["SL-files-unseen"]] * 2, found
+
+
+def test_a_first_pod_that_is_lost_meanwhile_leaves_nobody_waiting(tmp_path: Path) -> None:
+    """The board goes with it."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    site = plant_in_ranks(tmp_path / "site", "1", HANGS)
+    settings = {**CHECK, "TRAINER_COLLECTIVE_TIMEOUT_S": "10", **site}
+    with open_pods(tmp_path / "logs", 2, settings=settings, logs=logs) as pods:
+        pods.start()
+        pods.wait_for(lambda: "meeting ..." in (logs / "pod-0.log").read_text(), "rank 0 waits for rank 1")
+        pods.kill(0)
+        assert pods.wait_for_end(1, 100) == 1, pods.said()
+        ((subject, seen),) = read_table((logs / "pod-1.log").read_text())
+        assert (subject, find_codes(seen)) == ("pods", ["SL-pod-lost"])

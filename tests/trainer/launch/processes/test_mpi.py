@@ -1,0 +1,154 @@
+"""The MPI launcher on stand-ins for kubectl and mpirun (small shell scripts); the real ones: tests/cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from trainer.launch import mpi
+from trainer.launch.culprit import find_culprit
+from trainer.launch.ledger import Ledger
+from trainer.launch.stop import Stop, Stopped
+from trainer.record.run_directory import RunDirectory
+
+PATH = {"PATH": os.environ["PATH"]}
+READY = '"conditions": [{"type": "Ready", "status": "True"}]'
+
+
+def write_script(path: Path, body: str) -> Path:
+    path.write_text("#!/bin/sh\n" + body)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("answer", "address"),
+    [
+        (f'{{"status": {{"podIP": "10.1.2.3", {READY}}}}}', "10.1.2.3"),
+        (f'{{"status": {{"podIP": "10.1.2.3", {READY.replace("True", "False")}}}}}', None),
+        (
+            f'{{"metadata": {{"deletionTimestamp": "2026"}}, "status": {{"podIP": "10.1.2.3", {READY}}}}}',
+            None,
+        ),
+    ],
+)
+def test_kubectl_tells_the_address_of_a_ready_pod(tmp_path, answer, address):
+    body = f"test \"$2 $3\" = 'pod w1' || exit 9\ncat <<'E'\n{answer}\nE\n"
+    kubectl = write_script(tmp_path / "kubectl", body)
+    assert mpi.find_by_kubectl("w1", kubectl) == address
+    assert mpi.find_by_kubectl("w2", kubectl) is None
+
+
+def run_launcher(folder: Path, mpirun: str, **env: str) -> subprocess.Popen[str]:
+    """The launcher as a process, with a shell script for mpirun."""
+    (folder / "mpi").mkdir()
+    (folder / "mpi" / "hostfile").write_text("localhost slots=1\n")
+    write_script(folder / "mpirun", mpirun + "\n")
+    program = (
+        "import sys, pathlib; from trainer.launch import mpi as m; "
+        f"m.MPI_FILES = pathlib.Path({str(folder / 'mpi')!r}); sys.exit(m.main())"
+    )
+    env |= {"PATH": f"{folder}:{PATH['PATH']}", "TRAINER_RUN": "try", "TRAINER_RESULTS": str(folder)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", program], env=env, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.mark.parametrize(("mpirun", "code"), [("exit 134", 134), ("kill -TERM $$", 143)])
+def test_the_whole_launcher(tmp_path, mpirun, code):
+    launcher = run_launcher(tmp_path, f'echo "endpoint $PET_RDZV_ENDPOINT"\n{mpirun}')
+    out, error = launcher.communicate(timeout=60)
+    assert (launcher.returncode, out) == (code, "endpoint localhost:23456\n"), error
+
+
+WAITS = (
+    "import signal, sys, time; signals = {signal.SIGTERM, signal.SIGUSR1}; "
+    'signal.pthread_sigmask(signal.SIG_BLOCK, signals); print("ready", flush=True); '
+    "heard = [signal.sigtimedwait(signals, 60).si_signo for _ in range(COUNT)]; time.sleep(LAST_S); "
+    "exit(str(list(map(int, heard))))"
+)
+"""mpirun: not a shell that kills a `sleep`, for one that was only just forked loses the signal, and holds the pipes."""
+
+
+@pytest.mark.parametrize(
+    ("count", "grace_s", "heard"),
+    [
+        (1, 120, [signal.SIGUSR1]),  # its processes end by themselves
+        (2, 20, [signal.SIGUSR1, signal.SIGTERM]),  # they do not, and it is time
+    ],
+)
+def test_a_stopped_launcher_tells_mpirun_s_processes_and_waits_for_them(tmp_path, count, grace_s, heard):
+    program = WAITS.replace("COUNT", str(count)).replace("LAST_S", "0.5")
+    launcher = run_launcher(tmp_path, f"exec {sys.executable} -c '{program}'", TRAINER_GRACE_S=str(grace_s))
+    assert launcher.stdout and launcher.stdout.readline() == "ready\n"
+    launcher.send_signal(signal.SIGTERM)
+    launcher.send_signal(signal.SIGTERM)  # a second one changes nothing
+    out, error = launcher.communicate(timeout=60)
+    assert (launcher.returncode, out) == (143, ""), error
+    assert error.startswith(f"{[int(number) for number in heard]}\n")
+
+
+def test_signals_until_its_very_end_leave_the_exit_code_what_it_is(tmp_path):
+    """The entry point itself: without the operator's files it ends with 2, told or not."""
+    env = {**PATH, "TRAINER_RUN": "try", "TRAINER_RESULTS": str(tmp_path)}
+    command = [sys.executable, "-m", "trainer.mpi_launcher"]
+    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    with process.stderr as said:
+        assert said.readline()  # from here on it ends
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    assert process.returncode == 2
+
+
+def test_a_signal_while_mpirun_starts_reaches_it(monkeypatch):
+    """There was a moment in which the launcher ended alone and left mpirun running."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class StoppedAtOnce(subprocess.Popen[bytes]):
+        def __init__(self, *args: object, **options: object) -> None:
+            super().__init__(*args, **options)  # type: ignore[call-overload]
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", StoppedAtOnce)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    stop = Stop()
+    stop.listen()
+    try:
+        with pytest.raises(Stopped):
+            mpi._run(["sleep", "30"], PATH, stop, 120)
+        assert started[0].returncode == -signal.SIGUSR1
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for process in started:
+            process.kill()
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_an_mpirun_that_waits_for_a_lost_node_is_ended(tmp_path, monkeypatch, hears):
+    """The survivor has written into its ledger that a peer is lost, and mpirun waits for the other pod's daemon,
+    whether it hears signals or not. That an earlier attempt has failed ends nothing."""
+    for name, seconds in (("LOOK_S", 0.1), ("LAST_S", 0.5)):
+        monkeypatch.setattr(mpi, name, seconds)
+    folder, survivor = RunDirectory(tmp_path, "default", "try"), "try-worker-0"
+    Ledger(folder, survivor).record_start("a")
+    Ledger(folder, survivor).record_end("a", 134)
+    time.sleep(0.01)
+    began = time.time()
+    ledger = Ledger(folder, survivor)
+    ledger.record_start("b")
+    threading.Timer(1.0, ledger.record_end, ["b", 134, "a peer was lost"]).start()
+    deaf = "" if hears else "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    command = [sys.executable, "-c", f"{deaf}import time; time.sleep(600)"]
+    code = mpi._run(command, PATH, Stop(), 120, mpi.Lingering(folder, began, 1.0))
+    assert code == (143 if hears else 137)
+    assert 2.0 <= time.time() - began < 20
+    assert find_culprit(folder, began, code) == 134, "worth another attempt"

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.codes import find_codes
+from tests.trainer.models.conftest import write_model
+from trainer.models import build_model
+from trainer.settings.config import Config, ConfigError
+
+
+def build(*, size=32, channels=1, empty=False, **values):
+    return build_model(
+        Config(run="r", **values), image_size=size, channels=channels, num_labels=5, empty=empty
+    )
+
+
+def saved_bytes(model, images) -> int:
+    """Bytes that the forward pass keeps for the backward pass, each storage once, without the parameters."""
+    kept: dict[int, int] = {}
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    alive = []
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        alive.append(tensor)  # so that no address is used twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(images)
+    return sum(kept.values())
+
+
+def step(model, images):
+    """Gradients and buffers after two passes in training mode."""
+    model.train()
+    for _ in range(2):
+        torch.nn.functional.cross_entropy(model(images), torch.arange(len(images))).backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return gradients, dict(model.named_buffers())
+
+
+def compare(plain, recomputed, images):
+    assert list(plain.state_dict()) == list(recomputed.state_dict())
+    memory = saved_bytes(plain, images), saved_bytes(recomputed, images)
+    assert memory[1] < 0.8 * memory[0], memory
+    for before, after in zip(step(plain, images), step(recomputed, images), strict=True):
+        assert before.keys() == after.keys()
+        for name, tensor in before.items():
+            torch.testing.assert_close(after[name], tensor, rtol=1e-5, atol=1e-7, msg=name)
+
+
+@pytest.mark.parametrize("name", ["cnn", "cnn_lstm"])
+def test_equal_gradients_with_less_memory(name):
+    values = {"model": name, "size": 16}
+    compare(build(**values), build(**values, activation_checkpointing="blocks"), torch.rand(4, 1, 16, 16))
+
+
+@pytest.mark.parametrize("kind", ["vit", "swin", "resnet"])
+def test_so_have_models_of_transformers_and_batch_norm_s_statistics(tmp_path, images, kind):
+    write_model(tmp_path, kind)
+    values = {"model_path": str(tmp_path), "size": 16, "channels": 3}
+    compare(build(**values), build(**values, activation_checkpointing="blocks"), images)
+    if kind == "resnet":
+        with pytest.raises(ConfigError) as caught:
+            build(**values, activation_checkpointing="blocks", compile=True)
+        assert find_codes(caught.value) == ["SL-batch-norm-compiled"]
+
+
+def test_nothing_is_recomputed_in_an_evaluation():
+    model = build(model="cnn", size=16, activation_checkpointing="blocks")
+    calls = []
+    model.stages[0][0].register_forward_hook(lambda *_: calls.append(1))
+    for mode, count in ((False, 1), (True, 3)):
+        model.train(mode)(torch.rand(1, 1, 16, 16)).sum().backward()
+        assert len(calls) == count
+
+
+def test_vgg_recomputes_stages():
+    model, plain = (
+        build(model="vgg", activation_checkpointing=kind, empty=True) for kind in ("blocks", "none")
+    )
+    assert [len(list(block.children())) for block in model.blocks()] == [5, 5, 7, 7, 7, 0, 0]
+    images, sizes = torch.rand(4, 1, 32, 32, device="meta"), []
+    for each in (model, plain):
+        kept: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, kept=kept: kept.append(1) or t, lambda t: t):
+            each(images)
+        sizes.append(len(kept))
+    assert sizes[0] < sizes[1] / 2

@@ -1,0 +1,82 @@
+"""Weights by name: from a fake hub on loopback, and from torchvision's cache on the disk."""
+
+from __future__ import annotations
+
+from urllib.error import URLError
+
+import pytest
+import torch
+import torchvision
+
+from tests.codes import find_codes
+from tests.trainer.fake_hub import run_fake_hub
+from tests.trainer.models.conftest import write_model
+from trainer.failures import DataMissing
+from trainer.models import build_model
+from trainer.settings.config import Config
+from trainer.shapes.model_shapes import default_image_size, registered_name
+from trainer.tasks.normalization import find_preprocessing
+
+MOBILENET = "mobilenet_v3_large-5c1a4163.pth"
+
+
+def build(model, *, size, channels=3, labels=10, empty=False, **values):
+    config = Config(run="r", model=model, **{"init": "pretrained", **values})
+    return build_model(config, image_size=size, channels=channels, num_labels=labels, empty=empty)
+
+
+def refused(model, **values) -> str:
+    with pytest.raises(DataMissing) as caught:
+        build(model, **values)
+    assert f"TRAINER_MODEL={model!r}" in str(caught.value)
+    return str(caught.value)
+
+
+def test_weights_from_the_hub(tmp_path, monkeypatch):
+    """Small models under the names of large ones, and an empty cache."""
+    from huggingface_hub import constants, file_download
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    theirs = write_model(tmp_path / "source", "vit", num_labels=1000)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "source").iterdir()}
+    with run_fake_hub({f"models/{n}": files for n in ("google/vit-base-patch16-224", "owner/name")}) as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub)
+        url = hub + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)
+        monkeypatch.setattr(file_download, "HUGGINGFACE_CO_URL_TEMPLATE", url, raising=False)
+        for model in ("vit_base", "owner/name"):
+            ours = build(model, size=16)
+            assert torch.equal(ours.hf.vit.layers[1].mlp.fc1.weight, theirs.vit.layers[1].mlp.fc1.weight)
+            assert ours(torch.rand(1, 3, 16, 16)).shape == (1, 10)
+        for model, init in (("vit_large", "pretrained"), ("other/model", "scratch")):
+            assert find_codes(said := refused(model, size=16, init=init)) == ["SL-model-unloadable"]
+            assert ("google/vit-large-patch16-224" in said) == (model == "vit_large")
+
+
+def test_torchvision_s_weights_that_are_not_to_be_had(tmp_path, monkeypatch):
+    def no_network(*arguments, **options):
+        raise URLError("no network")  # stands in for the download
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", no_network)
+    assert find_codes(said := refused("mobilenet", size=32)) == ["SL-published-unloadable"]
+    assert MOBILENET in said and "https://" in said
+
+
+def test_finetuned_is_the_network_with_its_published_weights_and_a_fresh_head(tmp_path, monkeypatch):
+    """From a file as torchvision publishes it: 1000 classes there, those of the data here; grey is repeated."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    torch.manual_seed(4)
+    theirs = torchvision.models.mobilenet_v3_large().eval()
+    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
+    torch.save(theirs.state_dict(), tmp_path / "hub" / "checkpoints" / MOBILENET)
+    config = Config.from_env({"TRAINER_RUN": "r", "TRAINER_MODEL": "mobilenet_finetuned"})
+    assert config.init == "pretrained" and find_preprocessing(config).mean == (0.485, 0.456, 0.406)
+    assert (registered_name(config), default_image_size(config)) == ("mobilenet", 224)
+    ours = build_model(config, image_size=32, channels=1, num_labels=10).eval()
+    grey = torch.rand(2, 1, 32, 32)
+    logits = ours(grey)
+    assert torch.equal(ours.inner.features(grey.repeat(1, 3, 1, 1)), theirs.features(grey.repeat(1, 3, 1, 1)))
+    assert logits.shape == (2, 10) and all(p.requires_grad for p in ours.parameters())
+    named = build("mobilenet", size=32, channels=1)
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), named.parameters(), strict=True))

@@ -1,0 +1,108 @@
+"""Batch norm that can be taken over all ranks, in one process; over several: ranks/."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.codes import find_codes
+from tests.trainer.models.conftest import write_model
+from trainer.models import build_model
+from trainer.models.synchronised_batch_norm import apply_synchronised_batch_norm
+from trainer.settings.config import Config, ConfigError
+
+ROWS, CHANNELS = 12, 3
+
+
+def layer(momentum: float | None = 0.1, **settings: Any) -> nn.BatchNorm2d:
+    torch.manual_seed(0)
+    found = nn.BatchNorm2d(CHANNELS, momentum=momentum, **settings)
+    if found.affine:
+        nn.init.normal_(found.weight)
+        nn.init.normal_(found.bias)
+    return found
+
+
+def images(step: int, offset: float = 0.0) -> torch.Tensor:
+    drawn = torch.Generator().manual_seed(step)
+    # each row another mean: what one rank sees is not what all see
+    return torch.randn(ROWS, CHANNELS, 4, 5, generator=drawn) + torch.arange(ROWS).view(-1, 1, 1, 1) + offset
+
+
+def test_in_evaluation_and_of_one_value_it_is_torch_s_own():
+    norm, theirs = layer(), layer()
+    apply_synchronised_batch_norm(norm)
+    norm(images(1)), theirs(images(1))
+    assert torch.equal(norm.eval()(images(2)), theirs.eval()(images(2)))
+    with pytest.raises(ValueError) as caught:
+        norm.train()(torch.ones(1, CHANNELS, 1, 1))
+    assert find_codes(caught.value) == ["SL-batch-norm-one-value"]
+
+
+def test_in_16_bits_the_statistics_are_fp32():
+    norm, theirs = layer(), layer()
+    apply_synchronised_batch_norm(norm)
+    ours, plain = (n(images(1).bfloat16()) for n in (norm, theirs))
+    assert ours.dtype == torch.bfloat16 and norm.running_mean.dtype == torch.float32
+    torch.testing.assert_close(ours, plain, rtol=1e-2, atol=2e-2)
+    torch.testing.assert_close(norm.running_var, theirs.running_var, rtol=1e-3, atol=1e-3)
+    ours.sum().backward()
+    assert norm.weight.grad.dtype == torch.float32
+
+
+def test_a_layer_whose_weights_and_statistics_have_16_bits():
+    """As `bf16_native` holds them; against torch's own in fp32 with the same numbers."""
+    found = []
+    for dtype in (torch.bfloat16, torch.float32):
+        norm, given = layer(None).bfloat16().to(dtype), images(1).bfloat16().to(dtype).requires_grad_()
+        if dtype == torch.bfloat16:
+            assert apply_synchronised_batch_norm(norm)
+        answer = norm(given)
+        (answer * images(2).bfloat16()).sum().backward()
+        tensors = [answer, given.grad, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var]
+        assert {tensor.dtype for tensor in tensors} == {dtype}
+        found.append(tensors)
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours - theirs).norm() <= 1e-2 * theirs.norm()
+
+
+def test_images_keep_their_channels_side_by_side():
+    """A GPU's kernel for these asks for other tensors than a CPU's; the stage gloo of `make gpu` tries it."""
+    whole, ours = layer(), layer()
+    apply_synchronised_batch_norm(ours)
+    found = []
+    for norm in (whole, ours):
+        given = images(1).to(memory_format=torch.channels_last).detach().requires_grad_()
+        norm(given).square().sum().backward()
+        found.append([given.grad, *(p.grad for p in norm.parameters())])
+    for ours_part, whole_part in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours_part, whole_part, rtol=1e-4, atol=1e-4)
+    assert found[1][0].is_contiguous(memory_format=torch.channels_last)
+
+
+def build(**settings: Any) -> nn.Module:
+    config = Config(run="r", **{"batch_norm": "synchronised"} | settings)
+    return build_model(config, image_size=16, channels=3, num_labels=5)
+
+
+def test_every_layer_of_a_network_is_one_and_recomputed_blocks_count_a_micro_batch_once(tmp_path):
+    write_model(tmp_path / "resnet", "resnet")
+    write_model(tmp_path / "vit", "vit")
+    found = []
+    for values in ({}, {"activation_checkpointing": "blocks"}, {"batch_norm": "local"}):
+        model = build(model_path=str(tmp_path / "resnet"), **values)
+        kinds = {type(m).__name__ for m in model.modules() if "BatchNorm" in type(m).__name__}
+        assert kinds == {"BatchNorm2d" if "batch_norm" in values else "SynchronisedBatchNorm"}
+        model(torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(3))).square().sum().backward()
+        found.append(dict(model.named_buffers()) | {n: p.grad for n, p in model.named_parameters()})
+    for other in found[1:]:
+        assert list(other) == list(found[0])
+        for name, tensor in found[0].items():
+            torch.testing.assert_close(other[name], tensor, rtol=1e-4, atol=1e-5)
+    for settings in ({"model": "vgg"}, {"model_path": str(tmp_path / "vit")}):
+        with pytest.raises(ConfigError) as caught:
+            build(**settings)
+        assert find_codes(caught.value) == ["SL-batch-norm-absent"]
