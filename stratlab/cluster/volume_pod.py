@@ -171,7 +171,9 @@ def read_bytes(
         if end.exit_code and "FileNotFoundError" in end.reason:
             raise NothingThere(f"{path}: not there, on the claim {request.claim} [SL-file-not-there]")
         if end.exit_code:
-            raise ClusterError(f"{path}: could not be read in pod {name}: {end.reason} [SL-file-unreadable]")
+            raise ClusterError(
+                f"{path}: could not be read in pod {name}: {end.reason} [SL-volume-file-unreadable]"
+            )
         if last != f"end {length} {digest.hexdigest()}":
             raise ClusterError(
                 f"{path}: the log of pod {name} was cut after {length} bytes; try again [SL-file-cut]"

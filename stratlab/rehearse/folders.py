@@ -48,7 +48,7 @@ def check_free(run_dir: Path, *, replace: bool) -> None:
     if (run_dir / "summary.json").is_file() and not replace:
         raise UserError(
             f"{run_dir}: this run is there already and has finished. "
-            "Give --replace to remove it and start anew, or --name for another name [SL-run-finished]"
+            "Give --replace to remove it and start anew, or --name for another name [SL-rehearse-run-finished]"
         )
 
 

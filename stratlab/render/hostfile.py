@@ -45,7 +45,7 @@ def read_hostfile(file: Path) -> Hosts:
         lines = [line.partition("#")[0].strip() for line in file.read_text().splitlines()]
     except OSError as failure:
         raise UserError(
-            f"--hostfile {file}: {failure.strerror}; expected a host a line [SL-hostfile-unreadable]"
+            f"--hostfile {file}: {failure.strerror}; expected a host a line [SL-render-hostfile-unreadable]"
         ) from None
     except UnicodeDecodeError as failure:
         raise UserError(
@@ -70,7 +70,7 @@ def read_hostfile(file: Path) -> Hosts:
             "[SL-hostfile-slots]"
         )
     if not found and not problems:
-        problems.append("no host in it [SL-hostfile-empty]")
+        problems.append("no host in it [SL-render-hostfile-empty]")
     if problems:
         raise UserError("\n".join(f"--hostfile {file}: {problem}" for problem in problems))
     return Hosts(names, slots[0])

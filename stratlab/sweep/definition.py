@@ -155,12 +155,12 @@ def _wrong_varied(varied: Any, matrix: dict[Any, Any]) -> Iterator[str]:
     ):  # of another kind the key's own sentence tells
         name = path.removeprefix(PREFIX)
         if name in REFUSED:
-            yield f"varied: {path} cannot be varied: {REFUSED[name]} [SL-varied-refused]"
+            yield f"varied: {path} cannot be varied: {REFUSED[name]} [SL-sweep-varied-refused]"
         elif path not in matrix or not path.startswith(PREFIX):
             paths = [str(each) for each in matrix if str(each).startswith(PREFIX)]
             there = f"there are {', '.join(paths)}" if paths else "which has no setting"
             near = _nearest(PREFIX + name, paths)
-            yield f"varied: {path} is no setting of the matrix, {there}{near} [SL-varied-no-setting]"
+            yield f"varied: {path} is no setting of the matrix, {there}{near} [SL-sweep-varied-unknown]"
 
 
 def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:

@@ -92,7 +92,7 @@ def test_a_file_that_is_not_there_is_told(lab: Lab, tmp_path: Path) -> None:
     missing = raised(read, lab, tmp_path / "nope")
     assert find_codes(missing) == ["SL-file-not-there"] and f"{tmp_path}/nope" in str(missing)
     failure = raised(read, lab, tmp_path)
-    assert find_codes(failure) == ["SL-file-unreadable"] and "IsADirectoryError" in str(failure)
+    assert find_codes(failure) == ["SL-volume-file-unreadable"] and "IsADirectoryError" in str(failure)
 
 
 def test_who_stops_reading_leaves_no_pod(lab: Lab, tmp_path: Path, api: FakeApi) -> None:

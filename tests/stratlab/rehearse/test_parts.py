@@ -42,7 +42,7 @@ def test_a_finished_run_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"config": {}, "resolved": {}}')
     check_free(tmp_path, replace=False)  # an attempt that did not finish may be followed by another
     (tmp_path / "summary.json").touch()
-    assert refused(replace=False) == ["SL-run-finished"]
+    assert refused(replace=False) == ["SL-rehearse-run-finished"]
     check_free(tmp_path, replace=True)
     for file in tmp_path.iterdir():
         file.unlink()

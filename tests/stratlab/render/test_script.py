@@ -141,7 +141,7 @@ UNPACK = f"{FIRST}.name=unpack,{FIRST}.image=tools:1,{FIRST}.command={{tar}}"
             "SL-render-no-run",
             "charts/prepare",
         ),
-        ("hostfile", request(), {"hostfile": Path("/no/file")}, "SL-hostfile-unreadable", "/no/file"),
+        ("hostfile", request(), {"hostfile": Path("/no/file")}, "SL-render-hostfile-unreadable", "/no/file"),
         ("torchrun", replace(request(), results=Path("/a\ntouch b")), {}, "SL-results-control", "touch b"),
         ("torchrun", request("run.env[0].name=UID,run.env[0].value=5"), {}, "SL-env-of-shell", "UID"),
         ("torchrun", request(UNPACK), {}, "SL-only-on-cluster", "run.pod.initContainers"),
@@ -169,7 +169,7 @@ def test_a_hostfile(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "codes"),
     [
-        ("", ["SL-hostfile-empty"]),
+        ("", ["SL-render-hostfile-empty"]),
         ("a slots=8\na slots=8\n", ["SL-hostfile-twice"]),
         ("a slots=8\nb slots=4\n", ["SL-hostfile-slots"]),
         ("a slots=8\n-oProxyCommand=x\nb gpus=2\n", ["SL-hostfile-line", "SL-hostfile-line"]),

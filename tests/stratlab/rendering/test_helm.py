@@ -66,7 +66,7 @@ def test_what_is_no_chart_and_no_name_of_a_release_is_told(chart: Path, tmp_path
     (tmp_path / "file").touch()
     assert find_codes(no_chart(tmp_path / "file")) == ["SL-no-chart"]
     for name in ("../x", "Run", "a" * 54):
-        assert find_codes(refused(chart, name)) == ["SL-release-name"]
+        assert find_codes(refused(chart, name)) == ["SL-helm-release-name"]
     told = no_chart(Path("charts"))
     assert find_codes(told) == ["SL-no-chart"] and "charts has ddp, fsdp," in told
     told = no_chart(Path("charts/run"))

@@ -49,7 +49,7 @@ def test_what_a_cluster_lacks_is_told_together(api: FakeApi, connection: Connect
         return find_codes("; ".join(check_cluster(connection, "lab", plans)))
 
     api.namespaces.clear()
-    missing = ["SL-namespace-missing", "SL-claim-missing", "SL-api-not-served"]
+    missing = ["SL-namespace-missing", "SL-claim-missing", "SL-sweep-api-absent"]
     assert lacks(plan("a"), plan("b")) == missing
     api.fault = lambda path, query: {"status": 403, "message": "no right"}
     assert check_cluster(connection, "lab", [plan("a")]) == [], "what may not be looked at is not missing"
@@ -172,7 +172,7 @@ def test_a_comparison_that_fails_is_a_problem_and_without_a_success_there_is_non
     (tmp_path / "s.json").unlink()
     ends = Ends(monkeypatch, {"a": "failed"})
     result = finish(tmp_path, "a")
-    assert find_codes(result.problems) == ["SL-run-failed", "SL-nothing-to-compare"]
+    assert find_codes(result.problems) == ["SL-run-failed", "SL-sweep-none-succeeded"]
     assert ends.asked == {} and result.report is None
 
 
