@@ -56,7 +56,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_until(process: subprocess.Popen[str], condition: Any) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
