@@ -15,9 +15,8 @@ from stratlab.check.gpus import check_gpus, offers_gpus
 from stratlab.check.namespace import check_claim, check_namespace
 from stratlab.check.rights import check_account, check_rights
 from stratlab.check.workload_checks import check_apis, find_served, judge_operator, read_version
-from stratlab.cluster import ClusterError
 from tests.codes import find_codes
-from tests.stratlab.cluster.fake_api import matches
+from tests.stratlab.cluster.answering import Answering
 
 DEPLOYMENTS = "/apis/apps/v1/deployments"
 LAB = "/api/v1/namespaces/lab"
@@ -30,21 +29,7 @@ KUBEFLOW_V1, KUBEFLOW_V2, TRAINER = (
 )
 
 
-class Cluster:
-    """A connection to an API server that has `things`: path -> object, list, or the status of its refusal."""
-
-    def __init__(self) -> None:
-        self.things: dict[str, Any] = {}
-        self.client = None
-
-    def get(self, path: str, query: dict[str, str] | None = None) -> dict[str, Any]:
-        thing = self.things.get(path, 404)
-        if isinstance(thing, int):
-            raise ClusterError("said no", thing)
-        if isinstance(thing, list):
-            return {"items": [each for each in thing if matches(each, query or {})]}
-        return dict(thing)
-
+class Cluster(Answering):
     def serve(self, path: str, *plurals: str) -> None:
         """An API of the operators."""
         self.things[path] = {"resources": [{"name": each} for each in plurals]}
