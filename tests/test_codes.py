@@ -58,10 +58,10 @@ def find_uncoded() -> list[str]:
 
 
 def _has_words(call: ast.Call) -> bool:
-    """Whether a text of the call is a sentence: at least three blanks in what is written out."""
+    """Whether a text of the call is a sentence: at least three blanks in one piece."""
     texts = [
         node.value
         for node in ast.walk(call)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
-    return sum(text.count(" ") for text in texts) >= 3
+    return max((text.count(" ") for text in texts), default=0) >= 3

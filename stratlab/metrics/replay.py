@@ -31,7 +31,7 @@ def replay_here(folder: Path, uri: str, environ: Mapping[str, str], program: Seq
     check_folder(folder, "the folder of a run")
     if not is_run(folder):
         raise NothingThere(
-            f"{folder}: not a run: nothing in it says that the trainer has made it [SL-replay-no-run]"
+            f"{folder}: not a run: nothing in it says that the trainer has made it [SL-metrics-no-run]"
         )
     if absence := explain_trainer(program[0], environ):
         raise UserError(f"the trainer sends metrics, and is not to be had: {absence} [SL-replay-no-trainer]")

@@ -160,7 +160,7 @@ def _wrong_varied(varied: Any, matrix: dict[Any, Any]) -> Iterator[str]:
             paths = [str(each) for each in matrix if str(each).startswith(PREFIX)]
             there = f"there are {', '.join(paths)}" if paths else "which has no setting"
             near = _nearest(PREFIX + name, paths)
-            yield f"varied: {path} is no setting of the matrix, {there}{near} [SL-sweep-varied-unknown]"
+            yield f"varied: {path} is no setting of the matrix, {there}{near} [SL-sweep-varied-no-setting]"
 
 
 def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:

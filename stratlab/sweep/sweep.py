@@ -78,7 +78,7 @@ def check_cluster(connection: Connection, namespace: str, plan: Sequence[Planned
         wanted[path] = f"namespace {namespace} has no claim {claim} [SL-claim-missing]"
         api = planned.api
         wanted[f"/apis/{api.group_version}"] = (
-            f"the cluster does not serve {api.kind} ({api.group_version}) [SL-sweep-api-absent]"
+            f"the cluster does not serve {api.kind} ({api.group_version}) [SL-sweep-api-not-served]"
         )
     problems = []
     for path, sentence in wanted.items():
@@ -138,7 +138,7 @@ def conclude(
         elif entry.stage == "failed":
             found.append(f"{planned.release.name}: {entry.sentence} [SL-run-failed]")
     if not any(entry.stage == "succeeded" for entry in state.releases.values()):
-        found.append("no run has succeeded, so there is nothing to compare [SL-sweep-none-succeeded]")
+        found.append("no run has succeeded, so there is nothing to compare [SL-sweep-nothing-to-compare]")
         return Result(state, None, found)
     try:
         return Result(state, compare(), found)

@@ -58,7 +58,7 @@ def build_not_json(why: object) -> TraceError:
 
 def say_unreadable(why: object) -> str:
     """Of a file that the system does not let be read."""
-    return f"is not readable ({why}) [SL-file-unreadable]"
+    return f"is not readable ({why}) [SL-trace-unreadable]"
 
 
 @dataclass(frozen=True)

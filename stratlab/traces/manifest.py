@@ -13,7 +13,7 @@ from stratlab.traces.chunks import say_unreadable
 
 MANIFEST = "manifest.json"
 MANIFEST_BYTES = 16 << 20  # 160 bytes per rank
-MISSING = "is missing [SL-file-missing]"
+MISSING = "is missing [SL-trace-file-missing]"
 NAME_NO_TEXT = "its name holds bytes that are no text [SL-name-no-text]"
 KINDS = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder"}
 

@@ -27,7 +27,7 @@ def check_tracking_uri(uri: str) -> str:
     if uri and (not host or parts.scheme not in ("http", "https")):
         raise UserError(
             f"--tracking-uri (or MLFLOW_TRACKING_URI) {uri!r}: expected the address of a server, http://host:port "
-            "[SL-tracking-uri]"
+            "[SL-tracking-address]"
         )
     return uri
 

@@ -74,9 +74,9 @@ def _compare(folder: Path, name: str, promised: dict[str, Any]) -> str | None:
         if _describe(folder / name)["sha256"] != promised["sha256"]:
             return f"the content of {name} has changed [SL-file-changed]"
     except FileNotFoundError:
-        return f"{name} is missing [SL-file-missing]"
+        return f"{name} is missing [SL-checkpoint-file-missing]"
     except OSError as failure:
-        return f"{name} cannot be read ({failure}) [SL-file-unreadable]"
+        return f"{name} cannot be read ({failure}) [SL-checkpoint-file-unreadable]"
     return None
 
 

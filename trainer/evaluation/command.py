@@ -156,7 +156,7 @@ def choose_weights(path: Path, weights: str, named: str = "weights") -> Path:
         raise DataMissing(
             f"{folder}: no model in Hugging Face format. A run leaves one at its end if it was started with "
             "TRAINER_CHECKPOINT_EVERY above 0, or ran for longer than TRAINER_CHECKPOINT_MINUTES; one that has not "
-            "ended goes on when it is started again [SL-evaluate-no-weights]"
+            "ended goes on when it is started again [SL-evaluation-no-weights]"
         )
     return folder
 

@@ -12,7 +12,7 @@
 {{- define "run.environment" -}}
 {{- $run := .Values.run -}}
 {{- if and $run.config.fault (not $run.allowFaults) -}}
-{{- fail (printf "run.config.fault=%s: plants a fault in the run, which is allowed only with run.allowFaults=true [SL-fault-not-allowed]" $run.config.fault) -}}
+{{- fail (printf "run.config.fault=%s: plants a fault in the run, which is allowed only with run.allowFaults=true [SL-chart-fault-not-allowed]" $run.config.fault) -}}
 {{- end -}}
 - name: TRAINER_RUN
   value: {{ include "run.name" . | quote }}

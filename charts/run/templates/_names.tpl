@@ -8,7 +8,7 @@ labels of 63 characters at most.
 {{- $name := .Release.Name -}}
 {{- $longest := ternary 46 52 (eq .Values.run.workload.api "trainjob") -}}
 {{- if or (gt (len $name) $longest) (not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name)) -}}
-{{- fail (printf "release name %q cannot name a %s: use a-z, 0-9 and -, start with a letter, end with no -, at most %d characters [SL-release-name]" $name (include "run.workload.api" . | fromJson).kind $longest) -}}
+{{- fail (printf "release name %q cannot name a %s: use a-z, 0-9 and -, start with a letter, end with no -, at most %d characters [SL-chart-release-name]" $name (include "run.workload.api" . | fromJson).kind $longest) -}}
 {{- end -}}
 {{- $name -}}
 {{- end }}

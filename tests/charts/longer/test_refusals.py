@@ -35,7 +35,7 @@ RDMA = "run.rdma.enabled=true,run.rdma.lockMemory=false"
 OF_A_RUN: list[tuple[str | dict[str, Any], str, tuple[str, ...]]] = [
     ("run.processesPerNode=3,run.analysis.shares=4", "SL-shares-over-ranks", ("=4",)),
     ({"pod": {"topologySpread": SPREAD}}, "SL-spread-twice", ("rack",)),
-    ("run.config.fault=kill@37:1", "SL-fault-not-allowed", ("run.allowFaults",)),
+    ("run.config.fault=kill@37:1", "SL-chart-fault-not-allowed", ("run.allowFaults",)),
     ("run.mlflow.existingSecret=a,run.mlflow.trackingUri=", "SL-login-without-server", ()),
     (env("DB_CREDENTIALS"), "SL-secret-in-values", ("run.env: DB_CREDENTIALS", "run.secrets: [{name: DB_")),
     (env("Password"), "SL-secret-in-values", ()),
@@ -116,7 +116,7 @@ def test_a_preparation(helm: Path, settings: str, code: str) -> None:
 
 @pytest.mark.parametrize("release", ["1bad", "r" * 53])
 def test_a_release_that_cannot_name_a_run(helm: Path, release: str) -> None:
-    assert find_codes(refusal(helm, "ddp", release=release)) == ["SL-release-name"]
+    assert find_codes(refusal(helm, "ddp", release=release)) == ["SL-chart-release-name"]
 
 
 def test_every_code_of_the_templates_is_seen_here() -> None:
@@ -126,4 +126,4 @@ def test_every_code_of_the_templates_is_seen_here() -> None:
     assert [line for line in told if len(find_codes(line)) != 1] == []
     seen = {code for _, code, _ in OF_A_RUN} | {code for _, code in OF_A_PREPARATION}
     known = {code for line in told for code in find_codes(line)}
-    assert known - seen == {"SL-release-name", "SL-api-not-served", "SL-settings-changed"}
+    assert known - seen == {"SL-chart-release-name", "SL-api-not-served", "SL-settings-changed"}

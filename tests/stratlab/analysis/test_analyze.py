@@ -88,7 +88,7 @@ def test_partial_traces_of_a_failed_run(tmp_path: Path) -> None:
     build_gpu_trace(2, steps=1).write(run / "traces" / "rank2_trace.json")
     report = run_analyze(run)
     assert said(report) == [
-        ("SL-file-missing", None),
+        ("SL-trace-file-missing", None),
         ("SL-rank-no-trace", 1),
         ("SL-summary-missing", None),
         ("SL-steps-differ", 2),

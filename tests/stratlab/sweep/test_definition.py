@@ -165,5 +165,5 @@ varied: VARIED
         assert list_varied(read_sweep(write(tmp_path, search.replace("VARIED", varied)))) == names
     wrong = "[lr, run.config.optimiser, run.nodes, strategy, run.config.seed]"
     lines = refused(tmp_path, search.replace("VARIED", wrong))
-    assert find_codes(lines) == ["SL-sweep-varied-unknown"] * 3 + ["SL-sweep-varied-refused"] * 2
+    assert find_codes(lines) == ["SL-sweep-varied-no-setting"] * 3 + ["SL-sweep-varied-refused"] * 2
     assert "run.config.lr?" in lines[0] and "run.config.optimizer?" in lines[1]

@@ -44,7 +44,7 @@ def silent(text: str) -> None:
 
 def test_what_a_cluster_lacks_is_told_together() -> None:
     cluster: Any = Answering()
-    missing = ["SL-namespace-missing", "SL-claim-missing", "SL-sweep-api-absent"]
+    missing = ["SL-namespace-missing", "SL-claim-missing", "SL-sweep-api-not-served"]
     assert find_codes(check_cluster(cluster, "lab", [plan("a"), plan("b")])) == missing
     cluster = furnish()
     assert check_cluster(cluster, "lab", [plan("a")]) == []
@@ -165,7 +165,7 @@ def test_a_comparison_that_fails_is_a_problem_and_without_a_success_there_is_non
     (tmp_path / "s.json").unlink()
     ends = Ends(monkeypatch, {"a": "failed"})
     result = finish(tmp_path, "a")
-    assert find_codes(result.problems) == ["SL-run-failed", "SL-sweep-none-succeeded"]
+    assert find_codes(result.problems) == ["SL-run-failed", "SL-sweep-nothing-to-compare"]
     assert ends.asked == {} and result.report is None
 
 

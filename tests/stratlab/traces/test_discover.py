@@ -153,8 +153,8 @@ def test_manifest_cannot_point_outside_or_at_an_impossible_name(tmp_path: Path, 
     assert list(found) == [name] and (found[name] == ["SL-manifest-outside"]) == outside
 
 
-MANIFESTS = {None: "SL-file-missing", '{"complete": true, "files": []}': "SL-manifest-no-files"}
-MANIFESTS |= dict.fromkeys(("", '{"files": 3}', '["rank0_trace.json"]', "[" * 500_000), "SL-file-unreadable")
+MANIFESTS = {None: "SL-trace-file-missing", '{"complete": true, "files": []}': "SL-manifest-no-files"}
+MANIFESTS |= dict.fromkeys(("", '{"files": 3}', '["rank0_trace.json"]', "[" * 500_000), "SL-trace-unreadable")
 
 
 def test_without_a_usable_manifest_the_files_speak(tmp_path: Path) -> None:
@@ -171,4 +171,4 @@ def test_missing_and_empty_folder(tmp_path: Path) -> None:
     for folder in (tmp_path / "none", tmp_path):
         found = find_traces(folder, 2)
         assert found.files == {}
-        assert said(found, "noted") == {"manifest.json": ["SL-file-missing"]}
+        assert said(found, "noted") == {"manifest.json": ["SL-trace-file-missing"]}

@@ -62,7 +62,7 @@ def flip(path: Path) -> None:
     [
         ("engine/__0_0.distcp", cut, "SL-file-size"),
         ("engine/__0_0.distcp", flip, "SL-file-changed"),
-        ("engine/.metadata", Path.unlink, "SL-file-missing"),
+        ("engine/.metadata", Path.unlink, "SL-checkpoint-file-missing"),
         ("state.json", flip, "SL-file-changed"),
         ("manifest.json", cut, "SL-manifest-changed"),
         ("manifest.json", Path.unlink, "SL-commit-unreadable"),

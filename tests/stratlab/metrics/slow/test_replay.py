@@ -78,4 +78,4 @@ def test_where_no_run_is_it_ends_with_3(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "notes.txt").touch()
     done = replay(tmp_path / "a" / "b", "--tracking-uri", "http://127.0.0.1:1")
-    assert done.returncode == 3 and find_codes(done.stderr) == ["SL-replay-no-run"]
+    assert done.returncode == 3 and find_codes(done.stderr) == ["SL-metrics-no-run"]

@@ -139,7 +139,7 @@ def test_context_names_the_cluster_to_helm_and_to_us(
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
         assert call(monkeypatch, file, "--dry-run", "--context", "far") == 2
         lacks = find_codes(capsys.readouterr().err)
-        assert lacks == ["SL-namespace-missing", "SL-claim-missing", "SL-sweep-api-absent"]
+        assert lacks == ["SL-namespace-missing", "SL-claim-missing", "SL-sweep-api-not-served"]
         monkeypatch.setattr(sweep, "check_cluster", lambda *given: [])
         assert call(monkeypatch, file, "--dry-run", "--context", "far", "--json") == 0
     releases = json.loads(capsys.readouterr().out)["releases"]
