@@ -60,7 +60,7 @@ def test_a_pod_passes_the_restricted_profile_and_has_no_token() -> None:
     security = spec["securityContext"]
     assert security["runAsNonRoot"] is True and security["runAsUser"] == security["fsGroup"] == 10001
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert spec["automountServiceAccountToken"] is False and spec["activeDeadlineSeconds"] > 0
+    assert spec["automountServiceAccountToken"] is False and spec["activeDeadlineSeconds"] == 900
     (container,) = spec["containers"]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
