@@ -17,6 +17,8 @@ def test_all_of_it_fits_into_a_tag_with_the_newest_runs_first() -> None:
     assert len(text) <= LONGEST_TAG and [chart["type"] for chart in charts].count("SCATTER") == 1
     assert len({chart["uuid"] for chart in charts}) == len(charts) == sum(map(len, SECTIONS.values()))
     assert {chart["metricSectionId"] for chart in charts} == set(SECTIONS)
+    counts = {chart["type"]: chart["runsCountToCompare"] for chart in charts}
+    assert counts == {"BAR": 20, "LINE": 20, "SCATTER": 100}
     # MLflow draws the first ten or twenty of its table
     assert (view["orderByKey"], view["orderByAsc"]) == ("attributes.start_time", False)
 

@@ -140,3 +140,8 @@ def test_the_newest_dump_of_the_main_thread_is_read():
     assert found == [Frame("/app/trainer/loop.py", 47, "train"), Frame("<string>", 0, "<module>")]
     assert str(found[0]) == "trainer/loop.py:47 train"
     assert read_stack("", 0x7F01) == read_stack(DUMP, 0x7F03) == []
+
+
+def test_of_ranks_that_wait_for_each_other_eight_are_described():
+    verdict = judge([waiting(rank, pending=[f"gloo:all_reduce {rank} of a"]) for rank in range(9)], 9)
+    assert verdict.ranks == [] and "rank 7:" in verdict.sentence and "rank 8:" not in verdict.sentence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import asdict, replace
 
@@ -11,7 +12,7 @@ import torch.distributed as dist
 
 from tests.trainer.runs import make_world
 from trainer.layout.process_group import bind_device
-from trainer.layout.world import World, read_node
+from trainer.layout.world import World, processor_name, read_node
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,11 @@ from trainer.layout.world import World, read_node
 )
 def test_the_node_is_the_cluster_s_or_this_computer(env: dict[str, str], node: str) -> None:
     assert read_node(env) == node
+
+
+def test_the_processor_is_named_by_its_model_and_cores() -> None:
+    model, _, cores = processor_name().rpartition(", ")
+    assert model != "model name" and cores == f"{len(os.sched_getaffinity(0))} cores"
 
 
 def test_the_device_is_named_where_it_can_be() -> None:

@@ -90,6 +90,10 @@ def test_a_misspelt_key_is_refused(settings, named):
     assert all(name in refused.value.problems[0] for name in named)
 
 
+def test_a_section_s_value_that_is_no_section_is_left_to_deepspeed():
+    check_keys({"timers": None, "optimizer": {"type": "AdamW"}})
+
+
 def test_a_misspelt_override_is_refused_where_the_settings_are_built():
     with pytest.raises(ConfigError) as refused:
         settings_of("zero3", zero={"stage3_max_live_parameter": 0})
