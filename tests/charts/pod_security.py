@@ -12,26 +12,16 @@ from typing import Any
 Spec = dict[str, Any]
 
 VOLUMES = {
-    "configMap",
-    "csi",
-    "downwardAPI",
-    "emptyDir",
-    "ephemeral",
-    "persistentVolumeClaim",
-    "projected",
-    "secret",
-}
-SYSCTLS = {
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
+    *(
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    ),
 }
 APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 SECCOMP = ("RuntimeDefault", "Localhost")
@@ -61,9 +51,8 @@ POD_CONTROLS: dict[str, Callable[[Spec], bool]] = {
     "hostNetwork": lambda pod: not pod.get("hostNetwork"),
     "hostPID": lambda pod: not pod.get("hostPID"),
     "hostIPC": lambda pod: not pod.get("hostIPC"),
-    "hostProcess": lambda pod: not security(pod).get("windowsOptions", {}).get("hostProcess"),
     "volume type": lambda pod: all(set(v) - {"name"} <= VOLUMES for v in pod.get("volumes", [])),
-    "sysctls": lambda pod: {s["name"] for s in security(pod).get("sysctls", [])} <= SYSCTLS,
+    "sysctls": lambda pod: not security(pod).get("sysctls"),  # the charts set none
     "seLinuxOptions": selinux_is_harmless,
     "appArmorProfile": apparmor_is_harmless,
     "runAsUser 0": lambda pod: security(pod).get("runAsUser") != 0,
@@ -82,7 +71,6 @@ CONTAINER_CONTROLS: dict[str, Callable[[Spec, Spec], bool]] = {
     "seccompProfile": lambda pod, c: (inherited(pod, c, "seccompProfile") or {}).get("type") in SECCOMP,
     "procMount": lambda pod, c: security(c).get("procMount", "Default") == "Default",
     "hostPort": lambda pod, c: not any(port.get("hostPort") for port in c.get("ports", [])),
-    "hostProcess": lambda pod, c: not security(c).get("windowsOptions", {}).get("hostProcess"),
     "seLinuxOptions": lambda pod, c: selinux_is_harmless(c),
     "appArmorProfile": lambda pod, c: apparmor_is_harmless(c),
 }

@@ -16,12 +16,10 @@ from tests.charts.rendering import (
     environment,
     expand,
     pick,
-    refusal,
     render,
     training_pod,
     waiter_pod,
 )
-from tests.codes import find_codes
 from trainer.settings.config import Config
 
 KUEUE = "run.scheduling.gang=kueue,run.scheduling.queue=gpus"
@@ -80,14 +78,6 @@ def test_whoever_waits_gives_up_after_whom_he_waits_for(helm: Path, settings: st
     assert workload - trainer >= (0 if settings else 86400)
 
 
-def test_without_an_account_there_is_one_job_that_waits_itself(helm: Path) -> None:
-    rendered = render_ddp(helm, "run.analysis.serviceAccount=")
-    (job,) = [document["spec"] for document in rendered if document["kind"] == "Job"]
-    command = container(job["template"]["spec"], "wait")["command"]
-    assert "--resource" not in command and "suspend" not in job
-    assert job["activeDeadlineSeconds"] - int(command[command.index("--deadline-s") + 1]) == 3600
-
-
 def test_kueue_takes_it_only_where_it_must(helm: Path) -> None:
     documents = render_ddp(helm, KUEUE)
     queues = {
@@ -118,8 +108,3 @@ def test_of_shares_each_pod_reads_its_own(helm: Path) -> None:
     assert pick(rendered, "Job")["spec"]["completions"] == 4
     assert parse_share(command[command.index("--share") + 1]) == Share(3, 4)
     assert command[command.index("--job") + 1] == env["STRATLAB_JOB"]
-
-
-def test_a_default_request_does_not_exceed_a_limit_of_the_analysis(helm: Path) -> None:
-    said = refusal(helm, "ddp", ["--set", "run.analysis.resources.limits.memory=512Mi"])
-    assert find_codes(said) == ["SL-request-over-limit"] and "run.analysis.resources" in said

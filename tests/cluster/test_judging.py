@@ -1,17 +1,20 @@
-"""What the tests on a cluster call lost, late, doubled or changed, on lines that are made up."""
+"""What the tests on a cluster call lost, late, doubled or changed, on lines that are made up; what an image gets."""
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.disturbed.deeds import DEEDS
-from tests.cluster.disturbed.figures import Blow, Cost, measure_blows, write_row
+from tests.cluster.disturbed.deeds import DEEDS, Blow, Cost, measure_blows, write_row
 from tests.cluster.disturbed.test_faults import EXPECTED, STRATEGIES, Record, blame
+from tests.cluster.e2e.test_image import CHOSEN
 from tests.cluster.e2e.test_runs import FAULTS as DAILY
+from tests.cluster.in_image import ROOT, list_files
 from tests.cluster.nightly.test_resume import FAULTS as NIGHTLY
 from tests.cluster.resuming import compare_ends
 from tests.faults.matrix import Fault
@@ -119,3 +122,20 @@ def test_every_strategy_is_disturbed_and_compared_with_a_run_of_the_same_setting
         assert one == other and one["run.config.checkpoint_every"] > 0
         assert pair[0].folder != pair[1].folder and pair[0].name != pair[1].name
     assert [deed.fault.number for deed in DEEDS] == [f"K{number}" for number in range(1, 8)]
+
+
+def test_what_is_chosen_exists() -> None:
+    for path, _, name in (chosen.partition("::") for chosen in CHOSEN):
+        tree = ast.walk(ast.parse((ROOT / path).read_text()))
+        assert not name or name in {f.name for f in tree if isinstance(f, ast.FunctionDef)}, (path, name)
+
+
+def test_the_tools_are_brought_along_and_not_the_trainer() -> None:
+    names = {name for _, name in list_files()}
+    tools = {f"packages/{name}/__init__.py" for name in ("pytest", "pluggy", "iniconfig")}
+    assert tools | {"tests/ranks.py", "pyproject.toml", "images/trainer/Dockerfile"} <= names
+    assert not [name for name in names if name.startswith("trainer")]
+    there = re.compile(
+        r"packages/(numpy|torch|packaging|pygments)/|.*\.so$"
+    )  # of the image; of this machine alone
+    assert not [name for name in names if there.match(name)]

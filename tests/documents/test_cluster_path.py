@@ -22,9 +22,3 @@ def test_the_path_is_the_readmes_from_the_operator_to_the_sweep() -> None:
     ]
     assert [command for command in told if command in path] == path
     assert set(REPLACED) <= set(told), "what is not told any more needs no replacement"
-
-
-def test_what_needs_gpus_or_the_hub_is_only_asked_of_the_server() -> None:
-    dry = [step for step in read_path() if step.line.endswith(" --dry-run=server")]
-    assert [step.told.split()[2] for step in dry] == ["food101", "fsdp-1"]
-    assert all(step.why for step in read_path() if step.line != step.told)

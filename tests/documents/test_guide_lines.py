@@ -105,14 +105,13 @@ def test_ours_means_something() -> None:
 
 def test_a_line_names_its_gpus_and_its_batch() -> None:
     """`--num_gpus=2 ..._stage2_..._bs16.py` of DeepSpeed, and torchrun's likewise."""
-    found = {}
-    for line, row in LINES.items():
-        if (told := re.search(r"=(\d+) train_.*?(ddp|stage2|stage3)_vit_huge_bs(\d+)\.py", line)) is not None:
-            config, env = read_ours(find_commands(row[1], "python")[0])
-            strategy = {"ddp": "ddp", "stage2": "zero2", "stage3": "zero3"}[told[2]]
-            gpus, batch = int(told[1]), int(told[3])
-            assert (read_pods(env).processes_per_node, config.micro_batch_size) == (gpus, batch), line
-            assert (config.strategy, config.global_batch_size) == (strategy, gpus * batch), line
-            assert config.model == "vit_huge" and config.init == "pretrained"
-            found[strategy] = line
-    assert found.keys() == {"ddp", "zero2", "zero3"}
+    named = r"=(\d+) train_.*?(ddp|stage2|stage3)_vit_huge_bs(\d+)\.py"
+    found = {line: told for line in LINES if (told := re.search(named, line))}
+    for line, told in found.items():
+        config, env = read_ours(find_commands(LINES[line][1], "python")[0])
+        gpus, batch = int(told[1]), int(told[3])
+        assert (read_pods(env).processes_per_node, config.micro_batch_size) == (gpus, batch), line
+        strategy = {"ddp": "ddp", "stage2": "zero2", "stage3": "zero3"}[told[2]]
+        assert (config.strategy, config.global_batch_size) == (strategy, gpus * batch), line
+        assert config.model == "vit_huge" and config.init == "pretrained"
+    assert {told[2] for told in found.values()} == {"ddp", "stage2", "stage3"}

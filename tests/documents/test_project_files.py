@@ -38,13 +38,11 @@ def test_their_links_lead_somewhere() -> None:
             assert (ROOT / target).exists(), f"{name}: {target}"
 
 
-def test_each_symptom_names_a_test_in_which_it_happens() -> None:
+def test_each_symptom_names_a_file_of_tests_in_which_it_happens() -> None:
     text = (ROOT / "docs" / "troubleshooting.md").read_text()
     for part in text.split("\n## ")[1:]:
-        found = re.findall(r"`(tests/[^`:]+\.py)::([^`]+)`", part)
-        assert found, part.splitlines()[0]
-        for file, name in found:
-            assert name == "*" or f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+        found = re.findall(r"`(tests/[^`]+\.py)`", part)
+        assert found and [file for file in found if not (ROOT / file).is_file()] == [], part.splitlines()[0]
 
 
 def test_a_scanner_for_secrets_passes_hashes_in_what_programs_wrote_and_nothing_else() -> None:

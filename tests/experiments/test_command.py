@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +13,6 @@ import pytest
 from experiments import __main__ as command
 from experiments import part_run
 from experiments.catalogue import list_experiments
-from experiments.result import ROOT
 from tests.codes import find_codes
 
 
@@ -47,28 +44,20 @@ def test_a_misspelt_name_is_told_with_the_nearest(capsys: pytest.CaptureFixture[
     assert find_codes(said) == ["SL-experiment-unknown"] * 2 and "offload?" in said and "NAMES=zzz" in said
 
 
-def test_a_signal_ends_what_was_started_too(tmp_path: Path) -> None:
-    """In a process of its own: it is the one that is asked to end."""
-    code = (
-        "import sys\n"
-        "from experiments import part_run\n"
-        "from stratlab.machine.interruption import Interrupted, signals_raise\n"
-        "child = 'import os, sys, time; open(sys.argv[1], \"w\").write(str(os.getpid())); time.sleep(60)'\n"
-        "try:\n"
-        "    with signals_raise():\n"
-        "        part_run._run([sys.executable, '-c', child, sys.argv[1]])\n"
-        "except Interrupted as stop:\n"
-        "    sys.exit(stop.code)\n"
-    )
-    noted = tmp_path / "pid"
-    with subprocess.Popen([sys.executable, "-c", code, str(noted)], cwd=ROOT) as program:
-        until = time.monotonic() + 30
-        while not (noted.is_file() and noted.read_text()) and time.monotonic() < until:
-            time.sleep(0.02)
-        program.send_signal(signal.SIGTERM)
-        assert program.wait(30) == 143
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(noted.read_text()), 0)
+def test_a_signal_ends_what_was_started_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            if not started:
+                started.append(self)
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        part_run._run([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert started[0].returncode == -signal.SIGTERM
 
 
 def test_a_file_that_cannot_be_read_is_a_complaint_of_its_part(tmp_path: Path) -> None:

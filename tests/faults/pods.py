@@ -144,14 +144,17 @@ class Pods:
         """Until metrics.jsonl holds this step, made by this attempt or a later one."""
 
         def is_there() -> bool:
-            made = [line for line in self.lines() if line["kind"] == "train"]
-            return any(line["step"] >= step and line["attempt"] >= attempt for line in made)
+            return any(line["step"] >= step and line["attempt"] >= attempt for line in self.trained())
 
         self.wait_for(is_there, f"step {step} of attempt {attempt} never came")
 
     def lines(self) -> list[dict[str, Any]]:
         """Whole lines of metrics.jsonl."""
         return read_lines(self.folder.metrics)
+
+    def trained(self) -> list[dict[str, Any]]:
+        """The lines of steps."""
+        return [line for line in self.lines() if line["kind"] == "train"]
 
     def attempts(self) -> list[dict[str, Any]]:
         return read_lines(self.folder.path / "attempts.jsonl")
@@ -170,19 +173,17 @@ class Pods:
 
     def losses(self) -> dict[int, float]:
         """Step -> loss of the last attempt that made it."""
-        return {line["step"]: line["loss"] for line in self.lines() if line["kind"] == "train"}
+        return {line["step"]: line["loss"] for line in self.trained()}
 
     def steps_again(self) -> int:
         """Steps that were made more than once."""
-        steps = [line["step"] for line in self.lines() if line["kind"] == "train"]
-        return len(steps) - len(set(steps))
+        return len(self.trained()) - len(self.losses())
 
     def recovery_s(self, fault_t: float) -> float:
         """From `fault_t` (since 1970) to the first step of a later attempt."""
         made = [line for line in self.lines() if line["t"] > fault_t - 600]
         first = min(line["attempt"] for line in made)
-        steps = [line for line in made if line["kind"] == "train" and line["attempt"] > first]
-        later = [line["t"] for line in steps if line["t"] > fault_t]
+        later = [line["t"] for line in self.trained() if line["t"] > fault_t and line["attempt"] > first]
         assert later, f"no attempt made a step after the fault\n{self.said()}"
         return min(later) - fault_t
 

@@ -36,10 +36,10 @@ def test_durations_do_not_jump_and_the_run_ends_well(tmp_path: Path) -> None:
             shift.with_suffix(".new").write_text(seconds)
             os.replace(shift.with_suffix(".new"), shift)
         assert pods.finish() == 0, pods.said()
-    times = [line["t"] for line in pods.lines() if line["kind"] == "train"]
+    times = [line["t"] for line in pods.trained()]
     jumps = [b - a for a, b in itertools.pairwise(times)]
     assert max(jumps) > 1000 and min(jumps) < -1000, "the clock has jumped"
-    steps_ms = [line["step_time_ms"] for line in pods.lines() if line["kind"] == "train"]
+    steps_ms = [line["step_time_ms"] for line in pods.trained()]
     assert min(steps_ms) > 0 and max(steps_ms) < 60_000
     summary = json.loads((pods.folder.path / "summary.json").read_text())
     assert 0 < summary["train_time_s"] < 600 and summary["samples_per_s"] > 0

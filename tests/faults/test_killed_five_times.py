@@ -60,7 +60,7 @@ def test_a_run_that_ended_five_times_is_the_one_that_never_did(
     with open_pods(tmp_path / "whole", 1, processes, settings) as whole:
         whole.start()
         assert whole.finish() == 0, whole.said()
-    times = [line["t"] for line in whole.lines() if line["kind"] == "train"]
+    times = [line["t"] for line in whole.trained()]
     most_s = (times[-1] - times[0]) / (TIMES + 1)
     with open_pods(tmp_path / how, 1, processes, settings) as pods:
         pods.start()
@@ -79,7 +79,7 @@ def test_a_run_that_ended_five_times_is_the_one_that_never_did(
         assert pods.finish() == 0, pods.said()
     starts = pods.starts()
     assert len(starts) == TIMES + 1 and starts == sorted(starts) and starts[-1] > 0, starts
-    made = [(line["attempt"], line["step"]) for line in pods.lines() if line["kind"] == "train"]
+    made = [(line["attempt"], line["step"]) for line in pods.trained()]
     reached = [max(step for number, step in made if number == attempt) for attempt in range(1, TIMES + 1)]
     lost = max(step - start for step, start in zip(reached, starts[1:], strict=True))
     # the interval, and that of the checkpoint that was being written

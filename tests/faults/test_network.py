@@ -79,9 +79,7 @@ def test_a_run_outlives_it(tmp_path: Path, undisturbed, seconds: int, record_pro
         record_property("steps_lost", pods.steps_again())
         if seconds == 5:
             assert len(pods.starts()) == 1
-            later = [
-                line["t"] for line in pods.lines() if line["kind"] == "train" and line["t"] > fault_t + 5
-            ]
+            later = [line["t"] for line in pods.trained() if line["t"] > fault_t + 5]
             record_property("seconds_to_recover", round(min(later) - fault_t, 1))
         else:
             assert len(pods.starts()) == 2 and {code for _, code in pods.codes} <= {134, 0}

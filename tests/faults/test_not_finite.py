@@ -25,9 +25,9 @@ def test_the_right_rank_is_named(tmp_path, record_property, strategy, bad):
     record_property("steps_lost", last)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["fsdp", "zero2", "nd"])
 def test_a_clean_run_names_nobody(tmp_path, strategy):
-    more = {"TRAINER_STEPS": "45", "TRAINER_LR": "0.05" if strategy in ("fsdp", "zero3") else "0.001"}
+    more = {"TRAINER_STEPS": "45", "TRAINER_LR": "0.05" if strategy == "fsdp" else "0.001"}
     ended, folder = train(tmp_path, strategy, "stop", bad=None, **more)
     assert [r.exit_code for r in ended] == [0, 0], ended[0].output[-2000:]
     assert [line for line in lines(folder) if line.get("name") == "not finite"] == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.image_models import __main__ as command
-from tests.image_models.cell import MODELS, RANKS, Cell, list_cells
+from tests.image_models.cell import MODELS, Cell, list_cells
 from tests.image_models.found import EXACT_FILE, PARITY, Found, judge, measure_parity, read_found
 from trainer.settings.strategy_table import STRATEGIES
 
@@ -192,13 +192,3 @@ def test_all_cells_leave_a_report_and_a_table(tmp_path, monkeypatch):
     assert command.main([], results) == 0, "what failed is done again, what lacked it is judged"
     table = (tmp_path / "image-models.md").read_text()
     assert table.startswith("80 of 80") and "| resnet | ddp | 2 | 60 | " in table
-
-
-def test_a_cell_s_result_holds_until_its_own_settings_change(monkeypatch):
-    keys = {each.name: each.key("tree") for each in list_cells()}
-    assert len({*keys.values()}) == len(keys)
-    monkeypatch.setitem(MODELS, "vgg", {**MODELS["vgg"], "steps": 90})
-    monkeypatch.setitem(RANKS, "zeropp", 8)  # on nodes of two, as before
-    changed = {each.name for each in list_cells() if each.key("tree") != keys[each.name]}
-    assert changed == {name for name in keys if name.startswith("vgg ") or name.endswith(" zeropp")}
-    assert Cell("cnn", "ddp").key("another tree") != keys["cnn ddp"]

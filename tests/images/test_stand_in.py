@@ -52,14 +52,11 @@ def link(folder: Path, name: str, source: str, *more: object) -> Path:
     return folder / name
 
 
-@pytest.fixture(params=["LARGE_1.0", ""], ids=["with versions", "without"])
-def libraries(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
-    """One that brings functions and a number, and one that calls a function of it."""
-    versions: list[object] = []
-    if request.param:
-        (tmp_path / "versions").write_text(f"{request.param} {{ global: *; }};")
-        versions = ["--version-script", tmp_path / "versions"]
-    large = link(tmp_path, "liblarge.so.1", LARGE, *versions)
+@pytest.fixture
+def libraries(tmp_path: Path) -> tuple[Path, Path]:
+    """One that brings functions and a number, with versions, and one that calls a function of it."""
+    (tmp_path / "versions").write_text("LARGE_1.0 { global: *; };")
+    large = link(tmp_path, "liblarge.so.1", LARGE, "--version-script", tmp_path / "versions")
     return large, link(tmp_path, "libuser.so", USER, large)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tests.charts.rendering import Document
@@ -27,14 +27,12 @@ class Peer:
 @dataclass(frozen=True)
 class Port:
     number: int
-    protocol: str = field(default="TCP")
+    protocol: str = "TCP"
 
 
 def may_connect(policies: Sequence[Document], source: Peer, target: Peer, port: Port) -> bool:
     """Whether a connection is opened: the source's egress and the target's ingress have to agree."""
-    return _passes(policies, "Egress", source, target, port) and _passes(
-        policies, "Ingress", target, source, port
-    )
+    return _passes(policies, "Egress", source, target, port) and may_enter(policies, source, target, port)
 
 
 def may_enter(policies: Sequence[Document], source: Peer, target: Peer, port: Port) -> bool:
@@ -45,51 +43,38 @@ def may_enter(policies: Sequence[Document], source: Peer, target: Peer, port: Po
 def _passes(policies: Sequence[Document], way: str, here: Peer, there: Peer, port: Port) -> bool:
     if here.labels is None or here.namespace is not None:
         return True  # not ours to judge
-    mine = [
-        policy["spec"]
-        for policy in policies
-        if way in policy["spec"]["policyTypes"] and selects(policy["spec"]["podSelector"], here.labels)
-    ]
-    if not mine:
-        return True
+    specs = [policy["spec"] for policy in policies if way in policy["spec"]["policyTypes"]]
+    mine = [spec for spec in specs if selects(spec["podSelector"], here.labels)]
     side = "from" if way == "Ingress" else "to"
-    rules = [rule for spec in mine for rule in spec.get(way.lower(), [])]
-    return any(_rule_allows(rule, side, there, port) for rule in rules)
+    return not mine or any(
+        _allows(rule, side, there, port) for spec in mine for rule in spec.get(way.lower(), [])
+    )
 
 
-def _rule_allows(rule: dict[str, Any], side: str, there: Peer, port: Port) -> bool:
-    ports = rule.get("ports")
-    if ports and not any(
-        p.get("protocol", "TCP") == port.protocol and p["port"] == port.number for p in ports
-    ):
-        return False
+def _allows(rule: dict[str, Any], side: str, there: Peer, port: Port) -> bool:
+    ports = [Port(each["port"], each.get("protocol", "TCP")) for each in rule.get("ports", [])]
     peers = rule.get(side)
-    return not peers or any(_peer_matches(entry, there) for entry in peers)
+    return (not ports or port in ports) and (not peers or any(_matches(entry, there) for entry in peers))
 
 
-def _peer_matches(entry: dict[str, Any], there: Peer) -> bool:
+def _matches(entry: dict[str, Any], there: Peer) -> bool:
     if "ipBlock" in entry:
         if there.address is None:
             return False
         address, block = ipaddress.ip_address(there.address), entry["ipBlock"]
-        inside = [ipaddress.ip_network(text) for text in (block["cidr"], *block.get("except", []))]
-        return address in inside[0] and not any(address in network for network in inside[1:])
+        inside = [address in ipaddress.ip_network(text) for text in (block["cidr"], *block.get("except", []))]
+        return inside[0] and not any(inside[1:])
     if there.labels is None:
         return False
-    if "namespaceSelector" in entry:
-        if not selects(entry["namespaceSelector"], there.namespace or {}):  # {} is every namespace, ours too
-            return False
-    elif there.namespace is not None:
-        return False
-    return selects(entry.get("podSelector", {}), there.labels)
+    if "namespaceSelector" in entry:  # {} is every namespace, ours too
+        known = selects(entry["namespaceSelector"], there.namespace or {})
+    else:
+        known = there.namespace is None
+    return known and selects(entry.get("podSelector", {}), there.labels)
 
 
 def selects(selector: dict[str, Any], labels: Labels) -> bool:
-    """A label selector; of the operators, `In` alone is used here.
-
-    Raises:
-        AssertionError: another operator.
-    """
+    """A label selector; of the operators, `In` alone is used here."""
     for expression in selector.get("matchExpressions", []):
         assert expression["operator"] == "In", expression
         if labels.get(expression["key"]) not in expression["values"]:

@@ -8,6 +8,8 @@ import pytest
 
 import stratlab.api
 import trainer.api
+from stratlab.analysis import analyze
+from stratlab.analysis.hta.bridge import HtaRun
 from stratlab.api import Analysed, RunRecord, UserError, analyze_traces, compare, open_run
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build
@@ -17,6 +19,7 @@ from tests.stratlab.simulated.small import build_cpu_trace
 def test_traces_of_another_program_are_analysed_and_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(analyze, "run_hta", lambda *_, **__: HtaRun([], [], ""))
     for name, steps in (("ddp", 3), ("fsdp", 4)):
         build_cpu_trace(0, steps).write(tmp_path / "theirs" / name / "rank0.json")
     done = {one.name: one for one in analyze_traces(tmp_path / "theirs", tmp_path / "out")}

@@ -51,7 +51,7 @@ SCANNED = ("tests/charts/scanned", "tests/images/scanned", "tests/manifests/scan
 
 SUITES: tuple[Suite, ...] = (
     Suite(
-        "parity", "every strategy, model, world size and variant equals one process",
+        "parity", "every strategy, model, world size and variant equals one process; every planted fault is caught",
         command=(*PYTEST, "tests/nightly/parity"), smallest=None, minutes=12,
         folders=("tests/nightly/parity",), facts="parity-full.json",
     ),
@@ -137,7 +137,7 @@ SUITES: tuple[Suite, ...] = (
         command=("make", "bare"), smallest=("SMALLEST=1",), minutes=40, facts="supported-versions.json",
     ),
     Suite(
-        "cluster", "on a cluster, in the project's images: every chart's path, every fault, every resume",
+        "cluster", "on a cluster, in the project's images: every chart's path, what ends a run, every resume",
         command=(*CLUSTER, "tests/cluster/nightly"), smallest=None, minutes=55,
         folders=("tests/cluster/nightly",), facts="nightly-steps.json",
     ),

@@ -31,8 +31,3 @@ def forward_flops(shape: VitShape, image_size: int, channels: int) -> ForwardFlo
     linear = 2 * tokens * shape.layers * (4 * width**2 + 2 * width * shape.mlp)
     embedding = 2 * patches * width * channels * shape.patch**2
     return ForwardFlops(linear + embedding, 4 * tokens**2 * width * shape.layers)
-
-
-def training_flops(shape: VitShape, image_size: int, channels: int) -> float:
-    """3 x the forward pass."""
-    return forward_flops(shape, image_size, channels).training()

@@ -136,7 +136,7 @@ own list for `helm template` does not: without it there is no cluster to ask.
 {{- $known := .Capabilities.APIVersions -}}
 {{- $api := include "run.workload.api" . | fromJson -}}
 {{- if and ($known.Has "apiregistration.k8s.io/v1") (not ($known.Has (printf "%s/%s" $api.version $api.kind))) -}}
-{{- fail (printf "run.workload.api=%s: this cluster has no %s %s [SL-api-not-served]. Install %s" .Values.run.workload.api $api.version $api.kind $api.install) -}}
+{{- fail (printf "run.workload.api=%s: this cluster has no %s %s [SL-chart-api-not-served]. Install %s" .Values.run.workload.api $api.version $api.kind $api.install) -}}
 {{- end -}}
 {{- end }}
 

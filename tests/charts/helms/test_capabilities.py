@@ -30,7 +30,7 @@ def served(*apis: str) -> list[str]:
 def test_an_api_that_is_not_served(api: str) -> None:
     chosen = ["--set", f"run.workload.api={api},{BASELINE}"]
     done = helm_template(FIRST, CHARTS / "ddp", [*served(*(SERVED.keys() - {api})), *chosen])
-    assert done.returncode == 1 and find_codes(done.stderr) == ["SL-api-not-served"]
+    assert done.returncode == 1 and find_codes(done.stderr) == ["SL-chart-api-not-served"]
     assert SERVED[api][1] in done.stderr
     render(FIRST, CHARTS / "ddp", [*served(api), *chosen])
 
@@ -64,6 +64,6 @@ def test_auto_with_a_master() -> None:
     """Which only a PyTorchJob has: what is missing is said, and not that nothing else has one."""
     settings = ["--set", f"run.workload.api=auto,run.workload.topology=master-worker,{BASELINE}"]
     done = helm_template(FIRST, CHARTS / "ddp", [*served("trainjob"), *settings])
-    assert find_codes(done.stderr) == ["SL-api-not-served"]
+    assert find_codes(done.stderr) == ["SL-chart-api-not-served"]
     documents = render(FIRST, CHARTS / "ddp", [*served("trainjob", "pytorchjob"), *settings])
     assert "Master" in pick(documents, "PyTorchJob")["spec"]["pytorchReplicaSpecs"]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-import typer.core
-import typer.main
 
-from stratlab.cli import app
 from tests.charts.rendering import CHARTS, HELMS, NAMESPACE, RELEASE, find_program, pick, render
+from tests.documents.test_commands import find_problems
 
 BASELINE = "run.podSecurity.level=baseline"
 
@@ -38,21 +35,12 @@ def read_notes(chart: Path, settings: str, helm: Path | None = None) -> str:
     return str(pick(rendered, "Notes")["text"])
 
 
-def verbs(notes: str) -> list[str]:
-    """Of the lines for stratlab, each of which it takes."""
-    group = typer.main.get_command(app)
-    assert isinstance(group, typer.core.TyperGroup)
-    lines = [re.split(r" {5,}", line.strip())[0] for line in notes.splitlines()]
-    commands = [shlex.split(line)[1:] for line in lines if line.startswith("stratlab ")]
-    for verb, *arguments in commands:
-        group.commands[verb].make_context(verb, [*arguments])
-        assert NAMESPACE in arguments
-    return [verb for verb, *_ in commands]
-
-
 def test_notes_name_the_run_and_its_results(helm: Path, notes_chart: Path) -> None:
     text = read_notes(notes_chart, "run.config.comparison=vit,run.nodes=2,run.processesPerNode=4", helm)
-    assert verbs(text) == ["watch", "logs", "compare"]
+    commands = re.findall(r"^ *(stratlab (?!predict).*?)(?: {5,}.*)?$", text, re.MULTILINE)
+    assert [command.split()[1] for command in commands] == ["watch", "logs", "compare"]
+    for command in commands:
+        assert [*find_problems(command)] == [] and command.endswith(f" --namespace {NAMESPACE}")
     for part in (
         f"/results/vit/{RELEASE}/analysis/report.html",
         "port-forward service/mlflow 5000:5000",

@@ -61,29 +61,23 @@ class _Cluster(ThreadingHTTPServer):
 
 def _answer(objects: list[Document]) -> dict[str, Any]:
     kinds: dict[str, dict[str, str]] = {"apiregistration.k8s.io/v1": {}, "batch/v1": {"jobs": "Job"}}
-    answers: dict[str, Any] = {
-        "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.0"},
-        "/api": {"kind": "APIVersions", "versions": ["v1"]},
-        "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
-    }
+    version = {"major": "1", "minor": "34", "gitVersion": "v1.34.0"}
+    answers: dict[str, Any] = {"/version": version, "/api": {"kind": "APIVersions", "versions": ["v1"]}}
     for each in objects:
         plural = f"{each['kind'].lower()}s"
         kinds.setdefault(each["apiVersion"], {})[plural] = each["kind"]
-        place = f"/apis/{each['apiVersion']}/namespaces/{NAMESPACE}/{plural}/{each['metadata']['name']}"
-        answers[place] = each
+        answers[f"/apis/{each['apiVersion']}/namespaces/{NAMESPACE}/{plural}/{each['metadata']['name']}"] = (
+            each
+        )
     groups = []
-    for version, known in kinds.items():
-        group, _, number = version.partition("/")
-        both = {"groupVersion": version, "version": number}
-        groups.append({"name": group, "versions": [both], "preferredVersion": both})
-        answers[f"/apis/{version}"] = {
-            "kind": "APIResourceList",
-            "groupVersion": version,
-            "resources": [
-                {"name": plural, "singularName": "", "namespaced": True, "kind": kind, "verbs": ["get"]}
-                for plural, kind in known.items()
-            ],
-        }
+    for served, known in {"v1": {}, **kinds}.items():
+        group, _, number = served.rpartition("/")
+        both = {"groupVersion": served, "version": number}
+        groups += [{"name": group, "versions": [both], "preferredVersion": both}] if group else []
+        plain = {"singularName": "", "namespaced": True, "verbs": ["get"]}
+        resources = [{"name": plural, "kind": kind, **plain} for plural, kind in known.items()]
+        listed = {"kind": "APIResourceList", "groupVersion": served, "resources": resources}
+        answers[f"/apis/{served}" if group else "/api/v1"] = listed
     answers["/apis"] = {"kind": "APIGroupList", "groups": groups}
     return answers
 

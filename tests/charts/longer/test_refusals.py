@@ -120,10 +120,10 @@ def test_a_release_that_cannot_name_a_run(helm: Path, release: str) -> None:
 
 
 def test_every_code_of_the_templates_is_seen_here() -> None:
-    """SL-api-not-served and SL-settings-changed need a cluster: helms/."""
+    """SL-chart-api-not-served and SL-settings-changed need a cluster: helms/."""
     templates = [path.read_text() for path in CHARTS.glob("*/templates/*") if "fail" in path.read_text()]
     told = [line for text in templates for line in text.splitlines() if re.search(r"\bfail [(\"]", line)]
     assert [line for line in told if len(find_codes(line)) != 1] == []
     seen = {code for _, code, _ in OF_A_RUN} | {code for _, code in OF_A_PREPARATION}
     known = {code for line in told for code in find_codes(line)}
-    assert known - seen == {"SL-chart-release-name", "SL-api-not-served", "SL-settings-changed"}
+    assert known - seen == {"SL-chart-release-name", "SL-chart-api-not-served", "SL-settings-changed"}

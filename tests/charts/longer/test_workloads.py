@@ -11,7 +11,7 @@ import yaml
 from stratlab.cluster.pod_template import PodRequest, build_pod
 from stratlab.cluster.workloads import APIS, Workload
 from tests.charts.golden_file import BASELINE, EVERYTHING, read_full
-from tests.charts.rendering import CHARTS, Document, container, environment, helm_template, pick, render
+from tests.charts.rendering import CHARTS, Document, environment, helm_template, pick, render
 from tests.charts.unwrapping import RUNNING, WORKLOADS, unwrap_pods, workload_values
 from trainer import failures
 
@@ -90,19 +90,6 @@ def test_the_launcher_is_a_worker_without_accelerators(helm: Path, api: str) -> 
     worker["volumes"], second["volumeMounts"] = worker["volumes"][:3], second["volumeMounts"][:3]
     launcher.pop("serviceAccountName", None)  # v1's operator makes it one
     assert launcher == worker
-
-
-def test_a_launcher_has_the_resources_that_values_give_it(helm: Path) -> None:
-    """A quota on ephemeral storage refuses a pod that names none."""
-    given = {"requests": {"ephemeral-storage": "1Gi"}, "limits": {"ephemeral-storage": "2Gi", "cpu": 1}}
-    run = {"workload": {"api": "mpijob-v2beta1", "launcherResources": given}}
-    pods = unwrap_pods(render(helm, CHARTS / "ddp", values={"run": run}))
-    launcher, worker = (pods[f"MPIJob.{role}"]["spec"]["containers"][0] for role in ("Launcher", "Worker"))
-    assert launcher["resources"] == {
-        "requests": {"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "1Gi"},
-        "limits": {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "2Gi"},
-    }
-    assert "ephemeral-storage" not in str(worker["resources"])
 
 
 def test_the_resource_is_named_like_the_release_and_says_where_the_results_are(helm: Path) -> None:
@@ -232,13 +219,3 @@ def test_affinity_to_the_run_itself_is_the_default(helm: Path) -> None:
     assert selector.items() <= training(documents)[0]["metadata"]["labels"].items()
     assert not selector.items() <= unwrap_pods(documents)["Job"]["metadata"]["labels"].items()
     assert away["labelSelector"] == {"matchLabels": {"app": "noisy"}}, "its own"
-
-
-def test_caches_lie_on_a_volume(helm: Path) -> None:
-    """The root file system is read-only."""
-    pod = training(read_full(helm, "ddp-pytorchjob"))[0]["spec"]
-    env = environment(pod, "pytorch")
-    mounts = {mount["mountPath"] for mount in container(pod, "pytorch")["volumeMounts"]}
-    assert mounts == {"/tmp", "/dev/shm", env["TRAINER_RESULTS"]}
-    for name in ("HOME", "HF_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "MPLCONFIGDIR"):
-        assert f"{env[name]}/".startswith("/tmp/"), name

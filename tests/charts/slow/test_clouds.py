@@ -1,4 +1,4 @@
-"""The worked values of three clusters, rendered with charts of several nodes by every API that can start them."""
+"""The worked values of three clusters, rendered with charts of several nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 from tests.charts.bad_values import SECOND, merge_defaults
 from tests.charts.pod_security import LEVELS, find_level
 from tests.charts.rendering import CHARTS, ROOT, Document, refusal, render
-from tests.charts.unwrapping import RUNNING, unwrap_pods, workload_values
+from tests.charts.unwrapping import RUNNING, unwrap_pods
 from tests.charts.valid_objects import problems
 from tests.codes import find_codes
 
@@ -49,19 +49,6 @@ def test_charts_of_several_nodes_render_valid_objects(helm: Path, file: Path) ->
         env = {entry["name"]: entry.get("value") for entry in container["env"]}
         assert env.items() >= {entry["name"]: entry["value"] for entry in run["env"]}.items()
         assert pod["metadata"].get("annotations", {}) == run["pod"].get("annotations", {})
-
-
-@each_file
-def test_another_api_gives_the_same_pods(helm: Path, file: Path) -> None:
-    arguments = ["--values", str(file)]
-    other = render(helm, CHARTS / "fsdp", [*arguments, *workload_values("mpijob-v2beta1", "worker-only")])
-    pods = [training(other), training(render(helm, CHARTS / "fsdp", arguments))]
-    for pod in pods:
-        container = pod["spec"]["containers"][0]
-        container["env"] = [e for e in container["env"] if not e["name"].startswith("PET_")]
-        container.pop("command")
-    assert pods[0]["spec"] == pods[1]["spec"]
-    assert pods[0]["metadata"].get("annotations") == pods[1]["metadata"].get("annotations")
 
 
 @each_file

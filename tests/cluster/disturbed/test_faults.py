@@ -1,8 +1,8 @@
 """Every fault of the table, for every strategy and an MPIJob: what it costs, and that the run ends as if undisturbed.
 
 Per strategy: a run that nobody disturbs, and the same run that suffers all faults that a run survives one after the
-other. A full volume: tests/trainer/ranks/test_full_volume.py. The rows lie in reports/raw/cluster-faults.json, which
-`make nightly` keeps.
+other. A full volume: tests/trainer/ranks/slow/test_full_volume.py. The rows lie in reports/raw/cluster-faults.json,
+which `make nightly` keeps.
 """
 
 from __future__ import annotations
@@ -17,8 +17,16 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.disturbed.deeds import DEEDS, Deed, read_progress, wait_for_steps
-from tests.cluster.disturbed.figures import Blow, Cost, measure_blows, write_row
+from tests.cluster.disturbed.deeds import (
+    DEEDS,
+    Blow,
+    Cost,
+    Deed,
+    measure_blows,
+    read_progress,
+    wait_for_steps,
+    write_row,
+)
 from tests.cluster.lab import MOUNT, ROOT, Lab
 from tests.cluster.path import PIPELINE, Run, install
 from tests.cluster.resuming import compare_runs, wait_for_checkpoint

@@ -6,6 +6,8 @@ import hashlib
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from stratlab.cluster import ClusterError
 from stratlab.cluster.volume_pod import Finished, read_file, run_on_volume
 from stratlab.cluster.workloads import APIS
 from stratlab.wait import resource as resource_module
+from stratlab.wait.ended import wait_for_run
 from stratlab.wait.resource import Resource
 from tests.cluster.lab import LAB_IMAGE, STRATLAB, wait_until
 from tests.cluster.parts.conftest import Cluster
-from tests.stratlab.wait.waiting import Waiting, write_attempt
+from tests.stratlab.wait.waiting import write_attempt
 
 pytestmark = pytest.mark.cluster
 
@@ -80,24 +83,32 @@ def test_what_cannot_start_or_takes_too_long_is_told_and_ctrl_c_leaves_nothing(c
     wait_until(lambda: not cluster.names(), "its pod is gone", 30)
 
 
-def test_restarts_suspension_and_deletion(
+def test_a_waiter_outlives_restarts_and_suspension_and_ends_with_a_deletion(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource_module, "OTHER_SILENCE_S", 0.3)
     write_attempt(tmp_path / "demo", 143)
     cluster.submit("stop", "trap 'exit 143' TERM; sleep 600 & wait", suspended=True)
     resource = Resource(cluster.connection, APIS["pytorchjob"], cluster.namespace, "stop")
-    run = Waiting(tmp_path / "demo", resource, deadline_s=90)
-    suspended, running = (f"PyTorchJob stop: {state}" for state in ("Suspended", "Running"))
-    run.goes_on_for(2)
-    assert suspended in run.said
-    cluster.suspend("stop", False)
-    wait_until(lambda: running in run.said, running)
-    cluster.suspend("stop", True)
-    wait_until(lambda: run.said.count(suspended) == 2, suspended)
-    run.goes_on_for(2)
-    cluster.delete("stop")
-    run.ends_within(10)
+    said, times = list[str](), {"deadline_s": 90.0, "poll_s": 0.05, "quiet_s": 0.6}
+
+    def wait_for_state(state: str, count: int) -> None:
+        """Told as often as that, and the waiter goes on."""
+        wait_until(lambda: sum(state in text for text in said) >= count, state)
+        time.sleep(2)
+        assert waiter.running(), said
+
+    with ThreadPoolExecutor() as pool:
+        resource.start()
+        waiter = pool.submit(wait_for_run, tmp_path / "demo", resource=resource, say=said.append, **times)
+        wait_for_state("Suspended", 1)
+        cluster.suspend("stop", False)
+        wait_for_state("Running", 1)
+        cluster.suspend("stop", True)
+        wait_for_state("Suspended", 2)
+        cluster.delete("stop")
+        waiter.result(timeout=30)
+        resource.stop()
 
 
 STEPS = """

@@ -17,7 +17,6 @@ from tests.documents.examples import (
     options,
     own_command,
     render_told,
-    sweep_plan,
     write_own_photos,
     write_photos,
 )
@@ -54,10 +53,3 @@ def test_a_command_with_data_of_its_kind(command: str, write: Callable[[Path], P
     (chart, *_) = [Path(word).name for word in split(command) if word.startswith("charts/")]
     job = render_told(command, chart, chart)
     judge(job, TRAINER_RESULTS=str(tmp_path / "results"), TRAINER_DATASET_PATH=str(write(tmp_path / "data")))
-
-
-def test_the_trainer_takes_every_release_of_the_sweep(tmp_path: Path) -> None:
-    plan = sweep_plan()
-    assert len(plan) == 10
-    for planned in plan:
-        judge(planned.workload.object, TRAINER_RESULTS=str(tmp_path))

@@ -22,23 +22,13 @@ def find(objects: Mapping[str, Sequence[Document]], folder: Path) -> dict[str, s
     """By the names of `objects`: (check, kind.name) of everything that checkov does not like. It is started once."""
     for name, documents in objects.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump_all(documents))
-    checkov = find_program("scan/bin/checkov")
-    command = [
-        str(checkov),
-        "--framework",
-        "kubernetes",
-        "--directory",
-        str(folder),
-        "--output",
-        "json",
-        "--quiet",
-    ]
+    options = ("--framework", "kubernetes", "--output", "json", "--quiet", "--soft-fail")
+    command = [str(find_program("scan/bin/checkov")), "--directory", str(folder), *options]
     # it would ask its maker's server for advice, and print a traceback where it cannot
     env = {**os.environ, "LOG_LEVEL": "CRITICAL"}
-    done = subprocess.run([*command, "--soft-fail"], capture_output=True, text=True, timeout=300, env=env)
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
     report = json.loads(done.stdout)
-    assert report["summary"]["parsing_errors"] == 0 and report["summary"]["passed"] > 50
+    assert report["summary"]["parsing_errors"] == 0 and report["summary"]["passed"] > 50, done.stderr
     found: dict[str, set[tuple[str, str]]] = {name: set() for name in objects}
     for failed in report["results"]["failed_checks"]:
         kind, _, name = failed["resource"].split(".")[:3]  # kind.namespace.name

@@ -18,16 +18,13 @@ from trainer.forecast.operations_file import FOLDER
 def test_the_run_directory_tells_what_was_foreseen(tmp_path: Path):
     env = settings(tmp_path, "ddp", TRAINER_PROFILE_STEPS="0", TRAINER_STEPS="4")
     (tmp_path / FOLDER).mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "trainer.count",
-        "--ranks",
-        "2",
-        "--operations",
-        tmp_path / FOLDER / "ddp.json",
-    ]
-    subprocess.run(command, env=os.environ | env, check=True, capture_output=True)
+    options = ["--ranks", "2", "--operations", str(tmp_path / FOLDER / "ddp.json")]
+    subprocess.run(
+        [sys.executable, "-m", "trainer.count", *options],
+        env=os.environ | env,
+        check=True,
+        capture_output=True,
+    )
     done = fork_ranks(be_worker, 2, env=env)
     assert [rank.exit_code for rank in done] == [0, 0], "\n".join(rank.output[-2000:] for rank in done)
     folder = tmp_path / "default" / "ddp"

@@ -16,14 +16,10 @@ from trainer.settings.config import Config
 
 TIMEOUT_S = 77
 LEAST_GROUPS = {
-    "ddp": 2,  # its mesh's second axis has one rank
     "fsdp": 2,
     "hsdp": 3,
-    "zero2": 3,  # and one of DeepSpeed
-    "zero3": 3,
     "zeropp": 4,  # and one inside the node
     "nd pp2": 7,  # five axes, and the tied weights
-    "nd tp2": 6,
     "nd moe": 6,
 }
 """On rank 0, the default group included."""

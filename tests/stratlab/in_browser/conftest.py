@@ -20,7 +20,7 @@ from stratlab.predict.operations_file import SHIPPED, read_operations
 from stratlab.predict.prediction_page import build_prediction_page
 from tests.stratlab.analysis.example_report import build_example, build_example_ranks
 from tests.stratlab.browser import serve
-from tests.stratlab.example_run import build_run_dir
+from tests.stratlab.compare.building import build
 
 STRATEGIES = ("ddp", "fsdp", "single", "zero2")
 PAGES = ("run", "three", "sixteen", "prediction")
@@ -30,12 +30,9 @@ PAGES = ("run", "three", "sixteen", "prediction")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with PAGES, each <name>.html."""
     root = tmp_path_factory.mktemp("site")
-    for strategy in ("ddp", "fsdp", "zero2"):
-        build_run_dir(root / "runs" / "three", strategy, strategy, device="cuda", hosts=["n"])
-    for seed in range(4):
-        for strategy in STRATEGIES:
-            name = f"{strategy}-with-seed-{seed}"
-            build_run_dir(root / "runs" / "sixteen", name, strategy, device="cuda", hosts=["n"], seed=seed)
+    build(root / "runs" / "three", ("ddp", "fsdp", "zero2"))
+    names = {f"{strategy}-with-seed-{seed}": {"seed": seed} for seed in range(4) for strategy in STRATEGIES}
+    build(root / "runs" / "sixteen", names)
     for name in ("three", "sixteen"):
         runs = load_runs(root / "runs" / name)
         write_report(compare(runs, memory_limit_gib=1.5), runs, root / name).rename(root / f"{name}.html")

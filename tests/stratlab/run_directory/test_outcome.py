@@ -8,6 +8,7 @@ import pytest
 
 from stratlab.run_directory.outcome import look
 from stratlab.run_directory.places import find_rank_logs, find_rank_traces, is_beside
+from stratlab.run_directory.record import read_standing
 
 STARTED = {"attempt": 1, "event": "started", "launcher": "a"}
 
@@ -94,3 +95,11 @@ def test_a_page_lies_beside_a_run_in_its_results(tmp_path: Path) -> None:
     assert {page: is_beside(run, tmp_path / page) for page in pages} == pages
     assert not is_beside(Path("/results/demo/ddp"), Path("/tmp/report")), "the root holds no results"
     assert is_beside(Path("/results/demo/ddp"), Path("/results/demo/report"))
+
+
+def test_an_evaluation_has_ended_well_where_its_last_attempt_has(tmp_path: Path) -> None:
+    """It writes no summary."""
+    for codes, standing in (((10, 0), "finished"), ((0, 10), "failed")):
+        attempts = [ended(code, attempt) for attempt, code in enumerate(codes, 1)]
+        assert read_standing(tmp_path, "evaluate", attempts, has_summary=False)[0] == standing
+    assert read_standing(tmp_path, "train", [ended(0)], has_summary=False)[0] == "unfinished"

@@ -56,9 +56,3 @@ def test_evaluation_counts_every_sample_once_and_gives_all_ranks_equally_many_ba
         rounds.append(len(batches))
         seen += [int(y) for _, ys in batches for y in ys if y != IGNORED]
     assert sorted(seen) == list(range(11)) and rounds == [2, 2, 2]
-
-
-def test_pixels_become_floats_around_zero():
-    images = Images(lambda i: np.full((1, 1, 1), [0, 255][i], np.uint8), np.array([0, 1]), (1, 1, 1))
-    (batch,) = evaluation_batches(images, IN_TWOS, Share(0, 1), "cpu")
-    assert batch[0].flatten().tolist() == [-1.0, 1.0]

@@ -7,7 +7,6 @@ import torch
 
 from tests.trainer.models.small_decoder import (
     FAMILIES,
-    SEQ,
     build,
     document,
     gradients,
@@ -16,7 +15,7 @@ from tests.trainer.models.small_decoder import (
     moved,
     row_of,
 )
-from trainer.models import attention, packing
+from trainer.models import attention
 from trainer.models.attention import causal_attention
 from trainer.models.decoder import documents_of
 from trainer.models.packing import Bounds, build_packing
@@ -100,33 +99,6 @@ def compare_packed(model: str) -> tuple[float, float, float]:
 def test_packed_documents_are_as_if_alone(model):
     logits, loss, gradient = compare_packed(model)
     assert logits < 1e-5 and loss < 1e-5 and gradient < 1e-5
-
-
-def test_a_leak_between_documents_is_caught(monkeypatch):
-    """The comparison above, where the mask forgets the documents: it must see that."""
-    whole = packing.build_mask
-    monkeypatch.setitem(
-        packing.BUILDERS, packing.MASK, lambda documents, *others: whole(torch.zeros_like(documents), *others)
-    )
-    logits, loss, gradient = compare_packed("qwen_tiny")
-    assert logits > 1e-2 and loss > 1e-4 and gradient > 1e-2
-
-
-def test_padding_at_the_right_needs_no_mask():
-    decoder, tokens = moved(build(packing=False)), document(9, 1)
-    inputs, _ = row_of([tokens], restart=False)
-    alone, _ = row_of([tokens], len(tokens))
-    assert inputs[0, 1].tolist() == list(range(SEQ))
-    assert (decoder(inputs)[:, :9] - decoder(alone)).abs().max() < 1e-5
-
-
-def test_no_token_sees_a_later_one():
-    decoder = moved(build(packing=False))
-    inputs, _ = row_of([document(SEQ, 1)])
-    other = inputs.clone()
-    other[0, 0, 10:] = document(SEQ - 10, 5)
-    difference = (decoder(inputs) - decoder(other)).abs().amax(dim=(0, 2))
-    assert difference[:10].max() == 0 and difference[10:].min() > 0
 
 
 def test_transformers_builds_no_mask():

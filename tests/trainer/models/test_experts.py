@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.trainer.models.small_decoder import build
 from trainer.measuring.observation import local_part
-from trainer.models.decoder import build_hugging_face, describe
-from trainer.models.experts import Experts, add_answers, sort_by_expert
+from trainer.models.decoder import build_hugging_face
+from trainer.models.experts import Experts, add_answers
 from trainer.models.router import Router
 from trainer.parallel import expert
 from trainer.shapes.decoder_shapes import SHAPES
@@ -170,15 +169,6 @@ def test_nothing_waits_for_the_device(block: Any) -> None:
     assert theirs.found, "the watch sees nothing"
 
 
-def test_rows_are_sorted_by_expert_and_each_finds_back() -> None:
-    chosen = torch.tensor([[5, 0], [0, 2], [5, 2]])
-    order, places, ends = sort_by_expert(chosen, 7)
-    assert chosen.flatten()[order].tolist() == [0, 0, 2, 2, 5, 5]
-    assert order.tolist() == [1, 2, 3, 5, 0, 4]  # those of one expert in their old order
-    assert order[places].tolist() == [[0, 1], [2, 3], [4, 5]]
-    assert ends.tolist() == [2, 2, 4, 4, 4, 6, 6] and ends.dtype == torch.int32
-
-
 @pytest.mark.parametrize("scaled", [True, False])
 def test_in_fp32_the_router_is_that_of_transformers(block: Any, scaled: bool) -> None:
     """Whether or not the shares are scaled."""
@@ -202,11 +192,3 @@ def test_a_token_is_routed_in_fp32_whatever_the_products_are_in(block: Any) -> N
     assert all(torch.equal(*pair) for pair in zip(found, whole, strict=True))
     exact = tokens.double() @ router.weight.double().T
     assert float((whole[0] - exact).detach().abs().max()) < 1e-5  # in bf16 off by some 1e-3
-
-
-def test_every_decoder_with_experts_has_these() -> None:
-    layers = build("qwen_moe_tiny", empty=True).blocks()
-    assert all(isinstance(layer.mlp.experts, Experts) for layer in layers)
-    assert all(isinstance(layer.mlp.gate, Router) for layer in layers)
-    # what the grouped product has built in
-    assert describe(SHAPE).hidden_act == "silu"

@@ -10,19 +10,13 @@ from torch import Tensor, nn
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from trainer.counting.storages import StorageWatch
-from trainer.models import build_model
 from trainer.models.decoder_build import build_decoder
 from trainer.models.low_precision import apply_low_precision
 from trainer.models.norms import ProductLayerNorm, ProductRmsNorm
-from trainer.models.products import ProductEmbedding, ProductLinear, is_product_weight
+from trainer.models.products import ProductLinear, is_product_weight
 from trainer.settings.config import Config
 
 BF16 = torch.bfloat16
-
-
-def vit():
-    model = build_model(Config(run="x"), image_size=8, channels=1, num_labels=10)
-    return model, torch.randn(4, 1, 8, 8), torch.arange(4)
 
 
 def qwen(name="qwen_tiny"):
@@ -74,10 +68,9 @@ def test_it_computes_what_plain_autocast_computes_but_for_roundings():
         assert (gradient - theirs[name]).norm() < 0.06 * size + 1e-4, name
 
 
-@pytest.mark.parametrize("build", [vit, qwen])
-def test_no_copy_of_a_weight_and_no_fp32_copy_of_the_stream_is_kept(build):
+def test_no_copy_of_a_weight_and_no_fp32_copy_of_the_stream_is_kept():
     torch.manual_seed(0)
-    model, inputs, labels = build()
+    model, inputs, labels = qwen()
     plain = copy.deepcopy(model)
     plain.products_dtype = BF16
     apply_low_precision(model, BF16)
@@ -100,26 +93,6 @@ def test_no_copy_of_a_weight_and_no_fp32_copy_of_the_stream_is_kept(build):
         loss, _ = model(inputs, labels)
         left = watch.timeline.moment(len(watch.timeline.events)).total
     assert left <= known + 4 * 2**10, (left, known, loss)
-
-
-def test_types_of_stream_products_norms_and_loss():
-    model, inputs, labels = qwen()
-    apply_low_precision(model, BF16)
-    seen: dict[str, set[torch.dtype]] = {}
-
-    def watch(name):
-        return lambda module, given, answer: seen.setdefault(name, set()).add(
-            (answer[0] if isinstance(answer, tuple) else answer).dtype
-        )
-
-    for block in model.blocks():
-        block.register_forward_hook(watch("stream"))
-        block.mlp.up_proj.register_forward_hook(watch("product"))
-        block.input_layernorm.register_forward_hook(watch("norm"))
-    model.hf.lm_head.register_forward_hook(watch("loss"))
-    model(inputs, labels)
-    assert seen == {"stream": {BF16}, "product": {BF16}, "norm": {BF16}, "loss": {torch.float32}}
-    assert all(p.dtype == torch.float32 for p in model.parameters())
 
 
 class _Alone(nn.Module):
@@ -156,28 +129,6 @@ def test_a_norm_is_that_of_fp32_rounded_once(build, kind, dtype):
     torch.testing.assert_close(ours(given.float()), plain(given.float()))  # without autocast as before
 
 
-def test_a_product_casts_its_weight_and_a_look_up_its_row():
-    linear, table = ProductLinear(8, 4), ProductEmbedding(6, 8)
-    with torch.autocast("cpu", dtype=BF16):
-        row = table(torch.tensor([2]))
-        product = linear(row)
-    assert torch.equal(row, table.weight[2:3].to(BF16)) and product.dtype == BF16
-    exact = row.float() @ linear.weight.to(BF16).float().T + linear.bias.to(BF16).float()
-    torch.testing.assert_close(product.float(), exact, rtol=1e-2, atol=1e-2)
-    product.float().sum().backward()
-    assert linear.weight.grad.dtype == table.weight.grad.dtype == torch.float32
-
-
-def test_frozen_weights_get_no_gradient_and_pass_one_on():
-    linear = ProductLinear(3, 2).requires_grad_(False)
-    given = torch.randn(4, 3, requires_grad=True)
-    with torch.autocast("cpu", dtype=BF16):
-        linear(given).sum().backward()
-    wanted = linear.weight.to(BF16).float().sum(0).expand(4, 3)
-    torch.testing.assert_close(given.grad, wanted, rtol=1e-2, atol=1e-2)
-    assert linear.weight.grad is None and linear.bias.grad is None
-
-
 def test_what_is_kept_of_an_input_depends_on_what_needs_it():
     """Of a frozen weight nothing, as autograd does it; where it is gathered in 16 bits autograd does it itself."""
 
@@ -209,23 +160,3 @@ def test_adapters_keep_as_much_whether_or_not_weights_are_gathered_in_16_bits():
             kept = saved(model, ids, ids[:, 0])
         sizes.append(sum(t.untyped_storage().nbytes() for t in kept.values()))
     assert sizes[0] == sizes[1], sizes
-
-
-def test_which_parameters_enter_products_only():
-    model = build_decoder(
-        Config(run="x", model="qwen_moe_tiny", dataset="arithmetic", seq_len=16), empty=True
-    )
-    found = {}
-    for owner_name, owner in model.named_modules():
-        for name, _ in owner.named_parameters(recurse=False):
-            found[f"{owner_name}.{name}".split("layers.0.")[-1]] = is_product_weight(owner, name)
-    layer = {name: kind for name, kind in found.items() if "layers" not in name}
-    assert {name for name, kind in layer.items() if kind} == {
-        *("hf.model.embed_tokens.weight", "hf.lm_head.weight"),
-        *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
-        *("mlp.experts.gate_up_proj", "mlp.experts.down_proj"),
-    } - ({"hf.lm_head.weight"} if model.shape.tied else set())
-    assert not layer["mlp.gate.weight"], "the router"
-    assert is_product_weight(nn.Conv2d(1, 1, 1), "weight") and not is_product_weight(
-        nn.BatchNorm2d(1), "weight"
-    )

@@ -23,9 +23,7 @@ from trainer.models.packing import (
     build_packing,
     build_spans,
     choose_path,
-    describe_attention,
 )
-from trainer.settings.config import Config
 
 GPU = Offer("cuda", (9, 0), varlen=True)
 TOKENS = 12
@@ -50,23 +48,6 @@ BOUNDS = Bounds(documents=9, longest=TOKENS)
 )
 def test_the_path_is_chosen_by_device_type_and_what_torch_has(offer, dtype, path):
     assert choose_path(offer, dtype) == path
-
-
-@pytest.mark.parametrize(
-    ("settings", "cp", "path"),
-    [
-        ({}, 1, MASK),
-        ({"packing": False}, 2, "causal"),
-        ({"packing": False, "cp_kind": "allgather"}, 1, "causal"),
-        ({"packing": False, "cp_kind": "allgather"}, 2, MASK),
-    ],
-)
-def test_a_run_says_which_path_it_takes(settings, cp, path, monkeypatch):
-    config = Config(run="r", task="text", model="qwen_tiny", seq_len=64, strategy="nd", **settings)
-    assert describe_attention(config, "cpu", torch.bfloat16, cp) == path
-    monkeypatch.setattr(packing, "read_offer", lambda device: GPU)
-    assert describe_attention(config, "cuda:0", torch.bfloat16, cp) == (VARLEN if path == MASK else path)
-    assert describe_attention(config, "cuda:0", torch.float32, cp) == path
 
 
 def test_the_mask_of_a_part_is_that_part_of_the_mask():
@@ -129,25 +110,6 @@ def compare(documents, part=(0, 1), kv_heads=2, scaling=None, spans=None):
 )
 def test_varlen_is_the_mask_forward_and_backward(name, kv_heads, part, scaling):
     assert max(compare(torch.tensor(DOCUMENTS[name]), part, kv_heads, scaling)) < 1e-5
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        lambda s: dataclasses.replace(s, of_keys=s.of_keys + (s.of_keys == 5), of_queries=s.of_queries),
-        lambda s: dataclasses.replace(
-            s, of_keys=s.of_keys + (s.of_keys == 5), of_queries=s.of_queries + (s.of_queries == 5)
-        ),
-        lambda s: dataclasses.replace(s, longest=s.longest - 2),
-        lambda s: dataclasses.replace(
-            s, of_keys=s.of_keys.clamp(max=12), of_queries=s.of_queries.clamp(max=12)
-        ),
-    ],
-    ids=["keys one off", "documents one off", "longest too short", "the second row forgotten"],
-)
-def test_wrong_spans_are_seen(fault):
-    apart = compare(torch.tensor(DOCUMENTS["padding"]), spans=fault)
-    assert not max(apart) < 1e-2  # NaN too
 
 
 def test_the_stand_in_takes_what_torch_takes(monkeypatch):

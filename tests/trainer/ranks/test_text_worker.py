@@ -1,6 +1,6 @@
 """The real worker on a language model: one data order, one start, one loss, and complete files.
 
-A pipeline and one process here, every strategy in tests/nightly/trainer/test_text_worker.py.
+A pipeline and one process here, every strategy in tests/nightly/trainer/test_matrices.py.
 """
 
 from __future__ import annotations

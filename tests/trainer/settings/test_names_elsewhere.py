@@ -22,6 +22,13 @@ from trainer.settings.names_elsewhere import (
 from trainer.settings.strategy_table import STRATEGIES as TABLE
 
 
+def test_what_a_data_set_and_a_model_are_called_in_tables() -> None:
+    named = Config(run="r", dataset="cifar100", model="owner/name")
+    assert (named.dataset_name, named.model_name) == ("cifar100", "owner/name")
+    local = Config(run="r", dataset_path="/data/pets/", model_path="/data/net")
+    assert (local.dataset_name, local.model_name) == ("pets", "net")
+
+
 def test_a_data_set_s_name_that_is_nearly_one_of_ours() -> None:
     assert "digits?" in hint_of_dataset("digitz") and "metamathqa?" in hint_of_dataset("MetaMathQA-40k")
     assert hint_of_dataset("ethz/somebody-else") == ""

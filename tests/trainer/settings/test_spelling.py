@@ -13,7 +13,6 @@ from trainer.settings.spelling import (
     name_first,
     name_removal,
     spell,
-    spell_options,
 )
 
 POD = {"STRATLAB_NAMESPACE": "lab", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -36,12 +35,6 @@ def test_a_setting_is_called_as_it_was_typed(env: dict[str, str], said: str) -> 
     others = "MY_TRAINER_LR TRAINER_LRx trainer.launch run.configure TRAINER_"
     assert spell(others, env) == others
     assert spell(RESULTS, REHEARSAL, elsewhere=True) == spell(RESULTS, POD)
-
-
-def test_a_command_names_its_options() -> None:
-    text = "TRAINER_MODEL_PATH='x' TRAINER_MODEL_VOCAB=4 MY_TRAINER_MODEL_PATH"
-    said = "--weights='x' TRAINER_MODEL_VOCAB=4 MY_TRAINER_MODEL_PATH"
-    assert spell_options(text, {"model_path": "--weights"}) == said
 
 
 def test_log_lines_are_spelled(monkeypatch: pytest.MonkeyPatch) -> None:

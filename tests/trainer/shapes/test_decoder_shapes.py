@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 
@@ -21,7 +20,6 @@ from trainer.shapes.decoder_shapes import (
     count_flops_per_token,
     count_matmul_parameters,
     count_parameters,
-    parameter_shapes,
     weight_shapes,
 )
 from trainer.shapes.model_shapes import model_problems
@@ -95,14 +93,6 @@ def test_of_experts_the_active_ones_count():
     assert active + 151_936 * 2048 == pytest.approx(3.3e9, rel=0.02)  # "3.3B activated" on the model card
 
 
-def test_a_tied_head_has_no_name_of_its_own():
-    tied = SHAPES["qwen_tiny"]
-    untied = replace(tied, tied=False)
-    assert "hf.lm_head.weight" not in parameter_shapes(tied)
-    assert parameter_shapes(untied)["hf.lm_head.weight"] == (320, 64)
-    assert count_parameters(untied) - count_parameters(tied) == 320 * 64
-
-
 def test_adapters_lie_beside_the_attention_or_what_is_named():
     shape, k = SHAPES["qwen_tiny"], "hf.model.layers.1.self_attn.k_proj"
     shapes = weight_shapes(shape, settings(lora_rank=3))
@@ -129,13 +119,6 @@ def test_every_part_that_is_not_built_is_named_at_once():
     assert refused(content) == [code for _, code in wrong.values()]
     assert refused({"model_type": "bert"}) == ["SL-decoder-family"]
     assert refused(QWEN | {"attention_bias": False}) == ["SL-decoder-bias"]
-
-
-def test_dropout_is_left_out(monkeypatch):
-    """No family of today switches a dropout off by name; a config.json may say it all the same."""
-    off = {**FAMILIES["qwen2"].off, "residual_dropout": 0.0}
-    monkeypatch.setitem(FAMILIES, "qwen2", replace(FAMILIES["qwen2"], off=off))
-    assert shape_of_json(QWEN | {"attention_dropout": 0.1, "residual_dropout": 0.1}, "x").family == "qwen2"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from trainer.shapes.decoder_shapes import count_parameters
 from trainer.shapes.teacher_rules import (
     count_teacher_bytes,
     read_channels,
-    read_classes,
     teacher_config,
     teacher_problems,
 )
@@ -110,28 +109,6 @@ def test_what_is_not_known_yet_or_fits_is_not_refused(tmp_path):
     assert teacher_problems(settings(teacher="/gone", mode="evaluate"), TEN) == [], "judging needs no teacher"
 
 
-def test_how_many_classes_a_folder_tells_apart(tmp_path):
-    contents = {
-        3: {"id2label": {"0": "a", "1": "b", "2": "c"}},
-        7: {"num_labels": 7},
-        2: {"model_type": "vit"},
-    }
-    for count, content in contents.items():
-        folder = write(tmp_path / str(count), content)
-        assert len(read_classes(settings(model_path=str(folder)))) == count
-
-
-@pytest.mark.parametrize(
-    ("text", "holds"), [("1e-2", True), ("100", True), ("0.00999", False), ("1e3", False)]
-)
-def test_temperatures_at_which_a_teacher_has_something_to_say(text, holds):
-    taught = {"TRAINER_RUN": "r", "TRAINER_TEACHER": "resnet", "TRAINER_DISTIL_TEMPERATURE": text}
-    try:
-        assert Config.from_env(taught).distil_temperature == float(text) and holds
-    except ConfigError as failure:
-        assert find_codes(failure) == ["SL-setting-value"] and not holds
-
-
 def test_memory_of_a_layout_has_the_teacher_where_the_loss_is(tmp_path):
     folder = write(tmp_path / "m", WORDS)
     given = {"model": "qwen_tiny", "strategy": "nd", "layout": "given", "pp": 2, "dp_shard": 2}
@@ -178,8 +155,3 @@ def test_images_of_other_channels_than_the_teacher_s_are_refused(tmp_path, conte
         with pytest.raises(ConfigError) as caught:
             check(settings(results=str(tmp_path), **given), 1, {})
         assert "SL-teacher-channels" in find_codes(caught.value)
-
-
-def test_published_weights_take_three_channels_or_a_grey_one():
-    for channels, problems in ((1, 0), (3, 0), (4, 1)):
-        assert len(teacher_problems(settings(teacher="resnet"), THOUSAND, channels)) == problems

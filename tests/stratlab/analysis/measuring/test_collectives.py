@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from stratlab.analysis.dividing.calls import CallKey, CallKind, Calls
 from stratlab.analysis.dividing.collective_names import name_collective
 from stratlab.analysis.dividing.matching import Matching
-from stratlab.analysis.measuring.collectives import CollectiveRow
+from stratlab.analysis.measuring.collectives import CollectiveRow, sort_collectives
 from stratlab.analysis.measuring.measure import measure_traces
 from tests.stratlab.simulated.small import COMM_STREAM, TraceWriter, add_gpu_step, build_gpu_trace
 
@@ -123,3 +124,16 @@ def test_one_name_per_collective() -> None:
         "ncclMystery(int)": "ncclMystery",
     }
     assert {text: name_collective(text) for text in names} == names
+
+
+def test_the_longest_collective_comes_first_with_all_its_ranks() -> None:
+    rows = [("a", 1.0, 0), ("b", 5.0, 0), ("a", 2.0, 1), ("b", 0.5, 1)]
+    made: list[Any] = [
+        SimpleNamespace(name=name, axis=None, total_ms=ms, rank=rank) for name, ms, rank in rows
+    ]
+    assert [(row.name, row.rank) for row in sort_collectives(made)] == [
+        ("b", 0),
+        ("b", 1),
+        ("a", 0),
+        ("a", 1),
+    ]

@@ -30,6 +30,7 @@ from tests.stratlab.simulated.small import (
     COPY_STREAM,
     GPU,
     TraceWriter,
+    build_cpu_trace,
     build_gpu_trace,
 )
 
@@ -89,6 +90,11 @@ def test_median_is_within_a_bin() -> None:
         assert find_median(counts) == pytest.approx(np.median(lengths_us), rel=0.13)
     assert find_median(np.histogram([20.0], EDGES_US)[0]) == pytest.approx(20, rel=0.13)
     assert find_median([0] * 160) is None and find_short_share([0] * 160) is None
+
+
+def test_cpu_traces_have_no_kernels(tmp_path: Path) -> None:
+    rows, durations = build(build_cpu_trace(0), tmp_path)
+    assert rows == [] and sum(durations.kernels) == durations.in_steps == 0
 
 
 def test_bytes_over_time(tmp_path: Path) -> None:

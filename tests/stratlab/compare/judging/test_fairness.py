@@ -122,7 +122,6 @@ def slow_rank(run: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "field", "others", "value", "matters"),
     [
-        (set_at("config", lr=0.5), "lr", 0.001, 0.5, True),
         (set_at("config", checkpoint_every=5), "checkpoint_every", 0, 5, False),
         (set_at("config", new_setting=2), "config.new_setting", "unknown", 2, True),
         (set_at("resolved", new_fact=2), "resolved.new_fact", "unknown", 2, True),

@@ -83,7 +83,6 @@ def test_activations_that_tensor_parallelism_adds_are_implied(tmp_path: Path) ->
         ({f"{s}-1": of(1, 500.0, grad_accum_steps=2) for s in ("single", "ddp", "fsdp")}, "comparable", [], None),
         # with the same global batch and the same order of the data they are of one training
         ({"ddp-a": of(2, 1000.0), "ddp-b": of(4, 1500.0, loss_shift=1.0)}, "not comparable", [FIELD], None),
-        ({"ddp": of(2, 1000.0, lr=0.1), "fsdp": of(2, 1000.0, lr=0.2)}, "not comparable", ["lr"], 0),
         (
             {"ddp-a": of(2, 1000.0), "ddp-b": of(4, 1500.0), "fsdp-a": of(2, 1000.0, lr=0.5),
              "fsdp-b": of(4, 1500.0, lr=0.5)},

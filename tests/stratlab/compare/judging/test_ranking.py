@@ -121,7 +121,6 @@ def test_a_lead_must_exceed_what_strategies_of_one_seed_differ_by(
     ("change", "field"),
     [
         ({"weight_decay": 0.5}, "weight_decay"),
-        ({"data_sha256": "other"}, "data_sha256"),
         ({"torch": "2.12.1"}, "torch"),
         ({"global_batch_size": 32, "grad_accum_steps": 1}, "global_batch_size"),
     ],

@@ -82,7 +82,6 @@ def test_what_is_promised_by_hand(tmp_path: Path, strategy: str) -> None:
         ("zero1", (5, 1, 2), {}, True, 16),  # may have reduced its gradients already
         ("zero1", (5, 8, 2), {}, False, 16),
         ("ddp", (4, 4, 8), {"parameters": None}, None, None),
-        ("ddp", (4, 4, 8), {"optimizer": "lion"}, None, None),
         ("ddp", (4, 4, 8), {"dtypes": {"parameters": ["int4"]}}, None, None),
     ],
 )  # fmt: skip
@@ -95,24 +94,11 @@ def test_whether_the_promise_is_kept(
     state: float | None,
 ) -> None:
     entry = judge(tmp_path, strategy, amounts, **changes)
-    assert entry["kept"] is kept
+    assert entry["kept"] is kept and len(say_sharding([entry])) == (kept is False)
     if state is None:
-        assert entry["sharding_effectiveness_pct"] is None and say_sharding([entry]) == []
+        assert entry["sharding_effectiveness_pct"] is None
     else:
         assert entry["state_gib"] * GIB == pytest.approx(state * WEIGHTS)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "kind", "factor"), [("ddp", 0, 2.0), ("fsdp", 1, 0.5), ("zero2", 2, 2.0), ("fsdp", 0, 0.5)]
-)
-def test_a_planted_amount_is_seen(tmp_path: Path, strategy: str, kind: int, factor: float) -> None:
-    """A rank that holds twice, or half, of what is promised of one kind."""
-    amounts = list(PROMISED[strategy])
-    amounts[kind] *= factor
-    entry = judge(tmp_path, strategy, tuple(amounts))  # type: ignore[arg-type]
-    assert entry["kept"] is False
-    assert entry["why"].startswith(f"{'more' if factor > 1 else 'less'} {KINDS[kind]}")
-    assert len(say_sharding([entry])) == 1
 
 
 def test_one_rank_that_holds_it_all_is_the_one_that_counts(tmp_path: Path) -> None:

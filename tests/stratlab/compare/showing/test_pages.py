@@ -227,7 +227,6 @@ def test_what_the_traces_have_nothing_to_say_about_is_left_out(tmp_path: Path) -
          SHOWN, ["%"]),
         ({"ddp": {}, "fsdp": {"seed": 1}}, SHOWN, []),
         ({f"{name}-{seed}": {"seed": seed} for name in ("ddp", "fsdp") for seed in (0, 1)}, OF_ALL, []),
-        ({"ddp": {}}, "", []),
         ({"ddp": {}, "fsdp": {"status": "failed"}}, "", []),
     ],
 )  # fmt: skip

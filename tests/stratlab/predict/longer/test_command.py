@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.predict.answering import answer
+from stratlab.predict.answering import NOT_KNOWN, answer
 from stratlab.predict.asking import ask_of_charts, ask_of_model
 from stratlab.predict.conclusion import NOT_ESTIMATED, conclude
 from stratlab.predict.count_command import COUNTED
 from stratlab.predict.device_memory import DEVICE_GIB, GATE
 from stratlab.predict.operations_file import SHIPPED, read_operations
 from stratlab.predict.prediction import Prediction
+from stratlab.tables.strategies import STRATEGIES
 from tests.codes import find_codes
 from tests.stratlab.predict.conftest import Answers, Call
 from trainer.counting.command import _parse
@@ -30,10 +31,16 @@ def conclusion(out: str) -> str:
     return said.removesuffix(f". {NOT_ESTIMATED}")
 
 
+def choose(out: str) -> str:
+    """The strategy that the conclusion names behind those that fit."""
+    advice = conclusion(out).split(". ", 1)[1]
+    return next(word for word in re.findall(r"\w+", advice) if word in STRATEGIES)
+
+
 def test_a_model_and_gpus_give_every_strategy_that_ships(answers: Answers) -> None:
     found = answers(*QWEN, "--gpus", "64")
-    assert "ranks=8" in found["hsdp"]["reason"] and found["nd 3d"]["verdict"] == "not known"
-    known = {name: one for name, one in found.items() if one["verdict"] != "not known"}
+    assert "ranks=8" in found["hsdp"]["reason"] and found["nd 3d"]["verdict"] == NOT_KNOWN
+    known = {name: one for name, one in found.items() if one["verdict"] != NOT_KNOWN}
     for one in known.values():
         assert sum(one["causes_gib"].values()) == pytest.approx(one["peak_gib"], abs=0.01)
     assert known["fsdp"]["peak_gib"] < known["zero2"]["peak_gib"] < known["ddp"]["peak_gib"]
@@ -50,7 +57,7 @@ def test_rows_of_one_table_have_the_same_settings(answers: Answers, tmp_path: Pa
     shipped = json.loads((SHIPPED / "qwen2.5-3b-fsdp-8.json").read_text())
     shipped["settings"] |= {"seq_len": 512, "lora_rank": 8}
     (folder / "a.json").write_text(json.dumps(shipped))
-    found = [one for one in answers(*QWEN).values() if one["verdict"] != "not known"]
+    found = [one for one in answers(*QWEN).values() if one["verdict"] != NOT_KNOWN]
     assert {one["settings"]["seq_len"] for one in found} == {2048} and len(found) > 5
 
 
@@ -58,14 +65,11 @@ def test_rows_of_one_table_have_the_same_settings(answers: Answers, tmp_path: Pa
     ("arguments", "code", "named"),
     [
         ((), "predict-source", "--model"),
-        (("--model", "llama-3-8b"), "predict-model", "llama-3-8b"),
         (("--model", "qwen2.5"), "predict-model", "qwen2.5-1.5b"),
         ((*QWEN, "--set", "image_size=4"), "set-unknown", "qwen2.5-3b"),
         ((*QWEN, "--set", "lr=1"), "set-no-memory", "lr"),
-        ((*QWEN, "--set", "lrr=1"), "set-unknown", "lrr"),
         ((*QWEN, "--set", "lr"), "set-no-value", "lr"),
         ((*QWEN, "--set", "micro_batch_size=0"), "set-value", "micro_batch_size=0"),
-        ((*VIT, "--set", "model_layers=100000"), "set-value", "1000"),
         ((*VIT, "--set", "micro_batch_size=٣٢"), "set-value", "micro_batch_size=٣٢"),
         ((*QWEN, "--page", "nowhere/x.html"), "page-no-folder", "nowhere/x.html"),
         ((*VIT, "--page", "charts"), "page-is-folder", "charts"),
@@ -130,20 +134,20 @@ def test_how_many_gpus_a_node_has_is_said_or_asked(call: Call) -> None:
         "--gpus-per-node" in call(*VIT)[1] and "--gpus-per-node" not in call(*VIT, "--set", "strategy=ddp")[1]
     )
     code, out, _ = call(*VIT, "--gpus-per-node", "4")
-    assert code == 0 and "--gpus-per-node" not in out and "not known" not in out
+    assert code == 0 and "--gpus-per-node" not in out and NOT_KNOWN not in out
     _, out, _ = call(*VIT, "--gpus-per-node", "2")
-    assert {line.split()[0] for line in out.splitlines() if "not known" in line} == {"hsdp", "zeropp"}
+    assert {line.split()[0] for line in out.splitlines() if NOT_KNOWN in line} == {"hsdp", "zeropp"}
     assert "--per-node 2 --set model=vit_huge --set strategy=hsdp" in out
 
 
 def test_a_micro_batch_beyond_the_counted_ones_is_called_so(call: Call, answers: Answers) -> None:
     asked = (*VIT, "--set", "strategy=ddp")
     assert answers(*asked)["ddp"]["counted_micro_batch_size"] == 32
-    assert "167 (5.2 x counted)" in call(*asked)[1]
-    assert "x counted" not in call(*asked, "--device-gib", "20")[1]
-    assert "65536 or more (2048 x counted)" in call(*asked, "--device-gib", "90000")[1]
+    told = {gib: call(*asked, "--device-gib", gib)[1] for gib in ("79.2", "20", "90000")}
+    found = {gib: {*re.findall(r"(\d+)(?: [a-z ]+)? \(([\d.]+) x ", out)} for gib, out in told.items()}
+    assert found == {"79.2": {("167", "5.2")}, "20": set(), "90000": {("65536", "2048")}}
     code, out, _ = call(*VIT, "--set", "image_size=224")
-    assert code == 0 and "not known" not in out, "an image size of 0 is the model's own"
+    assert code == 0 and NOT_KNOWN not in out, "an image size of 0 is the model's own"
 
 
 def test_the_printed_command_names_all_that_memory_depends_on(call: Call) -> None:
@@ -174,10 +178,8 @@ def test_the_printed_command_counts_a_language_model_in_a_folder_with_adapters(c
 
 
 def test_what_fits_is_named_with_what_it_takes_and_what_sends_least_goes_first(call: Call) -> None:
-    assert "Take ddp first" in conclusion(call(*VIT)[1])
-    said = conclusion(call(*QWEN, "--device-gib", "40")[1])
-    assert "Take fsdp first" in said and not said.startswith("in short: ddp")
-    assert "Take zero1 first" in conclusion(call(*QWEN)[1]), "four rows fit; of ddp, which sends less, one"
+    assert choose(call(*VIT)[1]) == "ddp" and choose(call(*QWEN, "--device-gib", "40")[1]) == "fsdp"
+    assert choose(call(*QWEN)[1]) == "zero1", "four rows fit; of ddp, which sends less, one"
     code, out, _ = call(*QWEN, "--set", "strategy=ddp")
     assert code == 0 and "59.51 of 79.2 GiB" in conclusion(out) and "=blocks" in conclusion(out)
 
@@ -186,30 +188,30 @@ def test_checkpointing_is_what_makes_room(call: Call) -> None:
     """4 GPUs of 24 GB: no strategy fits as it comes; more GPUs are not needed."""
     small = (*QWEN, "--gpus", "4", "--device-gib", "24")
     code, out, _ = call(*small)
-    assert code == 10 and "activation_checkpointing=blocks fits, 18.21 of 24 GiB" in conclusion(out)
+    assert code == 10 and "activation_checkpointing=blocks" in conclusion(out) and "18.21 of 24 GiB" in out
     code, out, _ = call(*small, "--set", "activation_checkpointing=blocks", "--set", "strategy=fsdp")
     assert code == 0 and "18.21 of 24 GiB" in conclusion(out), "as a question about it answers"
     files = list(read_operations([SHIPPED]))
     found = answer(ask_of_model("qwen2.5-3b", 8, files, ()), files, DEVICE_GIB, None)
     narrow = [one for one in found if isinstance(one, Prediction) and one.largest == 1]
     assert [one.question.name for one in narrow] == ["ddp", "nd 1d"]
-    assert re.search(r"=blocks leaves room \(\S+ of 79.2 GiB\)", conclude(narrow))
+    assert re.search(r"=blocks [a-z ]+\(\S+ of 79.2 GiB\)", conclude(narrow))
 
 
 @pytest.mark.parametrize("device_gib", ["8", "20.5"])
 def test_where_none_fits_what_does_is_named_or_nothing_is_said_to(call: Call, device_gib: str) -> None:
     code, out, _ = call(*QWEN, "--device-gib", device_gib)
     said = conclusion(out)
-    assert code == 10 and f"nd 4d needs least (17.72 of {device_gib} GiB)" in said
-    taken = re.findall(r"fits, (\S+) of", said)
+    assert code == 10 and "nd 4d " in said and f"17.72 of {device_gib} GiB" in said
+    taken = re.findall(r", ([\d.]+) of", said)
     assert all(float(one) <= GATE * float(device_gib) for one in taken)
     _, out, _ = call(*QWEN, "--set", "strategy=nd", "--device-gib", "40")
-    assert re.search(r"nd 1d .* fits, \S+ of 40 GiB", out), "more dimensions hold less"
+    assert re.search(r"nd 1d .*=.* \S+ of 40 GiB", out), "more dimensions hold less"
 
 
 def test_what_is_not_known_is_not_said(call: Call) -> None:
     """Of 9 ranks no file of hsdp, nd or zero3 answers."""
     some = (*VIT, "--gpus", "9", "--no-count")
     out = call(*some, "--set", "micro_batch_size=1")[1]
-    assert "not known" in out and "Take ddp first" in conclusion(out)
-    assert "needs least" in conclusion(call(*some, "--device-gib", "3")[1])
+    assert NOT_KNOWN in out and choose(out) == "ddp"
+    assert "of 3 GiB" in conclusion(call(*some, "--device-gib", "3")[1])

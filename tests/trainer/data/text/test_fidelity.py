@@ -111,15 +111,6 @@ def test_more_than_one_in_twenty_is_refused(tmp_path):
         assert text_problems(config) == []
 
 
-def test_a_split_without_answers_is_no_question_of_the_row_length(tmp_path):
-    rows = [{"query": f"q{i}", "response": f"a{i}"} for i in range(40)]
-    path = write_jsonl(tmp_path / "data" / "train.jsonl", rows)
-    write_jsonl(path.with_name("test.jsonl"), [{"query": f"q{i}", "response": " "} for i in range(9)])
-    with pytest.raises(DataMissing) as failure:
-        build(text_config(tmp_path, dataset_path=str(path.parent)))
-    assert find_codes(failure.value) == ["SL-text-split-unanswered"] and " test " in str(failure.value)
-
-
 def test_columns_that_are_not_used_are_told_at_every_start(tmp_path):
     rows = [{"query": f"q{i}", "response": "a", "system": "Be short.", "id": i} for i in range(60)]
     config = text_config(tmp_path, dataset_path=str(write_jsonl(tmp_path / "data" / "train.jsonl", rows)))

@@ -50,12 +50,6 @@ def test_99_percent_of_the_possible_on_long_tails(kind, seq_len):
     assert useful >= 0.99 * possible, (useful, possible)
 
 
-def test_rows_that_can_be_full_are_full():
-    lengths = np.array([60, 40] * 50 + [30, 30, 40] * 20)
-    useful, possible = fill(lengths, 100)
-    assert useful == possible == 1.0
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=120))
 def test_any_lengths(lengths):

@@ -18,6 +18,7 @@ from tests.trainer.data.text.token_caches import (
     write_jsonl,
 )
 from trainer.data.batches import IGNORED
+from trainer.data.text import cache as cache_module
 from trainer.data.text import rows as rows_module
 from trainer.data.text.cache import cache_folder
 from trainer.data.text.rows import open_text
@@ -99,6 +100,14 @@ def test_cut_documents_fill_their_row_and_are_counted(tmp_path):
     assert facts == {"documents": 300, "documents_left_out": 100, "documents_cut": 100}
     lengths = [len(d.ids) for d in find_documents(data.train) if d.ids[0] != PAD and d.ids[-1] != END]
     assert set(lengths) == {64}
+
+
+def test_ids_above_16_bits_have_room(tmp_path, monkeypatch):
+    """As those of Qwen's 151,646 tokens."""
+    for vocab, dtype in ((1 << 16, np.uint16), (151_646, np.uint32)):
+        monkeypatch.setattr(cache_module, "count_vocabulary", lambda tokenizer, vocab=vocab: vocab)
+        data = build(text_config(tmp_path / str(vocab), train_samples=50))
+        assert np.load(data.folder / "train-ids.npy").dtype == dtype and data.vocab == vocab
 
 
 def test_the_label_of_what_is_not_learnt_is_everywhere_the_same():

@@ -12,7 +12,6 @@ import pytest
 
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import text_config
-from trainer.data.data_files import check_unread
 from trainer.data.text.text_source import check_given, load_questions
 from trainer.failures import DATA_MISSING, DataMissing, exit_code
 from trainer.settings.config import ConfigError
@@ -111,25 +110,11 @@ def test_other_columns_are_refused_before_anything_starts(row, code, told, tmp_p
     assert told in str(failure.value) and config.dataset_path in str(failure.value)
 
 
-def test_of_one_split_too_the_columns_are_looked_at(tmp_path):
-    lacking, more = ('{"query": "q"}\n', '{"query": "q", "response": "a", "n": 1}\n')
-    with pytest.raises(ConfigError) as failure:
-        load_questions(config_of(tmp_path / "a", {"f/train.jsonl": LINES, "f/test.jsonl": lacking}))
-    assert find_codes(failure.value) == ["SL-text-column-absent"] and "'test'" in str(failure.value)
-    found = load_questions(config_of(tmp_path / "b", {"f/train.jsonl": LINES, "f/test.jsonl": more}))
-    assert len(found["test"]) == 1
-
-
 def test_a_question_without_an_original_is_one_of_its_own(tmp_path):
     """Else all of them were one group, and none could be held out."""
     rows = [row | {"original_question": "o" if row is ROWS[-1] else None} for row in ROWS]
     found = load_questions(config_of(tmp_path, {"a.jsonl": "".join(json.dumps(row) + "\n" for row in rows)}))
     assert {name: len(split) for name, split in found.items()} == {"train": 34, "validation": 4, "test": 2}
-
-
-def test_a_folder_of_images_may_hold_tables_of_its_own(tmp_path):
-    files: Files = {"f/cat/1.png": "x", "f/dog/1.png": "x", "f/labels.csv": CSV}
-    check_unread("--dataset", place(tmp_path, files))
 
 
 def lines(answers: list[str], first: int = 0) -> str:

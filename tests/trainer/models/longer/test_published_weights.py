@@ -6,7 +6,6 @@ from urllib.error import URLError
 
 import pytest
 import torch
-import torchvision
 
 from tests.codes import find_codes
 from tests.trainer.fake_hub import run_fake_hub
@@ -14,8 +13,6 @@ from tests.trainer.models.conftest import write_model
 from trainer.failures import DataMissing
 from trainer.models import build_model
 from trainer.settings.config import Config
-from trainer.shapes.model_shapes import default_image_size, registered_name
-from trainer.tasks.normalization import find_preprocessing
 
 MOBILENET = "mobilenet_v3_large-5c1a4163.pth"
 
@@ -61,22 +58,3 @@ def test_torchvision_s_weights_that_are_not_to_be_had(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.hub, "download_url_to_file", no_network)
     assert find_codes(said := refused("mobilenet", size=32)) == ["SL-published-unloadable"]
     assert MOBILENET in said and "https://" in said
-
-
-def test_finetuned_is_the_network_with_its_published_weights_and_a_fresh_head(tmp_path, monkeypatch):
-    """From a file as torchvision publishes it: 1000 classes there, those of the data here; grey is repeated."""
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    torch.manual_seed(4)
-    theirs = torchvision.models.mobilenet_v3_large().eval()
-    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
-    torch.save(theirs.state_dict(), tmp_path / "hub" / "checkpoints" / MOBILENET)
-    config = Config.from_env({"TRAINER_RUN": "r", "TRAINER_MODEL": "mobilenet_finetuned"})
-    assert config.init == "pretrained" and find_preprocessing(config).mean == (0.485, 0.456, 0.406)
-    assert (registered_name(config), default_image_size(config)) == ("mobilenet", 224)
-    ours = build_model(config, image_size=32, channels=1, num_labels=10).eval()
-    grey = torch.rand(2, 1, 32, 32)
-    logits = ours(grey)
-    assert torch.equal(ours.inner.features(grey.repeat(1, 3, 1, 1)), theirs.features(grey.repeat(1, 3, 1, 1)))
-    assert logits.shape == (2, 10) and all(p.requires_grad for p in ours.parameters())
-    named = build("mobilenet", size=32, channels=1)
-    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), named.parameters(), strict=True))

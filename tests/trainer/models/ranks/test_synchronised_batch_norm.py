@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.ranks import run_ranks
-from tests.trainer.models.test_synchronised_batch_norm import CHANNELS, ROWS, images, layer
+from tests.trainer.models.longer.test_synchronised_batch_norm import CHANNELS, ROWS, images, layer
 from trainer.models.synchronised_batch_norm import SynchronisedBatchNorm, apply_synchronised_batch_norm
 
 

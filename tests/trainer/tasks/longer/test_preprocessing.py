@@ -144,13 +144,6 @@ def test_a_processor_that_does_something_else_is_refused_and_without_one_it_is_a
     assert find_codes(refused.value) == ["SL-processor-differs"]
 
 
-def test_another_image_size_cuts_off_as_much(stored):
-    """A resnet of 112 pixels sees the same share of the image as one of 224."""
-    large, small = (batches_of(settings(model="resnet", image_size=size))[1] for size in (224, 112))
-    halved = torch.nn.functional.interpolate(large, (112, 112), mode="bilinear", antialias=True)
-    assert float((small - halved).abs().mean()) < 0.05
-
-
 @pytest.mark.parametrize("augment", ["none", "mixup"])
 def test_a_grey_image_is_normalised_for_three_colours(monkeypatch, augment):
     use(monkeypatch, pictures(channels=1))

@@ -98,15 +98,6 @@ def test_in_16_bits_it_keeps_half_and_says_the_same():
         assert Precision(name).teacher_dtype == dtype
 
 
-def test_of_text_it_sees_documents_as_the_student_does_and_columns_are_cut_out():
-    decoder = place_teacher(moved(build("qwen_tiny", seed=4)), "cpu", None)
-    inputs, _ = row_of([document(9, 1), document(7, 2)])
-    found = Teacher(decoder, 2.0, 0.5).explain(inputs)
-    torch.testing.assert_close(found.states @ found.weight.T, decoder(inputs))
-    second = Teacher(decoder, 2.0, 0.5).explain(inputs, (1, 2))
-    torch.testing.assert_close(second.states, found.states[:, found.states.shape[1] // 2 :])
-
-
 def test_it_gets_pixels_as_it_was_trained_with_them():
     ours, theirs = Preprocessing(), Preprocessing(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
     pixels = torch.rand(2, 3, 4, 4)

@@ -67,15 +67,6 @@ def test_fresh_weights_depend_on_seed_and_name_alone():
     assert torch.equal(one.tensor(embedding), deeper.tensor(embedding))
 
 
-def test_the_base_under_adapters_is_the_model_without():
-    plain, adapted = build(), build(lora_rank=4)
-    assert torch.equal(plain.get_parameter(f"{Q}.weight"), adapted.get_parameter(f"{Q}.base_layer.weight"))
-    inputs, _ = row_of([document(20, 1)])
-    assert (plain(inputs) - adapted(inputs)).abs().max() < 1e-6  # B is zero
-    trained = {name for name, p in adapted.named_parameters() if p.requires_grad}
-    assert len(trained) == 4 * 4 * 2 and all(".lora_" in name for name in trained)
-
-
 @pytest.mark.parametrize(
     ("model", "shard", "packing"),
     [*((name, "1GB", True) for name in FAMILIES), ("qwen_moe_tiny", "20KB", False)],

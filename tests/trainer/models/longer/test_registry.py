@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import re
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trainer.models import build_model, torchvision_networks
 from trainer.models.cnn_lstm import FRAMES, Lstm, pan
-from trainer.models.torchvision_networks import group_stages, rename_stages
+from trainer.models.torchvision_networks import rename_stages
 from trainer.record.provenance import hash_weights
 from trainer.settings.config import Config
 from trainer.settings.fields import MODELS, TEXT_MODELS
@@ -111,16 +110,6 @@ def test_weights_are_called_as_torchvision_calls_them(name):
     published = rename_stages(published) if name == "vgg" else published
     ours = model.network().state_dict()
     assert {n: t.shape for n, t in ours.items()} == {n: t.shape for n, t in published.items()}
-
-
-def test_vgg_in_stages_computes_what_torchvision_s_does():
-    narrow = [width if width == "M" else width // 16 for width in torchvision.models.vgg.cfgs["D"]]
-    plain = torchvision.models.vgg.make_layers(narrow)
-    staged = group_stages(copy.deepcopy(plain))
-    named = rename_stages({f"features.{name}": tensor for name, tensor in plain.state_dict().items()})
-    staged.load_state_dict({name.removeprefix("features."): tensor for name, tensor in named.items()})
-    images = torch.rand(1, 3, 32, 32)
-    assert len(staged) == 5 and torch.equal(plain(images), staged(images))
 
 
 def test_the_lstm_computes_what_torch_s_does():
