@@ -89,7 +89,7 @@ def render_chart(
     if not RELEASE.fullmatch(release) or len(release) > LONGEST:
         raise UserError(
             f"--name {release}: expected small letters, digits, '.' and '-', {LONGEST} at most, with a letter or a "
-            "digit at both ends [SL-release-name]"
+            "digit at both ends [SL-helm-release-name]"
         )
     arguments = ["template", release, str(chart), "--no-hooks"]
     for file in values:

@@ -85,7 +85,7 @@ def _run(helm: Path, arguments: Sequence[str], timeout_s: float, context: str | 
     if done.returncode:
         words = [line for line in done.stderr.strip().splitlines() if not _is_remark(line)]
         said = " ".join(words).removeprefix("Error: ")
-        raise HelmFailed(f"helm {arguments[0]}: {said} [SL-helm-failed]")
+        raise HelmFailed(f"helm {arguments[0]}: {said} [SL-sweep-helm-failed]")
     return done.stdout
 
 

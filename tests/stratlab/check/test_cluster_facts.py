@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kubernetes.client.exceptions import ApiException
 
+from stratlab.check import rights
 from stratlab.check.finding import Finding, guarded
 from stratlab.check.gpus import check_gpus, offers_gpus
 from stratlab.check.namespace import check_claim, check_namespace
 from stratlab.check.rights import check_account, check_rights
 from stratlab.check.workload_checks import check_apis, find_served, judge_operator, read_version
-from stratlab.cluster.connection import Connection
 from tests.codes import find_codes
-from tests.stratlab.cluster import fake_api
-from tests.stratlab.cluster.conftest import api, connection
-from tests.stratlab.cluster.fake_api import FakeApi, Handler, connect_to, serve
-
-__all__ = ["api", "connection"]
+from tests.stratlab.cluster.answering import Answering
 
 DEPLOYMENTS = "/apis/apps/v1/deployments"
-NAMESPACES = "/api/v1/namespaces"
-LAB = f"{NAMESPACES}/lab"
-NODES, ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
+LAB = "/api/v1/namespaces/lab"
+CLAIM, ACCOUNT = f"{LAB}/persistentvolumeclaims/results", f"{LAB}/serviceaccounts/stratlab-analysis"
+NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+KUBEFLOW_V1, KUBEFLOW_V2, TRAINER = (
+    "/apis/kubeflow.org/v1",
+    "/apis/kubeflow.org/v2beta1",
+    "/apis/trainer.kubeflow.org/v1alpha1",
+)
+
+
+class Cluster(Answering):
+    def serve(self, path: str, *plurals: str) -> None:
+        """An API of the operators."""
+        self.things[path] = {"resources": [{"name": each} for each in plurals]}
+
+
+@pytest.fixture
+def cluster() -> Any:
+    return Cluster()
 
 
 def only(findings: Iterator[Finding]) -> Finding:
@@ -37,63 +50,36 @@ def told(findings: Iterator[Finding]) -> list[tuple[str, ...]]:
     return [(each.state, *find_codes(each.seen)) for each in findings]
 
 
-def deny(api: FakeApi, *paths: str) -> None:
-    api.fault = lambda path, query: {"status": 403, "message": "no right"} if path in paths else None
-
-
-def serve_apis(api: FakeApi, **plurals: list[str]) -> None:
-    """`kubeflow_v1=["pytorchjobs"]`: the answer of the API server about one group version."""
-    known = {
-        "kubeflow_v1": "/apis/kubeflow.org/v1",
-        "kubeflow_v2beta1": "/apis/kubeflow.org/v2beta1",
-        "trainer": "/apis/trainer.kubeflow.org/v1alpha1",
-    }
-    for key, names in plurals.items():
-        collection, _, name = known[key].rpartition("/")
-        resources = [{"name": each} for each in names]
-        api.collections.setdefault(collection, {})[name] = {"metadata": {}, "resources": resources}
-
-
 def operator(
     name: str = "training-operator", image: str = "x/training-operator:v1.9.3", ready: int = 1
 ) -> dict[str, Any]:
-    containers = [{"image": image}]
     return {
         "metadata": {"name": name, "namespace": "kubeflow"},
-        "spec": {"replicas": 1, "template": {"spec": {"containers": containers}}},
+        "spec": {"replicas": 1, "template": {"spec": {"containers": [{"image": image}]}}},
         "status": {"readyReplicas": ready} if ready else {},
     }
 
 
-def install(api: FakeApi, deployment: dict[str, Any]) -> None:
-    """Under the path of the whole cluster, which the fake does not derive by itself."""
-    api.collections.setdefault(DEPLOYMENTS, {})[deployment["metadata"]["name"]] = deployment
-
-
-def test_apis_and_their_operator(api: FakeApi, connection: Connection) -> None:
-    serve_apis(api, kubeflow_v1=["pytorchjobs", "pytorchjobs/status", "mpijobs"])
-    install(api, operator())
-    assert find_served(connection) == ["pytorchjob", "mpijob-v1"]
-    apis, training = check_apis(connection)
+def test_apis_and_their_operator(cluster: Any) -> None:
+    finding = only(check_apis(cluster))
+    assert finding.state == "problem" and "standalone?ref=v1.9.4" in finding.fix, "none is served"
+    cluster.serve(KUBEFLOW_V1, "pytorchjobs", "pytorchjobs/status", "mpijobs")
+    cluster.things[DEPLOYMENTS] = [operator()]
+    assert find_served(cluster) == ["pytorchjob", "mpijob-v1"]
+    apis, training = check_apis(cluster)
     assert (apis.state, training.state) == ("ok", "ok") and "pytorchjob, mpijob-v1" in apis.seen
     assert "kubeflow/training-operator " in training.seen and "version 1.9" in training.seen
-
-
-def test_no_api_or_another_than_the_default_names_the_way_out(api: FakeApi, connection: Connection) -> None:
-    finding = only(check_apis(connection))
-    assert finding.state == "problem" and "standalone?ref=v1.9.4" in finding.fix
-    serve_apis(api, trainer=["trainjobs"])
-    install(api, operator("kubeflow-trainer-controller-manager", "x/trainer:v2.3.0"))
-    apis, trainer = check_apis(connection)
+    cluster.serve(KUBEFLOW_V2, "mpijobs")
+    absent = ("problem", "SL-operator-absent")
+    assert told(check_apis(cluster)) == [("ok",), ("warning", "SL-two-mpijob-apis"), ("ok",), absent]
+    cluster.things = {DEPLOYMENTS: [operator("kubeflow-trainer-controller-manager", "x/trainer:v2.3.0")]}
+    cluster.serve(TRAINER, "trainjobs")
+    apis, trainer = check_apis(cluster)
     assert apis.state == "warning" and apis.fix.startswith("--set run.workload.api=trainjob")
     assert trainer.state == "ok" and "version 2.3" in trainer.seen
 
 
-def test_an_operator_that_is_not_there_not_ready_or_old(api: FakeApi, connection: Connection) -> None:
-    serve_apis(api, kubeflow_v1=["pytorchjobs", "mpijobs"], kubeflow_v2beta1=["mpijobs"])
-    install(api, operator())
-    absent = ("problem", "SL-operator-absent")
-    assert told(check_apis(connection)) == [("ok",), ("warning", "SL-two-mpijob-apis"), ("ok",), absent]
+def test_an_operator_that_is_not_ready_or_old() -> None:
     down = judge_operator("training-operator", operator(ready=0))
     assert find_codes(down.seen) == ["SL-operator-not-ready"] and "logs deployment/" in down.fix
     old = judge_operator("training-operator", operator(image="x/training-operator:v1.8.1"))
@@ -104,46 +90,41 @@ def test_an_operator_that_is_not_there_not_ready_or_old(api: FakeApi, connection
 
 
 @pytest.mark.parametrize(
-    ("served", "name", "place"),
+    ("api", "plural", "name", "place"),
     [
-        ({"kubeflow_v1": ["pytorchjobs"]}, "training-operator", "kubeflow"),
-        ({"kubeflow_v2beta1": ["mpijobs"]}, "mpi-operator", "mpi-operator"),
-        ({"trainer": ["trainjobs"]}, "kubeflow-trainer-manager", "kubeflow-system"),
+        (KUBEFLOW_V1, "pytorchjobs", "training-operator", "kubeflow"),
+        (KUBEFLOW_V2, "mpijobs", "mpi-operator", "mpi-operator"),
+        (TRAINER, "trainjobs", "kubeflow-trainer-manager", "kubeflow-system"),
     ],
 )
 def test_who_may_look_at_one_namespace_only_sees_the_operator_where_it_is_by_default(
-    api: FakeApi, connection: Connection, served: dict[str, list[str]], name: str, place: str
+    cluster: Any, api: str, plural: str, name: str, place: str
 ) -> None:
-    serve_apis(api, **served)
+    cluster.serve(api, plural)
     found = operator(name)
     found["metadata"]["namespace"] = place
-    api.collections[f"/apis/apps/v1/namespaces/{place}/deployments"] = {name: found}
-    deny(api, DEPLOYMENTS)
-    assert [each.state for each in check_apis(connection)][1:] == ["ok"]
+    cluster.things |= {DEPLOYMENTS: 403, f"/apis/apps/v1/namespaces/{place}/deployments": [found]}
+    assert [each.state for each in check_apis(cluster)][1:] == ["ok"]
 
 
-def test_without_rights_there_is_no_verdict(api: FakeApi, connection: Connection) -> None:
-    serve_apis(api, kubeflow_v1=["pytorchjobs"])
+def test_without_rights_there_is_no_verdict(cluster: Any) -> None:
+    cluster.serve(KUBEFLOW_V1, "pytorchjobs")
     operators = "/apis/apps/v1/namespaces/kubeflow/deployments"
-    deny(api, DEPLOYMENTS, operators, LAB, f"{LAB}/persistentvolumeclaims/results", NODES)
-    looks: list[Callable[[], Iterator[Finding]]] = [
-        lambda: iter(list(check_apis(connection))[1:]),
-        lambda: check_namespace(connection, "lab"),
-        lambda: check_claim(connection, "lab", "results"),
-        lambda: check_gpus(connection),
-    ]
-    for look in looks:
-        assert told(look()) == [("warning", "SL-may-not-look")]
+    cluster.things |= dict.fromkeys((DEPLOYMENTS, operators, LAB, CLAIM, NODES), 403)
+    unseen = ("warning", "SL-may-not-look")
+    assert told(check_apis(cluster))[1:] == told(check_namespace(cluster, "lab")) == [unseen]
+    assert told(check_claim(cluster, "lab", "results")) == told(check_gpus(cluster)) == [unseen]
+    cluster.things[NODES] = 401
+    finding = only(guarded("GPUs", lambda: check_gpus(cluster)))
+    assert (finding.state, finding.subject, finding.seen) == ("problem", "GPUs", "said no")
 
 
-def test_pod_security_of_the_namespace(api: FakeApi, connection: Connection) -> None:
-    api.namespaces.clear()
-    assert told(check_namespace(connection, "lab")) == [("problem", "SL-namespace-absent")]
-    api.put(NAMESPACES, {"metadata": {"name": "lab"}})
-    assert told(check_namespace(connection, "lab")) == [("warning", "SL-no-pod-security")]
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    api.put(NAMESPACES, {"metadata": {"name": "lab", "labels": labels}})
-    finding = only(check_namespace(connection, "lab"))
+def test_pod_security_of_the_namespace(cluster: Any) -> None:
+    assert told(check_namespace(cluster, "lab")) == [("problem", "SL-namespace-absent")]
+    cluster.things[LAB] = {"metadata": {"name": "lab"}}
+    assert told(check_namespace(cluster, "lab")) == [("warning", "SL-no-pod-security")]
+    cluster.things[LAB] = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    finding = only(check_namespace(cluster, "lab"))
     assert finding.state == "ok" and "run.workload.api=mpijob-v1" in finding.seen
 
 
@@ -157,40 +138,37 @@ def test_pod_security_of_the_namespace(api: FakeApi, connection: Connection) -> 
         ("ReadWriteMany", "Lost", ("problem", "SL-claim-unusable")),
     ],
 )
-def test_claim(api: FakeApi, connection: Connection, mode: str, phase: str, found: tuple[str, ...]) -> None:
-    claim = {"metadata": {"name": "results"}, "spec": {"accessModes": [mode]}, "status": {"phase": phase}}
-    api.put(f"{LAB}/persistentvolumeclaims", claim)
-    assert told(check_claim(connection, "lab", "results")) == [found]
-    assert told(check_claim(connection, "lab", "other")) == [("problem", "SL-claim-absent")]
+def test_claim(cluster: Any, mode: str, phase: str, found: tuple[str, ...]) -> None:
+    assert told(check_claim(cluster, "lab", "results")) == [("problem", "SL-claim-absent")]
+    cluster.things[CLAIM] = {"spec": {"accessModes": [mode]}, "status": {"phase": phase}}
+    assert told(check_claim(cluster, "lab", "results")) == [found]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "default", "code"),
+    ("spec", "default", "code"),
     [
-        (None, "false", "SL-no-default-class"),
-        (None, "true", "SL-claim-pending"),
-        ("gone", "true", "SL-storage-class-absent"),
-        ("standard", None, "SL-claim-pending"),
-        ("", None, "SL-claim-pending"),
+        ({}, "false", "SL-no-default-class"),
+        ({}, "true", "SL-claim-pending"),
+        ({"storageClassName": "gone"}, "true", "SL-storage-class-absent"),
+        ({"storageClassName": "standard"}, "false", "SL-claim-pending"),
+        ({"storageClassName": ""}, "false", "SL-claim-pending"),
     ],
 )
-def test_a_claim_that_nothing_will_fill(
-    api: FakeApi, connection: Connection, wanted: str | None, default: str | None, code: str
-) -> None:
-    spec = {"accessModes": ["ReadWriteMany"]} | ({} if wanted is None else {"storageClassName": wanted})
-    claim = {"metadata": {"name": "results"}, "spec": spec, "status": {"phase": "Pending"}}
-    api.put(f"{LAB}/persistentvolumeclaims", claim)
-    notes = {"storageclass.kubernetes.io/is-default-class": default} if default else {}
-    kind = {"metadata": {"name": "standard", "annotations": notes}}
-    api.collections["/apis/storage.k8s.io/v1/storageclasses"] = {"standard": kind}
-    finding = only(check_claim(connection, "lab", "results"))
+def test_a_claim_that_nothing_will_fill(cluster: Any, spec: dict[str, str], default: str, code: str) -> None:
+    cluster.things[CLAIM] = {
+        "spec": {"accessModes": ["ReadWriteMany"]} | spec,
+        "status": {"phase": "Pending"},
+    }
+    notes = {"storageclass.kubernetes.io/is-default-class": default}
+    classes = [{"metadata": {"name": "standard", "annotations": notes}}]
+    cluster.things["/apis/storage.k8s.io/v1/storageclasses"] = classes
+    finding = only(check_claim(cluster, "lab", "results"))
     assert find_codes(finding.seen) == [code]
     assert (finding.state == "problem") is ("storageClassName" in finding.fix) is (code != "SL-claim-pending")
 
 
-def node(name: str, gpus: int, unschedulable: bool = False) -> dict[str, Any]:
+def node(name: str, gpus: int, **spec: bool) -> dict[str, Any]:
     allocatable = {"nvidia.com/gpu": str(gpus)} if gpus else {}
-    spec = {"unschedulable": True} if unschedulable else {}
     return {"metadata": {"name": name}, "spec": spec, "status": {"allocatable": allocatable}}
 
 
@@ -200,97 +178,88 @@ def pod_with(gpus: int, where: str, phase: str = "Running") -> dict[str, Any]:
     return {"metadata": {}, "spec": spec, "status": {"phase": phase}}
 
 
-def test_gpus_free_and_in_all(api: FakeApi, connection: Connection) -> None:
-    api.collections[NODES] = {"a": node("a", 8), "b": node("b", 0), "c": node("c", 8, unschedulable=True)}
-    api.served.add(ALL_PODS)
-    finding = only(check_gpus(connection))
+def test_gpus_free_and_in_all(cluster: Any) -> None:
+    cluster.things |= {NODES: [node("a", 8), node("b", 0), node("c", 8, unschedulable=True)], PODS: []}
+    finding = only(check_gpus(cluster))
     assert (finding.state, finding.seen) == ("ok", "8 of 8 are free, on 1 of 2 nodes")
-    api.collections[ALL_PODS] = {
-        "p": pod_with(4, "a"),
-        "q": pod_with(2, "a", "Pending"),
-        "r": pod_with(8, "c"),
-        "failed": pod_with(1, "a", "Failed"),
-        "succeeded": pod_with(1, "a", "Succeeded"),
-    }
-    assert only(check_gpus(connection)).seen == "2 of 8 are free, on 1 of 2 nodes"
-    api.collections[ALL_PODS]["s"] = pod_with(2, "a")
-    finding = only(check_gpus(connection))
+    ended = [pod_with(1, "a", "Failed"), pod_with(1, "a", "Succeeded")]
+    cluster.things[PODS] = [pod_with(4, "a"), pod_with(2, "a", "Pending"), pod_with(8, "c"), *ended]
+    assert only(check_gpus(cluster)).seen == "2 of 8 are free, on 1 of 2 nodes"
+    cluster.things[PODS] += [pod_with(2, "a")]
+    finding = only(check_gpus(cluster))
     assert (finding.state, finding.seen) == ("warning", "0 of 8 are free, on 1 of 2 nodes")
-    deny(api, ALL_PODS)
-    assert only(check_gpus(connection)).seen.startswith("8 on 1 of 2 nodes")
-    api.collections[NODES] = {"b": node("b", 0)}
-    assert told(check_gpus(connection)) == [("warning", "SL-no-gpus")]
+    cluster.things[PODS] = 403
+    assert only(check_gpus(cluster)).seen.startswith("8 on 1 of 2 nodes")
+    cluster.things[NODES] = [node("b", 0)]
+    assert told(check_gpus(cluster)) == [("warning", "SL-no-gpus")]
 
 
-def test_a_gpu_is_asked_for_where_a_pod_could_get_one(api: FakeApi, connection: Connection) -> None:
-    for nodes, offers in (([node("b", 8)], True), ([node("a", 8, unschedulable=True)], False)):
-        api.collections[NODES] = {each["metadata"]["name"]: each for each in nodes}
-        assert offers_gpus(connection) is offers
-    deny(api, NODES)
-    assert offers_gpus(connection) is False
+def test_a_gpu_is_asked_for_where_a_pod_could_get_one(cluster: Any) -> None:
+    for nodes, offers in (([node("b", 8)], True), ([node("a", 8, unschedulable=True)], False), (403, False)):
+        cluster.things[NODES] = nodes
+        assert offers_gpus(cluster) is offers
+
+
+class Reviews:
+    """Answers access reviews: `denied` are pairs of verb and resource; `asked` the users, each with the place of the
+    review; `rights` the verbs by API group and resource; `refuses` the review itself."""
+
+    def __init__(self, client: Any = None) -> None:
+        self.denied: set[tuple[str, str]] = set()
+        self.asked: set[tuple[str | None, str | None, str]] = set()
+        self.rights: dict[str, set[str]] = {}
+        self.refuses = False
+
+    def create_namespaced_local_subject_access_review(self, namespace: str, body: Any) -> Any:
+        assert body["metadata"] == {"namespace": namespace}
+        return self.review(namespace, body["spec"])
+
+    def create_self_subject_access_review(self, body: Any) -> Any:
+        return self.review(None, body["spec"])
+
+    def review(self, place: str | None, spec: Any) -> Any:
+        wanted = spec["resourceAttributes"]
+        self.asked.add((spec.get("user"), place, wanted["namespace"]))
+        name = "/".join(filter(None, (wanted["group"], wanted["resource"], wanted.get("subresource"))))
+        self.rights.setdefault(name, set()).add(wanted["verb"])
+        if self.refuses:
+            raise ApiException(403, "no reviews")
+        allowed = (wanted["verb"], wanted["resource"]) not in self.denied
+        return SimpleNamespace(status=SimpleNamespace(allowed=allowed))
 
 
 @pytest.fixture
-def reviewed(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Connection, dict[str, Any]]]:
-    """Answers access reviews: `denied` are pairs of verb and resource; `asked` the users, each with the place of the
-    review; `rights` the verbs by API group and resource; `code` refuses the review."""
-    review: dict[str, Any] = {"denied": set(), "asked": [], "rights": {}, "code": 201}
-
-    class ReviewHandler(Handler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            wanted = body["spec"]["resourceAttributes"]
-            place = (self.path.rpartition("/v1/")[2], wanted["namespace"])
-            review["asked"].append((body["spec"].get("user"), *place))
-            name = "/".join(filter(None, (wanted["group"], wanted["resource"], wanted.get("subresource"))))
-            review["rights"].setdefault(name, set()).add(wanted["verb"])
-            if review["code"] != 201:
-                self._answer(review["code"], "no reviews")
-                return
-            allowed = (wanted["verb"], wanted["resource"]) not in review["denied"]
-            self._json(201, body | {"status": {"allowed": allowed}})
-
-    monkeypatch.setattr(fake_api, "Handler", ReviewHandler)
-    with serve(api) as address:
-        yield connect_to(address), review
+def reviews(monkeypatch: pytest.MonkeyPatch) -> Reviews:
+    found = Reviews()
+    monkeypatch.setattr(rights, "AuthorizationV1Api", lambda client: found)
+    return found
 
 
-def test_rights_of_the_analysis(api: FakeApi, reviewed: tuple[Connection, dict[str, Any]]) -> None:
-    connection, review = reviewed
-    assert told(check_account(connection, "lab", ["pytorchjob"])) == [("problem", "SL-account-absent")]
-    api.put(f"{LAB}/serviceaccounts", {"metadata": {"name": "stratlab-analysis"}})
-    assert only(check_account(connection, "lab", ["pytorchjob"])).state == "ok"
-    account = "system:serviceaccount:lab:stratlab-analysis"
-    assert set(review["asked"]) == {(account, "namespaces/lab/localsubjectaccessreviews", "lab")}
-    assert review["rights"] == {
-        "kubeflow.org/pytorchjobs": {"get", "list", "watch"},
-        "batch/jobs": {"get", "patch"},
-    }
-    review["denied"] = {("watch", "pytorchjobs")}
-    finding = only(check_account(connection, "lab", ["pytorchjob"]))
+def test_rights_of_the_analysis(cluster: Any, reviews: Reviews) -> None:
+    assert told(check_account(cluster, "lab", ["pytorchjob"])) == [("problem", "SL-account-absent")]
+    cluster.things[ACCOUNT] = {"metadata": {}}
+    assert told(check_account(cluster, "lab", ["pytorchjob"])) == [("ok",)]
+    assert reviews.asked == {("system:serviceaccount:lab:stratlab-analysis", "lab", "lab")}
+    runs = {"get", "list", "watch"}
+    assert reviews.rights == {"kubeflow.org/pytorchjobs": runs, "batch/jobs": {"get", "patch"}}
+    reviews.denied = {("watch", "pytorchjobs")}
+    finding = only(check_account(cluster, "lab", ["pytorchjob"]))
     assert find_codes(finding.seen) == ["SL-account-rights"] and "watch pytorchjobs" in finding.seen
-    review["code"] = 403
-    assert only(check_account(connection, "lab", ["pytorchjob"])).state == "warning"
+    reviews.refuses = True
+    assert told(check_account(cluster, "lab", ["pytorchjob"])) == [("warning", "SL-may-not-look")]
 
 
-def test_rights_of_the_user(reviewed: tuple[Connection, dict[str, Any]]) -> None:
-    connection, review = reviewed
-    assert only(check_rights(connection, "lab", ["pytorchjob"])).state == "ok"
-    assert set(review["asked"]) == {(None, "selfsubjectaccessreviews", "lab")}
-    assert review["rights"] == {
+def test_rights_of_the_user(cluster: Any, reviews: Reviews) -> None:
+    assert told(check_rights(cluster, "lab", ["pytorchjob"])) == [("ok",)]
+    assert reviews.asked == {(None, None, "lab")}
+    assert reviews.rights == {
         "pods": {"get", "list", "watch", "create", "delete"},
         "pods/log": {"get"},
         "secrets": {"list", "create", "update", "delete"},
         "batch/jobs": {"create", "watch"},
         "kubeflow.org/pytorchjobs": {"create", "watch", "delete"},
     }
-    review["denied"] = {("create", "pytorchjobs"), ("create", "pods")}
-    finding = only(check_rights(connection, "lab", ["pytorchjob"]))
+    reviews.denied = {("create", "pytorchjobs"), ("create", "pods")}
+    finding = only(check_rights(cluster, "lab", ["pytorchjob"]))
     assert find_codes(finding.seen) == ["SL-user-rights"] and "stratlab-user" in finding.fix
     assert "create pods, create pytorchjobs" in finding.seen
-
-
-def test_an_api_that_fails_is_one_problem(api: FakeApi, connection: Connection) -> None:
-    api.fault = lambda path, query: {"status": 401, "message": "Unauthorized"}
-    finding = only(guarded("GPUs", lambda: check_gpus(connection)))
-    assert (finding.state, finding.subject) == ("problem", "GPUs") and "Unauthorized" in finding.seen

@@ -11,12 +11,11 @@ from stratlab.check.pod_checks import PodsRequest, judge_image, judge_sharing
 from stratlab.check.quotas import check_quotas
 from stratlab.check.small_job import check_small_job
 from stratlab.cluster.admission import PodRefused, explain_refusal
-from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_resources import PodResources, parse_pod_resources
 from stratlab.cluster.pod_template import PodRequest, build_pod
 from stratlab.cluster.volume_pod import run_on_volume
 from tests.codes import find_codes
-from tests.stratlab.cluster.fake_api import FakeApi
+from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.cluster.fake_kubelet import JOBS
 from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.raised import raised
@@ -89,21 +88,15 @@ def test_a_check_does_not_call_the_operator_away(lab: Lab) -> None:
     ],
 )
 def test_quotas_of_the_namespace(
-    api: FakeApi,
-    connection: Connection,
-    hard: dict[str, str],
-    used: dict[str, str],
-    limit: dict[str, Any],
-    states: list[str],
+    hard: dict[str, str], used: dict[str, str], limit: dict[str, Any], states: list[str]
 ) -> None:
-    core = "/api/v1/namespaces/lab"
-    api.served |= {f"{core}/{kind}" for kind in ("resourcequotas", "limitranges")}
-    assert list(check_quotas(connection, "lab")) == []
+    core, cluster = "/api/v1/namespaces/lab", Answering()
     quota = {"metadata": {"name": "team"}, "spec": {"hard": hard}, "status": {"used": used}}
-    api.put(f"{core}/resourcequotas", quota)
-    limits = [{"type": "Container", **limit}]
-    api.put(f"{core}/limitranges", {"metadata": {"name": "small"}, "spec": {"limits": limits}})
-    findings = list(check_quotas(connection, "lab"))
+    ranges = {"metadata": {}, "spec": {"limits": [{"type": "Container", **limit}]}}
+    cluster.things = {f"{core}/resourcequotas": [], f"{core}/limitranges": [ranges]}
+    assert list(check_quotas(cluster, "lab")) == []  # type: ignore[arg-type]
+    cluster.things[f"{core}/resourcequotas"] = [quota]
+    findings = list(check_quotas(cluster, "lab"))  # type: ignore[arg-type]
     assert [finding.state for finding in findings] == states
     assert "team" in findings[0].subject
     assert all("run.analysis.resources.limits.cpu" in finding.fix for finding in findings[1:])

@@ -45,6 +45,7 @@ def pod(phase: str, **state: dict[str, Any]) -> dict[str, Any]:
     [
         ('persistentvolumeclaim "results" not found', True),
         ("pod has unbound immediate PersistentVolumeClaims", False),
+        ('persistentvolumeclaim "results" is being deleted', False),
         ('node "gpu-1" not found', False),  # it may come back
     ],
 )

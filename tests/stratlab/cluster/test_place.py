@@ -6,63 +6,56 @@ from typing import Any
 
 import pytest
 
-from stratlab.cluster.connection import Connection
+from stratlab.cluster import ClusterError
+from stratlab.cluster import place as module
 from stratlab.cluster.place import Place, find_place
-from tests.stratlab.cluster.fake_api import FakeApi
-from tests.stratlab.watch.objects import RUNS, build_run
+from stratlab.cluster.workloads import APIS, Workload
 
 DEFAULTS = Place("stratlab-results", "/results", "stratlab-lab:0.1.0")
+FIELDS = ("results-claim", "results-mount", "lab-image", "certificates")
 
 
-@pytest.fixture(autouse=True)
-def served(api: FakeApi) -> None:
-    api.served.add(RUNS)
+def run(name: str, comparison: str, *place: str) -> Workload:
+    """Runs are as old as their names say: `a` is the oldest. `place`: claim, mount, image, certificates."""
+    notes = {"run-directory": f"/data/{comparison}/{name}"} | dict(zip(FIELDS, place, strict=False))
+    annotations = {f"stratlab/{key}": value for key, value in notes.items()}
+    created = f"2026-11-0{'abcd'.index(name) + 1}T00:00:00Z"
+    metadata = {"name": name, "creationTimestamp": created, "annotations": annotations}
+    return Workload(APIS["pytorchjob"], {"metadata": metadata})
 
 
-def put(api: FakeApi, name: str, comparison: str, *place: str, certificates: str = "") -> None:
-    """Runs are as old as their names say: `a` is the oldest. `place`: claim, mount and image, from the last one on."""
-    run: dict[str, Any] = build_run("Succeeded")
-    run["metadata"] |= {"name": name, "creationTimestamp": f"2026-11-0{'abcd'.index(name) + 1}T00:00:00Z"}
-    notes = {"run-directory": f"/data/{comparison}/{name}", "certificates": certificates}
-    names = ("results-claim", "results-mount", "lab-image")
-    notes |= dict(zip(names[-len(place) :] if place else (), place, strict=True))
-    run["metadata"]["annotations"] = {f"stratlab/{key}": value for key, value in notes.items()}
-    api.put(RUNS, run)
+def find(monkeypatch: pytest.MonkeyPatch, comparison: str, *runs: Workload, **given: Any) -> Place:
+    monkeypatch.setattr(module, "list_workloads", lambda connection, namespace: [*runs])
+    return find_place(None, "lab", comparison, **given)  # type: ignore[arg-type]
 
 
-def test_the_newest_run_of_the_comparison_decides(api: FakeApi, connection: Connection) -> None:
-    put(api, "a", "vit", "old", "/old", "team/lab:1")
-    put(api, "b", "vit", "big", "/data", "team/lab:2")
-    put(api, "c", "llm", "x", "/x", "x:1")
+def test_the_newest_run_of_the_comparison_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = run("a", "vit", "old", "/old", "lab:1"), run("b", "vit", "big", "/data", "lab:2", "secret/x/y")
+    runs += (run("c", "llm", "x", "/x", "x:1"),)
     said: list[str] = []
-    assert find_place(connection, "lab", "vit", say=said.append) == Place("big", "/data", "team/lab:2")
-    (told,) = said
-    assert all(word in told for word in ("PyTorchJob b", "big", "/data", "team/lab:2", "3"))
-    assert find_place(connection, "lab", "vit", image="mine:3") == Place("big", "/data", "mine:3")
+    found = find(monkeypatch, "vit", *runs, say=said.append)
+    assert found == Place("big", "/data", "lab:2", "secret/x/y")
+    assert all(word in said[0] for word in ("PyTorchJob b", "big", "/data", "lab:2", "3"))
+    given = find(monkeypatch, "vit", *runs, image="mine:3", certificates="secret/own/ca.crt")
+    assert given == Place("big", "/data", "mine:3", "secret/own/ca.crt")
+    assert find(monkeypatch, "gone", *runs) == Place("x", "/x", "x:1"), "of the newest of all"
 
 
-def test_the_authority_is_the_run_s_unless_given(api: FakeApi, connection: Connection) -> None:
-    put(api, "a", "vit", certificates="configMap/company/ca.crt")
-    assert find_place(connection, "lab", "vit").certificates == "configMap/company/ca.crt"
-    own = "secret/own/ca.crt"
-    assert find_place(connection, "lab", "vit", certificates=own).certificates == own
-
-
-def test_an_image_that_one_run_alone_has_is_not_taken_for_all(api: FakeApi, connection: Connection) -> None:
+def test_an_image_that_one_run_alone_has_is_not_taken_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be one that nobody can pull."""
-    for name, image in (("a", "team/lab:1"), ("b", "team/lab:1"), ("c", "team/lab:typo")):
-        put(api, name, "demo", image)
-    assert find_place(connection, "lab", "demo").image == "team/lab:1"
-    put(api, "d", "demo", "team/lab:typo")
-    assert find_place(connection, "lab", "demo").image == "team/lab:typo", "of as many that of the newest"
+    runs = [run(name, "demo", "c", "/m", "lab:typo" if name in "cd" else "lab:1") for name in "abcd"]
+    assert find(monkeypatch, "demo", *runs[:3]).image == "lab:1"
+    assert find(monkeypatch, "demo", *runs).image == "lab:typo", "of as many that of the newest"
 
 
-def test_where_all_runs_are_gone(api: FakeApi, connection: Connection) -> None:
-    assert find_place(connection, "lab", "vit") == DEFAULTS
-    put(api, "c", "llm", "x", "/x", "x:1")
-    assert find_place(connection, "lab", "vit") == Place("x", "/x", "x:1")
-    api.fault = lambda path, query: {"status": 403}
-    assert find_place(connection, "lab", "vit", claim="a") == Place("a", DEFAULTS.mount, DEFAULTS.image)
-    api.requests.clear()
-    given = find_place(connection, "lab", "vit", claim="a", mount="/b", image="c", certificates="d")
-    assert given == Place("a", "/b", "c", "d") and api.requests == []
+def test_where_nothing_is_known_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find(monkeypatch, "vit") == DEFAULTS
+
+    def refuse(connection: Any, namespace: str) -> list[Workload]:
+        raise ClusterError("no right", 403)
+
+    monkeypatch.setattr(module, "list_workloads", refuse)
+    assert find_place(None, "lab", "vit", claim="a") == Place("a", DEFAULTS.mount, DEFAULTS.image)  # type: ignore[arg-type]
+    whole = {"claim": "a", "mount": "/b", "image": "c", "certificates": "d"}
+    monkeypatch.delattr(module, "list_workloads")  # nobody is asked
+    assert find_place(None, "lab", "vit", **whole) == Place("a", "/b", "c", "d")  # type: ignore[arg-type]

@@ -127,6 +127,24 @@ def test_the_token_is_read_again_for_every_request(api: FakeApi, tmp_path: Path)
             timer.join()
 
 
+@pytest.mark.parametrize("plain", [True, False])
+def test_after_410_only_what_differs_is_told(api: FakeApi, connection: Connection, plain: bool) -> None:
+    """What is gone comes first. The server says it by a status, or by a change."""
+    api.put(JOBS, job("a"))
+
+    def forget(path: str, query: dict[str, str]) -> Fault:
+        if "watch" in query and "a" in api.collections[JOBS]:
+            api.put(JOBS, job("b"))
+            api.delete(JOBS, "a")
+            api.compact()
+        return {"plain_410": plain}
+
+    api.fault = forget
+    changes = watch(connection, JOBS, patience=soon())
+    told = tell([next(changes) for _ in range(4)])
+    assert told == [(ADDED, "a"), (SYNCED, ""), (DELETED, "a"), (ADDED, "b")]
+
+
 def test_hundreds_of_disconnects_lose_and_double_nothing(api: FakeApi, connection: Connection) -> None:
     """Every change is told exactly once and in order, as long as the server remembers the past (no 410)."""
     disconnects = churn(api, connection, 0, forgetful=False)

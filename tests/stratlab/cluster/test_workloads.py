@@ -90,6 +90,7 @@ def test_annotations_and_what_the_operator_says() -> None:
         ({"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 3}}}, 4, True),
         ({"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 2}}}, 2, False),
         ({"pytorchReplicaSpecs": {"Worker": {}}}, 1, False),
+        ({"trainer": {}}, 1, False),  # nobody says how many
     ],
 )
 def test_nodes(spec: dict[str, Any], nodes: int, has_master: bool) -> None:

@@ -1,4 +1,4 @@
-"""What the demo runs, and what it says where a chart is missing. Whole: tests/nightly/rehearsals."""
+"""What the demo runs, and what it says without a chart. All of it: tests/nightly/rehearsals/test_documents.py."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_a_run_that_was_restarted_or_lost_traces_says_so(tmp_path: Path) -> None
     lines = [json.dumps({"t": n, "attempt": n, "event": "started"}) + "\n" for n in (1, 2)]
     attempts.write_text(lines[0])
     (said,) = describe_success(tmp_path, 3).splitlines()
-    assert said.startswith("done in 3 s: 20 steps, samples_per_s 98.24 (mean of 15 ")
+    assert all(each in said for each in ("3 s", "20 steps", "samples_per_s 98.24", " 15 "))
     attempts.write_text("".join(lines) + "half a li")
     assert " 2 attempts" in describe_success(tmp_path, 3).splitlines()[1]
     attempts.unlink()

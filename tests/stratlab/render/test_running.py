@@ -120,6 +120,7 @@ def test_slurm_starts_one_trainer_on_each_node(task: str, name: str, start: Star
         ((143, 137), 137),  # the kill, not the stop that followed
         ((137, 143), 137),
         ((134, 143), 143),
+        ((137, 12), 12),  # what is permanent wins
     ],
 )
 def test_the_first_cause_among_hosts_is_the_exit_code(

@@ -23,7 +23,7 @@ RESULTS = Path("/shared/my runs")
 
 @pytest.fixture(autouse=True)
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trainer is not asked; longer/test_command.py lets it be."""
+    """The trainer is not asked; processes/test_command.py lets it be."""
     monkeypatch.setattr(module, "check", lambda start: [])
 
 

@@ -66,7 +66,7 @@ def test_what_is_no_chart_and_no_name_of_a_release_is_told(chart: Path, tmp_path
     (tmp_path / "file").touch()
     assert find_codes(no_chart(tmp_path / "file")) == ["SL-no-chart"]
     for name in ("../x", "Run", "a" * 54):
-        assert find_codes(refused(chart, name)) == ["SL-release-name"]
+        assert find_codes(refused(chart, name)) == ["SL-helm-release-name"]
     told = no_chart(Path("charts"))
     assert find_codes(told) == ["SL-no-chart"] and "charts has ddp, fsdp," in told
     told = no_chart(Path("charts/run"))
@@ -115,16 +115,16 @@ def test_a_value_that_is_no_choice_or_no_number_is_told_in_words(tmp_path: Path)
     values.write_text("run: {config: {optimizer: adamm}}")
     settings = ["run.config.model=resnett,run.config.lr=fast", "run.config.comparison=../x,run.nodes=0"]
     text = refused(DDP, values=[values], settings=settings)
-    for start in (
-        "- run.config.optimizer=adamm: did you mean adamw? ",
-        "- run.config.model=resnett: did you mean resnet or resnet_finetuned? ",
-        "- run.config.lr=fast: ",
-        "- run.config.comparison=../x: ",
+    for start, named in (
+        ("- run.config.optimizer=adamm: ", "adamw?"),
+        ("- run.config.model=resnett: ", "resnet_finetuned?"),
+        ("- run.config.lr=fast: ", "0"),
+        ("- run.config.comparison=../x: ", "'_'"),
     ):
-        assert any(line.startswith(start) for line in text.splitlines()), (start, text)
+        assert any(line.startswith(start) and named in line for line in text.splitlines()), (start, text)
     assert "pattern" not in text and "<nil>" not in text and "at '/nodes': minimum: got 0, want 1" in text
     typed = refused(DDP, settings=["run.config.optimizer=adamm"])
-    assert "- run.config.optimizer=adamm: did you mean adamw? " in typed
+    assert "- run.config.optimizer=adamm: " in typed and "adamw?" in typed
 
 
 def test_hooks_are_no_part_of_a_run() -> None:

@@ -1,149 +1,138 @@
-"""A release is followed to the end of its training and of its analysis, on a fake of the API server."""
+"""A release is followed to the end of its training and of its analysis; watches are stand-ins with given changes."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
-from stratlab.cluster.connection import Connection
 from stratlab.cluster.job_end import read_job_end
+from stratlab.cluster.watching import ADDED, DELETED, MODIFIED, SYNCED
+from stratlab.sweep import follow as module
 from stratlab.sweep.follow import Outcome, follow_release
-from stratlab.sweep.planned_release import Planned
-from tests.stratlab.cluster.conftest import api, connection
-from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.sweep.stand_ins import plan
 
-__all__ = ["api", "connection"]
-
-JOBS = "/apis/kubeflow.org/v1/namespaces/lab/pytorchjobs"
-ANALYSES = "/apis/batch/v1/namespaces/lab/jobs"
-PODS = "/api/v1/namespaces/lab/pods"
+Changes = Iterable[tuple[str, dict[str, Any]]]
+THERE: Changes = [(SYNCED, {})]
+INSTANCE = "app.kubernetes.io/instance=a"
 NO_NODE = {"type": "PodScheduled", "status": "False", "message": "1 Insufficient nvidia.com/gpu."}
-WAITING = {"phase": "Pending", "conditions": [NO_NODE]}
 
 
-def job(state: str, message: str = "", name: str = "a") -> dict[str, Any]:
+def job(state: str, message: str = "") -> dict[str, Any]:
     conditions = [{"type": state, "status": "True", "message": message}] if state else []
-    return {"metadata": {"name": name}, "status": {"conditions": conditions}}
+    return {"metadata": {"name": "a"}, "status": {"conditions": conditions}}
 
 
-def labelled(name: str, component: str, status: dict[str, Any]) -> dict[str, Any]:
-    labels = {"app.kubernetes.io/instance": name[0], "app.kubernetes.io/component": component}
-    return {"metadata": {"name": name, "labels": labels}, "status": status}
+def labelled(name: str, component: str, status: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/component": component}
+    return {"metadata": {"name": name, "labels": labels}, "status": status, "spec": spec}
 
 
-def analysis(condition: str = "", name: str = "a-analysis-1", component: str = "analysis") -> dict[str, Any]:
+def analysis(
+    condition: str = "", number: int = 1, component: str = "analysis", **spec: Any
+) -> dict[str, Any]:
     conditions = [{"type": condition, "status": "True", "reason": "PodFailurePolicy"}] if condition else []
-    return labelled(name, component, {"conditions": conditions})
+    return labelled(f"a-{component}-{number}", component, {"conditions": conditions}, **spec)
 
 
-class Following(threading.Thread):
-    """`follow_release` in a thread; `shown` is what it said."""
+class Cluster:
+    """`asked`: the query of each collection; `shown`: what the release was said to do."""
 
-    def __init__(self, connection: Connection, planned: Planned) -> None:
-        super().__init__(daemon=True)
-        self.connection, self.planned = connection, planned
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.changes: dict[str, Changes] = {}
+        self.asked: dict[str, dict[str, str]] = {}
         self.shown: list[str] = []
-        self.heard = threading.Condition()
-        self.outcome: Outcome | None = None
-        self.start()
+        monkeypatch.setattr(module, "watch", self.watch)
 
-    def show(self, text: str) -> None:
-        with self.heard:
-            self.shown.append(text)
-            self.heard.notify_all()
+    def watch(self, connection: Any, path: str, query: dict[str, str], patience: Any) -> Iterator[Any]:
+        assert "/namespaces/lab/" in path
+        collection = path.rpartition("/")[2]
+        self.asked[collection] = query
+        yield from self.changes.get(collection, ())
 
-    def run(self) -> None:
-        self.outcome = follow_release(self.connection, "lab", self.planned, self.show)
-
-    def wait_for(self, *words: str) -> None:
-        with self.heard:
-            assert self.heard.wait_for(lambda: all(word in str(self.shown[-1:]) for word in words), 10)
-
-    def end(self) -> tuple[bool, str]:
-        self.join(10)
-        assert self.outcome, self.shown
-        return self.outcome.succeeded, self.outcome.sentence
+    def follow(self, training: Changes, jobs: Changes | None = None, pods: Changes = ()) -> Outcome:
+        self.changes = {"pytorchjobs": training, "jobs": jobs or (), "pods": pods}
+        planned = plan("a", has_analysis=jobs is not None)
+        return follow_release(None, "lab", planned, self.shown.append)  # type: ignore[arg-type]
 
 
-@pytest.fixture(autouse=True)
-def collections(api: FakeApi) -> None:
-    """With another release in the same namespace, whose end is not that of the one that is followed."""
-    api.served |= {JOBS, ANALYSES, PODS}
-    api.put(JOBS, job("Failed", "of another release", "b"))
-    for state in ("Failed", "Complete"):
-        api.put(ANALYSES, analysis(state, f"b-analysis-{state.lower()}"))
-    api.put(PODS, labelled("b-worker-0", "training", WAITING))
-    api.put(PODS, labelled("a-waiter-1", "analysis", WAITING))
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(monkeypatch)
 
 
-def test_success_is_training_and_analysis(api: FakeApi, connection: Connection) -> None:
-    api.put(JOBS, job(""))
-    api.put(ANALYSES, analysis())
-    following = Following(connection, plan("a"))
-    following.wait_for("PyTorchJob")
-    api.put(JOBS, job("Running"))
-    following.wait_for("PyTorchJob Running")
-    api.put(JOBS, job("Succeeded", "PyTorchJob a is successfully completed."))
-    following.wait_for("analysis")
-    api.put(ANALYSES, analysis("Complete"))
-    assert following.end() == (True, "PyTorchJob Succeeded; analysis Complete")
+def test_success_is_training_and_analysis(cluster: Cluster) -> None:
+    done = (MODIFIED, job("Succeeded", "PyTorchJob a is successfully completed."))
+    training = [(ADDED, job("")), *THERE, (MODIFIED, job("Running")), done]
+    jobs = [(ADDED, analysis()), *THERE, (MODIFIED, analysis("Complete"))]
+    assert cluster.follow(training, jobs) == Outcome(True, "PyTorchJob Succeeded; analysis Complete")
+    assert [text for text in cluster.shown if text][1:] == [
+        "PyTorchJob Running",
+        "PyTorchJob Succeeded",
+        "analysis",
+    ]
+    assert cluster.asked["pytorchjobs"] == {"fieldSelector": "metadata.name=a"}
+    assert cluster.asked["jobs"] == {"labelSelector": INSTANCE}
 
 
 @pytest.mark.parametrize(
-    ("training", "analyses", "end"),
+    ("training", "jobs", "succeeded", "words"),
     [
-        ("Failed", [analysis("Complete")], (False, "PyTorchJob Failed: why; analysis Complete")),
+        (job("Failed", "why"), [(ADDED, analysis("Complete"))], False, "Failed: why; analysis Complete"),
+        (job("Succeeded"), [(ADDED, analysis("Failed")), *THERE], False, "analysis Failed: PodFailurePolicy"),
         (
-            "Succeeded",
-            [analysis("Failed")],
-            (False, "PyTorchJob Succeeded; analysis Failed: PodFailurePolicy"),
+            job("Succeeded"),
+            [(ADDED, analysis("Failed")), (ADDED, analysis("Complete", 2)), *THERE],
+            True,
+            "analysis Complete",
         ),
+        (job("Succeeded"), THERE, True, "analysis"),  # an ended Job goes by itself
+        (job("Succeeded"), None, True, "PyTorchJob Succeeded"),
         (
-            "Succeeded",
-            [analysis("Failed"), analysis("Complete", "a-analysis-2")],
-            (True, "PyTorchJob Succeeded; analysis Complete"),
+            job("Succeeded"),  # nothing will start the analysis
+            [
+                (ADDED, analysis(suspend=True)),
+                *THERE,
+                (ADDED, analysis("Failed", component="waiter")),
+            ],
+            False,
+            "analysis Failed: PodFailurePolicy",
         ),
-        ("Succeeded", [], (True, "PyTorchJob Succeeded; the analysis Job is gone")),
-        ("Succeeded", None, (True, "PyTorchJob Succeeded")),
     ],
 )
 def test_a_failed_analysis_fails_the_release_unless_another_job_is_complete(
-    api: FakeApi,
-    connection: Connection,
-    training: str,
-    analyses: list[dict[str, Any]] | None,
-    end: tuple[bool, str],
+    cluster: Cluster, training: dict[str, Any], jobs: Changes | None, succeeded: bool, words: str
 ) -> None:
-    api.put(JOBS, job(training, "why"))
-    for each in analyses or []:
-        api.put(ANALYSES, each)
-    assert Following(connection, plan("a", has_analysis=analyses is not None)).end() == end
+    outcome = cluster.follow([(ADDED, training)], jobs)
+    assert outcome.succeeded is succeeded and words in outcome.sentence
 
 
-def test_an_analysis_that_nothing_will_start_has_failed(api: FakeApi, connection: Connection) -> None:
-    api.put(JOBS, job("Succeeded"))
-    api.put(ANALYSES, analysis() | {"spec": {"suspend": True}})
-    following = Following(connection, plan("a"))
-    following.wait_for("analysis")
-    api.put(ANALYSES, analysis("Failed", "a-waiter-1", "waiter"))
-    assert following.end() == (False, "PyTorchJob Succeeded; analysis Failed: PodFailurePolicy")
+def test_a_resource_that_is_removed_is_a_failure(cluster: Cluster) -> None:
+    assert not cluster.follow(THERE).succeeded
+    assert not cluster.follow([(ADDED, job("Running")), *THERE, (DELETED, job(""))]).succeeded
 
 
-def test_a_pod_that_waits_for_ever_is_shown(api: FakeApi, connection: Connection) -> None:
-    api.put(JOBS, job("Created"))
-    api.put(PODS, labelled("a-worker-0", "training", WAITING))
-    following = Following(connection, plan("a", has_analysis=False))
-    following.wait_for("PyTorchJob Created; pod a-worker-0 ", NO_NODE["message"])
-    running = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
-    api.put(PODS, labelled("a-worker-0", "training", running))
-    with following.heard:
-        assert following.heard.wait_for(lambda: following.shown[-1] == "PyTorchJob Created", 10)
-    assert not any("waiter" in text for text in following.shown)
-    api.delete(JOBS, "a")
-    assert following.end()[0] is False, "it was removed before it had ended"
+def test_a_pod_that_waits_for_ever_is_shown(cluster: Cluster) -> None:
+    waits = labelled("a-worker-0", "training", {"phase": "Pending", "conditions": [NO_NODE]})
+    runs = labelled("a-worker-0", "training", {"containerStatuses": [{"state": {"running": {}}}]})
+    told = threading.Event()
+
+    def pods() -> Iterator[tuple[str, dict[str, Any]]]:
+        yield MODIFIED, waits
+        told.set()
+        yield MODIFIED, runs
+
+    def training(wait: Callable[[float], bool]) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield ADDED, job("Created")
+        assert wait(10)
+        yield MODIFIED, job("Succeeded")
+
+    assert cluster.follow(training(told.wait), pods=pods()).succeeded
+    (waiting,) = [text for text in cluster.shown if NO_NODE["message"] in text]
+    assert "pod a-worker-0 " in waiting
+    assert cluster.asked["pods"] == {"labelSelector": f"{INSTANCE},app.kubernetes.io/component=training"}
 
 
 def test_end_of_a_job() -> None:

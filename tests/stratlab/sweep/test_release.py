@@ -172,7 +172,7 @@ def test_only_a_release_that_is_not_found_is_none(helm: Helm) -> None:
     assert look_at(helm.program, "lab", "a") == Seen()
     helm.answer("status", "WARNING: old\nlevel=WARN msg=x\nError: secrets is forbidden", code=1)
     failure = raised(look_at, helm.program, "lab", "a")
-    assert find_codes(failure) == ["SL-helm-failed"] and "secrets is forbidden" in str(failure)
+    assert find_codes(failure) == ["SL-sweep-helm-failed"] and "secrets is forbidden" in str(failure)
     assert "old" not in str(failure) and "msg=x" not in str(failure), "remarks are no reason"
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from stratlab.cluster import ClusterError
-from stratlab.cluster.connection import Connection
 from stratlab.cluster.workloads import APIS
 from stratlab.sweep import sweep as module
 from stratlab.sweep.decision import Decision, Seen
@@ -18,12 +17,9 @@ from stratlab.sweep.state import State, read_state
 from stratlab.sweep.sweep import Choices, check_cluster, decide_all, run_sweep, uninstall_ended
 from stratlab.sweep.work import Site
 from tests.codes import find_codes
-from tests.stratlab.cluster.conftest import api, connection
-from tests.stratlab.cluster.fake_api import FakeApi
+from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.raised import raised
 from tests.stratlab.sweep import stand_ins
-
-__all__ = ["api", "connection"]
 
 LAB = "/api/v1/namespaces/lab"
 JOBS = APIS["pytorchjob"].path("lab")
@@ -34,40 +30,37 @@ def plan(name: str, claim: str = "results") -> Planned:
     return stand_ins.plan(name, results_claim=claim, **NOTES)
 
 
-def furnish(api: FakeApi) -> None:
-    api.put("/api/v1/namespaces", {"metadata": {"name": "lab"}})
-    api.put(f"{LAB}/persistentvolumeclaims", {"metadata": {"name": "results"}})
-    api.served |= {"/apis/kubeflow.org/v1", JOBS}
+def furnish() -> Any:
+    """A cluster that has all that runs need."""
+    cluster = Answering()
+    for path in (LAB, f"{LAB}/persistentvolumeclaims/results", "/apis/kubeflow.org/v1"):
+        cluster.things[path] = {"metadata": {}}
+    return cluster
 
 
 def silent(text: str) -> None:
     pass
 
 
-def test_what_a_cluster_lacks_is_told_together(api: FakeApi, connection: Connection) -> None:
-    def lacks(*plans: Planned) -> list[str]:
-        return find_codes("; ".join(check_cluster(connection, "lab", plans)))
-
-    api.namespaces.clear()
+def test_what_a_cluster_lacks_is_told_together() -> None:
+    cluster: Any = Answering()
     missing = ["SL-namespace-missing", "SL-claim-missing", "SL-sweep-api-not-served"]
-    assert lacks(plan("a"), plan("b")) == missing
-    api.fault = lambda path, query: {"status": 403, "message": "no right"}
-    assert check_cluster(connection, "lab", [plan("a")]) == [], "what may not be looked at is not missing"
-    api.fault = lambda path, query: {"status": 401, "message": "who are you"}
-    assert "who are you" in check_cluster(connection, "lab", [plan("a")])[0]
-    api.fault = lambda path, query: None
-    furnish(api)
-    assert check_cluster(connection, "lab", [plan("a")]) == []
-    (second,) = check_cluster(connection, "lab", [plan("a"), plan("b", "more")])
+    assert find_codes(check_cluster(cluster, "lab", [plan("a"), plan("b")])) == missing
+    cluster = furnish()
+    assert check_cluster(cluster, "lab", [plan("a")]) == []
+    (second,) = check_cluster(cluster, "lab", [plan("a"), plan("b", "more")])
     assert find_codes(second) == ["SL-claim-missing"] and "more" in second.split()
+    for path in cluster.things:
+        cluster.things[path] = 403
+    assert check_cluster(cluster, "lab", [plan("a")]) == [], "what may not be looked at is not missing"
+    cluster.things[LAB] = 401
+    assert check_cluster(cluster, "lab", [plan("a")]) == ["said no"]
 
 
-def test_decisions_follow_from_helm_and_the_resource(
-    api: FakeApi, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decisions_follow_from_helm_and_the_resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And all that must not be touched is told before anything starts."""
-    furnish(api)
-    api.put(JOBS, {"metadata": {"name": "b"}})
+    connection = furnish()
+    connection.things[f"{JOBS}/b"] = {"metadata": {"name": "b"}}
     seen: dict[str, Any] = {name: Seen("deployed", f"asked {name}") for name in "bc"} | {"a": Seen()}
     looked: list[str] = []
 
@@ -84,12 +77,12 @@ def test_decisions_follow_from_helm_and_the_resource(
     decisions = decide_all(plans, state, site, False, silent)
     assert [decision.step for _, decision in decisions] == ["install", "join", "reinstall", "skip"]
     assert looked == ["a", "b", "c"], "the state file settles d"
-    api.fault = lambda path, query: {"status": 403, "message": "no c"} if path == f"{JOBS}/c" else None
+    connection.things[f"{JOBS}/c"] = 403
     seen |= {"a": Seen("deployed", "something else"), "b": HelmFailed("no b")}
     state = state.record("d", stage="running", asked="older")
     lines = str(raised(decide_all, plans, state, site, False, silent)).splitlines()[1:]
     assert [line.strip()[0] for line in lines] == ["a", "b", "c", "d"]
-    assert "no b" in lines[1] and "no c" in lines[2], "it may be there"
+    assert "no b" in lines[1] and "said no" in lines[2], "it may be there"
     assert find_codes(lines) == ["SL-release-other-settings", "SL-run-other-settings"]
 
 

@@ -2,75 +2,68 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
-from stratlab.cluster.connection import Connection
+import pytest
+from kubernetes.client.exceptions import ApiException
+
+from stratlab.cluster import ClusterError
+from stratlab.wait import job_start as module
 from stratlab.wait.job_start import QUEUE, start_job
 from tests.codes import find_codes
-from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.raised import raised
 
-JOBS = "/apis/batch/v1/namespaces/lab/jobs"
+COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}
+Change = dict[str, dict[str, Any]]
 
 
-def job(**status: Any) -> dict[str, Any]:
-    return {"metadata": {"name": "demo-analysis-1"}, "spec": {"suspend": True}, "status": status}
+def job(*, suspend: bool = True, labels: Any = None, status: Any = None) -> dict[str, Any]:
+    return {"metadata": {"labels": labels}, "spec": {"suspend": suspend}, "status": status}
 
 
-def complete(api: FakeApi) -> None:
-    held = api.collections[JOBS]["demo-analysis-1"]
-    api.put(JOBS, held | {"status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+def start(
+    monkeypatch: pytest.MonkeyPatch, *seen: Any, queue: str = "", refuses: bool = False
+) -> tuple[list[Change], list[str]]:
+    """(what was changed, what was said) while the Job was seen like that, one look after the other."""
+    looks, changes, said = iter(seen), list[Change](), list[str]()
+
+    def get(path: str) -> dict[str, Any]:
+        assert path == "/apis/batch/v1/namespaces/lab/jobs/analysis"
+        if isinstance(found := next(looks), Exception):
+            raise found
+        return dict(found)
+
+    def patch(name: str, namespace: str, change: Change, **options: Any) -> None:
+        if refuses:
+            raise ApiException(403, "Forbidden")
+        assert (name, namespace) == ("analysis", "lab")
+        changes.append(change)
+
+    monkeypatch.setattr(module, "BatchV1Api", lambda client: SimpleNamespace(patch_namespaced_job=patch))
+    connection: Any = SimpleNamespace(get=get, client=None)
+    start_job(connection, "lab", "analysis", queue, said.append, 0.0)
+    return changes, said
 
 
-class Starting(threading.Thread):
-    """`start_job` in a thread."""
-
-    def __init__(self, connection: Connection, queue: str = "") -> None:
-        super().__init__(daemon=True)
-        self.connection, self.queue = connection, queue
-        self.said: list[str] = []
-        self.start()
-
-    def run(self) -> None:
-        start_job(self.connection, "lab", "demo-analysis-1", self.queue, self.said.append, 0.02)
-
-    def ends(self) -> bool:
-        self.join(5)
-        return not self.is_alive()
+def test_it_is_started_and_started_again_until_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a tool suspends it that holds a cluster to its manifests; a server that is away is asked again."""
+    away = ClusterError("no answer")
+    looks = (job(), job(suspend=False), away, job(), job(status=COMPLETE))
+    changes, said = start(monkeypatch, *looks)
+    assert changes == [{"spec": {"suspend": False}}] * 2 and len(said) == 3
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def test_a_queue_starts_it_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = ClusterError("not found", 404)
+    looks = (job(), job(labels={QUEUE: "cpus"}), gone)
+    changes, said = start(monkeypatch, *looks, queue="cpus")
+    assert changes == [{"metadata": {"labels": {QUEUE: "cpus"}}}], "Kueue ends that it is suspended"
+    assert len(said) == 1, "a job that goes away is no failure"
 
 
-def test_it_is_started_and_started_again_until_it_has_ended(api: FakeApi, connection: Connection) -> None:
-    api.put(JOBS, job())
-    starting = Starting(connection)
-    wait_until(lambda: not api.collections[JOBS]["demo-analysis-1"]["spec"]["suspend"])
-    api.put(JOBS, job())  # as a tool does that holds a cluster to its manifests
-    wait_until(lambda: not api.collections[JOBS]["demo-analysis-1"]["spec"]["suspend"])
-    complete(api)
-    assert starting.ends() and len(starting.said) == 2
-
-
-def test_a_queue_starts_it_instead(api: FakeApi, connection: Connection) -> None:
-    api.put(JOBS, job())
-    starting = Starting(connection, "cpus")
-    wait_until(lambda: api.collections[JOBS]["demo-analysis-1"]["metadata"].get("labels") == {QUEUE: "cpus"})
-    assert api.collections[JOBS]["demo-analysis-1"]["spec"]["suspend"] is True, "Kueue ends that"
-    api.delete(JOBS, "demo-analysis-1")
-    assert starting.ends() and len(starting.said) == 1, "a job that goes away is no failure"
-
-
-def test_an_account_without_the_right_is_refused(api: FakeApi, connection: Connection) -> None:
-    api.put(JOBS, job())
-    denied = {"status": 403, "message": "jobs.batch is forbidden"}
-    api.fault = lambda path, query: denied if path.startswith("PATCH") else None
-    failure = raised(start_job, connection, "lab", "demo-analysis-1", "", lambda sentence: None, 0.02)
-    assert find_codes(failure) == ["SL-job-not-started"] and "forbidden" in str(failure)
+def test_an_account_without_the_right_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = raised(start, monkeypatch, job(), refuses=True)
+    assert find_codes(failure) == ["SL-job-not-started"] and "Forbidden" in str(failure)
+    failure = raised(start, monkeypatch, ClusterError("not found", 404))
+    assert find_codes(failure) == ["SL-job-not-started"]

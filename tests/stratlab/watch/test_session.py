@@ -1,199 +1,137 @@
-"""A watched run from its first to its last change, against the fake API."""
+"""A watched run from its first to its last change, as its sources bring them; and what the sources ask for."""
 
 from __future__ import annotations
 
 import json
-import random
-import threading
-import time
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stratlab.cluster import ClusterError
-from stratlab.cluster.connection import Connection
-from stratlab.cluster.workloads import find_workload
-from stratlab.watch import session, sources
-from stratlab.watch.appearance import await_workload
+from stratlab.cluster.watching import ADDED, SYNCED
+from stratlab.cluster.workloads import APIS, Workload
+from stratlab.user_error import UserError
+from stratlab.watch import appearance, session, sources
 from stratlab.watch.farewell import build_ending
 from stratlab.watch.lines import Lines
-from stratlab.watch.picture import Picture
-from stratlab.watch.session import watch_run
+from stratlab.watch.picture import EVENTS, JOBS, LOG, PODS, REFUSED, TROUBLE, WORKLOAD
+from stratlab.watch.sources import Sources, Update
 from tests.codes import find_codes
-from tests.stratlab.cluster.fake_api import FakeApi, Fault
 from tests.stratlab.raised import raised
-from tests.stratlab.watch.objects import (
-    ANALYSES,
-    EVENTS,
-    PODS,
-    RUNS,
-    build_analysis,
-    build_event,
-    build_pod,
-    build_run,
-    ended,
-    labels,
-)
+from tests.stratlab.watch.objects import build_analysis, build_event, build_pod, build_run, ended
+from tests.stratlab.watch.test_picture import LINE, build_named, build_picture
 
-LINE = "step {}/600  loss 0.4321  812 samples/s  78.9 ms/step  about 38 s left"
+INSTANCE = "app.kubernetes.io/instance=demo"
 
 
-@pytest.fixture(autouse=True)
-def all_served(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    api.served |= {PODS, EVENTS, ANALYSES, RUNS}
-    monkeypatch.setattr(session, "TICK_S", 0.05)
-    monkeypatch.setattr(session, "LAST_LINES_S", 0.5)
-    monkeypatch.setattr(session, "CULPRIT_S", 0.7)
-    monkeypatch.setattr(session, "NO_STATUS_S", 0.3)
+def run(*conditions: str) -> Update:
+    return WORKLOAD, ADDED, build_named("run", build_run(*conditions))
+
+
+def pod(index: int, *given: Any, **more: Any) -> Update:
+    return PODS, ADDED, build_named(f"pod {index}", build_pod(index, *given, **more))
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, updates: Iterable[Update], **options: Any) -> Any:
+    """(exit code, picture, what was said) after these updates; silence follows them."""
+    queue, said, picture = iter([*updates, *[None] * 40]), list[str](), build_picture()
+
+    class Brought(Sources):
+        def start(self) -> None:
+            pass
+
+        def follow(self, console: Any) -> None:
+            pass
+
+        def take(self, timeout_s: float) -> Update | None:
+            return next(queue)
+
+    monkeypatch.setattr(session, "Sources", Brought)
+    for name in ("CULPRIT_S", "LAST_LINES_S", "NO_STATUS_S"):
+        monkeypatch.setattr(session, name, 0.0)
     monkeypatch.setattr("stratlab.watch.lines.PROGRESS_EVERY_S", 0.0)
+    connection: Any = SimpleNamespace(get=lambda path, query: {"items": []})
+    code = session.watch_run(connection, picture, Lines(said.append), **options)
+    return code, picture, said
 
 
-class Watching:
-    """`watch_run` in a thread."""
-
-    def __init__(self, connection: Connection, *, analysis: bool = True) -> None:
-        workload = find_workload(connection, "lab", "demo")
-        assert workload
-        self.said: list[str] = []
-        self.failure: BaseException | None = None
-        self.ended: tuple[int, Picture] | None = None
-        self._arguments = (connection, workload, analysis)
-        self.thread = threading.Thread(target=self._watch, daemon=True)
-        self.thread.start()
-
-    def _watch(self) -> None:
-        connection, workload, analysis = self._arguments
-        picture = Picture(workload)
-        try:
-            code = watch_run(connection, picture, Lines(self.said.append), analysis=analysis)
-            self.ended = (code, picture)
-        except ClusterError as failure:
-            self.failure = failure
-
-    def says(self, text: str, seconds: float = 5.0) -> None:
-        end = time.monotonic() + seconds
-        while not any(text in line for line in self.said):
-            assert time.monotonic() < end, f"{text!r} not in {self.said}"
-            time.sleep(0.02)
-
-    def end(self, seconds: float = 5.0) -> tuple[int, Picture]:
-        self.thread.join(seconds)
-        assert self.ended, f"still going: {self.said}, {self.failure}"
-        return self.ended
-
-
-def test_a_run_that_succeeds(api: FakeApi, connection: Connection) -> None:
-    api.put(RUNS, build_run())
-    job = api.put(ANALYSES, build_analysis())
-    api.put(PODS, build_pod(0, "Pending", state={"waiting": {"reason": "ContainerCreating"}}))
-    api.fault = lambda path, query: {"status": 403, "message": f"no {path}"} if path == EVENTS else None
-    run = Watching(connection)
-    run.says("kubeflow.org/v1 PyTorchJob")  # it has no status: no operator looks after it
-    run.says(f"no {EVENTS}")
-    run.says("pod demo-worker-0: Pending")
-    run.says("analysis: pending")
-    api.log("demo-worker-0", "demo: rank 0 of 4")
-    api.log("demo-worker-1", LINE.format(7))  # nobody asks for the log of this pod
-    api.put(PODS, build_pod(1))
-    api.put(PODS, build_pod(0))
-    api.put(RUNS, build_run("Created", "Running"))
-    for step in (100, 200):
-        api.log("demo-worker-0", LINE.format(step))
-        run.says(f"step {step}/600")
-    api.log("demo-worker-0", LINE.format(600))
-    api.put(PODS, build_pod(0, "Succeeded", state=ended(0, reason="Completed")))
-    api.put(RUNS, build_run("Created", "Succeeded"))
-    run.says("PyTorchJob demo: Succeeded")
-    time.sleep(0.5)
-    assert run.ended is None, "the analysis has not ended"
-    api.put(ANALYSES, build_analysis("Complete") | {"metadata": job["metadata"]})
-    code, picture = run.end()
-    assert code == 0 and picture.progress and picture.progress.step == 600
-    run.says("analysis: Complete")
-    assert not any("step 7/" in line for line in run.said)
+def test_a_run_that_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = (JOBS, ADDED, build_named("job", build_analysis()))
+    updates = [
+        run(),
+        None,  # no operator looks after it: that is said once
+        None,
+        *(waiting, (JOBS, SYNCED, {}), (PODS, SYNCED, {}), (TROUBLE, "", "trying again")),
+        pod(0, "Pending", state={"waiting": {"reason": "ContainerCreating"}}),
+        run("Running"),
+        (REFUSED, EVENTS, "no events for you"),
+        None,
+        *(pod(0), (LOG, ADDED, LINE.format(8)), (LOG, ADDED, LINE.format(9))),
+        run("Succeeded"),
+        None,
+        (JOBS, ADDED, build_named("job", build_analysis("Complete"))),
+    ]
+    code, picture, said = watched(monkeypatch, updates)  # type: ignore[arg-type]
+    assert code == 0 and picture.progress.step == 9
     assert json.loads(json.dumps(build_ending(picture, code)))["analysis"] == "Complete"
+    told = "\n".join(said)
+    assert told.count("kubeflow.org/v1 PyTorchJob") == 1 and told.count("trying again") == 1
+    places = [told.index(text) for text in ("demo-worker-0: Pending", "no events for you", "step 9/9")]
+    assert places == sorted(places) and told.index("analysis: pending") < told.index("analysis: Complete")
+    assert watched(monkeypatch, [(PODS, SYNCED, {}), waiting, run("Succeeded")], analysis=False)[0] == 0
 
 
-def test_a_run_that_fails_ends_with_the_trainers_code(api: FakeApi, connection: Connection) -> None:
-    message = json.dumps({"exit_code": 10, "reason": "accelerator out of memory", "message": "rank 2: boom"})
-    api.put(RUNS, build_run("Running"))
-    api.put(PODS, build_pod(0))
-    api.put(PODS, build_pod(1))
-    run = Watching(connection)
-    run.says("pod demo-worker-1: Running")
-    api.put(RUNS, build_run("Failed"))  # the operator may be faster than the pods' news
-    time.sleep(0.2)
-    api.put(PODS, build_pod(0, "Failed", state=ended(134)))
-    time.sleep(0.2)
-    api.put(PODS, build_pod(1, "Failed", state=ended(10, message)))
-    code, picture = run.end()
-    assert code == 10
+def test_a_run_that_fails_ends_with_the_trainers_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "SURVIVORS", (134,))
+    message = json.dumps({"exit_code": 10, "reason": "out of memory", "message": "rank 2: boom"})
+    before = [(PODS, SYNCED, {}), (JOBS, SYNCED, {}), run("Running"), pod(0), pod(1), run("Failed")]
+    ends = [pod(0, "Failed", state=ended(134)), pod(1, "Failed", state=ended(10, message))]
+    code, picture, _ = watched(monkeypatch, [*before, *ends])
     ending = build_ending(picture, code)
-    assert (ending["state"], ending["exit_code"], ending["analysis"]) == ("Failed", 10, None)
+    assert (code, ending["state"], ending["analysis"]) == (10, "Failed", None)
     assert (ending["culprit"]["pod"], ending["culprit"]["message"]) == ("demo-worker-1", "rank 2: boom")
+    assert watched(monkeypatch, before)[0] == 1, "nobody has said a code"
 
 
-def test_events_of_this_run_and_of_no_other(api: FakeApi, connection: Connection) -> None:
-    uid = api.put(RUNS, build_run("Created"))["metadata"]["uid"]
-    api.put(EVENTS, build_event("another", "FailedCreatePod", "not mine", "demo2"))
-    api.put(EVENTS, build_event(uid, "FailedCreatePod", "quota\nexceeded", count=3))
-    api.put(EVENTS, build_event(uid, "SuccessfulCreatePod", "not mine: no warning") | {"type": "Normal"})
-    api.put(RUNS, build_run("Failed", name="demo2"))
-    api.put(PODS, build_pod(0, "Failed", run="demo2", state=ended(12)))
-    of_another = {"name": "demo2-analysis", "labels": labels("demo2", "analysis")}
-    api.put(ANALYSES, build_analysis("Failed") | {"metadata": of_another})
-    run = Watching(connection)
-    run.says("demo: Warning FailedCreatePod: quota exceeded")
-    api.put(EVENTS, build_event(uid, "FailedCreatePod", "quota\nexceeded", count=4))
-    pod = api.put(PODS, build_pod(0, "Pending", state={"waiting": {"reason": "ContainerCreating"}}))
-    api.put(EVENTS, build_event(pod["metadata"]["uid"], "FailedMount", "no volume", "demo-worker-0"))
-    run.says("demo-worker-0: Warning FailedMount: no volume")
-    api.put(RUNS, build_run("Failed", name="demo2") | {"spec": {}})
-    api.put(RUNS, build_run("Succeeded"))
-    code, picture = run.end()
-    assert (code, picture.state, picture.analysis, len(picture.training_pods)) == (0, "Succeeded", None, 1)
-    assert sum("quota" in line for line in run.said) == 1, "that it happened again is no news"
-    assert not any("not mine" in line or "demo2" in line for line in run.said)
+@pytest.mark.parametrize("source", [PODS, WORKLOAD])
+def test_neither_pods_nor_the_run_may_be_forbidden(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    with pytest.raises(ClusterError) as failure:
+        watched(monkeypatch, [(REFUSED, source, "not for you")])
+    assert str(failure.value) == "not for you"
 
 
-@pytest.mark.parametrize("collection", [PODS, RUNS])
-def test_neither_pods_nor_the_run_may_be_forbidden(
-    api: FakeApi, connection: Connection, collection: str
-) -> None:
-    api.put(RUNS, build_run("Running"))
-    api.fault = lambda path, query: {"status": 403, "message": "not for you"} if path == collection else None
-    run = Watching(connection)
-    run.thread.join(5)
-    assert str(run.failure) == "not for you"
+def test_what_is_asked_of_the_cluster_is_about_this_run_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def watch(connection: Any, path: str, query: Any, patience: Any) -> Iterator[Any]:
+        asked[path.replace("/namespaces/lab", "")] = query
+        yield ADDED, {}
+        if path.endswith("jobs"):
+            raise ClusterError("no right")
+
+    def follow_log(connection: Any, pod: Any, container: str, patience: Any) -> Iterator[str]:
+        yield f"{pod['metadata']['name']} {container}"
+
+    monkeypatch.setattr(sources, "watch", watch)
+    monkeypatch.setattr(sources, "follow_log", follow_log)
+    brought = Sources(None, build_picture().workload)  # type: ignore[arg-type]
+    brought.start()
+    for _ in range(2):
+        brought.follow(pod(0)[2])
+    taken = [brought.take(5.0) for _ in range(7)]
+    assert brought.take(0.05) is None, "a log is followed once"
+    assert (LOG, ADDED, "demo-worker-0 pytorch") in taken and (REFUSED, JOBS, "no right") in taken
+    assert asked == {
+        "/apis/kubeflow.org/v1/pytorchjobs": {"fieldSelector": "metadata.name=demo"},
+        "/api/v1/pods": {"labelSelector": INSTANCE},
+        "/api/v1/events": {"fieldSelector": "type=Warning"},
+        "/apis/batch/v1/jobs": {"labelSelector": INSTANCE},
+    }
 
 
-def test_broken_connections_change_nothing(api: FakeApi, connection: Connection) -> None:
-    chance = random.Random(0)
-
-    def fault(path: str, query: dict[str, str]) -> Fault | None:
-        if path.endswith("/log"):  # a whole second is read again: fewer lines than that would never do
-            return {"cut": chance.randrange(20)}
-        if "watch" in query:
-            return {"cut": chance.randrange(3), "half": chance.random() < 0.3}
-        return {"status": 503} if chance.random() < 0.1 else None
-
-    api.put(RUNS, build_run("Running"))
-    api.log("demo-worker-0", LINE.format(1))
-    api.put(PODS, build_pod(0))
-    run = Watching(connection)
-    api.fault = fault
-    for step in range(2, 12):
-        api.log("demo-worker-0", LINE.format(step))
-        run.says(f"step {step}/600", 30)
-    api.put(RUNS, build_run("Succeeded"))
-    run.end(30)
-    steps = [line.split("/")[0] for line in run.said if line.startswith("step ")]
-    assert len(steps) == len(set(steps)), "told twice"
-
-
-def test_what_a_thread_dies_of_ends_the_watch(
-    api: FakeApi, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_thread_dies_of_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would wait for ever for what that thread was to bring."""
 
     def break_down(*arguments: Any) -> Any:
@@ -201,17 +139,39 @@ def test_what_a_thread_dies_of_ends_the_watch(
         raise AttributeError("a bug")
 
     monkeypatch.setattr(sources, "watch", break_down)
-    api.put(RUNS, build_run())
-    workload = find_workload(connection, "lab", "demo")
-    assert workload
     with pytest.raises(AttributeError):
-        watch_run(connection, Picture(workload), Lines(print))
+        session.watch_run(None, build_picture(), Lines(print))  # type: ignore[arg-type]
 
 
 def test_a_release_is_awaited_and_one_that_never_comes_is_told_with_the_others(
-    api: FakeApi, connection: Connection
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    threading.Timer(0.3, api.put, [RUNS, build_run("Created")]).start()
-    assert await_workload(connection, "lab", "demo", lambda text: None, appear_s=10).name == "demo"
-    failure = raised(await_workload, connection, "lab", "none", lambda text: None, appear_s=0.1)
-    assert find_codes(failure) == ["SL-release-not-found"] and "demo (Created)" in str(failure)
+    late = Workload(APIS["trainjob"], build_named("late", build_run("Created")))
+    changes = {late.api.path("lab"): [(SYNCED, {}), (ADDED, late.object)]}
+    monkeypatch.setattr(appearance, "watch", lambda connection, path, *_: iter(changes.get(path, [])))
+    monkeypatch.setattr(appearance, "find_workload", lambda *_: None)
+    monkeypatch.setattr(appearance, "check_namespace", lambda *_: None)
+    monkeypatch.setattr(appearance, "list_workloads", lambda *_: [late])
+    said: list[str] = []
+    found = appearance.await_workload(None, "lab", "demo", said.append, appear_s=10)  # type: ignore[arg-type]
+    assert found == late and len(said) == 1
+    failure = raised(appearance.await_workload, None, "lab", "none", said.append, appear_s=0.1)
+    assert isinstance(failure, UserError) and find_codes(failure) == ["SL-release-not-found"]
+    assert "demo (Created)" in str(failure)
+
+
+def test_events_of_this_run_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [
+        build_event("run", "FailedCreatePod", "quota\nexceeded", count=3)
+        | {"metadata": {"uid": "1", "name": "a"}},
+        build_event("run", "FailedCreatePod", "quota\nexceeded", count=4)
+        | {"metadata": {"uid": "1", "name": "a"}},
+        build_event("another", "FailedCreatePod", "not mine") | {"metadata": {"uid": "2", "name": "b"}},
+        build_event("pod 0", "FailedMount", "no volume", "demo-worker-0")
+        | {"metadata": {"uid": "3", "name": "c"}},
+    ]
+    told = [update for event in events for update in ((EVENTS, ADDED, event), None)]
+    end = [(PODS, SYNCED, {}), (JOBS, SYNCED, {}), run("Succeeded")]
+    _, _, said = watched(monkeypatch, [run("Running"), pod(0), *told, *end])  # type: ignore[list-item]
+    assert sum("quota exceeded" in line for line in said) == 1, "that it happened again is no news"
+    assert any("no volume" in line for line in said) and not any("not mine" in line for line in said)

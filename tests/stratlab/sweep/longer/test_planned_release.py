@@ -35,8 +35,9 @@ def refused(folder: Path, **changes: object) -> list[str]:
 
 def test_the_example_renders_and_says_what_the_cluster_gets() -> None:
     sweep = read_sweep(EXAMPLE)
-    plan = build_plan(sweep, EXAMPLE.parent, find_helm(), lambda text: None)
-    assert [planned.release for planned in plan] == expand(sweep)
+    releases = expand(sweep)[:2]
+    plan = build_plan(sweep, EXAMPLE.parent, find_helm(), lambda text: None, releases)
+    assert [planned.release for planned in plan] == releases
     first = plan[0]
     assert first.facts.run_directory == f"/results/{sweep.comparison}/{first.release.name}"
     assert (first.facts.results_claim, first.facts.processes) == ("stratlab-results", 2)

@@ -1,0 +1,24 @@
+"""A connection whose API server answers what it was given: for whoever only reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratlab.cluster import ClusterError
+from tests.stratlab.cluster.fake_api import matches
+
+
+class Answering:
+    """Has `things`: path -> object, list, or the status of its refusal."""
+
+    def __init__(self, **things: Any) -> None:
+        self.things: dict[str, Any] = things
+        self.client = None
+
+    def get(self, path: str, query: dict[str, str] | None = None) -> dict[str, Any]:
+        thing = self.things.get(path, 404)
+        if isinstance(thing, int):
+            raise ClusterError("said no", thing)
+        if isinstance(thing, list):
+            return {"items": [each for each in thing if matches(each, query or {})]}
+        return dict(thing)
