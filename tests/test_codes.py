@@ -22,6 +22,8 @@ ERRORS = {
     *("MissingShare", "NotCounted", "NoTraces", "NoProgress", "Overtaken"),
 }
 """What ends a command or a run with a sentence for its user."""
+FILLED_IN = {"trainer/launch/visibility.py"}
+"""Where the code comes with the cause that a sentence is filled with."""
 
 
 def test_one_code_stands_for_one_cause() -> None:
@@ -52,8 +54,14 @@ def find_uncoded() -> list[str]:
                 if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
                     name = ast.unparse(node.exc.func).rpartition(".")[2]
                     said = ast.get_source_segment(text, node.exc) or ""
-                    if name in ERRORS and _has_words(node.exc) and "[SL-" not in said:
-                        found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
+                    place = path.relative_to(ROOT).as_posix()
+                    if (
+                        place not in FILLED_IN
+                        and name in ERRORS
+                        and _has_words(node.exc)
+                        and "[SL-" not in said
+                    ):
+                        found.append(f"{place}:{node.lineno}: {name}")
     return found
 
 

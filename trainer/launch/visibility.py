@@ -100,8 +100,7 @@ def refuse(accelerator: str, per_pod: int, seen: str) -> NoReturn:
     """Raises AcceleratorsMissing."""
     raise AcceleratorsMissing(
         f"run.accelerator={accelerator}: asked for {per_pod} in this pod, one per process, but {seen}; look at the "
-        'node, its driver and device plugin, or train on CPUs with run.accelerator="" '
-        "[SL-accelerators-not-visible]"
+        'node, its driver and device plugin, or train on CPUs with run.accelerator=""'
     )
 
 
