@@ -23,8 +23,14 @@ LIMIT_S, LIMIT_WITH_RANKS_S = 2.0, 10.0
 """CPU seconds of a test in one process; of one that starts ranks, programs, a browser or a server."""
 FAILS_FROM = 3
 DEARER: dict[str, tuple[float, str]] = {
-    "tests/parity/test_parity.py": (30.0, "all cases of a number of ranks are trained in one fork"),
-    "tests/parity_llm/test_parity_llm.py": (30.0, "the same of decoders"),
+    "tests/parity/test_parity.py": (40.0, "all cases of a number of ranks are trained in one fork"),
+    "tests/parity_llm/test_parity_llm.py": (50.0, "the same for decoders"),
+    "tests/rehearsals/test_comparison.py": (
+        20.0,
+        "the first test makes the comparison that all tests of the file read",
+    ),
+    "tests/trainer/models/longer/test_compiled.py": (4.0, "it compiles"),
+    "tests/mutants/longer/test_mutants.py::test_pytest_itself": (4.0, "it starts pytest"),
 }
 """Start of a test's node id -> CPU seconds that it may take, and why."""
 SHOWN = 12
