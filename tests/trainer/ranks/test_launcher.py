@@ -14,8 +14,6 @@ import pytest
 
 from tests.codes import find_codes
 from tests.programs import find_python
-from tests.trainer.launch.test_tensorboard import expected
-from tests.trainer.record.test_event_file import read
 from trainer.failures import reason
 from trainer.record.run_directory import RunDirectory
 
@@ -124,6 +122,9 @@ def test_without_its_accelerators_a_run_ends_before_torch_and_for_good(tmp_path)
 
 def test_a_run_ends_with_0_and_is_not_started_twice(tmp_path):
     """Cold: what stands in for Python elsewhere has imported all of it."""
+    from tests.trainer.launch.test_tensorboard import expected  # the image has no TensorBoard
+    from tests.trainer.record.test_event_file import read
+
     done = launch(tmp_path, sys.executable, **ONE, TRAINER_TENSORBOARD="true")
     assert done.returncode == 0, done.stderr[-2000:]
     assert "gpuGetDeviceCount" not in done.stdout + done.stderr  # what recording says where there is no GPU
