@@ -1,4 +1,4 @@
-"""What ranks of ZeRO++ say that they hold: the copy in the node too."""
+"""What ranks of ZeRO say that they hold: their share of the gradients, and of ZeRO++ the copy in the node."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ def test_the_copy_in_the_node_is_counted() -> None:
 
         os.environ["LOCAL_WORLD_SIZE"] = str(PER_NODE)
         dist.init_process_group("gloo")
-        held, count = {}, 0
+        held, gradients, count = {}, {}, 0
         for strategy in ("zero3", "zeropp"):
             engine = run_steps(make_config(f"{TEXT} strategy={strategy}"), PER_NODE)
             held[strategy] = engine.observed.bytes_held["parameters"]
+            gradients[strategy] = engine.observed.bytes_held["gradients"]
             count = sum(parameter.ds_numel for parameter in engine.module.parameters())
             engine.close()
+        assert gradients == pytest.approx(dict.fromkeys(held, 4 * count / RANKS), rel=0.001)
         assert held["zeropp"] - held["zero3"] == pytest.approx(4 * count / PER_NODE, rel=0.001)
 
     run_ranks(hold, RANKS)
