@@ -32,7 +32,7 @@ NAMESPACES = (("unshare", "--net", *LOOPBACK_ONLY), ("unshare", "--map-root-user
 """As root, and as anybody where the kernel lets them."""
 NO_PROXY = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "PIP_NO_INDEX": "1"}
 SMALLEST_STAGES = "environment,numerics,traces"
-SMALLEST_TESTS = ["tests/parity/test_parity.py", "-k", "ddp and 2 and not fault"]
+SMALLEST_TESTS = ["tests/parity/test_parity.py::test_every_strategy_equals_one_process[2]"]
 TESTS = ["tests/trainer", "tests/parity", "tests/nightly/parity", "--numprocesses", "2", "--dist", "loadfile"]
 
 
