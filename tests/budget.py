@@ -1,7 +1,8 @@
 """CPU seconds of each test and of all that it starts: what it may take, what it took, and where they went.
 
 A test of the fast tier or of `make test` that takes more than its limit is listed after the run; one that takes three
-times its limit fails. DEARER names those that may take more, with the reason.
+times its limit fails. DEARER names those that may take more, with the reason. Not counted: a program forked from the
+warmed process (programs.py) whose environment lacks the test's name, as a pod of a rehearsal.
 """
 
 from __future__ import annotations

@@ -67,17 +67,17 @@ def read_settings_file(path: Path) -> Given:
         raise ConfigError([f"--config {path}: no YAML: {_describe(failure)} [SL-config-no-yaml]"]) from None
     except RecursionError:
         raise ConfigError(
-            [(f"--config {path}: no settings: its lists or names are too deep [SL-config-deep]")]
+            [f"--config {path}: no settings: its lists or names are too deep [SL-config-deep]"]
         ) from None
     except (OSError, ValueError) as failure:  # ValueError: no UTF-8, or a path that cannot be one
         raise ConfigError(
-            [(f"--config {path}: {getattr(failure, 'strerror', None) or failure} [SL-config-unreadable]")]
+            [f"--config {path}: {getattr(failure, 'strerror', None) or failure} [SL-config-unreadable]"]
         ) from None
     if content is None:
         return Given({})
     if not isinstance(content, Mapping):
         raise ConfigError(
-            [(f"--config {path}: expected names and values, such as `model: vit_tiny` [SL-config-no-names]")]
+            [f"--config {path}: expected names and values, such as `model: vit_tiny` [SL-config-no-names]"]
         )
     if isinstance(content.get("run"), Mapping):
         return _read_values(path, content)
@@ -111,10 +111,8 @@ def _read_variables(path: Path, entries: Any) -> dict[str, str]:
         if not name or "=" in name or not (is_passable(name) and is_passable(value)):
             raise ConfigError(
                 [
-                    (
-                        f"--config {path}: run.env: {name!r}={value!r} cannot be a variable of a process "
-                        "[SL-config-env-value]"
-                    )
+                    f"--config {path}: run.env: {name!r}={value!r} cannot be a variable of a process "
+                    "[SL-config-env-value]"
                 ]
             )
         found[name] = value
