@@ -32,6 +32,21 @@ DEARER: dict[str, tuple[float, str]] = {
     ),
     "tests/trainer/models/longer/test_compiled.py": (4.0, "it compiles"),
     "tests/mutants/longer/test_mutants.py::test_pytest_itself": (4.0, "it starts pytest"),
+    "tests/trainer/parallel/ranks/test_compiled.py": (
+        60.0,
+        "torch compiles with an empty cache on a new machine",
+    ),
+    "tests/trainer/parallel/ranks/test_engine.py": (25.0, "two axes are tried with all orders in one fork"),
+    "tests/trainer/ranks/test_text_worker.py": (25.0, "a whole run of a language model, and the same alone"),
+    "tests/trainer/ranks/test_launcher.py": (20.0, "programs start cold"),
+    "tests/trainer/ranks/test_evaluate.py": (20.0, "a run, and an evaluation of what it exported"),
+    "tests/trainer/ranks/test_wire.py": (20.0, "the first of the file starts what all use"),
+    "tests/trainer/parallel/ranks/test_gathered_types.py": (
+        20.0,
+        "the first of the file starts what all use",
+    ),
+    "tests/trainer/strategies/ranks/test_state.py": (15.0, "a run, and the same run stopped and resumed"),
+    "tests/stratlab/machine/processes/test_interruption.py": (15.0, "it starts an MLflow server"),
 }
 """Start of a test's node id -> CPU seconds that it may take, and why."""
 SHOWN = 12

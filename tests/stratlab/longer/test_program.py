@@ -43,6 +43,7 @@ def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(
 def test_ctrl_c_on_any_verb_is_told_in_one_line(interrupted: str) -> None:
     done = run_program(
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a shell's background job ignores
         "from stratlab.__main__ import main\n"
         "def end(): os.kill(os.getpid(), signal.SIGINT)\n"
         "class Verbs:\n"
