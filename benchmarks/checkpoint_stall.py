@@ -33,19 +33,18 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
+from stratlab_spec.plan import Plan
+from stratlab_spec.settings.config import Config
 from trainer.checkpoint.attempt import Attempt
 from trainer.checkpoint.store import Checkpoints
-from trainer.checkpoint.together import open_disk_group
 from trainer.data.batches import Batch
+from trainer.distributed.consensus import open_disk_group
+from trainer.distributed.world import Precision, processor_name, read_world
 from trainer.engines.torch_engine import TorchEngine
-from trainer.layout.world import processor_name, read_world
 from trainer.measuring.phases import Phases
-from trainer.models.learner import ClassLoss, Learner
-from trainer.outcome.tracking import Recorder
+from trainer.metrics.tracking import Recorder
+from trainer.models.model_with_loss import ClassLoss, Learner
 from trainer.run import Run, build_run, resolve_placement
-from trainer.settings.config import Config
-from trainer.settings.precision import Precision
-from trainer.settings.schedule import Plan
 
 STEPS, SAVES_BEHIND = 50, (8, 22, 36)
 LAYERS, WIDTH, ROWS = 35, 1000, 128

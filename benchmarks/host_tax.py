@@ -25,23 +25,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainer.agreement.agreement import Agreement
+from stratlab_spec.plan import Plan, learning_rate
+from stratlab_spec.settings.config import Config
 from trainer.data.batches import Batch
+from trainer.distributed.consensus import Agreement
+from trainer.distributed.world import Precision, processor_name, read_world
 from trainer.engine import StepResult
 from trainer.engines.torch_engine import TorchEngine
-from trainer.layout.world import processor_name, read_world
 from trainer.loop import train
-from trainer.measuring.gpu import Meter
-from trainer.measuring.memory_counters import open_counters
+from trainer.measuring.hardware import Meter
+from trainer.measuring.memory import TrainingMemory, open_counters
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
-from trainer.measuring.training_memory import TrainingMemory
-from trainer.models.learner import ClassLoss, Learner
-from trainer.outcome.tracking import Recorder
+from trainer.metrics.tracking import Recorder
+from trainer.models.model_with_loss import ClassLoss, Learner
 from trainer.run import Run, build_run, resolve_placement
-from trainer.settings.config import Config
-from trainer.settings.precision import Precision
-from trainer.settings.schedule import Plan, learning_rate
 
 SHORT, LONG = 100, 600
 TARGET_US = 60.0

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.losses import draw_case, plain_loss
-from trainer.models.token_loss import token_loss
+from trainer.models.chunked_cross_entropy import token_loss
 
 
 def measure(loss: Callable[[], Tensor], leaves: tuple[Tensor, ...], device: str) -> float:

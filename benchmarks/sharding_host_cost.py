@@ -27,15 +27,14 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from torch import Tensor, nn
 
+from stratlab_spec.settings.config import Config
 from trainer.data.batches import Batch
+from trainer.distributed.world import Precision, processor_name, read_world
 from trainer.engine import Engine
 from trainer.engines.deepspeed_config import ZERO
-from trainer.layout.world import processor_name, read_world
 from trainer.measuring.phases import Phases
-from trainer.models.learner import ClassLoss, Learner
+from trainer.models.model_with_loss import ClassLoss, Learner
 from trainer.run import build_run, resolve_placement
-from trainer.settings.config import Config
-from trainer.settings.precision import Precision
 from trainer.strategies import build_engine
 
 STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")

@@ -20,10 +20,10 @@ from typing import Any
 
 os.environ["DS_ACCELERATOR"] = "cpu"  # read by DeepSpeed at its import
 
-from stratlab.predict.operations_file import SHIPPED
-from trainer.counting.operations import build_operations
-from trainer.record.run_directory import write_json
-from trainer.settings.config import PREFIX, Config
+from stratlab_spec.memory.profiles import SHIPPED
+from stratlab_spec.run_directory import write_json
+from stratlab_spec.settings.config import PREFIX, Config
+from trainer.memory_estimation.memory_profile import build_operations
 
 DATA = {True: "metamathqa", False: "timm/imagenet-1k"}
 COUNTED = ("peak_bytes", "between_steps_bytes", "collective_bytes", "windows")

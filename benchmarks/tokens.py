@@ -20,11 +20,11 @@ from typing import Any
 
 import datasets
 
-from trainer.data.text.arithmetic import generate_arithmetic
-from trainer.data.text.rows import open_text
+from stratlab_spec.settings.config import Config
+from trainer.data.text.text_source import generate_arithmetic
+from trainer.data.text.token_rows import open_text
 from trainer.data.text.tokenizer import load_tokenizer
-from trainer.prepare.before_ranks import ensure_cache
-from trainer.settings.config import Config
+from trainer.prepare.preparation import ensure_cache
 
 
 def main() -> None:

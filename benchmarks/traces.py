@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.stratlab.simulated.kineto_text import build_tail
-from tests.stratlab.simulated.team import Scene, stream
+from tests.stratlab.simulated.scene import Scene
+from tests.stratlab.simulated.team import stream
 
 EVENTS = (100_000, 400_000, 1_600_000, 10_000_000)
 RANKS = (1, 8, 64, 512)
@@ -69,7 +70,7 @@ def peak_bytes(pid: int | str = "self") -> int:
 
 def run_ours(path: str) -> dict[str, Any]:
     """The whole analysis of one rank."""
-    from stratlab.analysis.measuring.measure import measure_traces
+    from stratlab.analysis.measure import measure_traces
 
     before, began = peak_bytes(), time.process_time()
     measures = measure_traces({0: Path(path)}, {"dp_replicate": 1}, processes=1)
@@ -100,7 +101,7 @@ def run_hta(path: str) -> dict[str, Any]:
 
 def run_ranks(folder: str, ranks: int) -> dict[str, Any]:
     """The whole analysis of so many ranks, in as many processes as there are cores."""
-    from stratlab.analysis.measuring.measure import measure_traces
+    from stratlab.analysis.measure import measure_traces
 
     variants = sorted(Path(folder).glob("rank*_trace.json"))
     files = {rank: variants[rank % len(variants)] for rank in range(ranks)}

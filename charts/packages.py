@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from stratlab.rendering.helm import find_helm
+from stratlab.helm import find_helm
 from stratlab.user_error import UserError
 
 CHARTS = Path(__file__).parent

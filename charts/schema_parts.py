@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from trainer.settings import reserved_folders
-from trainer.settings.fields import YEAR_S
+from stratlab_spec.settings import values as reserved_folders
+from stratlab_spec.settings.fields import YEAR_S
 
 Schema = dict[str, Any]
 

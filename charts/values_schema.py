@@ -3,7 +3,7 @@
     python -m charts.values_schema                                  # print it
     python -m charts.values_schema charts/run/values.schema.json      # write it there: make schema
 
-`run.config` is the trainer's own schema (trainer/settings/config.py), so that a setting is declared once.
+`run.config` is the trainer's own schema (stratlab_spec/settings/config.py), so that a setting is declared once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from charts import schema_parts as parts
 from charts.pod_schema import pod, pod_security
 from charts.schema_parts import Schema
-from trainer.settings.fields import GRACE_S
-from trainer.settings.schema import schema
+from stratlab_spec.settings.fields import GRACE_S
+from stratlab_spec.settings.files import schema
 
 
 def _analysis() -> Schema:

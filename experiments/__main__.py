@@ -25,7 +25,7 @@ from pathlib import Path
 from experiments.catalogue import FOLDER, Part, list_experiments
 from experiments.part_run import run_part
 from experiments.result import ROOT, Outcome
-from stratlab.machine.interruption import Interrupted, signals_raise
+from stratlab.machine import Interrupted, signals_raise
 from stratlab.sweep.state import only_one
 from stratlab.user_error import UserError
 

@@ -12,7 +12,7 @@ from experiments.catalogue import Part
 from experiments.prepared import fill_volume
 from experiments.result import ROOT, Outcome, find_complaints, keep_result, read_report
 from stratlab.sweep.definition import read_sweep
-from stratlab.sweep.matrix import expand
+from stratlab.sweep.planned_release import expand
 from stratlab.user_error import UserError
 
 

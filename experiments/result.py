@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from experiments.catalogue import FOLDER
-from stratlab.compare.showing.terminal_table import terminal_table
+from stratlab.compare.summary_view import terminal_table
 from stratlab.drawing import drop_file_links
 
 FACTS = "result.json"

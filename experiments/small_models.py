@@ -37,7 +37,7 @@ def write_mobilenet(folder: Path) -> None:
     import torch
     import torchvision
 
-    from trainer.settings.published_weights import PUBLISHED_FILES
+    from stratlab_spec.registry import PUBLISHED_FILES
 
     torch.manual_seed(0)
     place = folder / "hub" / "checkpoints"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from stratlab.machine.interruption import Interrupted, interrupt_raises
+from stratlab.machine import Interrupted, interrupt_raises
 from stratlab.version import read_version
 
 MISSING_PACKAGE = 2

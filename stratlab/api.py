@@ -20,17 +20,15 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stratlab.analysis.analyze import NoTraces
 from stratlab.analysis.foreign_traces import Analysed, analyze_foreign, name_output, parse_pattern
+from stratlab.analysis.run_analysis import NoTraces
 from stratlab.compare.comparison import compare as compare_runs
-from stratlab.compare.judging.varied import parse_varied
-from stratlab.compare.reading.comparison_folder import load_comparisons, load_runs
-from stratlab.compare.reading.kept_tuning import read_tuning
-from stratlab.compare.reading.kept_varied import read_varied_of
-from stratlab.compare.showing.report_files import write_report
-from stratlab.rendering.installation import explain_trainer
+from stratlab.compare.report_files import write_report
+from stratlab.compare.run_sources import load_comparisons, load_runs, read_tuning, read_varied_of
+from stratlab.compare.variants import parse_varied
 from stratlab.run_directory.record import RunRecord, read_run
-from stratlab.traces.archive_budget import ArchiveError
+from stratlab.traces.archives import ArchiveError
+from stratlab.trainer_program import explain_trainer
 from stratlab.user_error import UserError
 
 if TYPE_CHECKING:  # for editors and mypy; what runs asks `__getattr__`

@@ -14,26 +14,15 @@ from typing import Annotated
 
 import typer
 
-from stratlab.analysis.command import analyze
-from stratlab.check.command import check
-from stratlab.compare.command import compare
-from stratlab.compare.json_option import JsonOrFile
-from stratlab.demo.command import demo
-from stratlab.export.command import export
-from stratlab.fetch.command import fetch
-from stratlab.list.command import list_runs
-from stratlab.logs.command import logs
-from stratlab.metrics.command import metrics
-from stratlab.predict.command import predict
-from stratlab.rehearse.command import rehearse
-from stratlab.remove.command import remove
-from stratlab.render.command import render
-from stratlab.sweep.command import sweep
-from stratlab.tracking.command import mlflow
+from stratlab.commands.analyze import analyze
+from stratlab.commands.cluster import check, logs, wait, watch
+from stratlab.commands.compare import JsonOrFile, compare
+from stratlab.commands.local import demo, rehearse, render
+from stratlab.commands.mlflow import export, metrics, mlflow, verify
+from stratlab.commands.predict import predict
+from stratlab.commands.results import fetch, list_runs, remove
+from stratlab.commands.sweep import sweep
 from stratlab.user_error import UserError
-from stratlab.verify.command import verify
-from stratlab.wait.command import wait
-from stratlab.watch.command import watch
 
 STORAGE_FULL = 13
 
@@ -75,8 +64,7 @@ app.add_typer(metrics, name="metrics", short_help="Send MLflow what it missed; s
 
 def main() -> None:
     """The console script. UserError is what the user typed; what nobody foresaw is a bug, with its traceback."""
-    from stratlab.machine.certificates import trust_given
-    from stratlab.machine.interruption import Interrupted
+    from stratlab.machine import Interrupted, trust_given
 
     if sys.stdout is None:  # `stratlab list >&-`: nobody listens
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
@@ -91,8 +79,8 @@ def main() -> None:
         sys.exit(stop.code)
     except Exception as failure:
         from stratlab.cluster import ClusterError
-        from stratlab.machine.refused_place import say_refused
-        from stratlab.tracking.server import ServerFailed
+        from stratlab.machine import say_refused
+        from stratlab.tracking_server import ServerFailed
 
         if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
             print(

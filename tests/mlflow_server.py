@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from stratlab.tracking.server import run_server
+from stratlab.tracking_server import run_server
 from tests.session import TICK_S, has_ended, tell_address
 
 

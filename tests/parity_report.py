@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainer.layout.world import processor_name
-from trainer.record.provenance import read_git_sha, read_versions
+from trainer.distributed.provenance import read_git_sha, read_versions
+from trainer.distributed.world import processor_name
 
 ROOT = Path(__file__).resolve().parents[1]
 RAW = ROOT / "reports" / "raw"

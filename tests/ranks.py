@@ -33,7 +33,7 @@ from typing import IO, Any, NoReturn
 
 import cloudpickle
 
-from stratlab.machine.processes import EXTENSIONS, free_port
+from stratlab.processes import EXTENSIONS, free_port
 from tests.budget import charge, running_test
 from tests.programs import HANDLES, STARTS, serve_program, write_stand_in
 from tests.session import TICK_S, find_server, has_ended, tell_address
@@ -74,18 +74,18 @@ HEAVY = (
     "msgspec",
     "pydantic._internal._dataclasses",
     "pytest",  # a function of a test file brings its file's imports into the rank
-    "trainer.settings.config_rules",
-    "trainer.counting.steps",
-    "trainer.data.digits",
-    "trainer.data.text.rows",
+    "stratlab_spec.settings.rules",
+    "trainer.memory_estimation.steps",
+    "trainer.data.images",
+    "trainer.data.text.token_rows",
     "trainer.data.text.tokenizer",
     "trainer.models.cnn",
     "trainer.models.export",
     "trainer.models.hugging_face",
-    "trainer.models.vit",
+    "trainer.models.hugging_face",
     "trainer.tasks.image_task",
     "trainer.tasks.text_task",
-    "trainer.measuring.wire",
+    "trainer.measuring.operators",
     "trainer.worker",
     "trainer.strategies.ddp",
     "trainer.strategies.fsdp",

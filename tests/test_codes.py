@@ -22,7 +22,7 @@ ERRORS = {
     *("MissingShare", "NotCounted", "NoTraces", "NoProgress", "Overtaken"),
 }
 """What ends a command or a run with a sentence for its user."""
-FILLED_IN = {"trainer/launch/visibility.py"}
+FILLED_IN = {"trainer/launch/torchrun.py"}
 """Where the code comes with the cause that a sentence is filled with."""
 
 

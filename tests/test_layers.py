@@ -15,33 +15,19 @@ import pytest
 LINT = Path(sys.executable).with_name("lint-imports")
 # contract, module, line that breaks it
 PLANTED = [
-    ("the rooms of the trainer", "trainer/shapes/decoder_shapes.py", "from trainer.models import decoder"),
-    ("no circles in the trainer", "trainer/settings/fields.py", "import trainer.settings.config"),
+    ("what both know", "stratlab_spec/plan.py", "import torch"),
+    ("the trainer imports no tool", "trainer/metrics/jsonl_writer.py", "from stratlab import user_error"),
+    ("the tools have no torch", "stratlab/drawing/page.py", "import torch"),
+    ("no circles", "stratlab/watch_state.py", "from stratlab import watch_session"),
+    ("settled from its settings up", "stratlab_spec/plan.py", "import stratlab_spec.layout.mesh_rules"),
+    ("the rooms of the trainer", "trainer/data/images.py", "from trainer.models import decoder"),
     ("the loop cannot name", "trainer/loop.py", "from trainer.strategies import ddp"),
-    ("beside the ranks needs no torch", "trainer/launch/ledger.py", "import torch"),
-    ("counting goes from its own", "trainer/counting/result.py", "from trainer.counting import steps"),
-    ("imports nothing of counting", "trainer/__main__.py", "import trainer.counting.rules"),
-    ("the two deployables", "trainer/record/spool.py", "from stratlab import user_error"),
-    ("the rooms of stratlab", "stratlab/fetch/folder_pod.py", "from stratlab.logs import log_place"),
-    ("no circles in stratlab", "stratlab/watch/picture.py", "from stratlab.watch import session"),
-    ("runs are read, judged", "stratlab/compare/reading/layouts.py", "import stratlab.compare.judging.rules"),
-    ("judging does not draw", "stratlab/compare/judging/goals.py", "from stratlab.drawing import badge"),
-    (
-        "traces are divided",
-        "stratlab/analysis/measuring/rank.py",
-        "import stratlab.analysis.reporting.totals",
-    ),
-    (
-        "a step is divided",
-        "stratlab/analysis/dividing/lanes.py",
-        "import stratlab.analysis.dividing.exposure",
-    ),
-    (
-        "advice follows",
-        "stratlab/analysis/advice/rulebook/rule.py",
-        "import stratlab.analysis.advice.evidence",
-    ),
-    ("the lab image", "stratlab/drawing/table.py", "import torch"),
+    ("before the ranks needs no torch", "trainer/launch/ledger.py", "import torch"),
+    ("nothing of the memory estimation", "trainer/__main__.py", "import trainer.memory_estimation.rules"),
+    ("the rooms of stratlab", "stratlab/logs.py", "from stratlab import results_pods"),
+    ("runs are read, judged", "stratlab/compare/run_sources.py", "import stratlab.compare.rules"),
+    ("judging does not draw", "stratlab/compare/winners.py", "from stratlab.drawing import badge"),
+    ("traces are divided", "stratlab/analysis/rank.py", "import stratlab.analysis.report"),
 ]
 
 
@@ -57,7 +43,7 @@ def test_the_layers_hold() -> None:
 
 
 def test_each_contract_sees_what_breaks_it_and_a_new_room_needs_a_place(tmp_path: Path) -> None:
-    for name in ("trainer", "stratlab"):
+    for name in ("stratlab_spec", "trainer", "stratlab"):
         shutil.copytree(name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy("pyproject.toml", tmp_path)
     for _, module, line in PLANTED:
@@ -75,20 +61,20 @@ def test_the_pod_s_checks_run_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-@pytest.mark.parametrize("package", ["trainer", "stratlab"])
+@pytest.mark.parametrize("package", ["stratlab_spec", "trainer", "stratlab"])
 def test_a_name_is_the_name_of_one_module(package: str) -> None:
-    """So that whoever reads `rules` knows which; `command` is the way into the room of every verb."""
+    """So that `rules` in a sentence names one file; `command` is a room's way in."""
     names = Counter(path.stem for path in Path(package).rglob("*.py"))
-    assert {name for name, count in names.items() if count > 1} - {"__main__"} == {"__init__", "command"}
+    assert {name for name, count in names.items() if count > 1} <= {"__main__", "__init__", "command"}
     top = [path for path in Path("trainer").glob("*.py") if path.stem != "__init__"]
-    assert len(top) <= 12, "on top of the trainer is what a reader needs first"
+    assert len(top) <= 13, "on top of the trainer is what a reader needs first"
 
 
 def test_no_argument_list_is_cut_into_pieces() -> None:
     """`f(*(a, b), c)`: where a list of arguments is too long, the design is mended, not the line."""
     cut = [
         f"{path}:{node.lineno}"
-        for package in ("trainer", "stratlab", "benchmarks", "tests")
+        for package in ("stratlab_spec", "trainer", "stratlab", "benchmarks", "tests")
         for path in Path(package).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)

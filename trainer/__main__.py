@@ -30,15 +30,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainer.settings.installation import packages_needed, read_version
+from trainer.installation import packages_needed, read_version
 
 if __name__ == "__main__" and sys.argv[1:] == ["--version"]:
     print(f"stratlab trainer {read_version()}")
     sys.exit(0)
 with packages_needed():
-    from trainer import failures
-    from trainer.environment.launcher import check_environment
-    from trainer.failures import (
+    from stratlab_spec import exit_codes as failures
+    from stratlab_spec.exit_codes import (
         AcceleratorsMissing,
         DataMissing,
         DeadlinePassed,
@@ -48,29 +47,36 @@ with packages_needed():
         first_failure,
         is_storage_full,
     )
+    from stratlab_spec.run_directory import RunDirectory
+    from stratlab_spec.settings.config import Config, ConfigError
+    from stratlab_spec.settings.wording import OPTIONS, SpellingFormatter, spell
+    from trainer.distributed.machine import read_node, trust_given
+    from trainer.environment.launcher import check_environment
     from trainer.launch import preflight
-    from trainer.launch import visibility as accelerators
-    from trainer.launch.container_memory import ContainerMemory
-    from trainer.launch.elastic import run_ranks
-    from trainer.launch.foreseen_memory import check_memory
-    from trainer.launch.ladder import Ladder
-    from trainer.launch.lease import Lease
-    from trainer.launch.ledger import LONGEST_SENTENCE, Ledger, read_pod_name
-    from trainer.launch.node_rank import holds_rank_0, read_node_rank
+    from trainer.launch import torchrun as accelerators
+    from trainer.launch.ledger import (
+        LONGEST_SENTENCE,
+        Ledger,
+        drop_unwritten,
+        end,
+        explain_planted_kill,
+        read_pod_name,
+    )
+    from trainer.launch.memory_limits import ContainerMemory, Ladder, check_memory
+    from trainer.launch.mlflow_sender import Sender
+    from trainer.launch.mpi import leave_to_culprit
     from trainer.launch.options import build_environment
-    from trainer.launch.peers import Peers, wait_for_host
-    from trainer.launch.planted import explain_planted_kill
-    from trainer.launch.sender import Sender
-    from trainer.launch.taken import refuse_finished
+    from trainer.launch.rendezvous import (
+        Lease,
+        Peers,
+        holds_rank_0,
+        read_node_rank,
+        refuse_finished,
+        wait_for_host,
+    )
     from trainer.launch.tensorboard import EventWriter
-    from trainer.launch.termination import drop_unwritten, end
+    from trainer.launch.torchrun import run_ranks
     from trainer.launch.watchdog import Watchdog
-    from trainer.launch.worker_pod import leave_to_culprit
-    from trainer.layout.node import read_node
-    from trainer.record.run_directory import RunDirectory
-    from trainer.settings.certificates import trust_given
-    from trainer.settings.config import Config, ConfigError
-    from trainer.settings.spelling import OPTIONS, SpellingFormatter, spell
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure

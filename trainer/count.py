@@ -3,15 +3,15 @@
 import os
 import sys
 
-from trainer.settings.interruption import end_at_interrupt
+from stratlab_spec.settings.wording import end_at_interrupt
 
 if __name__ == "__main__":
     end_at_interrupt()
 
-from trainer.settings.installation import packages_needed
+from trainer.installation import packages_needed
 
 if __name__ == "__main__":
     with packages_needed():
-        from trainer.counting.command import main
+        from trainer.memory_estimation.command import main
 
         sys.exit(main(sys.argv[1:], os.environ))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.data.batches import Batch
-from trainer.measuring.observation import Observed
+from trainer.measuring.held_tensors import Observed
 
 
 @dataclass(frozen=True, slots=True)

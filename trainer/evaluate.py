@@ -2,8 +2,8 @@
 
 import sys
 
-from trainer.settings.installation import packages_needed
-from trainer.settings.interruption import end_at_interrupt
+from stratlab_spec.settings.wording import end_at_interrupt
+from trainer.installation import packages_needed
 
 if __name__ == "__main__":
     end_at_interrupt()

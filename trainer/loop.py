@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainer.agreement.agreement import Agreement
+from stratlab_spec.plan import learning_rate
 from trainer.data.batches import Batch
+from trainer.distributed.consensus import Agreement
 from trainer.engine import Engine
-from trainer.hangs.pulse import STEP
-from trainer.measuring.garbage import set_aside
+from trainer.hang_detection.heartbeat import STEP
+from trainer.measuring.held_tensors import set_aside
+from trainer.measuring.memory import TrainingMemory
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
-from trainer.measuring.training_memory import TrainingMemory
-from trainer.outcome.tracking import Recorder
+from trainer.metrics.tracking import Recorder
 from trainer.run import Run
-from trainer.settings.schedule import learning_rate
 
 
 def train(

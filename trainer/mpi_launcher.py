@@ -6,7 +6,7 @@ if __name__ == "__main__":
     listen_early()
     import sys
 
-    from trainer.settings.installation import packages_needed
+    from trainer.installation import packages_needed
 
     with packages_needed():
         from trainer.launch.mpi import main

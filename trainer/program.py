@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from trainer.installation import packages_needed
 from trainer.launch.stop import listen_early
-from trainer.settings.installation import packages_needed
 
 PROGRAMS = {
     "accelerators": "whether a process gets the devices that it asks for",
@@ -32,17 +32,17 @@ def main(arguments: Sequence[str]) -> int:
     with packages_needed():
         match name:
             case "accelerators":
-                from trainer.launch.visibility import main as run
+                from trainer.launch.torchrun import main as run
             case "check":
-                from trainer.launch.questions import main as run
+                from trainer.launch.batch_validation import main as run
             case "culprit":
-                from trainer.launch.culprit import main as run
+                from trainer.launch.ledger import main as run
             case "replay":
-                from trainer.launch.replay import main as run
+                from trainer.launch.mlflow_replay import main as run
             case "tensorboard":
                 from trainer.launch.tensorboard import main as run
             case _:
-                from trainer.launch.worker_pod import main as run
+                from trainer.launch.mpi import main_of_worker_pod as run
         return run(given)
 
 

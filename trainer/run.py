@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainer.hangs.pulse import Pulse
-from trainer.layout.axes import Axes
-from trainer.layout.choice import resolve_on_device
-from trainer.layout.mesh import build_mesh, mesh_names, resolve_axes
-from trainer.layout.resolve import Layout
-from trainer.layout.world import World
-from trainer.record.run_directory import RunDirectory
-from trainer.settings.config import Config
-from trainer.settings.precision import Precision
-from trainer.settings.schedule import Plan, build_plan
-from trainer.shapes.decoder_json import read_shape
+from stratlab_spec.layout.mesh_rules import mesh_names, resolve_axes
+from stratlab_spec.layout.parallel_dims import Axes, Layout
+from stratlab_spec.memory.fit import resolve_on_device
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.plan import Plan, build_plan
+from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import Config
+from trainer.distributed.world import Precision, World, build_mesh
+from trainer.hang_detection.heartbeat import Pulse
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -19,55 +19,51 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from trainer import failures
-from trainer.agreement.agreement import Agreement
-from trainer.agreement.stop_signal import listen
-from trainer.checkpoint.attempt import open_attempt
-from trainer.checkpoint.final_weights import export_weights
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.exit_codes import NotFinite, Stopped
+from stratlab_spec.memory.fit import as_laid_out, depends_on_device
+from stratlab_spec.memory.prediction import FORECAST, forecast_memory
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.models.model_specs import count_batch_norm_samples
+from stratlab_spec.plan import profile_first_from
+from stratlab_spec.registry import INITIAL_WEIGHTS, describe_starting_weights
+from stratlab_spec.run_directory import RUNGS, read_own_rungs, write_json
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.library_rules import describe_quantized, missing_rank_variables
+from stratlab_spec.settings.rules import snapshot_problems
+from stratlab_spec.settings.wording import SpellingFormatter
+from stratlab_spec.strategies import resolve_knobs
+from trainer.checkpoint.attempt import export_weights, open_attempt
 from trainer.checkpoint.store import Checkpoints
-from trainer.checkpoint.together import open_disk_group
 from trainer.data.batches import Share
-from trainer.evaluation.in_pods import evaluate_run
-from trainer.failures import NotFinite, Stopped
-from trainer.faults import plant_faults
-from trainer.forecast.memory import FORECAST, forecast_memory
-from trainer.hangs.pulse import STEP, Pulse, open_pulse
-from trainer.hangs.witness import Witness
+from trainer.distributed.consensus import Agreement, listen, open_disk_group
+from trainer.distributed.world import (
+    World,
+    agree_on_memory,
+    apply_whole_fp32,
+    open_process_group,
+    read_world,
+    resolve_precision,
+    uses_tf32,
+)
+from trainer.evaluation.distributed import evaluate_run
+from trainer.fault_injection import plant_faults
+from trainer.hang_detection.heartbeat import STEP, Pulse, open_pulse
+from trainer.hang_detection.watchdog_thread import Witness
 from trainer.launch.ledger import read_pod_name
-from trainer.launch.node_rank import read_rank
-from trainer.launch.peers import leave_mark
-from trainer.launch.visibility import refuse
-from trainer.layout.choice import depends_on_device
-from trainer.layout.need import as_laid_out
-from trainer.layout.process_group import agree_on_memory, open_process_group
-from trainer.layout.world import World, read_world
+from trainer.launch.rendezvous import leave_mark, read_rank
+from trainer.launch.torchrun import refuse
 from trainer.loop import train
-from trainer.measuring.census import Census
-from trainer.measuring.gpu import Meter
-from trainer.measuring.machine_load import MachineLoad
-from trainer.measuring.memory_counters import open_counters
+from trainer.measuring.hardware import MachineLoad, Meter
+from trainer.measuring.held_tensors import Census
+from trainer.measuring.memory import TrainingMemory, open_counters
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
-from trainer.measuring.training_memory import TrainingMemory
-from trainer.outcome.final import write_results
-from trainer.outcome.not_finite import Guard
-from trainer.outcome.out_of_memory import Holders, explain_out_of_memory
-from trainer.outcome.progress import Progress
-from trainer.outcome.tracking import Recorder
-from trainer.record.run_directory import write_json
-from trainer.record.rungs import RUNGS, read_own_rungs
+from trainer.metrics.final import write_results
+from trainer.metrics.progress import Progress
+from trainer.metrics.tracking import Recorder
+from trainer.metrics.training_failures import Guard, Holders, explain_out_of_memory
 from trainer.run import Run, build_run, resolve_placement
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.deepspeed_rules import missing_rank_variables
-from trainer.settings.knob_table import resolve_knobs
-from trainer.settings.precision import apply_whole_fp32, resolve_precision, uses_tf32
-from trainer.settings.quantized_shares import describe_quantized
-from trainer.settings.recording_rules import snapshot_problems
-from trainer.settings.schedule import profile_first_from
-from trainer.settings.spelling import SpellingFormatter
-from trainer.settings.starting_weights import INITIAL_WEIGHTS, describe_starting_weights
-from trainer.shapes.decoder_json import read_shape
-from trainer.shapes.model_shapes import count_batch_norm_samples
 from trainer.strategies import build_engine, builds_empty
 from trainer.tasks import Task, open_task
 
@@ -271,7 +267,7 @@ def _describe_zeropp(run: Run, model: nn.Module) -> dict[str, dict[str, Any]]:
 
 
 def main() -> int:
-    """Runs this rank; the return value is the exit code of trainer/failures.py."""
+    """Runs this rank; the return value is the exit code of stratlab_spec/exit_codes.py."""
     leave_mark(os.environ)  # all pods have met
     faulthandler.enable()  # a signal from inside a library (SIGSEGV, SIGABRT) leaves the Python stack in the log
     problems = missing_rank_variables(os.environ)

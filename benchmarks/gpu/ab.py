@@ -14,7 +14,7 @@ from benchmarks.gpu.ab_layers import compare_adamw, compare_blocks, compare_layo
 from benchmarks.gpu.losses import chunked_loss, draw_case, plain_loss
 from benchmarks.gpu.measuring import Call, compare_ways
 from benchmarks.gpu.session import Session
-from trainer.models.attention import causal_attention, repeat_heads
+from trainer.models.decoder import causal_attention, repeat_heads
 from trainer.models.packing import Bounds, build_mask
 
 LENGTHS = (256, 257, 264)

@@ -122,8 +122,8 @@ def compare_blocks(session: Session, kind: str) -> dict[str, Any]:
 def _build_vit_block(session: Session) -> tuple[nn.Module, Tensor, dict[str, Any]]:
     from transformers import ViTForImageClassification
 
-    from trainer.models.vit import vit_config
-    from trainer.shapes.model_shapes import VIT
+    from stratlab_spec.models.model_specs import VIT
+    from trainer.models.hugging_face import vit_config
 
     shape = VIT["vit_tiny" if session.tiny else "vit_huge"]
     config = vit_config(shape, shape.image, 3, 10)
@@ -139,8 +139,8 @@ def _build_vit_block(session: Session) -> tuple[nn.Module, Tensor, dict[str, Any
 def _build_decoder_block(session: Session) -> tuple[nn.Module, Tensor, dict[str, Any]]:
     from transformers import Qwen2Model
 
+    from stratlab_spec.models.decoder import SHAPES
     from trainer.models.decoder import describe
-    from trainer.shapes.decoder_shapes import SHAPES
 
     shape = SHAPES["qwen_tiny" if session.tiny else "qwen2.5-3b"]
     config = describe(shape)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import sdpa_kernel
 
-from trainer.models.attention import causal_attention, repeat_heads
+from trainer.models.decoder import causal_attention, repeat_heads
 from trainer.models.packing import Bounds, Packing, Spans, attend_spans, build_packing
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import transformers
 
 from benchmarks.gpu.processes import read_tail, run_command
 from benchmarks.gpu.session import ROOT, Session
-from trainer.models.vit import vit_config
-from trainer.shapes.model_shapes import VIT
+from stratlab_spec.models.model_specs import VIT
+from trainer.models.hugging_face import vit_config
 
 ALLOCATORS = {"default": {}, "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
 SHARES = (0.60, 0.80, 0.85, 0.90, 0.93, 0.95, 0.97, 0.99)

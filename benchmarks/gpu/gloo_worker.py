@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 
 from trainer import worker
-from trainer.layout.world import World, read_world
+from trainer.distributed.world import World, read_world
 
 
 class SharedDevice(World):

@@ -22,7 +22,7 @@ from benchmarks.gpu.stages import PARTS, STAGES
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / "requirements" / "gpu_kit.txt"
 PYTHON, PLATFORM, TAG = "3.12", "x86_64-manylinux_2_28", "cpython-312"
-CODE = ("trainer", "stratlab", "benchmarks/gpu")
+CODE = ("stratlab_spec", "trainer", "stratlab", "benchmarks/gpu")
 ENTRIES = {Path(name).parts[0] for name in CODE} | {"start", "site", "README.md", "__pycache__"}
 LARGEST_MB = 30.0
 UNUSED = ("bin", "**/*.pyx", "**/*.c", "**/tests", "**/__pycache__")
@@ -104,7 +104,7 @@ def check_kit(kit: Path) -> None:
     ]
     wrong += [
         f"{name} is missing [SL-kit-part-missing]"
-        for name in ("start", "trainer", "stratlab", "site")
+        for name in ("start", "stratlab_spec", "trainer", "stratlab", "site")
         if not (kit / name).exists()
     ]
     if (size := measure_mb(kit)) >= LARGEST_MB:

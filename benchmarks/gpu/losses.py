@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainer.data.batches import IGNORED
-from trainer.models.token_loss import token_loss
+from trainer.models.chunked_cross_entropy import token_loss
 
 
 def chunked_loss(states: Tensor, weight: Tensor, labels: Tensor, chunks: int) -> Tensor:

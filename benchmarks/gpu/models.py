@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.gpu.processes import ask
 from benchmarks.gpu.session import Session
-from trainer.settings.strategy_table import STRATEGIES
+from stratlab_spec.strategies import STRATEGIES
 
 Settings = dict[str, str]
 

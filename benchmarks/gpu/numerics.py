@@ -16,8 +16,8 @@ from torch.nn.attention import SDPBackend
 from benchmarks.gpu import attention_paths as paths
 from benchmarks.gpu.losses import chunked_loss, draw_case, plain_loss
 from benchmarks.gpu.session import NotHere, Session
-from trainer.models.attention import causal_attention
-from trainer.models.learner import sum_losses
+from trainer.models.decoder import causal_attention
+from trainer.models.model_with_loss import sum_losses
 from trainer.models.packing import choose_path, read_offer
 
 HEADS = ((16, 2, 128), (16, 16, 80), (12, 12, 64))  # heads, kv heads, dim: Qwen2.5-3B, ViT-H, ViT-B
@@ -128,7 +128,7 @@ def _compare(
 
 
 def check_own_loss(session: Session) -> dict[str, Any]:
-    """`trainer.models.learner.sum_losses` of bf16 logits against fp64."""
+    """`trainer.models.model_with_loss.sum_losses` of bf16 logits against fp64."""
     rows, classes = (8, 320) if session.tiny else (512, 151936)
     logits = torch.randn(1, rows, classes, device=session.device, dtype=torch.bfloat16, requires_grad=True)
     labels = torch.randint(0, classes, (1, rows), device=session.device)

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.gpu.processes import read_tail, run_command
 from benchmarks.gpu.results import read_lines
 from benchmarks.gpu.session import ROOT, Session
-from trainer import failures
+from stratlab_spec import exit_codes as failures
 
 COMPARISON = "gpu"
 PROGRAM = (sys.executable, "-m", "trainer")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu.session import Session
-from trainer.models.learner import sum_losses
-from trainer.settings.config import Config
+from stratlab_spec.settings.config import Config
+from trainer.models.model_with_loss import sum_losses
 
 
 @dataclass
@@ -80,8 +80,8 @@ def build_job(session: Session, family: str, peer: str, settings: dict[str, str]
 
 
 def _build_images(session: Session, config: Config) -> tuple[nn.Module, Callable[[], Any]]:
+    from stratlab_spec.models.model_specs import default_image_size
     from trainer.models import build_model
-    from trainer.shapes.model_shapes import default_image_size
 
     size, batch = config.image_size or default_image_size(config), config.micro_batch_size
 

@@ -17,13 +17,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.gpu.gloo import MODELS, TWO_RANKS, compare_losses
-from benchmarks.gpu.own_run import build_environment, train
+from benchmarks.gpu.gloo import MODELS, TWO_RANKS
+from benchmarks.gpu.own_run import build_environment, compare_losses, train
 from benchmarks.gpu.processes import read_tail, run_command
 from benchmarks.gpu.quantizer_formula import StandInQuantizer
 from benchmarks.gpu.session import ROOT, NotHere, Session
-from trainer.engines.quantized_reduction import QuantizedReduction
-from trainer.engines.quantizer import Quantizer, dequantize, load_quantizer, quantize
+from trainer.engines.quantization import QuantizedReduction, Quantizer, dequantize, load_quantizer, quantize
 
 SIZES = (1 << 20, 2048)
 SCALES = (1.0, 2.0**-40, 3e4)

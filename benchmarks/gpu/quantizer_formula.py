@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class StandInQuantizer:
-    """Of `trainer.engines.quantizer.Quantizer`."""
+    """Of `trainer.engines.quantization.Quantizer`."""
 
     Symmetric = 0
 

@@ -30,8 +30,8 @@ from benchmarks.gpu.own_run import (
 from benchmarks.gpu.processes import NestedProcesses, read_tail
 from benchmarks.gpu.results import read_lines
 from benchmarks.gpu.session import ROOT, Session
-from trainer import failures
-from trainer.record.run_directory import RunDirectory
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.run_directory import RunDirectory
 
 TOO_MANY = 512
 """Images of ViT-H at once, in bf16: some 180 GiB."""

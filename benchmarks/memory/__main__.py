@@ -1,4 +1,4 @@
-"""The memory of every strategy, counted by trainer.counting: is it what it should be, and what it was?
+"""The memory of every strategy, counted by trainer.memory_estimation: is it what it should be, and what it was?
 
     python -m benchmarks.memory                             # everything: half an hour of one core
     python -m benchmarks.memory --only "vit_huge fsdp"      # whose names begin like that

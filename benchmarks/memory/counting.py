@@ -17,7 +17,7 @@ from benchmarks.memory.configurations import Configuration
 
 GIB = 2**30
 WARM = (
-    *("torch", "trainer.counting.steps", "transformers.models.vit.modeling_vit"),
+    *("torch", "trainer.memory_estimation.steps", "transformers.models.vit.modeling_vit"),
     *("transformers.models.qwen2.modeling_qwen2", "torch.distributed.pipelining.schedules", "peft"),
     *("deepspeed.runtime.zero.stage3", "deepspeed.runtime.zero.stage_1_and_2"),
     *(f"trainer.strategies.{name}" for name in ("single", "ddp", "fsdp", "hsdp", "zero", "nd")),
@@ -35,9 +35,8 @@ def warm_up() -> None:
 
 def count_one(one: Configuration) -> tuple[Configuration, dict[str, Any]]:
     """(the same, figures in GiB and costs), or what went wrong under `failed`."""
-    from trainer.counting.inputs import find_pictures
-    from trainer.counting.steps import count
-    from trainer.settings.config import Config
+    from stratlab_spec.settings.config import Config
+    from trainer.memory_estimation.steps import count, find_pictures
 
     warnings.filterwarnings("ignore")
     named = dict(setting.split("=", 1) for setting in f"run=benchmark {one.settings}".split())

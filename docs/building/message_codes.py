@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("stratlab", "trainer", "benchmarks")
+PACKAGES = ("stratlab", "stratlab_spec", "trainer", "benchmarks")
 CODE = re.compile(r"\s*\[(SL-[a-z0-9]+(?:-[a-z0-9]+)*)\]")
 HEAD = """# Codes of messages
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from trainer.settings.strategy_table import STRATEGIES
+from stratlab_spec.strategies import STRATEGIES
 
 
 def write_strategies(repository: Path) -> str:

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from docs.pictures.devtools import Page, open_browser
-from stratlab.tracking.runs_page import find_places
-from stratlab.tracking.server import run_server
+from stratlab.tracking import find_places
+from stratlab.tracking_server import run_server
 
 FOLDER = Path(__file__).parent
 # on MLflow's page: the panel at the right, its note about views, and the tools that every chart shows without a mouse

@@ -1,7 +1,7 @@
 """Builds DeepSpeed's CUDA quantizer for all GPUs that torch is built for. Needs no GPU.
 
 DeepSpeed compiles it at the first start, which takes a compiler and minutes. Built under the name that a prebuilt one
-has (deepspeed/ops/op_builder/quantizer.py, absolute_name), it is imported instead: trainer/engines/quantizer.py.
+has (deepspeed/ops/op_builder/quantizer.py, absolute_name), it is imported instead: trainer/engines/quantization.py.
 
     python quantizer.py TOOLKIT FOLDER      # TOOLKIT has bin/nvcc; FOLDER/quantizer_op.so is written
 """

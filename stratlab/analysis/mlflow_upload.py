@@ -13,12 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.pages.part_names import sum_named_parts
+from stratlab import tracking as redirect
+from stratlab.analysis.summaries import sum_named_parts
 from stratlab.drawing import drop_file_links
 from stratlab.run_directory.places import PAGE
 from stratlab.run_directory.step_parts import COMPUTE
-from stratlab.tracking import redirect
-from stratlab.tracking.mlflow_run import IMPATIENT, environment, impatient, read_run_id
+from stratlab.tracking import IMPATIENT, environment, impatient, read_run_id
 
 RUN_FILES = ("config.json", "summary.json", "evaluation.json", "metrics.jsonl", "attempts.jsonl")
 RUN_FOLDERS = {"ranks": "rank*.json", "traces": "manifest.json"}

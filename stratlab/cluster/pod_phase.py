@@ -1,7 +1,13 @@
-"""A pod of our own from its creation to its end: what it waits for, why it will never start, how it ended."""
+"""A pod of our own from its creation to its end: what it waits for, why it will never start, how it ended.
+
+A pod as one row: what it does, and if it does not run, why.
+
+A pod that a quota or a LimitRange of its namespace refuses: no right is missing, and no operator is away.
+"""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -10,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratlab.cluster import ClusterError
-from stratlab.cluster.connection import Connection
-from stratlab.cluster.patience import Patience
+from stratlab.cluster.connection import Connection, Patience
 from stratlab.cluster.watching import DELETED, SYNCED, watch
 
 UNSCHEDULED_S = 60.0  # an autoscaler or the binding of a claim may need as long
@@ -179,3 +184,103 @@ def ticking(progress: Callable[[str], None], state: str | Callable[[], str]) -> 
     finally:
         over.set()
         thread.join()
+
+
+# Names for a normal start, no reason to worry anyone.
+NORMAL = ("ContainerCreating", "PodInitializing", "Completed")
+
+
+@dataclass(frozen=True)
+class PodRow:
+    """`note` is a reason, "" as long as all is well; `restarts` counts containers started anew in this pod."""
+
+    name: str
+    phase: str
+    ready: str
+    restarts: int
+    node: str
+    note: str
+
+    def __str__(self) -> str:
+        parts = [f"pod {self.name}: {self.phase}"]
+        parts += [f"on {self.node}"] if self.node else []
+        parts += [f"{self.restarts} restarts"] if self.restarts else []
+        return ", ".join(parts) + (f": {self.note}" if self.note else "")
+
+
+def build_row(pod: Mapping[str, Any]) -> PodRow:
+    """From a Pod as the API server gives it."""
+    status = pod.get("status") or {}
+    containers = status.get("containerStatuses") or []
+    phase = "Terminating" if pod["metadata"].get("deletionTimestamp") else str(status.get("phase", "Pending"))
+    return PodRow(
+        name=str(pod["metadata"]["name"]),
+        phase=phase,
+        ready=f"{sum(bool(each.get('ready')) for each in containers)}/{len(pod['spec']['containers'])}",
+        restarts=sum(int(each.get("restartCount", 0)) for each in containers),
+        node=str(pod["spec"].get("nodeName", "")),
+        note=_note(status),
+    )
+
+
+def _note(status: Mapping[str, Any]) -> str:
+    """The first of: what the kubelet or scheduler says about the pod, its init containers, its containers."""
+    if status.get("reason"):
+        return _join(status["reason"], status.get("message"))
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return _join(condition.get("reason"), condition.get("message"))
+    for each in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        state = each.get("state") or {}
+        waiting, terminated = state.get("waiting") or {}, state.get("terminated") or {}
+        last = (each.get("lastState") or {}).get("terminated") or {}
+        if waiting.get("reason") and waiting["reason"] not in NORMAL:
+            why = _join(waiting["reason"], waiting.get("message"))
+            return why + (f" (before: {_describe_end(last)})" if last else "")
+        if terminated and terminated.get("exitCode"):
+            return _describe_end(terminated)
+        if last.get("reason") == "OOMKilled":
+            return f"before: {_describe_end(last)}"
+    return ""
+
+
+def _describe_end(terminated: Mapping[str, Any]) -> str:
+    return f"{terminated.get('reason', 'Error')}, exit code {terminated.get('exitCode')}"
+
+
+def _join(reason: Any, message: Any) -> str:
+    return f"{reason}: {message}" if message else str(reason)
+
+
+FORBIDDEN = re.compile(r"is forbidden: \[?(?P<why>.+?)\]?$", re.DOTALL)
+EXCEEDED = re.compile(r"exceeded quota: (?P<quota>[^,]+)")
+UNSPECIFIED = re.compile(r"failed quota: (?P<quota>[^:]+): must specify (?P<names>\S+)")
+LIMIT_RANGE = re.compile(r"(minimum|maximum) \S+ usage per|max limit to request ratio per")
+
+
+class PodRefused(ClusterError):
+    """`seen` is what the namespace says, `fix` what helps; `passes` where it may be taken later as it is."""
+
+    def __init__(self, seen: str, fix: str, passes: bool) -> None:
+        super().__init__(f"{seen}; {fix}", 422)
+        self.seen, self.fix, self.passes = seen, fix, passes
+
+
+def explain_refusal(message: str) -> PodRefused | None:
+    """From the API server's sentence, or an event's; None where it speaks of something else."""
+    why = " ".join((found["why"] if (found := FORBIDDEN.search(message)) else message).split())
+    if found := UNSPECIFIED.search(why):
+        names = found["names"].replace(",", "=AMOUNT,") + "=AMOUNT"
+        fix = f"give them: --pod-resources {names}; to a run as run.resources and run.analysis.resources "
+        fix += "[SL-quota-unspecified]"
+        return PodRefused(f"a quota refuses its pod: {why}", fix, passes=False)
+    if EXCEEDED.search(why):
+        fix = "wait for other pods to end, raise the quota, or ask for less with --pod-resources [SL-quota-exceeded]"
+        return PodRefused(f"a quota refuses its pod: {why}", fix, passes=True)
+    if LIMIT_RANGE.search(why):
+        fix = (
+            "ask for amounts in that range: --pod-resources limits.NAME=AMOUNT,requests.NAME=AMOUNT "
+            "[SL-limit-range]"
+        )
+        return PodRefused(f"a LimitRange refuses its pod: {why}", fix, passes=False)
+    return None

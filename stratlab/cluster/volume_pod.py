@@ -2,6 +2,8 @@
 
 Restricted-clean, watched until it ends, deleted whatever happens. Its log carries the answer; bytes go through the
 log compressed and in base64, with their length and hash at the end, because a log is text and may be cut.
+
+The namespace that was given, or left out: told before anything is waited for in one that is not there.
 """
 
 from __future__ import annotations
@@ -19,13 +21,27 @@ from kubernetes.client import CoreV1Api
 from kubernetes.client.exceptions import ApiException
 
 from stratlab.cluster import ClusterError
-from stratlab.cluster.admission import explain_refusal
-from stratlab.cluster.connection import Connection, explain
-from stratlab.cluster.given_namespace import check_namespace
-from stratlab.cluster.patience import may_pass
-from stratlab.cluster.pod_phase import PodEnd, follow_pod, read_end, ticking
+from stratlab.cluster.connection import Connection, explain, may_pass
+from stratlab.cluster.pod_phase import PodEnd, explain_refusal, follow_pod, read_end, ticking
 from stratlab.cluster.pod_template import PodRequest, build_pod
-from stratlab.user_error import NothingThere
+from stratlab.user_error import NothingThere, UserError
+
+
+def check_namespace(connection: Connection, namespace: str) -> None:
+    """Who may not look at namespaces is believed.
+
+    Raises:
+        UserError: there is none of this name.
+    """
+    try:
+        connection.get(f"/api/v1/namespaces/{namespace}")
+    except ClusterError as failure:
+        if failure.status == 404:
+            raise UserError(
+                f"-n {namespace}: there is no such namespace ({connection.origin}); that of manifests/ is stratlab "
+                "[SL-namespace-unknown]"
+            ) from None
+
 
 LOG_PAUSES_S = (0.5, 2.0, None)
 LOG_SILENCE_S = 600.0

@@ -1,33 +1,203 @@
-"""The content of report.json: what every run measured, whether the runs are comparable, and what follows."""
+"""The content of report.json: what every run measured, whether the runs are comparable, and what follows.
+
+The headline of a comparison: what its runs answer. Every place that shows a comparison begins with it.
+
+What a tuning came to, in sentences.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stratlab.compare.explaining.attribution import build_attribution
-from stratlab.compare.judging.agreement import loss_agreement
-from stratlab.compare.judging.fairness import audit, say_degenerate
-from stratlab.compare.judging.goals import build_goals
-from stratlab.compare.judging.headline import build_headline
-from stratlab.compare.judging.noise import build_noise, get_band
-from stratlab.compare.judging.pareto import build_pareto
-from stratlab.compare.judging.ranking import build_search
-from stratlab.compare.judging.scaling import build_scaling
-from stratlab.compare.judging.sharding import build_sharding
-from stratlab.compare.judging.tuned import say_tuning
-from stratlab.compare.judging.variants import build_variants
-from stratlab.compare.judging.varied import check_varied, list_ways, name_way
-from stratlab.compare.judging.winners import ON_CPU, ONE_REPEAT, name_group_winners, name_winners
-from stratlab.compare.reading.kept_tuning import NOT_IN_MLFLOW, apply_tuning
-from stratlab.compare.reading.layouts import find_repeated_layouts
-from stratlab.compare.reading.run_rows import apply_others, build_row, is_compared, name_variant
-from stratlab.compare.reading.surroundings import apply_place
-from stratlab.compare.reading.warmup import TRAINERS_OWN
+from stratlab.compare.attribution import build_attribution
+from stratlab.compare.efficiency import FREE, build_scaling, build_sharding, name_series, say_scaling
+from stratlab.compare.fairness import (
+    FIELD,
+    audit,
+    build_difference,
+    loss_agreement,
+    say_degenerate,
+    split_groups,
+)
+from stratlab.compare.placement import apply_place, find_repeated_layouts
+from stratlab.compare.run_rows import TRAINERS_OWN, apply_others, build_row, is_compared, name_variant
+from stratlab.compare.run_sources import NOT_IN_MLFLOW, apply_tuning
+from stratlab.compare.search_ranking import build_search
+from stratlab.compare.variants import build_variants, check_varied, list_ways, name_way
+from stratlab.compare.winners import (
+    LEAST_LEAD_PCT,
+    NAMES,
+    ON_CPU,
+    ONE_REPEAT,
+    build_goals,
+    build_noise,
+    build_pareto,
+    get_band,
+    name_group_winners,
+    name_winners,
+)
 from stratlab.run_directory.record import TRACED, RunRecord
 from stratlab.user_error import UserError
+from stratlab.wording import format_fact, format_number
+
+ONE_RUN = "one run, nothing to compare"
+NO_RUN = "no finished run, nothing to compare"
+PER_GROUP = "answered per group"
+NOT = "not comparable"
+Entries = Sequence[Mapping[str, Any]]
+
+
+def build_headline(
+    runs: Sequence[RunRecord],
+    fairness: Mapping[str, Any],
+    scaling: Entries,
+    group_winners: Entries,
+) -> dict[str, Any]:
+    """The verdict of the audit, or what the runs answer although they differ.
+
+    Runs whose losses disagree stay "not comparable": that is a finding.
+
+    Args:
+        fairness: of the audit.
+        group_winners: of `winners.name_group_winners`.
+
+    Returns:
+        {verdict: that of the audit, ONE_RUN, NO_RUN, PER_GROUP, or "strong scaling" and its like; reason; answers:
+        sentences, one for each series of runs and for each group}.
+    """
+    compared = [run for run in runs if run.is_compared]
+    if len(compared) < 2:
+        return {"verdict": ONE_RUN if compared else NO_RUN, "reason": _say_lonely(runs), "answers": []}
+    answers = [*say_scaling(scaling), *map(_say_group, group_winners)]
+    verdict, reason = fairness["verdict"], fairness["reason"]
+    if verdict == NOT and not any(run.is_foreign for run in compared):
+        apart = {e["field"] for e in fairness["differences"] if e["matters"] and not e["varied"]}
+        answered = {name for group in group_winners for name in group["runs"]}
+        if scaling and apart <= FREE:
+            if finding := _find_disagreement(compared, fairness["pairs"], scaling):
+                return {"verdict": NOT, "reason": finding, "answers": answers}
+            verdict, reason = _name_kinds(scaling), _say_efficiency(scaling)
+            answered |= {name for series in scaling for name in _list_members(series)}
+        elif group_winners and FIELD not in apart:
+            verdict = PER_GROUP
+        if verdict != NOT and (alone := [run.name for run in compared if run.name not in answered]):
+            answers.append(f"comparable with no other: {', '.join(alone)}")
+    return {"verdict": verdict, "reason": reason, "answers": answers}
+
+
+def _say_lonely(runs: Sequence[RunRecord]) -> str:
+    """What became of the others."""
+    told = [
+        f"{run.name} is {'degenerate' if run.status == 'finished' else run.status}"
+        for run in runs
+        if not run.is_compared and run.status != "not a run"
+    ]
+    return "; ".join(["a comparison needs two finished runs", *told])
+
+
+def _say_group(group: Mapping[str, Any]) -> str:
+    best = [f"{NAMES[metric]}: {run}" for metric, run in group["winners"].items() if run]
+    return f"comparable with each other: {', '.join(group['runs'])}; best: {', '.join(best) or 'nobody is named'}"
+
+
+def _name_kinds(scaling: Entries) -> str:
+    """`strong scaling`, `strong and weak scaling`."""
+    return f"{' and '.join(sorted({series['kind'] for series in scaling}))} scaling"
+
+
+def _say_efficiency(scaling: Entries) -> str:
+    """`efficiency from 2 to 4 processes: ddp 75 %, fsdp 90 %`: of the largest number of processes of each series."""
+    kinds = {series["kind"] for series in scaling}
+    spans: dict[str, list[str]] = {}
+    for series in scaling:
+        last = series["points"][-1]
+        own = last["scaling_efficiency_pct"]
+        begin, pct = (
+            ("single", last["efficiency_vs_single_pct"]) if own is None else (series["baseline"], own)
+        )
+        span = f"from {begin} to {last['world_size']} processes"
+        label = f"{series['kind']}, {span}" if len(kinds) > 1 else span
+        spans.setdefault(label, []).append(f"{name_series(series)} {pct:.0f} %")
+    told = "; ".join(f"{span}: {', '.join(each)}" for span, each in spans.items())
+    notes = dict.fromkeys(series["note"] for series in scaling if series["note"])
+    return "; ".join([f"efficiency {told}", *notes])
+
+
+def _list_members(series: Mapping[str, Any]) -> Iterator[str]:
+    for point in series["points"]:
+        yield from point["runs"]
+    if series["single"]:
+        yield from series["single"]["runs"]
+
+
+def _find_disagreement(runs: Sequence[RunRecord], pairs: Entries, scaling: Entries) -> str:
+    """Why a series is not one training; "" where each is. A larger global batch is another one by design."""
+    for series in scaling:
+        if series["kind"] != "strong":
+            continue
+        members = [*_list_members(series)]
+        _, reference, judged = split_groups([members], runs, [dict(pair) for pair in pairs])
+        if found := build_difference([members], reference, judged):
+            return f"the runs differ in {FIELD}: {found['why']}"
+    return ""
+
+
+TUNED_ON_CPU = "tuned on CPU: these are CPU times, and choose nothing for GPUs"
+
+
+def say_tuning(tuning: Mapping[str, Any] | None) -> list[str]:
+    """One sentence for what was tuned, one for each combination that was not, and where CPU times have chosen."""
+    if not tuning:
+        return []
+    searches = tuning["searches"]
+    tuned = [f"{name_search(each)} {say_choice(each)}" for each in searches if not each["why_not"]]
+    remarks = [f"tuned by {tuning['metric']['name']} first: {'; '.join(tuned)}"] if tuned else []
+    remarks += [f"not tuned: {name_search(each)}, {each['why_not']}" for each in searches if each["why_not"]]
+    if (tuning.get("origin") or {}).get("device") == "cpu":
+        remarks.append(TUNED_ON_CPU)
+    return remarks
+
+
+def name_search(search: Mapping[str, Any]) -> str:
+    """`fsdp`, and the other places in the matrix: `fsdp (micro_batch_size=16)`."""
+    others = [
+        f"{path.rpartition('.')[2]}={value}" for path, value in search["point"].items() if path != "strategy"
+    ]
+    return f"{search['strategy']} ({', '.join(others)})" if others else str(search["strategy"])
+
+
+def name_knobs(knobs: Mapping[str, Any]) -> str:
+    """`reduce_bucket_mib=50`, or `as it comes`."""
+    return ", ".join(f"{name}={format_fact(value)}" for name, value in knobs.items()) or "as it comes"
+
+
+def say_choice(search: Mapping[str, Any]) -> str:
+    """What was taken, and by how much it is better than the strategy as it comes, against the noise."""
+    if not search["tried"]:
+        return "has no knob"
+    left_out = ", ".join(name_knobs(each) for each in search.get("not_tried", []))
+    return _say_chosen(search) + (f"; not tried, for want of candidates: {left_out}" if left_out else "")
+
+
+def _say_chosen(search: Mapping[str, Any]) -> str:
+    chosen = next(each for each in search["tried"] if each["knobs"] == search["chosen"])
+    text = f"{name_knobs(search['chosen'])} of {len(search['tried'])} candidates"
+    if not search["chosen"]:
+        return f"{text}, for none is better by more than {_noise(search['tried'])}"
+    if chosen["lead_pct"] is None:
+        return f"{text}; as it comes it gave no number: {search['tried'][0]['why']}"
+    return f"{text}, {chosen['lead_pct']:+.1f} %; {_noise([chosen])}"
+
+
+def _noise(tried: list[Mapping[str, Any]]) -> str:
+    noisy = [each for each in tried if each["measured_noise"]]
+    if not noisy:
+        return f"{LEAST_LEAD_PCT:g} %, which counts as none without repeats"
+    return f"the noise of repeats, {format_number(max(each['noise_pct'] for each in noisy))} %"
+
 
 ONLY_TRACES = (
     "traces of another program; a step is the mean of the recorded ones, and losses, samples per second and memory are "

@@ -3,24 +3,30 @@
 Every function returns `Markup`: text from outside (names of kernels, runs, classes) is already escaped in it.
 """
 
-from stratlab.drawing.bars import stacked_bars
-from stratlab.drawing.canvas import note
-from stratlab.drawing.heat_map import heat_map
-from stratlab.drawing.histogram import histogram
-from stratlab.drawing.links import (
+from stratlab.drawing.canvas import line_chart, note, strips
+from stratlab.drawing.charts import heat_map, histogram, scatter, stacked_bars
+from stratlab.drawing.page import (
+    Column,
+    Section,
+    Tile,
+    badge,
+    build_page,
+    details,
     drop_file_links,
+    escape_markdown,
+    html_table,
     link,
     link_file,
     link_ranks,
+    loud,
+    markdown_table,
     only_here,
+    paragraph,
     set_way_back,
+    subtitle,
+    tile_row,
     way_back,
 )
-from stratlab.drawing.markdown_table import escape_markdown, markdown_table
-from stratlab.drawing.page import Section, Tile, build_page, details, loud, paragraph, subtitle, tile_row
-from stratlab.drawing.scatter import scatter
-from stratlab.drawing.svg import line_chart, strips
-from stratlab.drawing.table import Column, badge, html_table
 
 __all__ = [
     "Column",

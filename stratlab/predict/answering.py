@@ -1,24 +1,39 @@
-"""Questions are answered from files, or by counting, or not at all: then with the reason."""
+"""Questions are answered from files, or by counting, or not at all: then with the reason.
+
+What is known of a run's memory before it is started, in one sentence: for the verbs that start runs.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stratlab.predict.count_command import fill_question
-from stratlab.predict.counting import CountRefused, NotCounted, count_operations, list_refusals
-from stratlab.predict.device_memory import Verdict
-from stratlab.predict.operations_file import OperationsFile, find_operations
+from stratlab.predict.asking import PREFIX, build_question
+from stratlab.predict.counting import (
+    CountRefused,
+    NotCounted,
+    count_operations,
+    fill_question,
+    find_cache,
+    list_refusals,
+)
+from stratlab.predict.device_memory import DEVICE_GIB, GIB, Verdict
+from stratlab.predict.operations_file import OperationsFile, find_operations, read_operations
 from stratlab.predict.prediction import Prediction, predict
 from stratlab.predict.question import Question
 from stratlab.predict.remedies import Look, advise, advise_room, find_idle
-from stratlab.progress.run_progress import format_seconds
-from stratlab.tables.settings import SETTINGS
-from stratlab.tables.size_rules import find_size_refusal
+from stratlab.progress import format_seconds
+from stratlab.run_settings import SETTINGS
 from stratlab.user_error import UserError
+from stratlab_spec.memory.profiles import SHIPPED
+from stratlab_spec.models.decoder import SHAPES, vit_size_problems
+from stratlab_spec.models.decoder_config import size_problems
+from stratlab_spec.models.model_specs import VIT, read_vit_shape
+from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.wording import spell_options
 
 NOT_KNOWN, CANNOT_START = "not known", "cannot start"
 
@@ -139,6 +154,27 @@ def _count(
         found[place] = predict(question, file, device_gib)
 
 
+def find_size_refusal(settings: Mapping[str, str]) -> str:
+    """Why no run can have these sizes, of settings as pods have them; "" = it can, or only the trainer knows.
+
+    >>> find_size_refusal({"model": "vit_huge", "model_hidden": "1000", "model_heads": "16"})
+    'model_hidden=1000: must be a multiple of heads=16, for example 992'
+    """
+    given = {name: settings.get(name, "0") for name in ("model_hidden", "model_heads", "model_kv_heads")}
+    model = settings.get("model") or SETTINGS["model"]["default"]
+    if (
+        settings.get("model_path")
+        or model not in {*VIT, *SHAPES}
+        or not all(map(str.isdecimal, given.values()))
+    ):
+        return ""
+    sizes = {name: int(text) for name, text in given.items()}
+    config = Config(run="sizes", model=model, dataset="synthetic").model_copy(update=sizes)
+    shape = read_vit_shape(config)
+    problems = vit_size_problems(shape.hidden, shape.heads, config) if shape else size_problems(config)
+    return spell_options("; ".join(problems), {name: name for name in sizes})
+
+
 def _answer(question: Question, files: list[OperationsFile], device_gib: float) -> Prediction | Unknown:
     if refusal := find_size_refusal(question.settings):
         return Unknown(question, f"{refusal} [SL-predict-sizes]", CANNOT_START)
@@ -162,3 +198,42 @@ def _explain(question: Question, files: Sequence[OperationsFile]) -> str:
     return (
         f"no operations file of this model and strategy{f' (there are some of {others})' if others else ''}"
     )
+
+
+VOLUME = "_operations"
+"""Folder of the results in which the trainer's pods look too."""
+
+
+def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> str:
+    """`fsdp: foreseen for GPUs of 79.2 GiB: too near full, 70.10 GiB each, most of it activations (31.2); ...`; ""
+    where no operations file answers. Nothing is counted for it.
+
+    Args:
+        env: of the run's training pods, with PET_NNODES and PET_NPROC_PER_NODE as an operator injects them.
+        results: folder of results on this machine, which may have files of its own.
+    """
+    nodes, per_node = env.get("PET_NNODES", "1").split(":")[0], env.get("PET_NPROC_PER_NODE", "1")
+    if not (nodes.isdecimal() and per_node.isdecimal()):
+        return ""  # the trainer refuses them
+    ranks, share = int(nodes) * int(per_node), int(per_node)
+    settings = {
+        key.removeprefix(PREFIX).lower(): value for key, value in env.items() if key.startswith(PREFIX)
+    }
+    if settings.get("memory_forecast") == "false" or settings.get("mode", "train") != "train":
+        return ""
+    folders = [*([results / VOLUME] if results else []), find_cache(), SHIPPED]
+    try:
+        question = build_question(name, settings, ranks, share, whole=True)
+        files = list(read_operations(folders, lambda wrong: None))  # pods tell of them, and go on likewise
+        file = find_operations(files, question)
+    except UserError:  # of a setting that others refuse, with their own words
+        return ""
+    if file is None or question.find_refusal(file.share(ranks)):
+        return ""
+    found = complete(predict(question, file, DEVICE_GIB), look_up(files, DEVICE_GIB))
+    most = max(found.peak.causes, key=lambda cause: found.peak.causes[cause])
+    needs = found.show(found.needs_gib)
+    told = f"{name}: foreseen for GPUs of {DEVICE_GIB:g} GiB: {found.verdict}, {needs} GiB each"
+    if found.verdict is Verdict.FITS:
+        return told
+    return f"{told}, most of it {most} ({found.peak.causes[most] / GIB:.2f}); {found.advice}"

@@ -7,16 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stratlab.nearest import name_allowed
-from stratlab.predict.count_command import COUNTED, name_count_of_model
+from stratlab.helm import find_helm, read_chart_name, render_chart
+from stratlab.predict.counting import COUNTED, name_count_of_model
 from stratlab.predict.operations_file import OperationsFile
-from stratlab.predict.question import Question
-from stratlab.predict.runs_to_try import DEGREES
-from stratlab.predict.setting_text import as_text
-from stratlab.rendering.helm import find_helm, read_chart_name, render_chart
-from stratlab.tables.settings import SETTINGS, find_problem
-from stratlab.tables.strategies import STRATEGIES
+from stratlab.predict.question import Question, as_text
+from stratlab.predict.remedies import DEGREES
+from stratlab.run_settings import SETTINGS, find_problem
 from stratlab.user_error import UserError
+from stratlab.wording import name_allowed
+from stratlab_spec.strategies import STRATEGIES
 
 PREFIX = "TRAINER_"
 BATCH = ("micro_batch_size", "global_batch_size", "model_layers")

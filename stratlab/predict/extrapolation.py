@@ -33,7 +33,7 @@ class Sample:
 
     def own_layers(self, layers: int) -> int:
         """Layers that the rank holds of so many: the first stage is rank 0's, the last one that of the other rank that
-        was counted, and layers that are left over go to the first stages (trainer.shapes.pipeline_stages)."""
+        was counted, and layers that are left over go to the first stages (stratlab_spec.models.decoder)."""
         base, over = divmod(layers, self.pp * self.stages)
         first = 0 if self.rank == 0 else self.pp - 1
         return sum(base + (stage < over) for stage in range(first, self.pp * self.stages, self.pp))

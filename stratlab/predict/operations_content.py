@@ -30,7 +30,7 @@ class Count(_Part):
 
 
 class OperationsContent(_Part):
-    """Of trainer/counting/operations.py, as far as answers depend on it."""
+    """Of trainer/memory_estimation/memory_profile.py, as far as answers depend on it."""
 
     schema_version: int
     key: str

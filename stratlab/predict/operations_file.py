@@ -13,11 +13,9 @@ from pydantic import ValidationError
 
 from stratlab.predict.extrapolation import Peak, Sample, scale, scale_host
 from stratlab.predict.operations_content import OperationsContent, describe_problem
-from stratlab.predict.question import Question
-from stratlab.predict.setting_text import as_text, is_same, say_setting
+from stratlab.predict.question import Question, as_text, is_same, say_setting
 from stratlab.user_error import UserError
 
-SHIPPED = Path(__file__).with_name("operations")
 SCHEMA = 1
 STAGES_HELD = {"interleaved1f1b": 2}
 """Schedule of a pipeline -> stages that one rank holds; 1 with every other."""

@@ -3,11 +3,17 @@
 Only what may be a trace is written, each member into a folder of its own that this program names, so no name in an
 archive decides where anything lands. An archive that tries all the same, or that unpacks to far more than it is, is
 refused as a whole; a damaged member costs itself.
+
+What unpacking the archives of one source may cost.
+
+Where foreign traces come from: a folder, a ZIP or tar file, or one trace; archives inside count as folders.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import stat
 import tarfile
 import zipfile
@@ -18,8 +24,63 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from stratlab.traces.archive_budget import ArchiveError, Budget
-from stratlab.traces.manifest import NAME_NO_TEXT
+from stratlab.run_directory.foreign import FOREIGN
+from stratlab.traces.discover import NAME_NO_TEXT
+from stratlab.user_error import UserError
+
+
+class ArchiveError(UserError):
+    """Why an archive is not unpacked, with its name."""
+
+
+@dataclass(frozen=True)
+class ArchiveLimits:
+    """What the archives of one source may cost."""
+
+    members: int = 20_000
+    total_bytes: int = 64 << 30
+    ratio: int = 200  # unpacked to packed; Kineto's traces reach 18
+    ratio_from_bytes: int = 64 << 20  # small archives may be more repetitive
+
+
+ARCHIVE_LIMITS = ArchiveLimits()
+
+
+class Budget:
+    """What may still be unpacked of one source: all its archives share it, also those inside of one another. Their own
+    word suffices: no more is read of a member than it tells.
+
+    Args:
+        packed: bytes of the archives that lie on the disk themselves.
+    """
+
+    def __init__(self, packed: int, limits: ArchiveLimits = ARCHIVE_LIMITS) -> None:
+        self._limits = limits
+        self._most = min(limits.total_bytes, max(limits.ratio_from_bytes, packed * limits.ratio))
+        self._bytes = self._members = 0
+        self._why = f"more than {self._most / 2**30:.3g} GiB" + (
+            f", {limits.ratio} times its size" if self._most == packed * limits.ratio else ""
+        )
+
+    def tell(self, size: int, shown: str) -> None:
+        """Before a member is unpacked: what its archive says of it. What is refused is not counted."""
+        if self._members >= self._limits.members:
+            raise ArchiveError(
+                f"{shown}: refused, the source holds more than {self._members:,} members [SL-archive-members]"
+            )
+        if self._bytes + size > self._most:
+            raise ArchiveError(f"{shown}: refused, the source unpacks to {self._why} [SL-archive-bomb]")
+        self._members += 1
+        self._bytes += size
+
+    def mark(self) -> tuple[int, int]:
+        """What is used by now, for `give_back`."""
+        return self._members, self._bytes
+
+    def give_back(self, mark: tuple[int, int]) -> None:
+        """What was used since is unused: an archive was refused, and what it had left was removed."""
+        self._members, self._bytes = mark
+
 
 ARCHIVE = re.compile(r"(?P<stem>.+?)\.(zip|tar|tar\.gz|tgz)", re.IGNORECASE)
 TRACE_SUFFIXES = (".json", ".gz")
@@ -211,3 +272,113 @@ def _is_of_this_machine(failure: BaseException) -> bool:
 def _say(failure: BaseException) -> str:
     """tarfile lists on many lines what it has tried."""
     return "neither a ZIP nor a tar file" if "\n" in str(failure) else str(failure)
+
+
+OF_OTHERS = dict.fromkeys((".nsys-rep", ".qdrep", ".sqlite"), "a report of Nsight Systems")
+OF_OTHERS |= dict.fromkeys((".pftrace", ".perfetto-trace"), "a trace of Perfetto in its own format")
+DEEPEST_ARCHIVE = 2  # an archive in an archive, and none in that
+
+
+def build_no_source(source: Path) -> UserError:
+    """Where nothing is."""
+    return UserError(f"{source}: no such folder or file [SL-source-missing]")
+
+
+def collect_files(source: Path, scratch: Path, limits: ArchiveLimits = ARCHIVE_LIMITS) -> Unpacked:
+    """Every file of `source` that may be a trace by its ending, in order of its name; the first level is that of the
+    source, whose own name is in none.
+
+    Args:
+        source: a folder, a .zip, .tar, .tar.gz or .tgz, or a .json or .gz file. It is only read.
+        scratch: an empty folder for what is unpacked.
+
+    Raises:
+        UserError: `source` is nothing of these.
+        ArchiveError: it is an archive that is refused. An archive inside is left out instead.
+    """
+    if source.is_dir():
+        found = _walk(source)
+        packed = (file.path for file in found.files if _is_archive(file))
+        budget = Budget(sum(path.stat().st_size for path in packed if path.is_file()), limits)
+    elif source.is_file() and find_archive_stem(source.name):
+        budget = Budget(source.stat().st_size, limits)
+        found = unpack(source, source.name, _make_folder(scratch), budget)
+    elif source.is_file() and source.name.lower().endswith(TRACE_SUFFIXES):
+        return Unpacked([SourceFile((source.name,), source.resolve())])
+    elif source.exists():
+        kind = OF_OTHERS.get(source.suffix.lower())
+        said = f"{kind}, no trace of torch.profiler; " if kind else ""
+        raise UserError(
+            f"{source}: {said}expected a folder, a .zip, .tar, .tar.gz or .tgz, or a trace (.json, "
+            ".json.gz) [SL-source-kind]"
+        )
+    else:
+        raise build_no_source(source)
+    for _ in range(DEEPEST_ARCHIVE - (not source.is_dir())):
+        found = _open_archives(found, scratch, budget)
+    left = [file for file in found.files if _is_archive(file)]
+    found.left_out += [
+        (file.shown, "an archive inside an archive inside an archive [SL-archive-nested]") for file in left
+    ]
+    return Unpacked(sorted((f for f in found.files if f not in left), key=lambda f: f.parts), found.left_out)
+
+
+def _walk(folder: Path) -> Unpacked:
+    found = Unpacked()
+    root = folder.resolve()
+    for place, folders, names in os.walk(root):
+        here = (name for name in folders if not is_hidden((name,)))
+        folders[:] = sorted(
+            name for name in here if not Path(place, name, FOREIGN).exists()
+        )  # an earlier analysis
+        for name in sorted(names):
+            path = Path(place, name)
+            parts = path.relative_to(root).parts
+            wanted = name.lower().endswith(TRACE_SUFFIXES) or find_archive_stem(name)
+            if is_hidden((name,)):
+                continue
+            if not wanted:
+                found.left_out.append((say_name(parts), OTHER_ENDING))
+            elif say_name(parts) != "/".join(parts):
+                found.left_out.append((say_name(parts), NAME_NO_TEXT))
+            else:
+                found.files.append(SourceFile(parts, path))
+    return found
+
+
+def _open_archives(found: Unpacked, scratch: Path, budget: Budget) -> Unpacked:
+    """Each as a folder of its name; archives in these stay."""
+    opened = Unpacked([], list(found.left_out))
+    for file in found.files:
+        if not _is_archive(file):
+            opened.files.append(file)
+            continue
+        if not file.path.is_file():
+            opened.left_out.append((file.shown, "is not there, or no file [SL-archive-missing]"))
+            continue
+        stem = find_archive_stem(file.parts[-1]) or file.parts[-1]
+        folder, before = _make_folder(scratch), budget.mark()
+        try:
+            inside = unpack(file.path, file.shown, folder, budget)
+        except ArchiveError as failure:  # the others shall have what it took
+            budget.give_back(before)
+            shutil.rmtree(folder)
+            folder.mkdir()  # its number stays taken
+            opened.left_out.append((file.shown, str(failure).removeprefix(f"{file.shown}: ")))
+            continue
+        above = (*file.parts[:-1], stem)
+        opened.files += [SourceFile((*above, *each.parts), each.path) for each in inside.files]
+        opened.left_out += [
+            (name if name == file.shown else "/".join((*above, name)), why) for name, why in inside.left_out
+        ]
+    return opened
+
+
+def _is_archive(file: SourceFile) -> bool:
+    return find_archive_stem(file.parts[-1]) is not None
+
+
+def _make_folder(scratch: Path) -> Path:
+    folder = scratch / str(len(os.listdir(scratch)) + 1)
+    folder.mkdir()
+    return folder

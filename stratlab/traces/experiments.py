@@ -1,19 +1,215 @@
-"""Traces that this lab did not make, sorted into experiments with one trace per rank. The rules: docs/foreign.md."""
+"""Traces that this lab did not make, sorted into experiments with one trace per rank. The rules: docs/foreign.md.
+
+Names of experiments, from the folders that they lie in: short, all different, fit for a folder.
+
+One file of another program that is the trace of one rank, and which.
+
+The traces of one folder, divided into experiments where they cannot be one.
+
+Experiments that may be ranks of one run, for nothing tells the rank of their traces.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stratlab.run_directory.files import LARGEST_WORLD
-from stratlab.traces.archives import OTHER_ENDING, Unpacked, find_archive_stem
-from stratlab.traces.chunks import LIMITS, NO_EVENTS, Limits
-from stratlab.traces.discover import ONLY_TRACE, Finding, say_outside
-from stratlab.traces.division import Group, divide, find_conflict, is_size
-from stratlab.traces.experiment_names import name_experiments
-from stratlab.traces.rank_names import find_named_rank, find_place
-from stratlab.traces.rank_trace import TraceFile, look_into
+from stratlab.traces.archives import OTHER_ENDING, SourceFile, Unpacked, find_archive_stem, shorten
+from stratlab.traces.chunks import LIMITS, NO_EVENTS, Limits, TraceError, read_blocks
+from stratlab.traces.discover import ONLY_TRACE, Finding, find_problem, say_outside
+from stratlab.traces.rank_identity import (
+    Identity,
+    Place,
+    find_named_rank,
+    find_place,
+    read_identity,
+    say_other_name,
+)
+from stratlab.user_error import UserError
+
+ODD = re.compile(r"[^\w.+=-]+")
+LONGEST = 120  # bytes
+TAKEN = {"report": "report-traces"}  # where `stratlab compare` puts its own
+
+Folders = tuple[str, ...]
+
+
+def name_experiments(paths: Sequence[Folders], whole: str) -> list[str]:
+    """One name for each path, in order: its folders, joined, without those that all have in common at the beginning or
+    the end. What two would share gets a number.
+
+    Args:
+        whole: the name of an experiment without a folder.
+    """
+    names: list[str] = []
+    for path in _shorten(list(paths)):
+        name = shorten(ODD.sub("_", "-".join(path) or whole).strip("._-"), LONGEST) or "traces"
+        name = TAKEN.get(name.lower(), name)
+        tried, number = name, 1
+        while tried.lower() in {other.lower() for other in names}:  # some file systems know no case
+            number += 1
+            tried = f"{name}-{number}"
+        names.append(tried)
+    return names
+
+
+def _shorten(paths: list[Folders]) -> list[Folders]:
+    if len(paths) == 1:
+        return [paths[0][-2:]]
+    while all(len(path) > 1 for path in paths) and len({path[0] for path in paths}) == 1:
+        paths = [path[1:] for path in paths]
+    while all(len(path) > 1 for path in paths) and len({path[-1] for path in paths}) == 1:
+        shorter = [path[:-1] for path in paths]
+        if len(set(shorter)) < len(shorter):
+            break
+        paths = shorter
+    return paths
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """A trace of one rank.
+
+    Attributes:
+        rank_from: pattern, distributedInfo, file name or folder name.
+        remark: what is odd about its name.
+    """
+
+    file: SourceFile
+    identity: Identity
+    rank: int | None
+    rank_from: str
+    place: Place
+    remark: str | None = None
+
+
+def look_into(file: SourceFile, pattern: re.Pattern[str] | None, limits: Limits) -> TraceFile | str:
+    """The trace, or why the file is none.
+
+    Raises:
+        UserError: what the pattern finds is no number.
+    """
+    if problem := find_problem(file.path, limits.raw_bytes):
+        return problem
+    asked = pattern.search(file.shown) if pattern else None
+    if pattern and not asked:
+        return f"--rank-pattern {pattern.pattern} is not in its name [SL-rank-pattern-absent]"
+    if pattern and asked and not (asked[1] or "").isdecimal():
+        raise UserError(
+            f"--rank-pattern {pattern.pattern}: {asked[1]!r} of {file.shown} is no rank [SL-rank-pattern-no-number]"
+        )
+    place, named, rank_from = find_place(file.parts, asked), *find_named_rank(file.parts)
+    identity = read_identity(file.path, limits)
+    if identity.problem is not None:
+        return identity.problem
+    rank, remark = named, None
+    if asked:
+        rank, rank_from = int(asked[1]), "pattern"
+    elif identity.rank is not None:
+        rank, rank_from = identity.rank, "distributedInfo"
+        remark = say_other_name(named, rank) if named not in (None, rank) else None
+    return TraceFile(file, identity, rank, rank_from, place, remark)
+
+
+TOLD_NAMES = 3
+
+Group = tuple[tuple[str, ...], list[TraceFile], list[Finding]]
+
+
+def divide(above: tuple[str, ...], traces: Sequence[TraceFile], limits: Limits) -> list[Group]:
+    """The experiments of one folder: one, or where its files cannot be one, one for each name without its rank."""
+    kept, findings = _drop_copies(traces, limits)
+    ranked = [trace for trace in kept if trace.rank is not None]
+    if len(kept) == 1 or (len(ranked) == len(kept) and not find_conflict(ranked)):
+        return [(above, kept, findings)]
+    if len(ranked) > 1 and not find_conflict(ranked):
+        why = (
+            "names no rank, other files of its folder do; an experiment of its own needs a folder of its own "
+            "[SL-rank-untold-beside]"
+        )
+        lost = [Finding("skipped", why, t.file.shown) for t in kept if t.rank is None]
+        return [(above, ranked, [*findings, *lost])]
+    by_name: dict[str, list[TraceFile]] = {}
+    for trace in kept:
+        by_name.setdefault(trace.place.stem, []).append(trace)
+    if all(find_conflict(part) for part in by_name.values()):  # the names do not divide it either
+        return [(above, kept, findings)]
+    return [
+        (
+            (*above, name),
+            part,
+            [f for f in findings if f.rank in {t.rank for t in part}] if len(part) > 1 else [],
+        )
+        for name, part in sorted(by_name.items())
+    ]
+
+
+def find_conflict(traces: Sequence[TraceFile]) -> str:
+    """Why these cannot be the ranks of one experiment; empty where they can."""
+    by_rank: dict[int | None, list[str]] = {}
+    for trace in traces:
+        by_rank.setdefault(trace.rank, []).append(trace.file.shown)
+    doubles = {rank: names for rank, names in by_rank.items() if rank is not None and len(names) > 1}
+    if doubles:
+        rank, names = min(doubles.items())
+        more = f", and so {len(doubles) - 1} further ranks" if len(doubles) > 1 else ""
+        return (
+            f"rank {rank} is in {len(names)} files, {_list(names)}{more}; an experiment has one trace of each rank: "
+            "put what belongs together into a folder of its own, or say with --rank-pattern where the rank stands in "
+            "the names [SL-rank-in-files]"
+        )
+    if len(traces) > 1 and (silent := by_rank.get(None)):
+        return (
+            f"{_list(silent)}: nothing says which rank it is; write it into the name (rank0, rank1, ...) or say with "
+            "--rank-pattern where it stands [SL-rank-unsaid]"
+        )
+    sizes = {trace.identity.world_size for trace in traces if is_size(trace.identity.world_size)}
+    if len(sizes) > 1:
+        told = _list(sorted(map(str, sizes), key=int), " and ")
+        return f"its traces are of runs with {told} processes [SL-world-size-differs]"
+    return ""
+
+
+def _drop_copies(traces: Sequence[TraceFile], limits: Limits) -> tuple[list[TraceFile], list[Finding]]:
+    """Without the files that hold, unpacked, what another one of the same rank holds."""
+    counted = Counter(trace.rank for trace in traces)
+    kept: list[TraceFile] = []
+    findings: list[Finding] = []
+    seen: dict[tuple[int | None, bytes], TraceFile] = {}
+    for trace in traces:
+        if counted[trace.rank] > 1 and (digest := _hash(trace, limits)):
+            first = seen.setdefault((trace.rank, digest), trace)
+            if first is not trace:
+                why = f"holds the same as {first.file.shown} [SL-trace-copy]"
+                findings.append(Finding("skipped", why, trace.file.shown, trace.rank))
+                continue
+        kept.append(trace)
+    return kept, findings
+
+
+def _hash(trace: TraceFile, limits: Limits) -> bytes | None:
+    digest = hashlib.sha256()
+    try:
+        for block in read_blocks(trace.file.path, limits):
+            digest.update(block)
+    except (TraceError, OSError):
+        return None  # damaged: said when it is read
+    return digest.digest()
+
+
+def is_size(size: int | None) -> bool:
+    """Whether a run can have so many ranks."""
+    return size is not None and 1 <= size <= LARGEST_WORLD
+
+
+def _list(names: Sequence[str], last: str = ", ") -> str:
+    shown = last.join(names[:TOLD_NAMES])
+    return shown + (f" and {len(names) - TOLD_NAMES} more" if len(names) > TOLD_NAMES else "")
+
 
 NOTHING_OF_A_TRACE = (NO_EVENTS, OTHER_ENDING)
 NO_TRACES = (
@@ -125,3 +321,65 @@ def _build(
     if not found.traces:
         found.refused = "no trace of it can be used: " + "; ".join(f.reason for f in found.findings)
     return found
+
+
+NUMBER = re.compile(r"\d+")
+WORD_BEFORE = re.compile(r"[A-Za-z]+[_.-]?$")
+EXAMPLE = r"gpu(\d+)"
+
+
+def find_hints(experiments: Sequence[Experiment]) -> list[str]:
+    """A sentence for each folder, and for folders whose names differ in numbers alone, that hold several traces without
+    a rank. Each experiment gets it as a finding too."""
+    alone = {file: each for each in experiments if (file := _find_alone(each))}
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for shown in alone:
+        groups.setdefault(("folder", shown.rpartition("/")[0]), []).append(shown)
+    single = {names[0] for names in groups.values() if len(names) == 1}
+    for shown in sorted(single):
+        groups.setdefault(("numbers", NUMBER.sub("#", shown)), []).append(shown)
+    hints = []
+    for names in groups.values():
+        if len(names) > 1:
+            hints.append(_say(names))
+            for name in names:
+                alone[name].findings.append(Finding("noted", hints[-1], name))
+    return hints
+
+
+def _find_alone(experiment: Experiment) -> str:
+    """The file of an experiment with nothing but one trace that names no rank."""
+    traces = list(experiment.traces.values())
+    is_alone = len(traces) == 1 and traces[0].rank is None and traces[0].identity.world_size != 1
+    return traces[0].file.shown if is_alone else ""
+
+
+def _say(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return (
+        f"{', '.join(names[:2])}{more}: no rank is told, so each is an experiment of its own [SL-rank-hint]; if they "
+        "are the ranks of one run, write the rank into the names (rank0, rank1, ...) or say where it stands: "
+        f'--rank-pattern "{_find_pattern(names)}"'
+    )
+
+
+def _find_pattern(names: Sequence[str]) -> str:
+    """For the number in them that counts from 0, with the word before it."""
+    found = [list(NUMBER.finditer(name)) for name in names]
+    for numbers in zip(*found, strict=False):
+        counts = {int(number[0]) for number in numbers} == set(range(len(names)))
+        before = (WORD_BEFORE.search(number.string[: number.start()]) for number in numbers)
+        words = {word[0] if word else "" for word in before}
+        if not counts or len(words) > 1 or not (word := words.pop()):
+            continue
+        for start in ("", "/"):  # a folder may begin alike
+            pattern = start + word.replace(".", r"\.") + r"(\d+)"
+            if all(_finds(pattern, number) for number in numbers):
+                return pattern
+    return EXAMPLE
+
+
+def _finds(pattern: str, number: re.Match[str]) -> bool:
+    """Whether it finds this number in its name, and none before."""
+    found = re.search(pattern, number.string)
+    return found is not None and found.start(1) == number.start()

@@ -1,23 +1,81 @@
 """Puts the traces of all ranks into one file that opens in Perfetto, piece by piece.
 
 Only people read it: every analysis reads the ranks' own. What is changed in the events, and why: renamed.py.
+
+A gzip file that can take back its end: of what one rank wrote, either everything stays or nothing.
+
+How far the clocks of the ranks' hosts differ, from when they leave the same collectives.
+
+All ranks leave a collective together, however late one of them entered it: on one node the ends of an NCCL kernel agree
+within 1-7 us while the starts differ by milliseconds. gloo's ends agree to about 150 us in the median, with outliers of
+18 ms: below 1 ms nothing is corrected.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
+import numpy as np
 from msgspec import Raw
+from numpy.typing import NDArray
 
 from stratlab.traces.chunks import LIMITS, Limits, TraceError, say_unreadable, split_events
-from stratlab.traces.odd_values import NO_CLOCK, Oddities, decode_head, mend_piece, read_base_ns
-from stratlab.traces.packed import PackedFile
-from stratlab.traces.renamed import ABSENT, Renamed, clean, read_ns
+from stratlab.traces.events import NO_CLOCK, Oddities, decode_head, mend_piece, read_base_ns
+from stratlab.traces.merged_events import ABSENT, Renamed, clean, read_ns
+
+HEADER = b"\x1f\x8b\x08" + bytes(5) + b"\x04\xff"  # no name, no time: equal content gives equal files
+LEVEL = 1  # level 6 takes six times as long and saves a quarter
+
+
+@dataclass(frozen=True)
+class _Mark:
+    position: int
+    checksum: int
+    size: int
+
+
+class PackedFile:
+    """Writes one gzip member into `file`, which must be seekable and stays open."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._file.write(HEADER)
+        self._start(_Mark(file.tell(), 0, 0))
+
+    def _start(self, mark: _Mark) -> None:
+        self.checksum, self.size = mark.checksum, mark.size
+        self._deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+
+    def write(self, data: bytes) -> None:
+        """Packs and appends."""
+        self.checksum = zlib.crc32(data, self.checksum)
+        self.size += len(data)
+        self._file.write(self._deflate.compress(data))
+
+    def mark(self) -> _Mark:
+        """A place to which `take_back` can return. What follows does not refer to what stands before it."""
+        self._file.write(self._deflate.flush(zlib.Z_FULL_FLUSH))
+        return _Mark(self._file.tell(), self.checksum, self.size)
+
+    def take_back(self, mark: _Mark) -> None:
+        """Forgets everything that was written since `mark`."""
+        self._file.seek(mark.position)
+        self._file.truncate()
+        self._start(mark)
+
+    def finish(self) -> None:
+        """Ends the member: checksum and length."""
+        self._file.write(self._deflate.flush(zlib.Z_FINISH))
+        self._file.write(struct.pack("<II", self.checksum, self.size & 0xFFFFFFFF))
+
 
 RAW_BYTES = 1 << 30  # of all ranks together: about what Perfetto still opens in a browser
 HOUR_NS = 3_600_000_000_000
@@ -201,4 +259,78 @@ def _explain(merged: list[Renamed], problems: dict[int, str], starts: dict[int, 
     )
     if apart > HOUR_NS:
         sentences.append(f"the ranks begin {apart / HOUR_NS:.1f} h apart [SL-merge-apart]")
+    return "; ".join(sentences)
+
+
+SMALLEST_NS = 1_000_000
+FEWEST_CALLS = 3
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """What to take from each rank's times so that all ranks have the clock of the lowest rank."""
+
+    offsets_ns: dict[int, int]  # 0 where nothing is corrected
+    aligned: bool  # True if a rank is corrected
+    residual_ns: (
+        int | None
+    )  # largest over ranks: median distance of a collective's end from the rank's offset
+    matched: int  # collectives that were compared
+    reason: str
+
+
+def find_offsets(calls: dict[int, NDArray[np.int64]]) -> Clocks:
+    """Offset of a rank = median over the collectives of (its end - the lowest rank's end).
+
+    Args:
+        calls: per rank the absolute end times, ns, of the same collectives in the same order.
+    """
+    zero = dict.fromkeys(sorted(calls), 0)
+    lengths = {len(ends) for ends in calls.values()}
+    assert len(lengths) <= 1, f"collectives are not matched: {lengths}"
+    matched = lengths.pop() if lengths else 0
+    if len(calls) < 2:
+        return Clocks(zero, False, None, matched, "one rank has nothing to be compared with")
+    if matched < FEWEST_CALLS:
+        found = f"{matched} collectives are in the traces of all ranks"
+        return Clocks(zero, False, None, matched, f"{found}, at least {FEWEST_CALLS} are needed")
+
+    reference = calls[min(calls)]
+    measured, spread = {}, {}
+    for rank in zero:
+        distance = calls[rank] - reference
+        measured[rank] = _median(distance)
+        spread[rank] = _median(np.abs(distance - measured[rank]))
+    # an offset that its own collectives do not agree on is none: they were not left together
+    clear = {rank: abs(offset) > 2 * spread[rank] for rank, offset in measured.items()}
+    offsets = {
+        rank: offset if abs(offset) >= SMALLEST_NS and clear[rank] else 0 for rank, offset in measured.items()
+    }
+    vague = [rank for rank, offset in measured.items() if abs(offset) >= SMALLEST_NS and not clear[rank]]
+    return Clocks(
+        offsets,
+        any(offsets.values()),
+        max(spread.values()),
+        matched,
+        _explain_clocks(measured, offsets, vague),
+    )
+
+
+def _median(values: NDArray[np.int64]) -> int:
+    """The lower one of two: a mean in float64 would lose nanoseconds."""
+    middle = (len(values) - 1) // 2
+    return int(np.partition(values, middle)[middle])
+
+
+def _explain_clocks(measured: dict[int, int], offsets: dict[int, int], vague: list[int]) -> str:
+    corrected = [f"rank {rank} by {offset / 1e6:+.3f} ms" for rank, offset in offsets.items() if offset]
+    sentences = []
+    if corrected:
+        sentences.append(f"clocks are ahead of rank {min(offsets)}'s and corrected: {', '.join(corrected)}")
+    if vague:
+        ranks = ", ".join(map(str, vague))
+        sentences.append(f"rank {ranks} is not corrected: its collectives disagree by as much as they differ")
+    if not corrected and not vague:
+        largest = max(abs(offset) for offset in measured.values())
+        sentences.append(f"clocks agree within {largest / 1e6:.3f} ms; below 1 ms nothing is corrected")
     return "; ".join(sentences)

@@ -1,22 +1,145 @@
-"""One rank's trace as numpy columns, in whole nanoseconds."""
+"""One rank's trace as numpy columns, in whole nanoseconds.
+
+Interval arithmetic on numpy arrays: union, difference, clip, common length, covered share per bin.
+
+An interval set is a pair of int64 arrays (starts, ends) in whole nanoseconds, so that every sum is exact.
+`build_union` makes a set sorted and disjoint; the other functions expect and return such sets.
+
+The labels of a trace: where a step and its phases begin and end on the host. The trainer writes its own; in traces
+of other programs torch's count, else those of their training loops.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces.ascend import MARK, Processes, read_processes
 from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head, split_placed
-from stratlab.traces.columns import Columns
-from stratlab.traces.events import GPU_CATEGORIES, decode_events, decode_rest
-from stratlab.traces.intervals import Times
-from stratlab.traces.odd_values import Oddities, decode_head, mend_piece, read_base_ns
+from stratlab.traces.columns import MARK, Columns, Processes, read_processes
+from stratlab.traces.events import (
+    GPU_CATEGORIES,
+    Oddities,
+    decode_events,
+    decode_head,
+    decode_rest,
+    mend_piece,
+    read_base_ns,
+)
+
+Times = NDArray[np.int64]
+Intervals = tuple[Times, Times]
+
+
+def build_empty() -> Intervals:
+    """No time at all."""
+    return np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+def build_union(starts: Times, ends: Times) -> Intervals:
+    """Sorted, disjoint intervals that cover the same time; neighbours that touch become one, empty ones none."""
+    some = ends > starts
+    if not some.all():
+        starts, ends = starts[some], ends[some]
+    if not len(starts):
+        return build_empty()
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    opens = np.ones(len(starts), bool)
+    opens[1:] = starts[1:] > reach[:-1]
+    first = np.flatnonzero(opens)
+    last = np.append(first[1:], len(starts)) - 1
+    return starts[first], reach[last]
+
+
+def join(a: Intervals, b: Intervals) -> Intervals:
+    """The union of two sets."""
+    return build_union(np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]]))
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """The time of `a` that is not in `b`."""
+    if not len(a[0]) or not len(b[0]):
+        return a
+    starts = a[0][~is_within(a[0], b)], b[1][_is_inside(b[1], a)]
+    ends = a[1][~_ends_in(a[1], b)], b[0][_is_inside(b[0], a)]
+    return _merge(*starts), _merge(*ends)
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """The time in both sets."""
+    if not len(a[0]) or not len(b[0]):
+        return build_empty()
+    starts = a[0][is_within(a[0], b)], b[0][_is_inside(b[0], a)]
+    ends = a[1][_ends_in(a[1], b)], b[1][_is_inside(b[1], a)]
+    return _merge(*starts), _merge(*ends)
+
+
+def _merge(one: Times, other: Times) -> Times:
+    """Two ascending arrays as one: a stable sort finds the runs."""
+    return np.sort(np.concatenate([one, other]), kind="stable")
+
+
+def is_within(at: Times, a: Intervals) -> NDArray[np.bool_]:
+    """Whether each point lies in [start, end) of some interval."""
+    index = np.searchsorted(a[0], at, side="right") - 1
+    return (index >= 0) & (at < a[1][np.maximum(index, 0)])
+
+
+def _ends_in(at: Times, a: Intervals) -> NDArray[np.bool_]:
+    """The same for (start, end]."""
+    index = np.searchsorted(a[0], at, side="left") - 1
+    return (index >= 0) & (at <= a[1][np.maximum(index, 0)])
+
+
+def _is_inside(at: Times, a: Intervals) -> NDArray[np.bool_]:
+    """The same for (start, end)."""
+    index = np.searchsorted(a[0], at, side="left") - 1
+    return (index >= 0) & (at < a[1][np.maximum(index, 0)])
+
+
+def clip(a: Intervals, low: int, high: int) -> Intervals:
+    """The part of `a` inside [low, high]."""
+    inside = (a[1] > low) & (a[0] < high)
+    return np.maximum(a[0][inside], low), np.minimum(a[1][inside], high)
+
+
+def length(a: Intervals) -> int:
+    """Covered time, ns."""
+    return int((a[1] - a[0]).sum())
+
+
+def covered_until(a: Intervals, at: Times) -> Times:
+    """Covered time of `a` left of each point of `at`, ns; `at` need not be sorted."""
+    starts, ends = a
+    if not len(starts):
+        return np.zeros(len(at), np.int64)
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
+    index = np.searchsorted(starts, at, side="right")
+    beyond = np.where(index > 0, np.maximum(0, ends[np.maximum(index - 1, 0)] - at), 0)
+    return np.asarray(before[index] - beyond, np.int64)
+
+
+def covered_within(a: Intervals, starts: Times, ends: Times) -> Times:
+    """Covered time of `a` in each span [start, end), ns; the spans may lie anywhere."""
+    return covered_until(a, ends) - covered_until(a, starts)
+
+
+def common_length(a: Intervals, b: Intervals) -> int:
+    """Time covered by both sets, ns."""
+    return int(covered_within(b, *a).sum())
+
+
+def build_covered_share(a: Intervals, low: int, high: int, bins: int) -> NDArray[np.float64]:
+    """Covered share (0 to 1) of each of `bins` equal parts of [low, high]: what a timeline draws."""
+    edges = low + np.arange(bins + 1, dtype=np.int64) * (high - low) // bins
+    return np.diff(covered_until(a, edges)) / np.maximum(np.diff(edges), 1)
+
 
 LABEL_CATEGORIES = (
     "user_annotation",
@@ -196,14 +319,96 @@ def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-__all__ = [
-    "BEFORE",
-    "GPU_CATEGORIES",
-    "LABEL_CATEGORIES",
-    "UNTOLD",
-    "Communication",
-    "MemoryEvents",
-    "Trace",
-    "load_trace",
-    "read_rank",
-]
+StepsFrom = Literal["labels", "profiler", "recording"]
+
+STEP = re.compile(r"^## ?Training Step (\d{1,18}) ?##$", re.IGNORECASE)
+PROFILER_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
+PHASES = {
+    "data": re.compile(r"^## ?Data Loading ?##$", re.IGNORECASE),
+    "forward": re.compile(r"^## ?Forward Pass ?##$", re.IGNORECASE),
+    "backward": re.compile(r"^## ?Backward Pass ?##$", re.IGNORECASE),
+    "optimizer": re.compile(r"^## ?Optimizer Step ?##$", re.IGNORECASE),
+}
+OTHER_LABELS = {  # the first that the trace has, where it has no label of PHASES for that phase
+    "data": (
+        re.compile(r"^enumerate\((DataLoader|DataPipe)\)#"),  # torch
+        re.compile(r"^\[pl\]\[profile\].*(_next|get_train_batch)$"),  # Lightning's PyTorchProfiler
+        re.compile(r"(^|\.)next\(data_iter\)$"),  # TorchTNT
+    ),
+    # of torch; Lightning's own optimizer_step holds the forward pass too
+    "optimizer": (re.compile(r"^Optimizer\.(step|zero_grad)#"),),
+}
+OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+IN_CLOSURE = re.compile(
+    r"^Optimizer\.zero_grad#|^\[pl\]\[profile\]\[Strategy\]\w+\.(training_step|backward)$"
+)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One training step on the host, ns since the first event. `is_recording`: no step, but all that was recorded."""
+
+    step: int
+    start_ns: int
+    end_ns: int
+    is_recording: bool = False
+
+
+def find_steps(trace: Trace) -> tuple[StepsFrom, list[Window]]:
+    """The steps in time order, and what tells them: `## Training Step i ##`, else the profiler's own `ProfilerStep#i`.
+    Of a trace with neither the whole recording counts as one step, also what was in flight when it began."""
+    labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES))
+    patterns: tuple[tuple[StepsFrom, re.Pattern[str]], ...] = (("labels", STEP), ("profiler", PROFILER_STEP))
+    for origin, pattern in patterns:
+        found = _matching(trace, labels, pattern)
+        if len(found):
+            found = found[np.argsort(trace.ts[found], kind="stable")]
+            numbers = [int(pattern.match(trace.names[trace.name[i]])[1]) for i in found]  # type: ignore[index]
+            return origin, [
+                Window(number, int(trace.ts[i]), int(trace.end[i]))
+                for number, i in zip(numbers, found, strict=True)
+            ]
+    return "recording", [Window(1, BEFORE, int(trace.end.max()), is_recording=True)]
+
+
+def find_phases(trace: Trace) -> list[str]:
+    """Which phases are labelled at all."""
+    return [phase for phase in PHASES if len(_find_phase(trace, phase))]
+
+
+def _find_phase(trace: Trace, phase: str) -> Times:
+    """The events that label the phase: the trainer's, else torch's, else those of another training loop."""
+    labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES))
+    for pattern in (PHASES[phase], *OTHER_LABELS.get(phase, ())):
+        if len(found := _matching(trace, labels, pattern)):
+            is_closed = phase == "optimizer" and _run_closures(trace, labels)
+            return labels[:0] if is_closed and pattern is not PHASES[phase] else found
+    return labels[:0]
+
+
+def _run_closures(trace: Trace, labels: Times) -> bool:
+    """Whether `Optimizer.step` runs forward and backward pass too, as Lightning calls it."""
+    steps, inner = (_matching(trace, labels, pattern) for pattern in (OPTIMIZER_STEP, IN_CLOSURE))
+    return bool(is_within(trace.ts[inner], build_union(trace.ts[steps], trace.end[steps])).any())
+
+
+def _matching(trace: Trace, events: Times, pattern: re.Pattern[str]) -> Times:
+    """Of these events; each of their names is looked at once."""
+    codes = [code for code in np.unique(trace.name[events]).tolist() if pattern.search(trace.names[code])]
+    return events[np.isin(trace.name[events], codes)]
+
+
+def build_phase_labels(trace: Trace, windows: list[Window]) -> dict[str, list[Intervals]]:
+    """The labels' times per phase and step, several with gradient accumulation. A phase without a label is
+    absent.
+
+    A label belongs to the step in which it starts; one that lies between two steps belongs to the next.
+    """
+    ends = [window.end_ns for window in windows]
+    labels = {}
+    for phase in find_phases(trace):
+        found = _find_phase(trace, phase)
+        owner = np.searchsorted(ends, trace.ts[found], side="right")
+        steps = [found[owner == i] for i in range(len(windows))]
+        labels[phase] = [(trace.ts[mine], trace.end[mine]) for mine in steps]
+    return labels

@@ -16,7 +16,7 @@ from benchmarks.backtest.decoder import Layout, Shape, layers_of
 from benchmarks.backtest.engine import ENGINES, WINDOWS, Engine, Held, read_engine
 from benchmarks.backtest.judging import Bar, spread
 from tests.codes import find_codes
-from trainer.counting.timeline import CAUSES
+from trainer.memory_estimation.timeline import CAUSES
 
 SMALL = Shape(layers=4, hidden=8, heads=4, kv_heads=2, intermediate=16, vocabulary=32)
 PLAIN = Layout(dp=1, tp=1, pp=1, cp=1, zero_stage=1, micro_batches=4, tokens_per_row=2)

@@ -13,11 +13,11 @@ from benchmarks.host_tax_before import interval
 from benchmarks.memory.arithmetic import BUCKETS_GIB, SIZES, reckon
 from benchmarks.memory.configurations import CONFIGURATIONS, SMALLEST, Configuration
 from benchmarks.memory.report import RECORD, Report, compare
-from stratlab.compare.judging.sharding import KINDS, PROMISES
+from stratlab.compare.efficiency import STATE_KINDS
+from stratlab_spec.registry import NETWORKS
+from stratlab_spec.strategies import STRATEGIES as STRATEGY_TABLE
 from tests.documents.commands import ROOT
-from trainer.counting.rules import read_countable
-from trainer.settings.network_table import NETWORKS
-from trainer.settings.strategy_table import STRATEGIES as STRATEGY_TABLE
+from trainer.memory_estimation.rules import read_countable
 
 SHARDED = "model=vit_huge strategy=fsdp"
 ALONE = {"peak": 20.0, "parameters": 3.0, "gradients": 3.0, "optimizer state": 6.0}
@@ -131,9 +131,10 @@ def test_every_network_has_rows_that_follow_from_their_figures_and_the_page_show
 def test_bytes_per_parameter_on_the_page_are_what_runs_are_held_against() -> None:
     words = {"parameters": 4.0, "gradients": 4.0, "optimizer": 8.0}
     told = set()
-    for strategy, promise in PROMISES.items():
+    for strategy, row in STRATEGY_TABLE.items():
+        promise = row.holds
         ranks = 4 if strategy == "hsdp" else 8
-        held = sum(words[kind] / (ranks if kind in promise.divided else 1) for kind in KINDS)
+        held = sum(words[kind] / (ranks if kind in promise.divided else 1) for kind in STATE_KINDS)
         held += 4 / ranks if promise.copies else 0
         if cell := re.search(rf"^\| `{strategy}` \| [^|]+ \| ([0-9.]+) \|", PAGE, re.MULTILINE):
             assert float(cell[1]) == held, strategy

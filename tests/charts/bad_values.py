@@ -13,8 +13,8 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from charts.values_schema import values_schema
+from stratlab_spec.settings.fields import LONGEST_NAME
 from tests.charts.rendering import CHARTS, LIBRARY
-from trainer.settings.fields import LONGEST_NAME
 
 Case = tuple[str, Any]
 """Dotted path below `run`, and a value."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stratlab_spec.layout.mesh_rules import resolve_axes
+from stratlab_spec.settings.config import Config
 from tests.charts.rendering import (
     Document,
     analysis_pod,
@@ -14,8 +16,6 @@ from tests.charts.rendering import (
     waiter_pod,
     world_size,
 )
-from trainer.layout.mesh import resolve_axes
-from trainer.settings.config import Config
 
 
 def check_trainer_contract(documents: Sequence[Document]) -> None:

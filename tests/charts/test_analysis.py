@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.measuring.shares import Share, parse_share
+from stratlab.analysis.measure import Share, parse_share
+from stratlab_spec.settings.config import Config
 from tests.charts.golden_file import BASE, read_full
 from tests.charts.rendering import (
     CHARTS,
@@ -20,7 +21,6 @@ from tests.charts.rendering import (
     training_pod,
     waiter_pod,
 )
-from trainer.settings.config import Config
 
 KUEUE = "run.scheduling.gang=kueue,run.scheduling.queue=gpus"
 LABEL = "kueue.x-k8s.io/queue-name"

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.values import number_problem, with_bounds
 from tests.charts.bad_values import (
     BAD,
     BAD_FOR_THE_CLUSTER,
@@ -26,8 +28,6 @@ from tests.charts.bad_values import (
     trainer_environment,
 )
 from tests.charts.rendering import CHARTS, helm_template
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.number_bounds import number_problem, with_bounds
 
 
 def is_refused_by_the_trainer(case: Case) -> bool:

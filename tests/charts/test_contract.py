@@ -5,10 +5,10 @@ from typing import get_args
 
 import pytest
 
+from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.fields import Strategy
 from tests.charts.contract import check_analysis_contract, check_trainer_contract
 from tests.charts.rendering import CHARTS, Document, discover_charts, environment, pick, render, training_pod
-from trainer.settings.config import Config
-from trainer.settings.fields import Strategy
 
 
 def read_config(documents: list[Document]) -> Config:

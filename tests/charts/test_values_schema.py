@@ -12,8 +12,8 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from charts.values_schema import main, values_schema
+from stratlab_spec.settings.config import Config
 from tests.charts.rendering import CHARTS, LIBRARY
-from trainer.settings.config import Config
 
 
 def objects(schema: Any) -> Iterator[dict[str, Any]]:

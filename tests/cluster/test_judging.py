@@ -14,7 +14,8 @@ from tests.cluster.disturbed.deeds import DEEDS, Blow, Cost, measure_blows, writ
 from tests.cluster.disturbed.test_faults import EXPECTED, STRATEGIES, Record, blame
 from tests.cluster.e2e.test_image import CHOSEN
 from tests.cluster.e2e.test_runs import FAULTS as DAILY
-from tests.cluster.in_image import ROOT, list_files
+from tests.cluster.in_image import list_files
+from tests.cluster.lab import ROOT
 from tests.cluster.nightly.test_resume import FAULTS as NIGHTLY
 from tests.cluster.resuming import compare_ends
 from tests.faults.matrix import Fault

@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stratlab_spec.run_directory import write_json
 from tests.convergence.course import STEPS, Course, list_courses, run_course
 from tests.convergence.verdict import ALLOWED, Verdict, alone, judge
 from tests.ranks import fork_ranks
-from trainer.prepare.before_ranks import ensure_cache
-from trainer.record.run_directory import write_json
+from trainer.prepare.preparation import ensure_cache
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "reports" / "raw" / "convergence.json"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from trainer.settings.config import Config
+from stratlab_spec.settings.config import Config
 
 if TYPE_CHECKING:
     from torch import nn
@@ -145,12 +145,11 @@ def _disturb(model: nn.Module, seed: int) -> None:
 def _train(config: Config, disturbed: bool) -> dict[str, float]:
     import torch.distributed as dist
 
+    from stratlab_spec.plan import learning_rate
     from trainer.data.batches import Share
-    from trainer.layout.world import read_world
+    from trainer.distributed.world import read_world, resolve_precision
     from trainer.measuring.phases import Phases
     from trainer.run import build_run, resolve_placement
-    from trainer.settings.precision import resolve_precision
-    from trainer.settings.schedule import learning_rate
     from trainer.strategies import build_engine, builds_empty
     from trainer.tasks import open_task
 

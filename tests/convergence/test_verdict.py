@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.strategies import STRATEGIES
 from tests.convergence import __main__ as command
 from tests.convergence.course import LAYOUTS, MODELS, PRECISIONS, SEEDS, Course, list_courses
 from tests.convergence.verdict import judge
-from trainer.settings.strategy_table import STRATEGIES
 
 ALONE = Course("vit_tiny", "single", "fp32", 0)
 DDP = replace(ALONE, layout="ddp")

@@ -14,8 +14,12 @@ from pathlib import Path
 from zipfile import ZipFile
 
 ROOT = Path(__file__).parents[2]
-HOMES = {"stratlab": Path(), "stratlab-trainer": Path("distributions/stratlab-trainer")}
-PACKAGES = {"stratlab": "stratlab", "stratlab-trainer": "trainer"}
+HOMES = {
+    "stratlab": Path(),
+    "stratlab-trainer": Path("distributions/stratlab-trainer"),
+    "stratlab-spec": Path("distributions/stratlab-spec"),
+}
+PACKAGES = {"stratlab": "stratlab", "stratlab-trainer": "trainer", "stratlab-spec": "stratlab_spec"}
 PIP, UV = ROOT / ".tools/bootstrap/bin/pip", ROOT / ".tools/bootstrap/bin/uv"
 NEEDED = (
     "pyproject.toml",

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stratlab.rehearse.operator import build_training_pods
-from stratlab.rendering.helm import find_helm
+from stratlab.helm import find_helm
+from stratlab.rehearsal_plan import build_training_pods
 from stratlab.sweep.definition import read_sweep
-from stratlab.sweep.planned_release import Planned, build_plan
+from stratlab.sweep.planned_release import Planned, build_sweep_plan
+from stratlab_spec.settings.config import Config
 from tests.charts.rendering import CHARTS, render
 from tests.documents.commands import ROOT, read_commands, split
 from trainer.launch.preflight import check, check_elsewhere, read_pods
-from trainer.settings.config import Config
 
 SWEEP = ROOT / "examples" / "sweep.yaml"
 COMMANDS = sorted(read_commands())
@@ -87,4 +87,4 @@ def judge(job: Mapping[str, Any], **env: str) -> None:
 
 
 def sweep_plan() -> list[Planned]:
-    return build_plan(read_sweep(SWEEP), SWEEP.parent, find_helm(), lambda text: None)
+    return build_sweep_plan(read_sweep(SWEEP), SWEEP.parent, find_helm(), lambda text: None)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from experiments.catalogue import read_yaml
+from stratlab_spec.settings.config import Config
 from tests.documents.commands import INLINE, ROOT, split
 from trainer.launch.options import build_environment
 from trainer.launch.preflight import check_elsewhere, read_pods
-from trainer.settings.config import Config
 
 PAGE = ROOT / "docs/start.md"
 GUIDE = ROOT / "experiments/guide-examples/full"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from stratlab_spec.settings.config import Config
 from tests.documents.commands import ROOT
 from tests.documents.test_commands import find_problems as find_command_problems
-from trainer.settings.config import Config
 
 PAGE = ROOT / "docs/requirements.md"
 ASKED = {"P": 11, "M": 18, "D": 12, "S": 19, "O": 11, "L": 21, "W": 7, "X": 16, "T": 13, "E": 8, "G": 9}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from stratlab_spec.exit_codes import REASONS
+from stratlab_spec.settings.fields import Settings
+from stratlab_spec.settings.values import KINDS
 from tests.documents.commands import ROOT
-from trainer.failures import REASONS
-from trainer.settings.fault import KINDS
-from trainer.settings.fields import Settings
 
 PAGE = (ROOT / "docs/stops.md").read_text()
 IN_A_CHART = {"grace_s": 120, "wait_s": 86400, "allow_faults": False}

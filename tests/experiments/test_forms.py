@@ -11,7 +11,7 @@ from experiments.catalogue import FOLDER, Part, list_experiments, read_yaml
 from experiments.differences import find_clusters, find_differences
 from experiments.prepared import PREPARED as SOURCES
 from stratlab.sweep.definition import read_sweep
-from stratlab.sweep.matrix import expand
+from stratlab.sweep.planned_release import expand
 
 EXPERIMENTS = list_experiments()
 PARTS = [part for experiment in EXPERIMENTS for part in experiment.parts]

@@ -13,7 +13,7 @@ import pytest
 from experiments.catalogue import Part, list_experiments
 from experiments.result import Outcome, find_complaints, keep_result, read_report, take_folder_out
 from stratlab.sweep.definition import read_sweep
-from stratlab.sweep.matrix import expand
+from stratlab.sweep.planned_release import expand
 from tests.codes import find_codes
 from tests.experiments.test_forms import PARTS, each_part
 

@@ -17,11 +17,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from stratlab_spec.run_directory import write_json
 from tests.faults.matrix import FAULTS
 from tests.faults.outcome import judge_fault, read_outcomes, write_table
 from tests.suites.result import has_changes, read_commit
 from tests.suites.table import RAW, REPORTS, ROOT
-from trainer.record.run_directory import write_json
 
 FOUND = RAW / "faults.json"
 TABLE = REPORTS / "faults.md"

@@ -18,9 +18,9 @@ from typing import Any
 
 import psutil
 
-from stratlab.machine.processes import free_port
+from stratlab.processes import free_port
+from stratlab_spec.run_directory import RunDirectory
 from trainer.checkpoint.folder import CheckpointFolder
-from trainer.record.run_directory import RunDirectory
 
 SMALL = {
     "TRAINER_RUN": "try",

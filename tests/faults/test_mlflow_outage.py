@@ -8,8 +8,8 @@ import socket
 import time
 from pathlib import Path
 
-from stratlab.machine.processes import free_port
-from stratlab.tracking.server import run_server
+from stratlab.processes import free_port
+from stratlab.tracking_server import run_server
 from tests.faults.pods import Pods, open_pods
 from tests.trainer.processes.test_sender import kill_server, stored, written
 
@@ -33,7 +33,7 @@ SITE = """
 import sys
 if "trainer.worker" in sys.orig_argv:
     import atexit, json, resource, time
-    from trainer.outcome.tracking import Recorder
+    from trainer.metrics.tracking import Recorder
     calls = []
     def write():
         with open({out!r}, "w") as file:

@@ -24,11 +24,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stratlab_spec.run_directory import write_json
 from tests.image_models.cell import Cell, list_cells
 from tests.image_models.found import Found, judge, measure_exact_parity, measure_parity
 from tests.image_models.report import write_report, write_table
 from tests.image_models.running import run_cell
-from trainer.record.run_directory import write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = ROOT / "reports" / "raw" / "image-models-cells.json"

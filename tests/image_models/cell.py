@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.settings.config import Config
-from trainer.settings.strategy_table import STRATEGIES
+from stratlab_spec.settings.config import Config
+from stratlab_spec.strategies import STRATEGIES
 
 STEPS, MANY_STEPS = 60, 150
 """The second for networks that are cheap, and slow to learn without batch norm."""
@@ -108,7 +108,7 @@ class Cell:
         return 2 * self.checkpoint_every + 1
 
     def settings(self) -> dict[str, Any]:
-        """Of its run; the names of trainer/settings/fields.py."""
+        """Of its run; the names of stratlab_spec/settings/fields.py."""
         found = {"model": self.model, "strategy": self.strategy, **SHARED, **MODELS[self.model]}
         found |= {"checkpoint_every": self.checkpoint_every, "evaluate_every": self.checkpoint_every}
         if self.model in SMALL and "persistent_elements" in STRATEGIES[self.strategy].knobs:

@@ -48,11 +48,11 @@ def _train(cell: Cell) -> dict[str, list[float]]:
     import torch
     import torch.distributed as dist
 
+    from stratlab_spec.plan import learning_rate
     from tests.trainer.runs import run_of
     from trainer.data.batches import Share
+    from trainer.distributed.world import Precision
     from trainer.measuring.phases import Phases
-    from trainer.settings.precision import Precision
-    from trainer.settings.schedule import learning_rate
     from trainer.strategies import build_engine
     from trainer.tasks.image_task import ImageTask
 

@@ -23,13 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stratlab_spec.plan import learning_rate
+from stratlab_spec.run_directory import write_json
+from stratlab_spec.settings.config import Config
 from tests.image_models.cell import MODELS, Cell
 from tests.image_models.found import AMONG, NORM_PARITY, PARITY
 from trainer.data.batches import Share
-from trainer.engines.optimizer import build_optimizer
-from trainer.record.run_directory import write_json
-from trainer.settings.config import Config
-from trainer.settings.schedule import learning_rate
+from trainer.engines.torch_engine import build_optimizer
 from trainer.tasks.image_task import ImageTask
 
 RESULT = Path(__file__).resolve().parents[2] / "reports" / "rounding.json"

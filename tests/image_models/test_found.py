@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from stratlab_spec.strategies import STRATEGIES
 from tests.image_models import __main__ as command
 from tests.image_models.cell import MODELS, Cell, list_cells
 from tests.image_models.found import EXACT_FILE, PARITY, Found, judge, measure_parity, read_found
-from trainer.settings.strategy_table import STRATEGIES
 
 CELL = Cell("mobilenet", "zero3")
 RESNET = Cell("resnet", "zero3")

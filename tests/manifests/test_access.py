@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratlab.check.rights import MINE
+from stratlab.namespace_checks import MINE
 from tests.charts.golden_file import FULL, GOLDEN, read_goldens
 from tests.charts.rendering import Document
 from tests.manifests.kustomize import kinds, pick

@@ -6,7 +6,7 @@
 The real worker trains on ranks of this machine; the storages that operators make stand in for a device's allocator
 (tests/memory_faults/stand_in.py). Everything else is what a run on a GPU does: an operations file of its settings, the
 peak of its steps by phase, the engine's state, the census behind the step that counts, the summary, with the run's own
-band (trainer/forecast/deviation.py). Right is: the part that was planted is named, a clean run is not marked. Found
+band (trainer/metrics/summary.py). Right is: the part that was planted is named, a clean run is not marked. Found
 lies in reports/raw/memory-faults.json, so a run may be stopped and started again; a result holds until trainer/ or this
 suite changes. Exit codes: 0 all right; 1 not; 2 no case has such a name.
 """
@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stratlab_spec.run_directory import write_json
 from tests.memory_faults.case import CASES, Case
 from tests.memory_faults.running import judge, run_case
-from trainer.forecast.deviation import BAND_PCT
-from trainer.record.run_directory import write_json
+from trainer.metrics.summary import BAND_PCT
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "reports" / "raw" / "memory-faults.json"

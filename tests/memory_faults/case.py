@@ -8,11 +8,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from stratlab_spec.settings.config import PREFIX, Config
 from tests.memory_faults.plant import CAUSES
-from trainer.settings.config import PREFIX, Config
 
 STEPS = 3
-"""Of a run so short the last one counts, and is taken apart (trainer/measuring/training_memory.py)."""
+"""Of a run so short the last one counts, and is taken apart (trainer/measuring/memory.py)."""
 SHARED: dict[str, Any] = {name: STEPS for name in ("steps", "log_every", "evaluate_every")} | {
     "profile_steps": 0
 }

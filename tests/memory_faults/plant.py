@@ -7,8 +7,8 @@ from unittest import mock
 
 from torch import Tensor
 
-import trainer.models.token_loss
-from trainer.measuring.observation import local_part
+import trainer.models.chunked_cross_entropy
+from trainer.measuring.held_tensors import local_part
 
 CAUSES = {"weights": "parameters", "gradients": "gradients", "logits": "logits"}
 """Fault -> the part that the run must name."""
@@ -49,7 +49,7 @@ def _keep_gradients(engine: Any) -> None:
 
 def _keep_logits(engine: Any) -> None:
     """Of all micro-batches of a step, until the next one begins."""
-    score, train_step = trainer.models.token_loss._score, engine.train_step
+    score, train_step = trainer.models.chunked_cross_entropy._score, engine.train_step
     engine.kept = []
 
     def keep(logits: Tensor, *given: Any, **named: Any) -> Any:
@@ -60,7 +60,7 @@ def _keep_logits(engine: Any) -> None:
         engine.kept.clear()
         return train_step(*given, **named)
 
-    mock.patch.object(trainer.models.token_loss, "_score", keep).start()
+    mock.patch.object(trainer.models.chunked_cross_entropy, "_score", keep).start()
     engine.train_step = begin
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from stratlab_spec.memory.profiles import CPU, FOLDER, find_operations
+from stratlab_spec.run_directory import RunDirectory, write_json
 from tests.memory_faults.case import Case
 from tests.memory_faults.plant import CAUSES
 from tests.ranks import fork_ranks
-from trainer.forecast.operations_file import CPU, FOLDER, find_operations
-from trainer.prepare.before_ranks import ensure_cache
-from trainer.record.run_directory import RunDirectory, write_json
+from trainer.prepare.preparation import ensure_cache
 
 LIMIT_S = 600.0
 
@@ -41,7 +41,7 @@ def _count(case: Case, results: Path) -> str:
     path.parent.mkdir(exist_ok=True)
 
     def count() -> None:
-        from trainer.counting.operations import build_operations
+        from trainer.memory_estimation.memory_profile import build_operations
 
         asked = case.variables(results)
         write_json(path, build_operations(asked, case.ranks, case.ranks, say=lambda text: None, cuda=False))

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.counting.causes import attribute_state
-from trainer.counting.steps import BLOCK_BYTES
-from trainer.counting.storages import StorageWatch
-from trainer.counting.timeline import Storage, Timeline
-from trainer.measuring.memory_counters import Reading
+from trainer.measuring.memory import Reading
+from trainer.memory_estimation.causes import attribute_state
+from trainer.memory_estimation.steps import BLOCK_BYTES
+from trainer.memory_estimation.storages import StorageWatch
+from trainer.memory_estimation.timeline import Storage, Timeline
 
 
 class Total(Timeline):
@@ -33,7 +33,7 @@ class Total(Timeline):
 
 
 class StorageCounters:
-    """As those of a device (trainer/measuring/memory_counters.py), of all storages of this process's main thread."""
+    """As those of a device (trainer/measuring/memory.py), of all storages of this process's main thread."""
 
     source = "storages that operators make: a stand-in for a device's allocator"
     on_device = True

@@ -9,7 +9,7 @@ from tests.memory_faults.case import CASES, CLEAN, FAULTY, Case
 from tests.memory_faults.plant import CAUSES, PLANTS
 from tests.memory_faults.running import judge
 from tests.memory_faults.stand_in import StorageCounters
-from trainer.counting.timeline import Label, Storage
+from trainer.memory_estimation.timeline import Label, Storage
 
 
 def test_a_run_is_right_that_names_what_was_planted_or_nothing() -> None:

@@ -23,7 +23,7 @@ from tests.mutants.slip import Slip
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 17
 ROWS = 160
-PACKAGES = ("trainer", "stratlab")
+PACKAGES = ("stratlab_spec", "trainer", "stratlab")
 
 
 def read_sources(root: Path = ROOT) -> dict[str, str]:

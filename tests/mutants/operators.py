@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from trainer.settings.fields import Settings
+from stratlab_spec.settings.fields import Settings
 
 TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "!=", "!=": "==", "in": "not in", "not in": "in",
           "is": "is not", "is not": "is"}  # fmt: skip

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+from stratlab_spec.settings.fields import Strategy
+from stratlab_spec.strategies import STRATEGIES as TABLE
 from tests.parity import teachers
 from tests.parity.suite import EXACT, Gates
-from trainer.settings.fields import Strategy
-from trainer.settings.strategy_table import STRATEGIES as TABLE
 
 GLOBAL_BATCH = 24
 WORLD_SIZES = (1, 2, 4)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from stratlab_spec.strategies import STRATEGIES as TABLE
 from tests.covering import choose_cover
 from tests.parity.cases import (
     FULLY_SHARD,
     SHARDS_PARAMETERS,
     STRATEGIES,
-    TABLE,
     VARIANTS,
     WORLD_SIZES,
     Case,

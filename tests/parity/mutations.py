@@ -16,7 +16,7 @@ SYNC = "trainer.strategies.sharding:apply_sync"
 def _norm_of_the_rank(whole: Any) -> Any:
     import torch
 
-    from trainer.measuring.observation import local_part
+    from trainer.measuring.held_tensors import local_part
 
     return lambda gradients, device: torch.nn.utils.get_total_norm([local_part(each) for each in gradients])
 
@@ -85,7 +85,7 @@ MUTATIONS = (
     Fault(
         "order of samples depends on world size",
         Case("ddp", "cnn", 2, "plain"),
-        "trainer.data.order:SampleOrder.batch",
+        "trainer.data.batches:SampleOrder.batch",
         lambda whole: lambda self, step, size: whole(self, step + int(os.environ["WORLD_SIZE"]) - 1, size),
     ),
     Fault(
@@ -143,7 +143,7 @@ MUTATIONS = (
     Fault(
         "distance to the teacher without T^2",  # whoever raises the temperature then learns the less
         Case("ddp", "cnn", 2, "distilled"),
-        "trainer.models.learner:sum_distances",
+        "trainer.models.model_with_loss:sum_distances",
         lambda whole: lambda *given: whole(*given) / given[2] ** 2,
     ),
     Fault(
@@ -155,13 +155,13 @@ MUTATIONS = (
     Fault(
         "qgz divides by the nodes",  # what DeepSpeed's own qgz does
         Case("zeropp", "vit_tiny", 4, "qgz"),
-        "trainer.engines.quantized_reduction:QuantizedReduction._reduce",
+        "trainer.engines.quantization:QuantizedReduction._reduce",
         lambda whole: lambda self, given: [part * self._per_node for part in whole(self, given)],
     ),
     Fault(
         "qwz with one scale for all blocks",
         Case("zeropp", "vit_tiny", 2, "qwz"),
-        "trainer.engines.quantized_gathers:dequantize",
+        "trainer.engines.quantization:dequantize",
         lambda whole: (
             lambda numbers, scales, bits: whole(numbers, scales.reshape(-1)[:1].expand(scales.numel()), bits)
         ),

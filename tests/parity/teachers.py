@@ -15,9 +15,9 @@ def build_teacher(config: Any, image_size: int, dtype: Any) -> Any:
         return None
     import torch
 
+    from stratlab_spec.settings.config import Config
     from trainer.models import build_model
     from trainer.models.teacher import Teacher, place_teacher
-    from trainer.settings.config import Config
 
     asked = Config(run="teacher", model=config.teacher, seed=SEED)
     network = build_model(asked, image_size=image_size, channels=1, num_labels=10)

@@ -54,7 +54,7 @@ def train(trainings: Sequence[Training], out: Path) -> None:
 
 def _few_layers() -> AbstractContextManager[Any]:
     """Two: what happens between layers happens, and what a layer costs the host is paid half as often."""
-    from trainer.shapes.model_shapes import VIT
+    from stratlab_spec.models.model_specs import VIT
 
     return mock.patch.dict(VIT, vit_tiny=dataclasses.replace(VIT["vit_tiny"], layers=2))
 
@@ -62,8 +62,8 @@ def _few_layers() -> AbstractContextManager[Any]:
 @functools.cache
 def _open_digits() -> Any:
     """The same for every case: read once per rank."""
+    from stratlab_spec.settings.config import Config
     from trainer.data import open_data
-    from trainer.settings.config import Config
 
     return open_data(Config(run="parity", dataset="digits"), IMAGE_SIZE)
 
@@ -100,13 +100,12 @@ def _train(case: Case) -> dict[str, Any]:
 
 
 def _build(case: Case) -> tuple[Any, Callable[[int], Any], Any]:
+    from stratlab_spec.settings.config import Config
     from tests.quantizer_stand_in import load_stand_in
     from tests.trainer.runs import run_of
-    from trainer.data.batches import Share, build_batch
-    from trainer.data.order import SampleOrder
+    from trainer.data.batches import SampleOrder, Share, build_batch
     from trainer.measuring.phases import Phases
     from trainer.models import build_model
-    from trainer.settings.config import Config
     from trainer.strategies import build_engine, builds_empty
 
     sizes = {"run": "parity", "image_size": IMAGE_SIZE, "global_batch_size": GLOBAL_BATCH}

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from trainer.shapes.decoder_shapes import FAMILIES
+from stratlab_spec.models.decoder import FAMILIES
 
 VOCAB = 128
 DENSE: dict[str, Any] = {

@@ -164,7 +164,7 @@ MUTATIONS = (
     Fault(
         "tp ranks are taught the first words",
         Case("untied", "tp2+sp", taught=True),
-        "trainer.models.taught_tokens:Lesson.__init__",
+        "trainer.models.chunked_cross_entropy:Lesson.__init__",
         _taught_the_first_words,
     ),
     Fault("positions of a cp rank start at 0", Case("tied", "cp2"), *_own_columns(_positions_from_zero)),
@@ -172,7 +172,7 @@ MUTATIONS = (
     Fault(
         "norm without strided shards",
         Case("tied", "dp2.tp2"),
-        "trainer.parallel.gradnorm:split_dims",
+        "trainer.parallel.nd_engine:split_dims",
         _norm_by_is_shard,
     ),
     Fault("packed documents see each other", Case("tied", "dp2", packed=True), *_own_columns(_one_document)),
@@ -224,7 +224,7 @@ MUTATIONS = (
     Fault(
         "routed in the type of products",
         ROUTED_ALIKE_FSDP,
-        "trainer.models.router:_Logits.apply",
+        "trainer.models.experts:_Logits.apply",
         lambda whole: lambda tokens, weight: (tokens @ weight.to(tokens.dtype).T).float(),
     ),
     Fault(
@@ -248,13 +248,13 @@ MUTATIONS = (
     Fault(
         "largest logit of the rank's own words",
         Case("tied", "tp2"),
-        "trainer.models.token_loss:dist",
+        "trainer.models.chunked_cross_entropy:dist",
         _peak_of_the_rank,
     ),
     Fault(
         "weights cut in the order of the mesh",
         Case("tied", "dp2.tp2"),
-        "trainer.checkpoint.shards:_order",
+        "trainer.checkpoint.state:_order",
         lambda whole: (
             lambda placements, sizes: [
                 axis for axis, placement in enumerate(placements) if not placement.is_replicate()

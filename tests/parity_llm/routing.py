@@ -22,7 +22,7 @@ Routing = dict[str, list[Any]]
 @contextmanager
 def routing_kept(model: Any, found: Routing) -> Iterator[None]:
     """Writes down where the tokens go."""
-    from trainer.models.router import Router
+    from trainer.models.experts import Router
 
     names, choose = _names(model), Router.choose
 
@@ -40,7 +40,7 @@ def routed_as(model: Any, kept: Routing, moved: list[float]) -> Iterator[None]:
     """Sends each token where `kept` says; adds to `moved` the share that would have gone elsewhere, by call."""
     import torch
 
-    from trainer.models.router import Router
+    from trainer.models.experts import Router
 
     names, choose = _names(model), Router.choose
     known = {
@@ -60,7 +60,7 @@ def routed_as(model: Any, kept: Routing, moved: list[float]) -> Iterator[None]:
 
 def _names(model: Any) -> dict[int, str]:
     """id of a router -> `layers.3`, the same whatever wraps or cuts the model."""
-    from trainer.models.router import Router
+    from trainer.models.experts import Router
 
     modules = [(name, module) for name, module in model.named_modules() if isinstance(module, Router)]
     return {id(module): re.search(r"layers\.\d+", name)[0] for name, module in modules}  # type: ignore[index]

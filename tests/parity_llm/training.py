@@ -111,10 +111,10 @@ def write_references(cases: tuple[Case, ...], folders: Folders) -> None:
 
 def build(case: Case, checkpoints: Path, **changes: Any) -> tuple[Any, Callable[[int], Any], Any]:
     """(engine, step -> this rank's batch, axes), by the functions that trainer/worker.py calls."""
+    from stratlab_spec.settings.config import Config
     from tests.trainer.runs import run_of
     from trainer.measuring.phases import Phases
     from trainer.models.decoder_build import build_decoder
-    from trainer.settings.config import Config
     from trainer.strategies import build_engine, builds_empty
 
     taught = {"teacher": str(checkpoints / TEACHER)} if case.taught else {}
@@ -136,9 +136,9 @@ def build(case: Case, checkpoints: Path, **changes: Any) -> tuple[Any, Callable[
 
 def build_teacher(config: Any, dtype: Any) -> Any:
     """As trainer/tasks/text_task.py does it."""
+    from stratlab_spec.models.teacher import teacher_config
     from trainer.models.decoder_build import build_decoder
     from trainer.models.teacher import Teacher, place_teacher
-    from trainer.shapes.teacher_rules import teacher_config
 
     placed = place_teacher(build_decoder(teacher_config(config)), "cpu", dtype)
     return Teacher(placed, config.distil_temperature, config.distil_weight)

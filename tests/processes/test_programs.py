@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from stratlab.machine.processes import free_port
+from stratlab.processes import free_port
 from tests.programs import find_python
 from tests.trainer.ranks.test_launcher import environment, start_pod
 

@@ -19,7 +19,7 @@ import pytest
 
 from tests.programs import find_python
 from tests.stratlab.browser import ABSENT, CHROMIUM, serve, visit
-from trainer.launch.sender import line_points
+from trainer.launch.mlflow_sender import line_points
 
 STRATEGIES = ["ddp", "fsdp"]
 EPOCHS = 2

@@ -8,9 +8,12 @@ import pytest
 
 import stratlab.api
 import trainer.api
-from stratlab.analysis import analyze
-from stratlab.analysis.hta.bridge import HtaRun
-from stratlab.api import Analysed, RunRecord, UserError, analyze_traces, compare, open_run
+from stratlab.analysis import run_analysis as analyze
+from stratlab.analysis.foreign_traces import Analysed
+from stratlab.analysis.hta_bridge import HtaRun
+from stratlab.api import analyze_traces, compare, open_run
+from stratlab.run_directory.record import RunRecord
+from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build
 from tests.stratlab.simulated.small import build_cpu_trace

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from stratlab import cli
-from stratlab.analysis import analyze
-from stratlab.compare import mlflow_entry
-from stratlab.compare.reading import experiment
-from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.rehearse import rehearsal
-from stratlab.rehearse.summary import RunEnd
+from stratlab import cli, rehearsal
+from stratlab.analysis import run_analysis as analyze
+from stratlab.compare import publishing as mlflow_entry
+from stratlab.compare import run_sources as experiment
+from stratlab.compare.run_sources import load_runs
+from stratlab.rehearsal import RunEnd
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build
 from tests.stratlab.simulated.small import build_gpu_trace, write_run

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratlab.nearest import FEW, NEAREST, name_allowed
-from stratlab.number import format_number
+from stratlab.wording import FEW, NEAREST, format_number, name_allowed
 
 MANY = [f"run-{number}" for number in range(FEW + 1)]
 

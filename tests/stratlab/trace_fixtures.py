@@ -41,7 +41,7 @@ def gloo_run(gloo_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="session")
 def gloo_report(gloo_run: Path) -> dict[str, Any]:
     """Its analysis, with HTA; the files are in the run directory."""
-    from stratlab.analysis.analyze import analyze_run
+    from stratlab.analysis.run_analysis import analyze_run
 
     return analyze_run(gloo_run, tracking_uri=None)
 
@@ -56,6 +56,6 @@ def gpu_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def gpu_report(gpu_run: Path) -> dict[str, Any]:
     """Its analysis, with HTA."""
-    from stratlab.analysis.analyze import analyze_run
+    from stratlab.analysis.run_analysis import analyze_run
 
     return analyze_run(gpu_run, tracking_uri=None)

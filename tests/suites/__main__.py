@@ -40,8 +40,8 @@ from tests.suites.result import (
     write_result,
 )
 from tests.suites.table import RAW, REPORTS, ROOT, SUITES, Suite
-from trainer.layout.world import processor_name
-from trainer.record.provenance import read_versions
+from trainer.distributed.provenance import read_versions
+from trainer.distributed.world import processor_name
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 
-from trainer.layout.world import World
+from stratlab_spec.settings.config import Config
+from trainer.distributed.world import Precision, World, resolve_precision
 from trainer.run import Run, build_run, resolve_placement
-from trainer.settings.config import Config
-from trainer.settings.precision import Precision, resolve_precision
 
 
 def make_world(rank: int = 0, size: int = 1, per_node: int = 0) -> World:

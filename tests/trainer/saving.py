@@ -16,7 +16,7 @@ def write(snapshot: Snapshot, folder: Path) -> list[str]:
     """The names of all files, on every rank; collective."""
     import torch.distributed as dist
 
-    from trainer.checkpoint.together import run_together
+    from trainer.distributed.consensus import run_together
 
     written = run_together(lambda: snapshot.write(folder), folder)
     parts = [found.part for found in written]

@@ -9,15 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from stratlab_spec.settings.config import Config
 from trainer.data.batches import Batch
+from trainer.distributed.world import Precision
 from trainer.engines.torch_engine import TorchEngine
 from trainer.measuring.phases import Phases
-from trainer.models.classifier import ImageClassifier
-from trainer.models.learner import ClassLoss
-from trainer.models.loss_scale import LossScale
-from trainer.models.low_precision import apply_low_precision
-from trainer.settings.config import Config
-from trainer.settings.precision import Precision
+from trainer.models.mixed_precision import LossScale, apply_low_precision
+from trainer.models.model_with_loss import ClassLoss, ImageClassifier
 
 
 class Watched(ImageClassifier):

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.failures import PeerLost, StorageFull, exit_code, is_storage_full, is_told_in_a_sentence, reason
+from stratlab_spec.exit_codes import (
+    PeerLost,
+    StorageFull,
+    exit_code,
+    is_storage_full,
+    is_told_in_a_sentence,
+    reason,
+)
 
 
 class OutOfMemoryError(RuntimeError):

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import Config
 from tests.trainer.checkpoint.test_folder import write
 from tests.trainer.runs import make_world
 from trainer.checkpoint.folder import CheckpointFolder
 from trainer.data.batches import Batch
-from trainer.faults import plant_faults
-from trainer.record.run_directory import RunDirectory
-from trainer.settings.config import Config
+from trainer.fault_injection import plant_faults
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.models.loss_scale import LossScale
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.precision import Precision, resolve_precision
+from stratlab_spec.settings.config import Config, ConfigError
+from trainer.distributed.world import Precision, resolve_precision
+from trainer.models.mixed_precision import LossScale
 
 
 def config(precision: str, strategy: str = "ddp") -> Config:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from torch import nn
 
-from trainer.settings.config import Config
+from stratlab_spec.settings.config import Config
 from trainer.worker import _describe_zeropp
 
 

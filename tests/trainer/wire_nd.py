@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stratlab_spec.layout.parallel_dims import count_stages, resolve_layout
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.settings.config import Config
+from stratlab_spec.strategies import accumulates_sharded, reshards_after_forward
 from tests.parity_llm.cases import Case
 from tests.parity_llm.rows import ROWS, SEQ_LEN
 from tests.ranks import run_ranks
-from trainer.layout.resolve import count_stages, resolve_layout
-from trainer.measuring.wire_formulas_nd import Work, decoder_traffic
-from trainer.settings.config import Config
-from trainer.settings.knob_table import accumulates_sharded, reshards_after_forward
-from trainer.shapes.decoder_json import read_shape
+from tests.trainer.wire_formulas_nd import Work, decoder_traffic
 
 RECOMPUTED = {"activation_checkpointing": "blocks"}
 CASES = (
@@ -50,7 +50,7 @@ def measure(cases: list[Case], checkpoints: Path, out: Path) -> None:
     import torch.distributed as dist
 
     from tests.parity_llm.training import build
-    from trainer.measuring.wire import WireCounter
+    from trainer.measuring.operators import WireCounter
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

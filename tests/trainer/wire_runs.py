@@ -38,7 +38,7 @@ from unittest import mock
 import pytest
 
 from tests.forks import Forks
-from trainer.measuring.wire_formulas import (
+from tests.trainer.wire_formulas import (
     Parameter,
     Traffic,
     ddp_traffic,
@@ -126,17 +126,16 @@ def measure(run: Run, out: Path) -> None:
     """One rank: a step under the counter; leaves what it saw, and the parameters' shapes."""
     import torch.distributed as dist
 
+    from stratlab_spec.settings.config import Config
     from tests.quantizer_stand_in import load_stand_in
     from tests.trainer.runs import run_of
     from trainer.data import open_data
-    from trainer.data.batches import Share, build_batch
-    from trainer.data.order import SampleOrder
+    from trainer.data.batches import SampleOrder, Share, build_batch
     from trainer.engines.deepspeed_config import FORCED_GATHERS, ZERO
+    from trainer.measuring.operators import WireCounter
     from trainer.measuring.phases import Phases
-    from trainer.measuring.wire import WireCounter
     from trainer.models import build_model
-    from trainer.models.products import is_product_weight
-    from trainer.settings.config import Config
+    from trainer.models.mixed_precision import is_product_weight
     from trainer.strategies import build_engine, builds_empty
 
     micro = GLOBAL // run.world_size // run.micro_batches

@@ -8,11 +8,10 @@
 Settings are given by their names, as to `--set`. torch is imported by `load_model` and by what it gives, not here.
 """
 
-from trainer.api.deepspeed_stages import deepspeed_config
-from trainer.api.experiment import ExperimentFailed, run_experiment
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.settings.config import ConfigError
+from trainer.api.experiment import ExperimentFailed, deepspeed_config, run_experiment
 from trainer.api.loading import LoadedData, load_data, load_model
-from trainer.failures import DataMissing
-from trainer.settings.config import ConfigError
 
 __all__ = [
     "ConfigError",

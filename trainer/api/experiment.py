@@ -1,18 +1,100 @@
-"""`run_experiment`: a run as a process of its own, as on a cluster; no state of it stays in the notebook."""
+"""`run_experiment`: a run as a process of its own, as on a cluster; no state of it stays in the notebook.
+
+Settings by keyword -> the options of `python -m trainer`, and the settings that these resolve to.
+
+`deepspeed_config`: what DeepSpeed gets of a ZeRO stage, before any process starts and without a GPU.
+
+`python -m trainer.settings deepspeed`: prints what `deepspeed_config` gives.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from operator import index
 from pathlib import Path
+from typing import Any, Literal, SupportsIndex
 
-from trainer import failures
-from trainer.api.keywords import Scalar, build_options, named_settings, read_settings
-from trainer.launch.options import COMPARISON, DEFAULT_RESULTS, RESULTS, name_by_chart
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.layout.mesh_rules import broken_rules
+from stratlab_spec.models.model_specs import lone_value_problem, model_problems
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.files import is_passable
+from stratlab_spec.settings.library_rules import placement_problems
+from stratlab_spec.settings.wording import OPTIONS, spell
+from stratlab_spec.strategies import STRATEGIES
+from trainer.launch.options import (
+    COMPARISON,
+    DEFAULT_RESULTS,
+    PER_NODE,
+    RESULTS,
+    build_environment,
+    describe_count,
+    name_by_chart,
+)
+
+Scalar = str | int | float | bool | None
+GIVEN = {OPTIONS: "1"}
+
+
+@contextmanager
+def named_settings() -> Iterator[None]:
+    """What is refused is called as it was given: `lr`, not TRAINER_LR."""
+    try:
+        yield
+    except ConfigError as failure:
+        raise ConfigError([spell(problem, GIVEN) for problem in failure.problems]) from failure.__cause__
+    except DataMissing as failure:
+        raise DataMissing(spell(str(failure), GIVEN)) from failure.__cause__
+
+
+def build_options(
+    config: str | Path | None, processes: int | None, settings: Mapping[str, Scalar]
+) -> list[str]:
+    """What stands behind `python -m trainer`, without the name of the run.
+
+    Raises:
+        ConfigError: no process can be given the path of `config`.
+    """
+    if config and not is_passable(str(config)):
+        problem = f"config={str(config)!r}: holds a character that no process can be given [SL-config-path]"
+        raise ConfigError([problem])
+    options = ["--config", str(config)] if config else []
+    options += ["--processes", str(processes)] if processes is not None else []
+    for name, value in settings.items():
+        options += ["--set", f"{name}={_as_text(value)}"]
+    return options or ["--set", "strategy=single"]
+
+
+def read_settings(
+    options: list[str], make_name: Callable[[Mapping[str, str]], str] = name_by_chart
+) -> tuple[Config, str]:
+    """(the settings of these options and of the environment, processes on this machine as they were typed).
+
+    Args:
+        make_name: for a run that was given none.
+
+    Raises:
+        ConfigError: naming everything that is wrong with them.
+    """
+    found, _ = build_environment(options, os.environ, make_name)
+    return Config.from_env(found), found[PER_NODE]
+
+
+def _as_text(value: Scalar) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
 
 LAST_LINES = 20
 
@@ -85,3 +167,126 @@ def _follow(command: list[str], echo: bool) -> tuple[int, str]:
         raise
     code = process.wait()
     return (code if code >= 0 else 128 - code), "".join(last)
+
+
+Device = Literal["cuda", "cpu"]
+STAGES = tuple(name for name, row in STRATEGIES.items() if row.deepspeed_stage)
+
+
+def deepspeed_config(
+    *,
+    config: str | Path | None = None,
+    processes: int | None = None,
+    nodes: int = 1,
+    device: Device = "cuda",
+    labels: int = 0,
+    channels: int = 0,
+    **settings: Scalar,
+) -> dict[str, Any]:
+    """The content of the run's deepspeed.json: every key that DeepSpeed knows of, nothing left to its defaults.
+
+    Args:
+        config: a file of settings, or of a chart's values; `settings` win over it.
+        processes: on each node; None = what the file says, else one per GPU, else one.
+        device: that computes; on a CPU nothing is pinned, and the precision `auto` is fp32 instead of bf16.
+        labels, channels: of an image data set, which the model's size depends on; 0 = as known, else 1000 and 3.
+        settings: by their names, as of `run_experiment`; `strategy` is one of zero1, zero2, zero3 and zeropp.
+
+    Raises:
+        ConfigError: naming every broken rule, or a strategy that is not DeepSpeed's.
+        DataMissing: a model whose shape is not to be had.
+    """
+    return build_deepspeed(build_options(config, processes, settings), nodes, device, labels, channels)
+
+
+@named_settings()
+def build_deepspeed(
+    options: list[str], nodes: int, device: str, labels: int, channels: int
+) -> dict[str, Any]:
+    """As `deepspeed_config`, of options as they are typed behind `python -m trainer`."""
+    asked, processes = read_settings(options)
+    per_node = int(processes)
+    if isinstance(nodes, bool) or not isinstance(nodes, SupportsIndex) or index(nodes) < 1:
+        raise ConfigError([describe_count("nodes", nodes)])
+    if problems := list(dict.fromkeys(_find_problems(asked, nodes, per_node, device))):
+        raise ConfigError(problems)
+    # late: a wrong setting is named at once
+    from trainer.distributed.world import Precision, resolve_precision
+    from trainer.engines.deepspeed_config import build_settings, measure_sizes
+    from trainer.memory_estimation.steps import build_empty_model, find_pictures
+
+    model = build_empty_model(asked, find_pictures(asked, labels, channels))
+    on_gpu = Precision("bf16" if asked.precision == "auto" else asked.precision)
+    return build_settings(
+        asked,
+        on_gpu if device == "cuda" else resolve_precision(asked, device),
+        world_size=nodes * per_node,
+        processes_per_node=per_node,
+        sizes=measure_sizes(model),
+        device_type=device,
+    )
+
+
+def _find_problems(asked: Config, nodes: int, per_node: int, device: str) -> list[str]:
+    if asked.strategy not in STAGES:
+        return [
+            f"TRAINER_STRATEGY={asked.strategy!r}: not DeepSpeed's; expected one of {', '.join(STAGES)} "
+            "[SL-not-deepspeed]"
+        ]
+    if device not in ("cuda", "cpu"):
+        return [f"device={device!r}: expected cuda or cpu [SL-device-kind]"]
+    ranks = nodes * per_node
+    rules = broken_rules(asked, ranks, per_node) + placement_problems(asked, ranks, per_node)
+    lone_value = lone_value_problem(asked, ranks)
+    return rules + model_problems(asked) + ([lone_value] if lone_value else [])
+
+
+EXAMPLES = """\
+examples:
+  python -m trainer.settings deepspeed --set strategy=zero3 --set model=vit_huge --processes 8
+  python -m trainer.settings deepspeed --config examples/digits.yaml --set strategy=zeropp --processes 2 --nodes 2
+
+Labels and channels of the data set, where they are not known: --labels 37 --channels 3. Exit codes: 0 done,
+2 bad configuration, 3 model missing."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the JSON; 0, or 2 or 3 with a sentence per broken rule."""
+    given = _parser().parse_args(arguments)
+    try:
+        found = build_deepspeed(_list_options(given), given.nodes, given.device, given.labels, given.channels)
+    except ConfigError as failure:
+        print(failure, file=sys.stderr)
+        return 2
+    except DataMissing as failure:
+        print(failure, file=sys.stderr)
+        return 3
+    print(json.dumps(found, indent=2))
+    return 0
+
+
+def _list_options(given: argparse.Namespace) -> list[str]:
+    """Those that `python -m trainer` knows too."""
+    named = (("--config", given.config), ("--processes", given.processes))
+    options = [word for name, value in named if value is not None for word in (name, value)]
+    return options + [word for pair in given.pairs for word in ("--set", pair)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.settings deepspeed",
+        description="DeepSpeed's configuration of a ZeRO stage, as a run of these settings gives it to DeepSpeed.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", metavar="FILE", help="settings as YAML, or a chart's values")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="pairs", help="may be repeated"
+    )
+    parser.add_argument("--processes", metavar="N", help="on each node; else what FILE says, else 1")
+    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="machines (1)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what computes (cuda)")
+    parser.add_argument("--labels", type=int, default=0, metavar="N", help="classes of the images")
+    parser.add_argument("--channels", type=int, default=0, metavar="N", help="channels of the images")
+    return parser

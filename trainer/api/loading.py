@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer.api.keywords import Scalar, build_options, named_settings, read_settings
-from trainer.settings.config import Config, ConfigError
+from stratlab_spec.settings.config import Config, ConfigError
+from trainer.api.experiment import Scalar, build_options, named_settings, read_settings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from trainer.data.batches import Batch
     from trainer.data.images import ImageData
-    from trainer.data.text.rows import TextData
-    from trainer.models.learner import Learner
+    from trainer.data.text.token_rows import TextData
+    from trainer.models.model_with_loss import Learner
     from trainer.tasks import Split
 
 OF_A_RUN = ("dataset_path",)
@@ -49,8 +49,8 @@ class LoadedData:
         Raises:
             ConfigError, DataMissing: data that does not fit.
         """
+        from stratlab_spec.plan import build_plan
         from trainer.data.batches import Share
-        from trainer.settings.schedule import build_plan
         from trainer.tasks import open_task
 
         task = open_task(self.config, Share(0, 1), device)
@@ -63,8 +63,7 @@ class LoadedData:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """(inputs, labels) of a whole split in its order, `micro_batch_size` at a time, normalised, not augmented. The
         label -100 fills up the last one, and stands where text is not learnt."""
-        from trainer.data.batches import Share, evaluation_batches
-        from trainer.data.text.row_batches import text_evaluation_batches
+        from trainer.data.batches import Share, evaluation_batches, text_evaluation_batches
 
         part, alone = getattr(self.splits, split), Share(0, 1)
         if self.config.is_text:
@@ -89,9 +88,9 @@ def load_data(
         ConfigError: settings that are wrong, or do not fit the data.
         DataMissing: no such data set.
     """
+    from stratlab_spec.models.model_specs import default_image_size
     from trainer.data import open_data
-    from trainer.data.text.rows import open_text
-    from trainer.shapes.model_shapes import default_image_size
+    from trainer.data.text.token_rows import open_text
 
     asked = _read(run, None, config, settings)
     if asked.is_text:
@@ -149,7 +148,7 @@ def _read(
             raise ConfigError([f"run={run!r}: expected a run directory [SL-run-no-path]"])
         found = _read_run(Path(run), weights, config, settings)
     if found.is_text:
-        from trainer.prepare.before_ranks import ensure_cache
+        from trainer.prepare.preparation import ensure_cache
 
         ensure_cache(found, _say_nothing)
     return found
@@ -158,7 +157,7 @@ def _read(
 def _read_run(
     run: Path, weights: str | None, config: str | Path | None, settings: dict[str, Scalar]
 ) -> Config:
-    from trainer.data.exported import evaluated
+    from trainer.data.image_checks import evaluated
     from trainer.evaluation.command import choose_weights, read_config
 
     more = [*(["config"] if config else []), *(name for name in settings if name not in OF_A_RUN)]

@@ -1,28 +1,86 @@
-"""One start of a run: its number, its log, and what it goes on from."""
+"""One start of a run: its number, its log, and what it goes on from.
+
+Hashes of a checkpoint compared by all ranks, each its share of the files, while rank 0 chooses one.
+
+rank 0          manifest in order? ─▶ files to all ─▶ own share ─▶ answers of all ─▶ the next, older one, or done
+other ranks                           own share ─▶ answer ─▶ wait for more files, or for the end
+
+The weights of a finished run in Hugging Face format: those of its end, and those of its best checkpoint.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import sys
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor, nn
 
-from trainer.checkpoint.checking import end_checking, find_problem_together, help_checking
-from trainer.checkpoint.folder import CheckpointFolder, Chosen
+from stratlab_spec.exit_codes import is_storage_full
+from stratlab_spec.registry import describe_starting_weights
+from stratlab_spec.run_directory import RUNGS, find_asked, read_line, write_json
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.rules import swapped_problems
+from stratlab_spec.settings.wording import SpellingFormatter
+from trainer.checkpoint.folder import CheckpointFolder, Chosen, compare_files, find_problem
 from trainer.checkpoint.source import RESUMED_FROM, choose_origin
-from trainer.failures import is_storage_full
-from trainer.hangs.alone import leave_alone
-from trainer.record.provenance import describe_run
-from trainer.record.run_directory import read_line, write_json
-from trainer.record.rungs import RUNGS, find_asked
+from trainer.distributed.provenance import describe_run
+from trainer.engine import Engine
+from trainer.hang_detection.rank_zero_task import do_alone, leave_alone
 from trainer.run import Run
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.continuation import swapped_problems
-from trainer.settings.spelling import SpellingFormatter
-from trainer.settings.starting_weights import describe_starting_weights
+
+Files = dict[str, dict[str, Any]]
+
+
+def find_problem_together(folder: Path, group: Any) -> str | None:
+    """As `find_problem`; on rank 0, while the others are in `help_checking`."""
+    return find_problem(folder, lambda _, files: _compare_share(folder, files, group))
+
+
+def end_checking(group: Any) -> None:
+    """Rank 0 has chosen."""
+    dist.broadcast_object_list([None], group=group)
+
+
+def help_checking(group: Any) -> None:
+    """On every rank but 0: compares what it is given, until rank 0 has chosen."""
+    while True:
+        asked: list[Any] = [None]
+        dist.broadcast_object_list(asked, group=group)
+        if asked[0] is None:
+            return
+        folder, files = asked[0]
+        _answer(folder, files, group)
+
+
+def deal(files: Files, ranks: int) -> list[Files]:
+    """Shares of about equal bytes, the largest files first."""
+    shares: list[Files] = [{} for _ in range(ranks)]
+    sizes = [0] * ranks
+    for name in sorted(files, key=lambda name: (-files[name]["bytes"], name)):
+        rank = sizes.index(min(sizes))
+        shares[rank][name] = files[name]
+        sizes[rank] += files[name]["bytes"]
+    return shares
+
+
+def _compare_share(folder: Path, files: Files, group: Any) -> str | None:
+    dist.broadcast_object_list([(folder, files)], group=group)
+    return _answer(folder, files, group)
+
+
+def _answer(folder: Path, files: Files, group: Any) -> str | None:
+    found = compare_files(folder, deal(files, dist.get_world_size())[dist.get_rank()])
+    answers: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(answers, found, group=group)
+    return next((answer for answer in answers if answer), None)
+
 
 log = logging.getLogger("trainer")
 
@@ -151,3 +209,50 @@ def _choose(config: Config, checkpoints: CheckpointFolder, group: Any) -> tuple[
         return checkpoints.choose(lambda path: find_problem_together(path, group))
     checkpoints.set_all_aside()
     return None, []
+
+
+def export_weights(
+    run: Run, engine: Engine, model: nn.Module, best: dict[str, float] | None, facts: dict[str, Any]
+) -> None:
+    """model/ from the final weights, best_model/ from the best checkpoint if an earlier one is best; collective.
+
+    Weights that do not fit on the volume are left out, and that is said.
+    The engine holds the best weights afterwards.
+
+    Args:
+        model: as built, what the exporter takes the architecture from.
+        best: validation of the best checkpoint.
+        facts: of the data, for the exporter.
+    """
+    _export(run, engine, model, facts, run.folder.model)
+    if best and int(best["step"]) != run.plan.steps:
+        engine.load(CheckpointFolder(run.folder).step(int(best["step"])) / "engine")
+        _export(run, engine, model, facts, run.folder.best_model)
+
+
+def _export(run: Run, engine: Engine, model: nn.Module, facts: dict[str, Any], target: Path) -> None:
+    state = engine.gather_state()
+    do_alone(
+        f"writing {target.name}",
+        lambda: _write(run, state, model, facts, target),
+        run.pulse,
+        run.config.collective_timeout_s,
+    )
+
+
+def _write(run: Run, state: dict[str, Tensor], model: nn.Module, facts: dict[str, Any], target: Path) -> None:
+    from trainer.models.export import export_model
+
+    aside = target.with_name(f".tmp-{target.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        aside.mkdir()
+        export_model(model, state, run.config, facts, aside)
+        shutil.rmtree(target, ignore_errors=True)
+        os.rename(aside, target)
+        log.info("weights in Hugging Face format: %s", target)
+    except Exception as failure:  # safetensors has an error of its own for a full volume
+        shutil.rmtree(aside, ignore_errors=True)
+        if not is_storage_full(failure):
+            raise
+        log.warning("no weights in %s, the run ends without them: %s [SL-weights-left-out]", target, failure)

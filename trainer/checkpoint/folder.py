@@ -1,21 +1,159 @@
-"""Names and life cycle of the checkpoint folders of one run, without torch: which are there, which may be read."""
+"""Names and life cycle of the checkpoint folders of one run, without torch: which are there, which may be read.
+
+Size and sha256 of every file of a checkpoint: what proves later that it is whole.
+
+What the loop needs to go on, beside the engine's tensors: state.json of a checkpoint.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.manifest import COMMIT, find_problem
-from trainer.checkpoint.training_state import TrainingState
-from trainer.record.run_directory import RunDirectory, write_json
+from stratlab_spec.run_directory import RunDirectory, write_json
+from stratlab_spec.settings.config import Config, ConfigError
+
+MANIFEST = "manifest.json"
+COMMIT = "COMMIT"
+THREADS = 8  # hashlib leaves the interpreter's lock to others while it works
+
+
+def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Size and hash of files that this rank wrote, each durable and read back from the volume.
+
+    Raises:
+        OSError: one of them is not there, or the volume is full.
+    """
+    names = sorted(names)
+    with ThreadPoolExecutor(THREADS) as pool:
+        return dict(
+            zip(names, pool.map(lambda name: _describe(folder / name, sync=True), names), strict=True)
+        )
+
+
+def seal(folder: Path, files: dict[str, dict[str, Any]]) -> int:
+    """Writes manifest.json, then COMMIT; returns the bytes of the files.
+
+    Args:
+        files: of every rank, as `describe_files` found them.
+    """
+    write_json(folder / MANIFEST, {"schema_version": 1, "files": dict(sorted(files.items()))})
+    write_json(folder / COMMIT, {"manifest_sha256": _describe(folder / MANIFEST)["sha256"]})
+    return sum(entry["bytes"] for entry in files.values())
+
+
+def compare_files(folder: Path, files: dict[str, dict[str, Any]]) -> str | None:
+    """What is wrong with files of a checkpoint, or None; reads every byte of them."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = pool.map(lambda item: _compare(folder, *item), files.items())
+        return next((problem for problem in found if problem), None)
+
+
+def find_problem(
+    folder: Path, compare: Callable[[Path, dict[str, dict[str, Any]]], str | None] = compare_files
+) -> str | None:
+    """What is wrong with a committed checkpoint, or None; every byte of it is read.
+
+    Args:
+        compare: looks at the files that the manifest names.
+    """
+    try:
+        promised = json.loads((folder / COMMIT).read_text())["manifest_sha256"]
+        if _describe(folder / MANIFEST)["sha256"] != promised:
+            return f"{MANIFEST} is not the one that was committed [SL-manifest-changed]"
+        files = json.loads((folder / MANIFEST).read_text())["files"]
+    except (OSError, ValueError, KeyError, TypeError) as failure:
+        return f"{COMMIT} or {MANIFEST} cannot be read ({failure}) [SL-commit-unreadable]"
+    return compare(folder, files)
+
+
+def _compare(folder: Path, name: str, promised: dict[str, Any]) -> str | None:
+    try:
+        size = (folder / name).stat().st_size
+        if size != promised["bytes"]:
+            return f"{name} has {size} bytes instead of {promised['bytes']} [SL-file-size]"
+        if _describe(folder / name)["sha256"] != promised["sha256"]:
+            return f"the content of {name} has changed [SL-file-changed]"
+    except FileNotFoundError:
+        return f"{name} is missing [SL-checkpoint-file-missing]"
+    except OSError as failure:
+        return f"{name} cannot be read ({failure}) [SL-checkpoint-file-unreadable]"
+    return None
+
+
+def _describe(path: Path, sync: bool = False) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        if sync:  # what this machine wrote; a network volume flushes what others wrote when they close it
+            os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
+
+
+FILE = "state.json"
+COUNTS = ("step", "attempt", "world_size", "samples", "skipped_steps")
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """The run after `step`. The position in the data and in the schedule follows from the step alone."""
+
+    step: int
+    attempt: int
+    strategy: str
+    world_size: int
+    axes: dict[str, int]
+    config_sha256: str
+    samples: int
+    """Handed out so far, over all ranks: step x global batch."""
+    train_loss: float
+    skipped_steps: int
+    train_time_s: float
+    """Of all attempts, as far as their steps count."""
+    validation: dict[str, float] | None = None
+    """step, loss and accuracy_pct or perplexity of the newest validation."""
+    best: dict[str, float] | None = None
+    """The same of the best checkpoint, this one included."""
+    mlflow_run_id: str | None = None
+    observed: list[dict[str, Any]] = field(default_factory=list)
+    """Bytes and element types per rank, for a run that crashed behind its last step."""
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / FILE, dataclasses.asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> TrainingState:
+        """Fields of a later version are left out.
+
+        Raises:
+            ConfigError: it is no state of a run.
+        """
+        content = json.loads((folder / FILE).read_text())
+        wanted = {
+            f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING
+        }
+        counts = [content.get(name) for name in COUNTS] if isinstance(content, dict) else []
+        if not counts or wanted - content.keys() or not all(type(n) is int and n >= 0 for n in counts):
+            raise ConfigError(
+                [f"{folder / FILE}: is no state of a run: {json.dumps(content)[:200]} [SL-state-not-a-run]"]
+            )
+        known = {f.name for f in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in content.items() if name in known})
+
+
+def hash_config(config: Config) -> str:
+    """sha256 of the settings."""
+    return hashlib.sha256(json.dumps(config.model_dump(), sort_keys=True).encode()).hexdigest()
+
 
 STEP = re.compile(r"step_(\d{8})")
 TEMPORARY = ".tmp-"

@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.folder import STEP, CheckpointFolder, Chosen
-from trainer.checkpoint.manifest import MANIFEST
-from trainer.checkpoint.training_state import TrainingState
-from trainer.record.run_directory import RunDirectory, read_line
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.continuation import CLASS_NAMES_SHA256, continuation_problems, resolved_problems
-from trainer.shapes.class_names import hash_names
-from trainer.shapes.model_shapes import has_batch_norm
+from stratlab_spec.models.model_specs import has_batch_norm, hash_names
+from stratlab_spec.run_directory import RunDirectory, read_line
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.rules import CLASS_NAMES_SHA256, continuation_problems, resolved_problems
+from trainer.checkpoint.folder import MANIFEST, STEP, CheckpointFolder, Chosen, TrainingState
 
 RESUMED_FROM = "resumed_from"
 """Its place in `resolved` of config.json."""

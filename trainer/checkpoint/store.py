@@ -3,35 +3,102 @@
 The loop waits while a snapshot is copied into host memory, and for the checkpoint before it, if that is still being
 written (trainer/checkpoint/writing.py). So there is one copy of the state at a time, and the steps that have a
 checkpoint do not depend on the speed of the volume.
+
+One piece of work on a thread of its own, beside the one that trains.
+
+Whether a stop leaves time for a last checkpoint, and what to set where it does not.
+
+The grace period belongs to the release and cannot change while it runs; what a checkpoint takes is known only then.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
+import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.profiler import record_function
 
+from stratlab_spec.exit_codes import StorageFull
+from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import ConfigError
+from stratlab_spec.settings.wording import name_again, spell
 from trainer.checkpoint.attempt import Attempt
-from trainer.checkpoint.background import Background
-from trainer.checkpoint.folder import CheckpointFolder
-from trainer.checkpoint.grace import find_grace_problem
-from trainer.checkpoint.random_state import load_random_state, random_state
-from trainer.checkpoint.training_state import TrainingState, hash_config
-from trainer.checkpoint.writing import CheckpointWriter, Outcome, Taken
+from trainer.checkpoint.folder import CheckpointFolder, TrainingState, hash_config
+from trainer.checkpoint.writing import CheckpointWriter, Outcome, Taken, load_random_state, random_state
 from trainer.engine import Engine
-from trainer.failures import StorageFull
-from trainer.measuring.memory_counters import GIB
+from trainer.measuring.memory import GIB
+from trainer.metrics.tracking import Recorder
 from trainer.models.batch_norm import average_running_statistics
-from trainer.outcome.tracking import Recorder
-from trainer.record.run_directory import RunDirectory
 from trainer.run import Run
-from trainer.settings.config import ConfigError
-from trainer.settings.spelling import spell
+
+Result = TypeVar("Result")
+NICENESS = 10
+"""Whoever trains comes first where processors are scarce."""
+
+
+class Background(Generic[Result]):
+    """Starts at once.
+
+    Args:
+        device: of this process, for libraries that touch the current one; None: a processor.
+    """
+
+    def __init__(self, work: Callable[[], Result], device: torch.device | None = None) -> None:
+        self._work = work
+        self._device = device
+        self._result: Result | None = None
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def wait(self) -> Result:
+        """What the work gave; raises what it raised."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        assert self._result is not None
+        return self._result
+
+    def _run(self) -> None:
+        try:
+            thread = threading.get_native_id()  # Linux: a priority is of one thread alone
+            if os.getpriority(os.PRIO_PROCESS, thread) < NICENESS:  # to raise it is for root
+                os.setpriority(os.PRIO_PROCESS, thread, NICENESS)
+            if self._device is not None:
+                torch.cuda.set_device(self._device)  # each thread has its own current device
+            self._result = self._work()
+        except BaseException as failure:
+            self._failure = failure
+
+
+SHARE = 0.5
+"""Of the time that a stop leaves the ranks, a checkpoint may take so much: the step before it takes time as well."""
+MARGIN_S = 15
+ROUND_TO_S = 30
+
+
+def find_grace_problem(checkpoint_s: float, grace_s: int) -> str | None:
+    """A sentence where a checkpoint that takes `checkpoint_s` is long for a grace period of `grace_s`."""
+    ranks_s = grace_s - min(MARGIN_S, grace_s / 3)
+    if checkpoint_s <= SHARE * ranks_s:
+        return None
+    wish = math.ceil((checkpoint_s / SHARE + MARGIN_S) / ROUND_TO_S) * ROUND_TO_S
+    return (
+        f"the last checkpoint took {checkpoint_s:.0f} s, and a stop leaves it {ranks_s:.0f} s of "
+        f"TRAINER_GRACE_S={grace_s}: so that no step is lost, {name_again(os.environ)} with TRAINER_GRACE_S={wish} "
+        "(under its name the run goes on) [SL-grace-short]"
+    )
+
 
 LABEL = "## Checkpoint ##"
 

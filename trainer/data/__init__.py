@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from stratlab_spec.settings.config import Config
 from trainer.data.images import ImageData
-from trainer.settings.config import Config
 
 
 def open_data(config: Config, image_size: int) -> ImageData:
@@ -14,13 +14,13 @@ def open_data(config: Config, image_size: int) -> ImageData:
         DataMissing: no such data set, or images that cannot be decoded.
     """
     if not config.dataset_path and config.dataset == "digits":
-        from trainer.data.digits import load_digits
+        from trainer.data.images import load_digits
 
         return load_digits(image_size, config.validation_fraction, config.train_samples)
     if not config.dataset_path and config.dataset == "synthetic":
-        from trainer.data.synthetic import load_synthetic
+        from trainer.data.images import load_synthetic
 
         return load_synthetic(image_size, config.validation_fraction, config.train_samples)
-    from trainer.data.datasets_format import load_images
+    from trainer.data.image_datasets import load_images
 
     return load_images(config, image_size)

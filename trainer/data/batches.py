@@ -1,7 +1,13 @@
-"""From sample indices to this rank's micro-batches on its device."""
+"""From sample indices to this rank's micro-batches on its device.
+
+Which sample comes when: a function of the seed, the number of samples and the position, and of nothing else.
+
+From row indices to this rank's micro-batches of text on its device.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,12 +16,56 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stratlab_spec.models.model_specs import PLAIN, Preprocessing
+from stratlab_spec.settings.config import Config
 from trainer.data.augmentation import Looks, draw_looks, mix, prepare_images
 from trainer.data.images import Images
-from trainer.data.order import SampleOrder
-from trainer.data.residence import HostSource, Source, StreamSource, to_device
-from trainer.settings.config import Config
-from trainer.shapes.preprocessing import PLAIN, Preprocessing
+from trainer.data.placement import HostSource, Source, StreamSource, to_device
+from trainer.data.text.token_rows import TokenRows
+
+
+class SampleOrder:
+    """An endless row of epochs, each a permutation of all samples; batches may cross from one into the next.
+
+    The world size does not appear: every strategy takes the same samples in the same step.
+    """
+
+    def __init__(self, seed: int, samples: int) -> None:
+        self._seed = seed
+        self._samples = samples
+        self._permutations: dict[int, NDArray[np.int64]] = {}
+        self._digest = hashlib.sha256()
+
+    def _at(self, epoch: int) -> NDArray[np.int64]:
+        if epoch not in self._permutations:
+            while len(self._permutations) > 1:  # looking ahead needs the next one too
+                self._permutations.pop(min(self._permutations))
+            random = np.random.default_rng([self._seed, epoch])
+            self._permutations[epoch] = random.permutation(self._samples)
+        return self._permutations[epoch]
+
+    def indices(self, step: int, size: int) -> NDArray[np.int64]:
+        """Indices of the samples of `step` (from 1), `size` of them; looking ahead leaves no trace."""
+        position, end = (step - 1) * size, step * size
+        parts = []
+        while position < end:
+            epoch, offset = divmod(position, self._samples)
+            take = min(self._samples - offset, end - position)
+            parts.append(self._at(epoch)[offset : offset + take])
+            position += take
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def batch(self, step: int, size: int) -> NDArray[np.int64]:
+        """The same, counted in `sha256`: these samples are trained on."""
+        indices = self.indices(step, size)
+        self._digest.update(indices.tobytes())
+        return indices
+
+    @property
+    def sha256(self) -> str:
+        """Of all indices handed out so far: equal if two runs saw the same samples in the same order."""
+        return self._digest.hexdigest()
+
 
 STEPS_AHEAD = 2
 IGNORED = -100
@@ -146,3 +196,47 @@ def evaluation_batches(
         source.expect(inside[1:])
         labels = labels.masked_fill(to_device(rows >= samples, device), IGNORED)
         yield prepare_images(stored, config, source.images.image_size, how), labels
+
+
+def build_text_batch(
+    rows: TokenRows,
+    order: SampleOrder,
+    step: int,
+    global_size: int,
+    micro_size: int,
+    share: Share,
+    device: str,
+) -> Batch:
+    """The micro-batches of `step` (from 1) for one rank: a contiguous share of the `global_size` rows of the step.
+
+    Labels and tokens of the whole step come from stored counts: no rank looks at another's rows, and none asks.
+    """
+    indices = order.batch(step, global_size)
+    local = global_size // share.ranks
+    mine = indices[share.rank * local : (share.rank + 1) * local]
+    micro = []
+    for start in range(0, local, micro_size):
+        inputs, labels = rows.rows(mine[start : start + micro_size])
+        micro.append((to_device(inputs, device), to_device(labels, device)))
+    return Batch(
+        micro,
+        global_samples=global_size,
+        global_labels=rows.label_counts(indices),
+        tokens=global_size * rows.seq_len,
+        useful_tokens=rows.token_counts(indices),
+        token_pairs=rows.pair_counts(indices),
+    )
+
+
+def text_evaluation_batches(
+    rows: TokenRows, micro_size: int, share: Share, device: str
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(inputs, labels) of every row once over all ranks, equally many batches on each, all of one shape.
+
+    Beyond the last row comes the last row again, with no label.
+    """
+    for start in range(0, len(rows), micro_size * share.ranks):
+        wanted = start + share.rank * micro_size + np.arange(micro_size)
+        inputs, labels = rows.rows(np.minimum(wanted, len(rows) - 1))
+        labels[wanted >= len(rows)] = IGNORED
+        yield to_device(inputs, device), to_device(labels, device)

@@ -1,8 +1,19 @@
-"""DeepSpeed's engine behind the lab's contract: it owns backward and update, and reduces means instead of sums."""
+"""DeepSpeed's engine behind the lab's contract: it owns backward and update, and reduces means instead of sums.
+
+DeepSpeed's flops profiler around one forward pass, on one rank.
+
+Its own switch (flops_profiler.enabled) would time every phase of every micro-batch too, wait for the device each time
+and print that to the end of the run (deepspeed 0.19.8: it turns wall_clock_breakdown on). So DeepSpeed is given the
+section with the switch off, and its profiler is called here.
+"""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import io
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +21,67 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter
 
-from trainer.checkpoint.staging import Staging
+from trainer.checkpoint.state import Staging
 from trainer.data.batches import Batch
 from trainer.engine import Snapshot, StepResult, add_up, as_sums, build_result
-from trainer.engines import deepspeed_state
-from trainer.engines.deepspeed_snapshot import take_snapshot
-from trainer.engines.flops_profile import profile_flops
-from trainer.hangs.pulse import STEP
-from trainer.measuring.deepspeed_shards import list_shards
-from trainer.measuring.observation import Observed, state_tensors
+from trainer.engines import deepspeed_checkpoint as deepspeed_state
+from trainer.engines.deepspeed_checkpoint import take_snapshot
+from trainer.hang_detection.heartbeat import STEP
+from trainer.measuring.held_tensors import Observed, list_shards, state_tensors
 from trainer.measuring.phases import Phases
-from trainer.models.loss_scale import LossScale
+from trainer.models.mixed_precision import LossScale
 from trainer.run import Run
+
+log = logging.getLogger("trainer")
+
+
+@contextmanager
+def profile_flops(engine: Any, step: int, path: Path) -> Iterator[None]:
+    """Counts the operations of the forward pass inside, by module, into a text file. What goes wrong costs the file.
+
+    Functions of torch are replaced meanwhile, and every module has hooks that wait for the device.
+
+    Args:
+        engine: DeepSpeed's, with its settings.
+        step: told in the file.
+    """
+    from deepspeed.profiling.flops_profiler.profiler import FlopsProfiler
+
+    profiler = FlopsProfiler(engine.module, engine, engine.flops_profiler_recompute_fwd_factor())
+    profiler.start_profile()
+    try:
+        yield
+        profiler.stop_profile()
+        _write(_describe(profiler, engine, step), path)
+    finally:
+        profiler.end_profile()
+
+
+def _describe(profiler: Any, engine: Any, step: int) -> str:
+    """What it prints, "" where it cannot."""
+    text = io.StringIO()
+    try:
+        with redirect_stdout(text):
+            profiler.print_model_profile(
+                step,
+                engine.flops_profiler_module_depth(),
+                engine.flops_profiler_top_modules(),
+                engine.flops_profiler_detailed(),
+            )
+    except Exception as failure:  # its arithmetic, of somebody's model: a text less, and no step of training
+        log.warning("DeepSpeed's flops profiler could not tell its counts: %r", failure)
+        return ""
+    return text.getvalue()
+
+
+def _write(text: str, path: Path) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        if text:
+            temporary.write_text(text)
+            os.replace(temporary, path)
+    except OSError as failure:
+        log.warning("%s is dropped, training goes on: %s", path.name, failure)
 
 
 class DeepSpeedEngine:

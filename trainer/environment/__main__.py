@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
+from trainer.installation import packages_needed
 from trainer.launch.stop import ignore_further, listen_early
-from trainer.settings.installation import packages_needed
 
 if __name__ == "__main__":
     listen_early()
     with packages_needed():
-        from trainer.environment.command import main
+        from trainer.environment.launcher import main
 
         try:
             code = main(sys.argv[1:])

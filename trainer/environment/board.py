@@ -1,18 +1,23 @@
-"""What pods and ranks tell each other: one value per name, kept by the launcher of the first pod."""
+"""What pods and ranks tell each other: one value per name, kept by the launcher of the first pod.
+
+What a check was asked for and what its ranks have posted, read without torch.
+
+What the check says: one line per thing that was looked at, and the table of them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
+from stratlab_spec.settings.config import ConfigError
 from trainer.launch.ledger import read_pod_name
-from trainer.launch.node_rank import read_node_rank
-from trainer.launch.peers import wait_for_host
-from trainer.settings.config import ConfigError
+from trainer.launch.rendezvous import read_node_rank, wait_for_host
 
 FOLDER = "_environment"  # on the results volume; no comparison's name begins so
 ADDRESS = "STRATLAB_BOARD"
@@ -103,3 +108,78 @@ def reach_board() -> Board:
             host, int(port), is_master=False, timeout=timedelta(seconds=ANSWER_S), wait_for_workers=False
         )
     )
+
+
+Facts = Mapping[int, Mapping[str, Any]]
+"""Rank -> what it has posted (trainer/environment/rank.py)."""
+
+
+STOPPED = "stopped"
+"""The end of a rank that nothing was wrong with: torch ends all of a pod where one has failed."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the run would ask for: pods, ranks in each, and the expected GB/s of an all-reduce, 0.0 = not stated."""
+
+    nodes: int
+    per_node: int
+    accelerator: str = ""
+    results: str = "results"
+    least_gb_per_s: float = 0.0
+    limit_s: float = 120.0
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.per_node
+
+
+def find_firsts(facts: Facts, name: str) -> Iterator[Mapping[str, Any]]:
+    """Those of each pod that have looked at what belongs to the pod."""
+    yield from (found for _, found in sorted(facts.items()) if name in found)
+
+
+def read_error(found: Mapping[str, Any], name: str) -> str:
+    value = found.get(name)
+    return str(value.get("error") or "") if isinstance(value, Mapping) else ""
+
+
+def name_rank(rank: int, facts: Facts) -> str:
+    found = facts.get(rank, {})
+    where = found.get("node") or found.get("pod")
+    return (
+        f"rank {rank} ({found['pod']}{' on ' + where if where != found['pod'] else ''})"
+        if where
+        else f"rank {rank}"
+    )
+
+
+def join_names(names: Sequence[Any] | set[Any] | Iterator[Any]) -> str:
+    return ", ".join(map(str, sorted(names)))
+
+
+PROBLEM: Literal["problem"] = "problem"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, how it is, what was seen, and what to do about it. A warning leaves the exit code at 0."""
+
+    state: Literal["ok", "warning", "problem"]
+    subject: str
+    seen: str
+    fix: str = ""
+
+
+def describe(findings: Sequence[Finding]) -> str:
+    """The table, with what to do below each line that asks for something."""
+    width = max((len(finding.subject) for finding in findings), default=0)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.state:<8} {finding.subject:<{width}}  {finding.seen}")
+        if finding.fix:
+            lines.append(f"{'':8} {'':{width}}  -> {finding.fix}")
+    found = {kind: sum(each.state == kind for each in findings) for kind in (PROBLEM, "warning")}
+    counted = ", ".join(f"{number} {kind}{'' if number == 1 else 's'}" for kind, number in found.items())
+    lines.append(counted if any(found.values()) else "nothing is missing")
+    return "\n".join(lines)

@@ -22,17 +22,24 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainer.environment.allreduce import measure_all_reduce, prove_sum
+from stratlab_spec.settings.config import Config
+from trainer.distributed.machine import read_node
 from trainer.environment.board import FOLDER, reach_board
-from trainer.environment.clocks import compare_clocks
-from trainer.environment.devices import describe_device
-from trainer.environment.machine import describe_shared_memory, describe_versions, describe_volume
-from trainer.environment.shared_files import exchange_files
-from trainer.environment.transport import describe_network, hide_log, read_log
+from trainer.environment.probes import (
+    compare_clocks,
+    describe_device,
+    describe_network,
+    describe_shared_memory,
+    describe_versions,
+    describe_volume,
+    exchange_files,
+    hide_log,
+    measure_all_reduce,
+    prove_sum,
+    read_log,
+)
 from trainer.launch.ledger import read_pod_name
-from trainer.launch.node_rank import read_rank
-from trainer.layout.node import read_node
-from trainer.settings.config import Config
+from trainer.launch.rendezvous import read_rank
 
 GROUP_SHARE = 0.8
 """Of the limit: ranks that wait for each other give up before the launcher ends them, and can still say so."""

@@ -10,15 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainer import failures
-from trainer.data.exported import check_classes, evaluated
-from trainer.data.opening import check_held_out
-from trainer.failures import DataMissing
-from trainer.record.run_directory import RunDirectory, write_json
-from trainer.settings.certificates import trust_given
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.spelling import spell_options
-from trainer.shapes.model_shapes import default_image_size
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.models.model_specs import default_image_size
+from stratlab_spec.run_directory import RunDirectory, write_json
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.wording import spell_options
+from trainer.data.image_checks import check_classes, check_held_out, evaluated
+from trainer.distributed.machine import trust_given
 
 EXAMPLE = """example:
   python -m trainer.evaluate results/runs/default/ddp
@@ -79,7 +78,7 @@ def evaluate_run_directory(
         )
     config = evaluated(config, folder)
     if config.is_text:
-        from trainer.prepare.before_ranks import ensure_cache
+        from trainer.prepare.preparation import ensure_cache
 
         ensure_cache(config, lambda text: print(spell_options(text, OPTIONS)))
     else:
@@ -88,7 +87,7 @@ def evaluate_run_directory(
     import torch  # late: a wrong folder is named at once
 
     from trainer.data.batches import Share
-    from trainer.settings.precision import apply_whole_fp32
+    from trainer.distributed.world import apply_whole_fp32
     from trainer.tasks import open_task
 
     apply_whole_fp32()

@@ -3,22 +3,35 @@
 The training operator replaces a pod that ended with a code from 128 for ever, and looks at a deadline only when
 something else happens to the job (v1.9). So the bounds are kept here, by the pod itself: a start is refused with a code
 that the operator takes for final. A file per pod, because lines appended by two nodes may overwrite each other on NFS.
+
+A pod's last words, for people and for Kubernetes.
+
+Which exit code a run of several pods has: `python -m trainer.program culprit`, for what has started them.
+
+mpirun and srun know one number, of who ended first or with the highest one. The pods' ledgers know all.
+
+What was done to a run because its own settings asked for it (`fault`) is told as that.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from trainer import failures
-from trainer.failures import DeadlinePassed, NoProgress
-from trainer.record.run_directory import RunDirectory, append_line, read_events
-from trainer.settings.config import Config
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.exit_codes import DeadlinePassed, NoProgress, first_failure
+from stratlab_spec.run_directory import RunDirectory, append_line, read_events
+from stratlab_spec.settings.config import Config, ConfigError
 
 LONGEST_SENTENCE = 1000  # of 4,096 bytes that Kubernetes keeps of a pod's end
 
@@ -194,3 +207,91 @@ def _read_step(line: bytes) -> int:
         return _decode(line).step if line.endswith(b"\n") else 0
     except (msgspec.DecodeError, UnicodeDecodeError):  # a line that a full volume has cut
         return 0
+
+
+TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes shows it in `kubectl describe pod`
+
+
+def end(code: int, text: str) -> int:
+    """Says why, for people and for Kubernetes; returns `code`, also where nothing takes the words any more."""
+    if code != failures.DONE:
+        with suppress(OSError):  # a log on the volume that is full
+            print(f"{failures.reason(code)} (exit code {code}):\n{text}", file=sys.stderr, flush=True)
+    leave_last_words(code, failures.reason(code), text)
+    return code
+
+
+def drop_unwritten() -> None:
+    """What a full volume has not taken of the output goes: Python would end with 120 for it, whatever the code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def leave_last_words(code: int, reason: str, text: str) -> None:
+    """For Kubernetes alone."""
+    if TERMINATION_LOG.exists():
+        line: dict[str, Any] = {"exit_code": code, "reason": reason, "message": text[:2000]}
+        try:
+            TERMINATION_LOG.write_text(json.dumps(line) + "\n")
+        except OSError as failure:
+            with suppress(OSError):
+                print(f"{TERMINATION_LOG}: {failure}", file=sys.stderr)
+
+
+def find_culprit(folder: RunDirectory, since: float, code: int) -> int:
+    """The exit code to pass on: a survivor may be faster than the culprit.
+
+    Args:
+        since: seconds since 1970; what ended before is of an earlier start.
+        code: what the starter itself knows, where no ledger knows more; a signal as a negative number.
+    """
+    codes = {pod: last for pod, last in read_last_codes(folder, since).items() if last != failures.DONE}
+    if not codes:
+        return code if code > 0 else 128 - code
+    permanent = {pod: last for pod, last in codes.items() if 0 < last < 128}  # it would come again
+    codes = permanent or codes
+    return first_failure({index: codes[pod] for index, pod in enumerate(sorted(codes))})[1]
+
+
+def main(arguments: list[str]) -> int:
+    """Prints the code of the run that the environment names."""
+    parser = argparse.ArgumentParser(
+        "python -m trainer.program culprit",
+        description="The exit code of a run, read from its pods' ledgers: below 128 it would end so again.",
+        epilog="example: TRAINER_RUN=try TRAINER_RESULTS=runs python -m trainer.program culprit --since 1764085440 "
+        "--code 134",
+    )
+    parser.add_argument("--since", type=float, required=True, help="seconds since 1970, when it was started")
+    parser.add_argument("--code", type=int, required=True, help="what the starter knows")
+    options = parser.parse_args(arguments)
+    try:
+        config = Config.from_env(os.environ)
+    except ConfigError as failure:
+        return end(failures.BAD_CONFIG, str(failure))
+    print(
+        find_culprit(RunDirectory(config.results, config.comparison, config.run), options.since, options.code)
+    )
+    return failures.DONE
+
+
+def explain_planted_kill(faults: Path, since_s: float) -> str:
+    """That a rank has killed itself as asked, in words; "" where none has.
+
+    Args:
+        faults: folder of the marks that trainer/fault_injection.py leaves.
+        since_s: seconds of Unix time; what is older belongs to an earlier start.
+    """
+    with suppress(OSError, ValueError, KeyError):  # a volume that cannot be read changes nobody's exit code
+        for mark in sorted(faults.glob("kill@*")):
+            for line in mark.read_text().splitlines():
+                happened = json.loads(line)
+                if happened["t"] >= since_s:
+                    return (
+                        f"as run.config.fault asked of rank {happened['rank']} at step {happened['step']} "
+                        "[SL-kill-planted]"
+                    )
+    return ""

@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.settings.certificates import explain_untrusted
+from trainer.distributed.machine import explain_untrusted
 
 API = "/api/2.0/mlflow/"
 UID_TAG = "stratlab.run_uid"

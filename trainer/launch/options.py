@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from trainer.launch.visibility import count_devices
-from trainer.settings.config import PREFIX, Config, ConfigError
-from trainer.settings.settings_file import Given, build_variables, read_pairs, read_settings_file
+from stratlab_spec.settings.config import PREFIX, Config, ConfigError
+from stratlab_spec.settings.files import Given, build_variables, read_pairs, read_settings_file
+from trainer.launch.torchrun import count_devices
 
 DEFAULT_RESULTS: str = Config.model_fields["results"].default
 DEFAULT_DIMENSIONS: int = Config.model_fields["dimensions"].default

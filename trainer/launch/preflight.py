@@ -10,40 +10,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.folder import CheckpointFolder
-from trainer.checkpoint.source import class_problems, exhausted_problems, open_source
-from trainer.data import open_data
-from trainer.data.exported import check_classes, describe_head, evaluated
-from trainer.data.opening import check_held_out
-from trainer.data.scale import scale_problem
-from trainer.data.text.cache import cache_folder
-from trainer.data.text.problems import text_problems
-from trainer.data.text.rows import read_index
-from trainer.data.text.text_source import check_given
-from trainer.launch.options import count_problem
-from trainer.launch.taken import refuse_finished
-from trainer.layout.fit import fit_problems, largest_device_bytes
-from trainer.layout.mesh import broken_rules
-from trainer.prepare.before_ranks import ensure_cache
-from trainer.prepare.place import DONE
-from trainer.record.run_directory import RunDirectory, read_line
-from trainer.settings.compile_rules import compile_problems
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.deepspeed_rules import broken_deepspeed_rules, has_gpu, placement_problems
-from trainer.settings.fault import rank_problems
-from trainer.settings.fields import MODELS
-from trainer.settings.recording_rules import snapshot_problems
-from trainer.settings.schedule import build_plan, plan_problems
-from trainer.settings.spelling import name_removal
-from trainer.settings.starting_weights import adapter_problems
-from trainer.shapes.decoder_json import read_shape
-from trainer.shapes.model_shapes import (
+from stratlab_spec.layout.mesh_rules import broken_rules
+from stratlab_spec.memory.fit import fit_problems, largest_device_bytes
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.models.model_specs import (
     default_image_size,
     image_size_problem,
     lone_value_problem,
     model_problems,
 )
-from trainer.shapes.teacher_rules import teacher_problems
+from stratlab_spec.models.teacher import teacher_problems
+from stratlab_spec.plan import build_plan, plan_problems
+from stratlab_spec.registry import adapter_problems
+from stratlab_spec.run_directory import RunDirectory, read_line
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.fields import MODELS
+from stratlab_spec.settings.library_rules import (
+    broken_deepspeed_rules,
+    compile_problems,
+    has_gpu,
+    placement_problems,
+)
+from stratlab_spec.settings.rules import snapshot_problems
+from stratlab_spec.settings.values import rank_problems
+from stratlab_spec.settings.wording import name_removal
+from trainer.checkpoint.folder import CheckpointFolder
+from trainer.checkpoint.source import class_problems, exhausted_problems, open_source
+from trainer.data import open_data
+from trainer.data.image_checks import check_classes, check_held_out, describe_head, evaluated, scale_problem
+from trainer.data.text.text_source import check_given
+from trainer.data.text.token_cache import cache_folder
+from trainer.data.text.token_rows import read_index, text_problems
+from trainer.launch.options import count_problem
+from trainer.launch.rendezvous import refuse_finished
+from trainer.prepare.destination import DONE
+from trainer.prepare.preparation import ensure_cache
 
 log = logging.getLogger("trainer")
 

@@ -26,10 +26,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainer.hangs.pulse import FOLDER, Listener, Reading, answer_file, pulse_file, stack_file
-from trainer.hangs.stacks import ASK, Frame, read_process_state, read_stack
-from trainer.hangs.verdict import Group, RankState, Verdict, judge, state_from
-from trainer.record.run_directory import RunDirectory, read_line, write_json
+from stratlab_spec.run_directory import RunDirectory, read_line, write_json
+from trainer.hang_detection.diagnosis import (
+    ASK,
+    Frame,
+    Group,
+    RankState,
+    Verdict,
+    judge,
+    read_process_state,
+    read_stack,
+    state_from,
+)
+from trainer.hang_detection.heartbeat import FOLDER, Listener, Reading, answer_file, pulse_file, stack_file
 
 MARGIN, LEAST_MARGIN_S, MOST_MARGIN_S = 0.25, 2.0, 30.0
 """Of the time-out, in which everybody is asked."""

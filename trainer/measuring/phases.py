@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
-from trainer.measuring.training_memory import TrainingMemory
+from trainer.measuring.memory import TrainingMemory
 
 LABELS = {
     "data": "## Data Loading ##",

@@ -11,21 +11,21 @@ from importlib import import_module
 
 import torch
 
-from trainer.models.classifier import ImageClassifier
-from trainer.models.learner import ClassLoss
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.network_table import NETWORKS
-from trainer.settings.recomputation import NONE
-from trainer.shapes.class_names import match_names, read_names
-from trainer.shapes.model_shapes import (
+from stratlab_spec.models.model_specs import (
     HUB_IDS,
     TORCHVISION,
+    match_names,
     model_problems,
     no_batch_norm,
     read_model_json,
+    read_names,
     read_vit_shape,
     registered_name,
 )
+from stratlab_spec.registry import NETWORKS
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.library_rules import NONE
+from trainer.models.model_with_loss import ClassLoss, ImageClassifier
 
 
 def build_model(
@@ -63,14 +63,14 @@ def build_model(
 
             apply_lora(model, config)
     if config.activation_checkpointing != NONE:
-        from trainer.models.activation_checkpointing import apply_checkpointing
+        from trainer.models.decoder_build import apply_checkpointing
 
         apply_checkpointing(model, config)
     return model
 
 
 def _synchronise(model: ImageClassifier, config: Config) -> None:
-    from trainer.models.synchronised_batch_norm import apply_synchronised_batch_norm
+    from trainer.models.batch_norm import apply_synchronised_batch_norm
 
     if not apply_synchronised_batch_norm(model):
         raise ConfigError([no_batch_norm(config.model_name)])
@@ -124,7 +124,7 @@ def _build_own(
 
         return build_torchvision(name, image_size, channels, num_labels, weight_channels)
     if channels != weight_channels:
-        from trainer.models.classifier import wrong_channels
+        from trainer.models.model_with_loss import wrong_channels
 
         raise ConfigError([wrong_channels(name, weight_channels, channels)])
     if shape := read_vit_shape(config):

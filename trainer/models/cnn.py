@@ -6,8 +6,8 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from trainer.models.classifier import ForwardFlops, ImageClassifier
-from trainer.settings.config import Config
+from stratlab_spec.settings.config import Config
+from trainer.models.model_with_loss import ForwardFlops, ImageClassifier
 
 WIDTHS = (32, 64, 128)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trainer.models.classifier import ForwardFlops, ImageClassifier
+from stratlab_spec.settings.config import Config
 from trainer.models.cnn import WIDTHS, build_stages, stage_flops
-from trainer.settings.config import Config
+from trainer.models.model_with_loss import ForwardFlops, ImageClassifier
 
 FRAMES = 5
 HIDDEN = 128

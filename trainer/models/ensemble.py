@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trainer.models.classifier import ForwardFlops, ImageClassifier
+from stratlab_spec.settings.config import Config
 from trainer.models.cnn import ConvNet
-from trainer.settings.config import Config
+from trainer.models.model_with_loss import ForwardFlops, ImageClassifier
 
 MEMBERS = 3
 

@@ -1,4 +1,7 @@
-"""Any image classification model that Hugging Face's library builds from a config.json: by hub id or from a folder."""
+"""Any image classification model that Hugging Face's library builds from a config.json: by hub id or from a folder.
+
+Vision transformers from a shape instead of a download: Hugging Face's implementation.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,44 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForImageClassification, ViTForImageClassification
+from transformers import AutoConfig, AutoModelForImageClassification, ViTConfig, ViTForImageClassification
 
-from trainer.failures import DataMissing
-from trainer.models.classifier import ForwardFlops, ImageClassifier, repeat_channel, wrong_channels
-from trainer.models.flops import count_forward_flops
-from trainer.models.vit import forward_flops, vit_config
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.models.model_specs import VitShape, match_names, read_names
+from stratlab_spec.settings.config import Config, ConfigError
+from trainer.models.model_with_loss import (
+    ForwardFlops,
+    ImageClassifier,
+    count_forward_flops,
+    repeat_channel,
+    wrong_channels,
+)
 from trainer.models.weights import reorder_head
-from trainer.settings.config import Config, ConfigError
-from trainer.shapes.class_names import match_names, read_names
-from trainer.shapes.model_shapes import VitShape
+
+
+def vit_config(shape: VitShape, image_size: int, channels: int, num_labels: int) -> ViTConfig:
+    """ViT with a linear head on the class token, without dropout."""
+    return ViTConfig(  # type: ignore[call-arg]
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=shape.mlp,
+        patch_size=shape.patch,
+        image_size=image_size,
+        num_channels=channels,
+        num_labels=num_labels,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+
+
+def forward_flops(shape: VitShape, image_size: int, channels: int) -> ForwardFlops:
+    """2 T L (4 D^2 + 2 D F) + 2 n D C p^2 and 4 T^2 D L for T = n + 1 tokens of n patches; head left out."""
+    patches = (image_size // shape.patch) ** 2
+    tokens, width = patches + 1, shape.hidden
+    linear = 2 * tokens * shape.layers * (4 * width**2 + 2 * width * shape.mlp)
+    embedding = 2 * patches * width * channels * shape.patch**2
+    return ForwardFlops(linear + embedding, 4 * tokens**2 * width * shape.layers)
 
 
 class HuggingFaceModel(ImageClassifier):

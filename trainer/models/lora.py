@@ -3,7 +3,7 @@
 The adapters are put into the layers where they are; nothing is wrapped around the model. Without names given, the
 attention's linear layers are adapted; of a network without attention every linear layer and every convolution that is
 not grouped. The head stays one module, trained whole: its size depends on the data, so there is no base to adapt. FLOPs
-follow the 4N convention (trainer/models/classifier.py, `frozen`).
+follow the 4N convention (trainer/models/model_with_loss.py, `frozen`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from trainer.models.classifier import ImageClassifier
+from stratlab_spec.models.decoder import TEXT_HUB_IDS
+from stratlab_spec.models.model_specs import HUB_IDS, nothing_to_adapt
+from stratlab_spec.settings.config import Config, ConfigError
 from trainer.models.decoder import Decoder
-from trainer.settings.config import Config, ConfigError
-from trainer.shapes.decoder_shapes import TEXT_HUB_IDS
-from trainer.shapes.model_shapes import HUB_IDS, nothing_to_adapt
+from trainer.models.model_with_loss import ImageClassifier
 
 ADAPTABLE = (nn.Linear, nn.Conv2d)
 SEED_OFFSET = 1_000_003

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.settings.config import Config
+from stratlab_spec.settings.config import Config
 
 try:  # from torch 2.10 on
     from torch.nn.attention import varlen

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainer.models.learner import Learner, Taught
-from trainer.models.low_precision import apply_low_precision
-from trainer.models.products import is_product_weight
-from trainer.models.taught_tokens import TaughtStates
+from trainer.models.chunked_cross_entropy import TaughtStates
+from trainer.models.mixed_precision import apply_low_precision, is_product_weight
+from trainer.models.model_with_loss import Learner, Taught
 
 
 class Teacher:

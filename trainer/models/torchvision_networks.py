@@ -16,10 +16,14 @@ from typing import Any
 import torchvision
 from torch import Tensor, nn
 
-from trainer.failures import DataMissing
-from trainer.models.classifier import ImageClassifier, repeat_channel, wrong_channels
-from trainer.models.flops import count_forward_flops
-from trainer.settings.config import ConfigError
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.settings.config import ConfigError
+from trainer.models.model_with_loss import (
+    ImageClassifier,
+    count_forward_flops,
+    repeat_channel,
+    wrong_channels,
+)
 
 PUBLISHED_CHANNELS = 3
 

@@ -1,18 +1,276 @@
-"""Weights of our own networks from a file, and how a folder says what it holds."""
+"""Weights of our own networks from a file, and how a folder says what it holds.
+
+A decoder's initial weights by name, one parameter at a time: the same on every stage, mesh and number of ranks.
+
+A decoder's parameters in the files that transformers writes, read one at a time; never a pickle.
+
+Where a decoder's initial weights come from: the seed, a folder, or the hub.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from trainer.failures import DataMissing
-from trainer.models.classifier import ImageClassifier
-from trainer.models.safetensors_weights import unreadable
-from trainer.settings.config import Config
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.models.decoder import DecoderShape, hub_id, weight_shapes
+from stratlab_spec.models.decoder_config import no_weights
+from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.wording import name_first
+from trainer.models.model_with_loss import ImageClassifier
+
+STANDARD_DEVIATION = 0.02
+"""Of fresh matrices: initializer_range of Qwen2 and Qwen3-MoE."""
+
+
+class Weights(Protocol):
+    """Whole parameters by their names inside the Decoder. A tied head has none: it is the embedding."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of all parameters, in the order of the model."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of one parameter, without reading it."""
+
+    def tensor(self, name: str) -> Tensor:
+        """One parameter, whole: fp32 on the CPU.
+
+        Raises:
+            DataMissing: it is not there or has another shape.
+        """
+
+
+class RandomWeights:
+    """Matrices normal(0, 0.02), norms one, biases zero; LoRA's A as peft draws it (kaiming uniform), B zero.
+
+    Each parameter has a generator of its own, seeded by the run's seed and the parameter's name, so that neither the
+    order nor the ranks that ask matter.
+
+    Args:
+        shapes: by name.
+    """
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]], seed: int) -> None:
+        self._shapes = shapes
+        self._seed = seed
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._shapes)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._shapes[name]
+
+    def tensor(self, name: str) -> Tensor:
+        size = self._shapes[name]
+        if ".lora_B." in name or name.endswith(".bias"):
+            return torch.zeros(size)
+        if len(size) == 1:
+            return torch.ones(size)
+        # the base of an adapter is what it would be without one
+        drawn_as = name.replace(".base_layer.", ".")
+        digest = hashlib.sha256(f"{self._seed} {drawn_as}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+        if ".lora_A." in name:
+            bound = 1 / math.sqrt(size[1])  # kaiming_uniform_ with a = sqrt(5)
+            return torch.empty(size).uniform_(-bound, bound, generator=generator)
+        return torch.empty(size).normal_(0.0, STANDARD_DEVIATION, generator=generator)
+
+
+@torch.no_grad()
+def fill_weights(module: nn.Module, weights: Weights) -> None:
+    """Copies every parameter's weights into a whole module, whose names are the Decoder's."""
+    for name, parameter in module.named_parameters():
+        parameter.copy_(weights.tensor(name))
+
+
+def hash_weights_by_name(weights: Weights, names: Sequence[str], rank: int, world_size: int) -> str:
+    """sha256 over all parameters, each hashed by one rank; equal on every rank, whatever their number; collective."""
+    lines = [_line(name, weights.tensor(name)) for name in names[rank::world_size]]
+    if world_size == 1:
+        return _hash_lines(lines)
+    gathered: list[Any] = [None] * world_size
+    dist.all_gather_object(gathered, lines)
+    return _hash_lines(line for part in gathered for line in part)
+
+
+def hash_of_state(model: nn.Module) -> str:
+    """The same string for a whole model in memory."""
+    return _hash_lines(_line(name, parameter.detach()) for name, parameter in model.named_parameters())
+
+
+def _line(name: str, tensor: Tensor) -> str:
+    content = tensor.float().cpu().contiguous().view(-1).numpy()
+    return f"{name} {tuple(tensor.shape)} {hashlib.sha256(content).hexdigest()}"
+
+
+def _hash_lines(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+MOST_NAMED = 3
+_IDLE = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")
+"""A tied head that is stored beside its embedding; what is computed anyway."""
+_EXPERTS = re.compile(r"(.*\.mlp\.experts)\.(gate_up_proj|down_proj)$")
+
+
+class SafetensorsWeights:
+    """Parameters in the *.safetensors of a folder in Hugging Face format, read when asked for.
+
+    The files hold one tensor per expert and matrix (transformers, conversion_mapping.py, "qwen2_moe"); they are put
+    together to the fused ones. Adapters are in no such file: they come from `fresh`.
+
+    Args:
+        folder: with model.safetensors, or several files and their model.safetensors.index.json.
+        fresh: names and shapes of all parameters, and the adapters' values.
+        named: the setting that led here, for errors.
+
+    Raises:
+        DataMissing: no weights are there, or some that nobody would read: the model would be another one.
+    """
+
+    def __init__(self, folder: Path, fresh: Weights, named: str) -> None:
+        self._folder = folder
+        self._fresh = fresh
+        self._named = named
+        self._file_of = _read_index(folder, named)
+        self._open: dict[str, Any] = {}
+        if unread := sorted(self._unread()):
+            raise self._missing(
+                f"has tensors that this model does not: {name_first(unread, MOST_NAMED)} [SL-tensors-unknown]"
+            )
+
+    @property
+    def names(self) -> list[str]:
+        return self._fresh.names
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._fresh.shape(name)
+
+    def tensor(self, name: str) -> Tensor:
+        if ".lora_" in name:
+            return self._fresh.tensor(name)
+        stored = _stored_name(name)
+        wanted = self.shape(name)
+        fused = _EXPERTS.match(stored)
+        if fused and stored not in self._file_of:
+            return self._experts(fused[1], fused[2], wanted)
+        return self._read(stored, wanted).float()
+
+    def _unread(self) -> set[str]:
+        known = {_stored_name(name) for name in self.names if ".lora_" not in name}
+        experts = {f"{found[1]}." for name in known if (found := _EXPERTS.match(name))}
+        return {
+            name
+            for name in self._file_of
+            if name not in known and not _IDLE.search(name) and not any(map(name.startswith, experts))
+        }
+
+    def _experts(self, layer: str, matrix: str, wanted: tuple[int, ...]) -> Tensor:
+        whole = torch.empty(wanted)
+        parts = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else ("down_proj",)
+        rows = wanted[1] // len(parts)
+        for expert in range(wanted[0]):
+            for i, part in enumerate(parts):
+                stored = f"{layer}.{expert}.{part}.weight"
+                whole[expert, i * rows : (i + 1) * rows] = self._read(stored, (rows, wanted[2]))
+        return whole
+
+    def _read(self, stored: str, wanted: tuple[int, ...]) -> Tensor:
+        if stored not in self._file_of:
+            raise self._missing(f"has no tensor {stored} [SL-tensor-absent]")
+        tensor = self._read_file(self._file_of[stored], stored)
+        if tuple(tensor.shape) != wanted:
+            raise self._missing(
+                f"{stored} has the shape {tuple(tensor.shape)}, expected {wanted} [SL-tensor-shape]"
+            )
+        return tensor
+
+    def _read_file(self, file: str, stored: str) -> Tensor:
+        try:
+            if file not in self._open:
+                self._open[file] = safe_open(self._folder / file, framework="pt")
+            return self._open[file].get_tensor(stored)
+        except Exception as failure:  # safetensors has an error class of its own, beside the disk's
+            raise unreadable(self._named, file, failure) from failure
+
+    def _missing(self, what: str) -> DataMissing:
+        return DataMissing(f"{self._named}: {what}")
+
+
+def _stored_name(name: str) -> str:
+    return name.removeprefix("hf.").replace(".base_layer.", ".")
+
+
+def _read_index(folder: Path, named: str) -> dict[str, str]:
+    """File by tensor name, of the index if there is one, else of the files' own headers."""
+    path = folder / "model.safetensors.index.json"
+    try:
+        if path.exists():
+            return dict(json.loads(path.read_text())["weight_map"])
+        files: dict[str, str] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            with safe_open(path, framework="pt") as opened:
+                files |= dict.fromkeys(opened.keys(), path.name)
+    except Exception as failure:  # as above, and JSON's
+        raise unreadable(named, path.name, failure) from failure
+    if not files:
+        raise DataMissing(no_weights(named))
+    return files
+
+
+def unreadable(named: str, file: str, failure: Exception) -> DataMissing:
+    """What to raise for a file of weights.
+
+    Args:
+        named: the setting that led to it.
+    """
+    return DataMissing(f"{named}: {file} cannot be read: {failure} [SL-weights-unreadable]")
+
+
+def fetch_weights(source: str, named: str) -> Path:
+    """The folder of a hub id's weights, from the cache or the hub.
+
+    Raises:
+        DataMissing: neither has them.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(source, allow_patterns=["*.safetensors", "*.safetensors.index.json"]))
+    except Exception as failure:  # network, disk, no such model: all mean "not to be had"
+        raise DataMissing(
+            f"{named}: expected the weights of {source} from the hub, its cache in HF_HOME, or "
+            f"TRAINER_MODEL_PATH: {failure} [SL-weights-unfetched]"
+        ) from failure
+
+
+def open_weights(config: Config, shape: DecoderShape) -> Weights:
+    """Fresh weights by the seed, or those of `model_path` or of the hub; nothing is read yet.
+
+    Raises:
+        DataMissing: no files to be had.
+    """
+    fresh = RandomWeights(weight_shapes(shape, config), config.seed)
+    if config.init == "scratch":
+        return fresh
+    if config.model_path:
+        named = f"TRAINER_MODEL_PATH={config.model_path!r}"
+        return SafetensorsWeights(Path(config.model_path), fresh, named)
+    named = f"TRAINER_MODEL={config.model!r}"
+    return SafetensorsWeights(fetch_weights(hub_id(config), named), fresh, named)
 
 
 def read_weights(config: Config) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ Order per stage of the pipeline (stage.py); every later step sees what the earli
     context.py    attention over a sequence that cp ranks share
     tensor.py     rows and columns of the matrices over tp, with adapters.py for LoRA; tied weights tied again
     expert.py     whole experts over ep
-    compile       layer by layer, recomputation inside (trainer/engines/compilation.py)
+    compile       layer by layer, recomputation inside (trainer/engines/torch_engine.py)
     sharding.py   fully_shard over dp_replicate x (dp_shard x cp), the experts over what ep leaves of dp_shard x cp x tp
     shards.py     memory, and the weights by name
 

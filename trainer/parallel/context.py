@@ -20,9 +20,9 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import AttentionInterface
 
-from trainer.models.attention import causal_attention, repeat_heads
+from trainer.models.decoder import causal_attention, repeat_heads
 from trainer.models.packing import Packing
-from trainer.parallel.collectives import all_to_all, gather
+from trainer.parallel.process_groups import all_to_all, gather
 
 
 def apply_context(decoder: nn.Module, layers: list[nn.Module], cp: DeviceMesh, kind: str) -> None:

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
+from stratlab_spec.models.decoder import split_layers
 from trainer.measuring.phases import Phases
-from trainer.shapes.pipeline_stages import split_layers
 
 SCHEDULES: dict[str, Any] = {
     "1f1b": Schedule1F1B,

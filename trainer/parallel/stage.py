@@ -11,21 +11,20 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from trainer.checkpoint.shards import take_local
-from trainer.engines.compilation import apply_compile
-from trainer.engines.optimizer import build_optimizer
-from trainer.layout.decoder_memory import EMBEDDING, HEAD
-from trainer.layout.resolve import count_stages
+from stratlab_spec.layout.parallel_dims import count_stages
+from stratlab_spec.memory.prediction import EMBEDDING, HEAD
+from stratlab_spec.settings.config import Config
+from trainer.checkpoint.state import take_local
+from trainer.engines.torch_engine import apply_compile, build_optimizer
 from trainer.models.decoder import restore_buffers
-from trainer.models.decoder_weights import Weights
+from trainer.models.weights import Weights
 from trainer.parallel.context import apply_context
 from trainer.parallel.expert import apply_experts
+from trainer.parallel.fully_shard import apply_sharding
 from trainer.parallel.pipeline import apply_stage, layers_of
-from trainer.parallel.shard_stage import apply_sharding
-from trainer.parallel.submeshes import Meshes
+from trainer.parallel.process_groups import Meshes
 from trainer.parallel.tensor import apply_tensor
 from trainer.run import Run
-from trainer.settings.config import Config
 
 
 @dataclass

@@ -2,10 +2,10 @@
 
 import sys
 
-from trainer.settings.installation import packages_needed
+from trainer.installation import packages_needed
 
 if __name__ == "__main__":
     with packages_needed():
-        from trainer.prepare.command import main
+        from trainer.prepare.preparation import main
 
         sys.exit(main(sys.argv[1:]))

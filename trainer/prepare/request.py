@@ -1,10 +1,16 @@
-"""What is asked for, from the command line or by a run: every setting is declared and checked here."""
+"""What is asked for, from the command line or by a run: every setting is declared and checked here.
+
+Weights that torchvision publishes, downloaded without torch to where torch looks for them below a TORCH_HOME.
+"""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +18,11 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from trainer.data.text.cache import cache_name, data_name
-from trainer.settings.config import Config, ConfigError, describe_error
-from trainer.settings.fields import LONGEST_NAME, TEXT_MODELS
-from trainer.settings.published_weights import PUBLISHED_FILES
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.registry import PUBLISHED_FILES, SERVER
+from stratlab_spec.settings.config import Config, ConfigError, describe_error
+from stratlab_spec.settings.fields import LONGEST_NAME, TEXT_MODELS
+from trainer.data.text.token_cache import cache_name, data_name
 
 EXAMPLE = """examples:
   python -m trainer.prepare --dataset microsoft/cats_vs_dogs --name pets --to /results
@@ -243,3 +250,42 @@ def _build_parser() -> argparse.ArgumentParser:
         help=f"without a heartbeat for so long, this start counts as dead (default: {STALE_AFTER_S:g})",
     )
     return parser
+
+
+BELOW_HOME = Path("hub", "checkpoints")
+PIECE_BYTES = 1 << 20
+SILENCE_S = 60.0
+"""Without a byte, after which the server counts as not reached."""
+
+
+def write_weights(request: Request, folder: Path) -> None:
+    """The file of one network, in `folder`/hub/checkpoints; its name holds the first digits of its sha256.
+
+    Raises:
+        DataMissing: the server has no such file.
+        OSError: the server cannot be reached, the volume is full, or what came is not that file.
+    """
+    name = PUBLISHED_FILES[request.source]
+    place = folder / BELOW_HOME
+    place.mkdir(parents=True)
+    digest = hashlib.sha256()
+    try:
+        with (
+            urllib.request.urlopen(f"{SERVER}/{name}", timeout=SILENCE_S) as answer,
+            open(place / name, "wb") as file,
+        ):
+            while piece := answer.read(PIECE_BYTES):
+                digest.update(piece)
+                file.write(piece)
+    except urllib.error.HTTPError as failure:
+        if failure.code == 404:
+            raise DataMissing(
+                f"--weights {request.source!r}: {SERVER}/{name}: {failure} [SL-published-absent]"
+            ) from failure
+        raise
+    wanted = name.rpartition("-")[2].removesuffix(".pth")
+    if not digest.hexdigest().startswith(wanted):
+        raise OSError(
+            f"{name}: its sha256 begins with {digest.hexdigest()[:8]}, not with {wanted} "
+            "[SL-published-sha256]"
+        )

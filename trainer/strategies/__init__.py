@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from stratlab_spec.settings.config import Config
+from stratlab_spec.strategies import STRATEGIES
 from trainer.engine import Engine
 from trainer.measuring.phases import Phases
-from trainer.models.learner import Learner
-from trainer.models.low_precision import apply_low_precision
+from trainer.models.mixed_precision import apply_low_precision
+from trainer.models.model_with_loss import Learner
 from trainer.run import Run
-from trainer.settings.config import Config
-from trainer.settings.strategy_table import STRATEGIES
 
 
 def builds_empty(config: Config, rank: int) -> bool:

@@ -19,12 +19,11 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from stratlab_spec.strategies import MIB, reduce_bucket_bytes
 from trainer.engine import Engine
-from trainer.engines.compilation import apply_compile
-from trainer.engines.torch_engine import TorchEngine
+from trainer.engines.torch_engine import TorchEngine, apply_compile
 from trainer.measuring.phases import Phases
 from trainer.run import Run
-from trainer.settings.knob_table import MIB, reduce_bucket_bytes
 
 # torch 2.11 has the switch under its old name alone
 _SYNC_BUFFERS = next(

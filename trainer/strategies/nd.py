@@ -27,10 +27,10 @@ from torch import nn
 
 from trainer.engine import Engine
 from trainer.measuring.phases import Phases
-from trainer.models.weight_sources import open_weights
+from trainer.models.weights import open_weights
 from trainer.parallel.nd_engine import ScheduleEngine
+from trainer.parallel.process_groups import build_meshes
 from trainer.parallel.stage import build_stages
-from trainer.parallel.submeshes import build_meshes
 from trainer.run import Run
 
 

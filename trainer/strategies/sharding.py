@@ -17,16 +17,18 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from stratlab_spec.strategies import accumulates_sharded, reshards_after_forward
 from trainer.engine import Engine
-from trainer.engines.compilation import apply_compile
-from trainer.engines.torch_engine import TorchEngine
+from trainer.engines.torch_engine import TorchEngine, apply_compile
 from trainer.measuring.phases import Phases
-from trainer.parallel.gathered_types import apply_gathered_types, build_mixed_precision
-from trainer.parallel.gradient_sync import apply_sync
-from trainer.parallel.prefetch import apply_prefetch
-from trainer.parallel.shard_stage import apply_pure_sums
+from trainer.parallel.fully_shard import (
+    apply_gathered_types,
+    apply_prefetch,
+    apply_pure_sums,
+    apply_sync,
+    build_mixed_precision,
+)
 from trainer.run import Run
-from trainer.settings.knob_table import accumulates_sharded, reshards_after_forward
 
 
 def build_sharded(run: Run, mesh: DeviceMesh, model: nn.Module, phases: Phases) -> Engine:

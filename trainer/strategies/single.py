@@ -10,8 +10,7 @@ from __future__ import annotations
 from torch import nn
 
 from trainer.engine import Engine
-from trainer.engines.compilation import apply_compile
-from trainer.engines.torch_engine import TorchEngine
+from trainer.engines.torch_engine import TorchEngine, apply_compile
 from trainer.measuring.phases import Phases
 from trainer.run import Run
 

@@ -27,14 +27,12 @@ import torch
 from torch import nn
 
 from trainer.engine import Engine
-from trainer.engines.compilation import apply_compile
 from trainer.engines.deepspeed_config import build_settings, measure_sizes
-from trainer.engines.quantized_gathers import apply_quantized_gathers
-from trainer.engines.quantized_reduction import apply_quantized_reduction
-from trainer.engines.quantizer import load_quantizer
+from trainer.engines.quantization import apply_quantized_gathers, apply_quantized_reduction, load_quantizer
+from trainer.engines.torch_engine import apply_compile
 from trainer.engines.zero_engine import DeepSpeedEngine
 from trainer.measuring.phases import Phases
-from trainer.models.products import apply_gathered_linears, is_product_weight
+from trainer.models.mixed_precision import apply_gathered_linears, is_product_weight
 from trainer.run import Run
 from trainer.strategies.sharding import tie_weights
 

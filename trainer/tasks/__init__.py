@@ -7,13 +7,13 @@ from typing import Any, Literal, Protocol
 
 from torch import nn
 
+from stratlab_spec.settings.config import Config
 from trainer.data.batches import Batch, Share
+from trainer.distributed.world import Precision
 from trainer.engine import Engine
-from trainer.hangs.pulse import Pulse
-from trainer.models.learner import Learner
-from trainer.settings.config import Config
-from trainer.settings.precision import Precision
-from trainer.tasks.measures import Evaluation, do_nothing
+from trainer.hang_detection.heartbeat import Pulse
+from trainer.models.model_with_loss import Learner
+from trainer.tasks.evaluation import Evaluation, do_nothing
 
 Split = Literal["validation", "test"]
 

@@ -8,28 +8,24 @@ from typing import Any
 import torch
 from torch import nn
 
+from stratlab_spec.models.model_specs import default_image_size, hash_names
+from stratlab_spec.models.teacher import naming_the_teacher, teacher_config, teacher_problems
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.rules import CLASS_NAMES_SHA256
 from trainer.data import open_data
-from trainer.data.batches import Batch, Share, build_batch, evaluation_batches
-from trainer.data.exported import check_classes
-from trainer.data.order import SampleOrder
-from trainer.data.residence import Source, build_source, resolve_residence
+from trainer.data.batches import Batch, SampleOrder, Share, build_batch, evaluation_batches
+from trainer.data.image_checks import check_classes
+from trainer.data.placement import Source, build_source, resolve_residence
+from trainer.distributed.provenance import hash_weights
+from trainer.distributed.world import Precision
 from trainer.engine import Engine
-from trainer.hangs.alone import do_alone
-from trainer.hangs.pulse import Pulse
+from trainer.hang_detection.heartbeat import Pulse
+from trainer.hang_detection.rank_zero_task import do_alone
 from trainer.models import build_model
 from trainer.models.batch_norm import average_running_statistics
-from trainer.models.learner import Learner
+from trainer.models.model_with_loss import Learner
 from trainer.models.teacher import Teacher, place_teacher
-from trainer.record.provenance import hash_weights
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.continuation import CLASS_NAMES_SHA256
-from trainer.settings.precision import Precision
-from trainer.shapes.class_names import hash_names
-from trainer.shapes.model_shapes import default_image_size
-from trainer.shapes.teacher_place import naming_the_teacher
-from trainer.shapes.teacher_rules import teacher_config, teacher_problems
-from trainer.tasks.judge import open_judge
-from trainer.tasks.measures import Evaluation, add_up_split, do_nothing, read_classification
+from trainer.tasks.evaluation import Evaluation, add_up_split, do_nothing, open_judge, read_classification
 from trainer.tasks.normalization import find_preprocessing, find_rescaling
 
 

@@ -11,10 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stratlab_spec.models.model_specs import (
+    FILE,
+    HUB_IDS,
+    PIL_NUMBERS,
+    PLAIN,
+    TORCHVISION,
+    Preprocessing,
+    registered_name,
+)
+from stratlab_spec.settings.config import Config, ConfigError
 from trainer.data.augmentation import normalise, resize
-from trainer.settings.config import Config, ConfigError
-from trainer.shapes.model_shapes import HUB_IDS, TORCHVISION, registered_name
-from trainer.shapes.preprocessing import FILE, PIL_NUMBERS, PLAIN, Preprocessing
 
 PROBE_EDGE = 480
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

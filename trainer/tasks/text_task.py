@@ -8,33 +8,28 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainer.data.batches import Batch, Share
-from trainer.data.order import SampleOrder
-from trainer.data.text.row_batches import build_text_batch, text_evaluation_batches
-from trainer.data.text.rows import TokenRows, open_text
-from trainer.engine import Engine
-from trainer.hangs.alone import do_alone, leave_alone
-from trainer.hangs.pulse import Pulse
-from trainer.models.decoder import Decoder
-from trainer.models.decoder_build import build_decoder
-from trainer.models.decoder_weights import hash_of_state, hash_weights_by_name
-from trainer.models.learner import Learner
-from trainer.models.packing import Bounds
-from trainer.models.teacher import Teacher, place_teacher
-from trainer.models.weight_sources import open_weights
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.precision import Precision
-from trainer.shapes.decoder_json import read_shape
-from trainer.shapes.decoder_shapes import (
+from stratlab_spec.models.decoder import (
     DecoderShape,
     count_flops_per_token,
     count_forward_flops_per_token,
     count_parameters,
 )
-from trainer.shapes.teacher_place import naming_the_teacher
-from trainer.shapes.teacher_rules import teacher_config, teacher_problems
-from trainer.tasks.judge import open_judge
-from trainer.tasks.measures import Evaluation, add_up_split, do_nothing, read_language_modelling
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.models.teacher import naming_the_teacher, teacher_config, teacher_problems
+from stratlab_spec.settings.config import Config, ConfigError
+from trainer.data.batches import Batch, SampleOrder, Share, build_text_batch, text_evaluation_batches
+from trainer.data.text.token_rows import TokenRows, open_text
+from trainer.distributed.world import Precision
+from trainer.engine import Engine
+from trainer.hang_detection.heartbeat import Pulse
+from trainer.hang_detection.rank_zero_task import do_alone, leave_alone
+from trainer.models.decoder import Decoder
+from trainer.models.decoder_build import build_decoder
+from trainer.models.model_with_loss import Learner
+from trainer.models.packing import Bounds
+from trainer.models.teacher import Teacher, place_teacher
+from trainer.models.weights import hash_of_state, hash_weights_by_name, open_weights
+from trainer.tasks.evaluation import Evaluation, add_up_split, do_nothing, open_judge, read_language_modelling
 
 
 class TextTask:

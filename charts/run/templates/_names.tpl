@@ -54,7 +54,7 @@ app.kubernetes.io/managed-by: {{ .context.Release.Service | quote }}
 {{- printf "%s:%s" .repository .tag -}}
 {{- end }}
 
-{{/* run.directory: <results>/<comparison>/<run>, as in docs/architecture.md. "default" is the default of trainer/settings/config.py. */}}
+{{/* run.directory: <results>/<comparison>/<run>, as in docs/architecture.md. "default" is the default of stratlab_spec/settings/config.py. */}}
 {{- define "run.directory" -}}
 {{- $comparison := .Values.run.config.comparison | default "default" -}}
 {{- printf "%s/%s/%s" .Values.run.results.mountPath $comparison (include "run.name" .) -}}
@@ -63,7 +63,7 @@ app.kubernetes.io/managed-by: {{ .context.Release.Service | quote }}
 {{/*
 run.deadlines: seconds, each above the one before.
 
-trainer   the trainer ends by itself, counted from its first start; 86400 is the default of trainer/settings/config.py
+trainer   the trainer ends by itself, counted from its first start; 86400 is the default of stratlab_spec/settings/config.py
 workload  the operator's, counted from the first look at the resource, so that waiting for nodes counts too.
           A backstop: the training operator v1.9 looks at the time only when something else happens
 waiter    the analysis stops waiting

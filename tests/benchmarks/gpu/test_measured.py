@@ -11,10 +11,10 @@ import pytest
 from benchmarks.gpu import foreseen, read
 from benchmarks.gpu.own_run import OPERATIONS
 from benchmarks.gpu.results import read_lines
+from stratlab_spec.memory.prediction import Forecast, forecast_memory
+from stratlab_spec.memory.profiles import FOLDER
+from stratlab_spec.settings.config import Config
 from tests.covering import choose_cover
-from trainer.forecast.memory import Forecast, forecast_memory
-from trainer.forecast.operations_file import FOLDER
-from trainer.settings.config import Config
 
 MEASURED, SECOND, H100, THIRD = (
     Path("benchmarks/gpu/measured", f"{name}.jsonl")

@@ -274,7 +274,7 @@ def test_the_code_alone_is_enough_and_what_is_wrong_with_a_kit_is_refused(tmp_pa
     assert find_codes(refused.value) == ["SL-kit-part-missing"]
     (folder / "site").mkdir()
     kit.check_kit(folder)
-    operations = ("benchmarks/gpu/operations/vit_base-single.json", "stratlab/analysis/analyze.py")
+    operations = ("benchmarks/gpu/operations/vit_base-single.json", "stratlab/analysis/run_analysis.py")
     for name in (*operations, "trainer/worker.py", *(f"benchmarks/gpu/{stage.name}.py" for stage in STAGES)):
         assert (folder / name).is_file(), name
     assert (folder / "start").stat().st_mode & 0o111

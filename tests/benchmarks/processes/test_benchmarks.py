@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.memory import before
 from benchmarks.memory.before import Pair
-from stratlab.predict.operations_file import SHIPPED
+from stratlab_spec.memory.profiles import SHIPPED
 from tests.codes import find_codes
 
 

@@ -10,12 +10,12 @@ import yaml
 
 from charts import new_chart
 from charts.new_chart import FIXED, LIBRARY, LIBRARY_TARGET
+from stratlab_spec.settings.config import ConfigError
 from tests.charts.contract import check_trainer_contract
 from tests.charts.golden_file import read_goldens, render_all, write_goldens
 from tests.charts.rendering import CHARTS, discover_charts, discover_other_charts, render
 from tests.charts.rendering import LIBRARY as LIBRARY_CHART
 from tests.codes import find_codes
-from trainer.settings.config import ConfigError
 
 
 @pytest.fixture

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.registry import PUBLISHED_FILES
+from stratlab_spec.settings.config import Config
 from tests.charts.pod_security import find_pods
 from tests.charts.rendering import (
     CHARTS,
@@ -16,11 +19,8 @@ from tests.charts.rendering import (
     render,
     training_pod,
 )
-from trainer import failures
-from trainer.data.text.cache import cache_name
+from trainer.data.text.token_cache import cache_name
 from trainer.prepare.request import STALE_AFTER_S, Request, read_request
-from trainer.settings.config import Config
-from trainer.settings.published_weights import PUBLISHED_FILES
 
 CHART = CHARTS / "prepare"
 PETS = ("--set", "prepare.dataset=org/pets")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stratlab_spec.layout.parallel_dims import Axes, Layout, resolve_layout
+from stratlab_spec.memory.fit import GIB, fit_problems
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.settings.config import Config
 from tests.charts.contract import check_trainer_contract
 from tests.charts.rendering import CHARTS, ROOT, Document, environment, render, training_pod, world_size
-from trainer.layout.axes import Axes
-from trainer.layout.fit import GIB, fit_problems
-from trainer.layout.resolve import Layout, resolve_layout
-from trainer.settings.config import Config
-from trainer.shapes.decoder_json import read_shape
 
 FIVE = [f"llm-{n}d" for n in range(1, 6)]
 TINY = ["--values", str(ROOT / "examples" / "llm_tiny.yaml")]
@@ -63,7 +62,7 @@ def test_one_dimension_shards_nothing_and_its_advice_can_be_followed(helm: Path)
 
 
 def test_the_example_makes_them_one_comparison_in_one_pod_or_eight(helm: Path) -> None:
-    """Nothing that the audit looks at differs: stratlab/compare/judging/rules.py."""
+    """Nothing that the audit looks at differs: stratlab/compare/rules.py."""
     settings = {}
     for chart in FIVE:
         config = read_config(render(helm, CHARTS / chart, TINY))

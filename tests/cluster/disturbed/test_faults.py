@@ -55,7 +55,7 @@ from collections import Counter
 from pathlib import Path
 from mlflow.tracking import MlflowClient
 from stratlab.run_directory.record import read_run
-from stratlab.verify.mlflow_points import read_points
+from stratlab.verify import read_points
 folder = Path(sys.argv[1])
 record = json.loads((folder / "mlflow.json").read_text())
 client, asked = MlflowClient(record["tracking_uri"]), read_points(read_run(folder).metrics)

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
+from stratlab import wait as resource_module
 from stratlab.cluster import ClusterError
 from stratlab.cluster.volume_pod import Finished, read_file, run_on_volume
 from stratlab.cluster.workloads import APIS
-from stratlab.wait import resource as resource_module
-from stratlab.wait.ended import wait_for_run
-from stratlab.wait.resource import Resource
+from stratlab.wait import Resource, wait_for_run
 from tests.cluster.lab import LAB_IMAGE, STRATLAB, wait_until
 from tests.cluster.parts.conftest import Cluster
 from tests.stratlab.wait.waiting import write_attempt
@@ -41,7 +40,7 @@ FOREVER = """
 import sys
 from stratlab.cluster.connection import connect
 from stratlab.cluster.volume_pod import run_on_volume
-from stratlab.machine.interruption import signals_raise
+from stratlab.machine import signals_raise
 with signals_raise():
     run_on_volume(connect(), sys.argv[1], claim=None, mount="/results", image=sys.argv[2],
                   command=["python", "-c", "import time; time.sleep(120)"])

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stratlab.rendering.helm import find_helm
+from stratlab.helm import find_helm
 from stratlab.sweep.helm_release import look_at, uninstall
 from tests.cluster.lab import IMAGES, ROOT, Lab, wait_until
 

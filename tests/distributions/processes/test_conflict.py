@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.rendering.helm import find_helm
-from stratlab.rendering.installation import explain_trainer
+from stratlab.helm import find_helm
+from stratlab.trainer_program import explain_trainer
 from tests.codes import find_codes
 from tests.distributions.built import ROOT, Built, install, make_environment, run_pip, write_wheel
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from charts.packages import package_charts
-from stratlab.rendering.helm import find_helm
+from stratlab.helm import find_helm
 from tests.codes import find_codes
 from tests.distributions.built import ROOT, UV, Built, make_environment
 from tests.stratlab.example_run import build_run_dir

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.rendering.helm import find_helm
+from stratlab.helm import find_helm
 from tests.charts.rendering import CHARTS, pick, render
 from tests.documents.commands import split
 from tests.documents.examples import (

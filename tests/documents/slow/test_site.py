@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from stratlab_spec.strategies import STRATEGIES
 from tests.documents.commands import ROOT
-from trainer.settings.strategy_table import STRATEGIES
 
 
 @pytest.fixture(scope="module")

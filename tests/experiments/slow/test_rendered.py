@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments.catalogue import Part
-from stratlab.rendering.helm import find_helm
+from stratlab.helm import find_helm
 from stratlab.sweep.definition import read_sweep
-from stratlab.sweep.matrix import expand
-from stratlab.sweep.planned_release import Planned, build_plan
+from stratlab.sweep.planned_release import Planned, build_sweep_plan, expand
+from stratlab_spec.settings.config import Config
 from tests.experiments.test_forms import each_part
 from trainer.launch.preflight import check_elsewhere, read_pods
-from trainer.settings.config import Config
 
 
 def plan(file: Path, *, strategies: bool) -> list[Planned]:
@@ -19,7 +18,7 @@ def plan(file: Path, *, strategies: bool) -> list[Planned]:
     sweep = read_sweep(file)
     every = expand(sweep)
     chosen = list({release.strategy: release for release in every}.values()) if strategies else every[:1]
-    return build_plan(sweep, file.parent, find_helm(), lambda text: None, chosen)
+    return build_sweep_plan(sweep, file.parent, find_helm(), lambda text: None, chosen)
 
 
 def check_form(file: Path, *, strategies: bool) -> None:

@@ -39,7 +39,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 def of_layers(name: str, instead: Any) -> AbstractContextManager[Any]:
     """In what the layers exchange alone: `dist` is a name of their module."""
-    from trainer.models import synchronised_batch_norm as room
+    from trainer.models import batch_norm as room
 
     return mock.patch.object(room, "dist", mock.Mock(wraps=room.dist, **{name: instead}))
 

@@ -87,9 +87,8 @@ def test_an_image_for_gpus_compiles_and_quantizes():
     """The one for CPUs has neither compiler nor kernel, and the trainer refuses what needs them."""
     import torch  # noqa: F401  # the kernel is linked against it
 
-    from trainer.settings.compile_rules import compile_problems
-    from trainer.settings.config import Config
-    from trainer.settings.deepspeed_rules import PREBUILT_QUANTIZER, find_quantizer
+    from stratlab_spec.settings.config import Config
+    from stratlab_spec.settings.library_rules import PREBUILT_QUANTIZER, compile_problems, find_quantizer
 
     is_for_gpus = os.environ["STRATLAB_VARIANT"] == "cuda"
     problems = compile_problems(Config(run="r", compile=True), os.environ, gpu=True)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stratlab.machine.processes import free_port
+from stratlab.processes import free_port
 from stratlab.run_directory.record import read_run
 from tests.trainer.ranks.test_launcher import environment
 

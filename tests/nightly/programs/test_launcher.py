@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from stratlab.machine.processes import free_port
+from stratlab.processes import free_port
 from tests.codes import find_codes
 from tests.programs import find_python
 from tests.trainer.ranks.test_launcher import (

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.ranks import run_ranks
-from trainer.models.classifier import ImageClassifier
-from trainer.models.learner import ClassLoss
+from trainer.models.model_with_loss import ClassLoss, ImageClassifier
 
 STRATEGIES = ("ddp", "fsdp", "zero1", "zero3")
 RANKS, ROWS, CLASSES, STEPS = 2, 16, 8, 4
@@ -52,11 +51,10 @@ def train(out: Path, strategy: str, micro_batch_size: int, **settings: Any) -> N
 
     from tests.trainer.runs import run_of
     from tests.trainer.strategies.small import make_config, steps
+    from trainer.distributed.world import Precision
     from trainer.measuring.phases import Phases
-    from trainer.models.activation_checkpointing import apply_checkpointing
-    from trainer.models.batch_norm import average_running_statistics
-    from trainer.models.synchronised_batch_norm import apply_synchronised_batch_norm
-    from trainer.settings.precision import Precision
+    from trainer.models.batch_norm import apply_synchronised_batch_norm, average_running_statistics
+    from trainer.models.decoder_build import apply_checkpointing
     from trainer.strategies import build_engine, builds_empty
 
     torch.set_num_threads(1)

@@ -45,8 +45,7 @@ def test_compositions_can_be_counted() -> None:
 
 def test_an_odd_number_of_parameters_is_counted_under_every_strategy() -> None:
     def run() -> None:
-        from trainer.counting.inputs import Pictures, build_empty_model
-        from trainer.counting.steps import count
+        from trainer.memory_estimation.steps import Pictures, build_empty_model, count
 
         text = "model=vit_tiny dataset=synthetic image_size=16 micro_batch_size=4 global_batch_size=8"
         three, held = Pictures(labels=3, channels=3), {}
@@ -70,7 +69,7 @@ def test_counts_after_each_other_are_those_of_a_fresh_process() -> None:
         from torch.distributed.device_mesh import DeviceMesh
         from torch.nn.parallel import DistributedDataParallel
 
-        from trainer.settings.config import ConfigError
+        from stratlab_spec.settings.config import ConfigError
 
         owners = torch.nn.Module, DistributedDataParallel, DeviceMesh, torch.UntypedStorage
         before, environment = [dict(vars(owner)) for owner in owners], dict(os.environ)
@@ -89,8 +88,8 @@ def test_counts_after_each_other_are_those_of_a_fresh_process() -> None:
 
 
 def test_a_teacher_is_whole_where_the_loss_is(tmp_path: Path) -> None:
+    from stratlab_spec.models.teacher import count_teacher_bytes
     from tests.trainer.shapes.test_teacher_rules import WORDS
-    from trainer.shapes.teacher_rules import count_teacher_bytes
 
     (tmp_path / "config.json").write_text(json.dumps(WORDS))
 
@@ -153,10 +152,9 @@ def test_a_file_that_was_counted_at_another_depth_answers_for_the_model_s_own(tm
 
     def run() -> None:
         from stratlab.predict.operations_file import read_operations_file
-        from trainer.counting.inputs import find_pictures
-        from trainer.counting.operations import build_operations
-        from trainer.counting.steps import count
-        from trainer.forecast.operations_file import FOLDER, find_operations
+        from stratlab_spec.memory.profiles import FOLDER, find_operations
+        from trainer.memory_estimation.memory_profile import build_operations
+        from trainer.memory_estimation.steps import count, find_pictures
 
         text = f"{PICTURES} strategy=single"
         content = build_operations(environment(text, 2, 32), 1, 1, say=lambda text: None)
@@ -185,10 +183,9 @@ def test_room_for_all_gradients_is_foreseen_where_deep_models_take_it(strategy: 
 
     def run() -> None:
         from stratlab.predict.operations_file import read_operations_file
-        from trainer.counting.inputs import find_pictures
-        from trainer.counting.operations import build_operations
-        from trainer.counting.steps import count
-        from trainer.counting.timeline import AT_ONCE
+        from trainer.memory_estimation.memory_profile import build_operations
+        from trainer.memory_estimation.steps import count, find_pictures
+        from trainer.memory_estimation.timeline import AT_ONCE
 
         content = build_operations(environment(text, 16, 16), 1, 1, say=lambda text: None)
         assert {sample["layers"] for sample in content["samples"]} == {4, 8}
@@ -211,8 +208,7 @@ def test_counts_that_share_an_engine_are_those_of_an_engine_each() -> None:
     text = f"{PICTURES} strategy=zero3"
 
     def run() -> None:
-        from trainer.counting.inputs import find_pictures
-        from trainer.counting.steps import count, count_batches
+        from trainer.memory_estimation.steps import count, count_batches, find_pictures
 
         configs = [
             make_config(f"{text} micro_batch_size={rows} global_batch_size={16 * rows}") for rows in (1, 4, 2)

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from stratlab_spec.models.decoder import count_flops_per_token, count_parameters
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.ranks import fork_ranks
 from tests.trainer.kept_runs import STEPS, be_worker, read, settings, train
 from tests.trainer.ranks.test_distillation import STUDENT, TAUGHT, losses, student
 from trainer.evaluation.command import evaluate_run_directory
 from trainer.launch.preflight import check
-from trainer.prepare.before_ranks import ensure_cache
-from trainer.settings.config import Config, ConfigError
-from trainer.shapes.decoder_json import read_shape
-from trainer.shapes.decoder_shapes import count_flops_per_token, count_parameters
+from trainer.prepare.preparation import ensure_cache
 
 TEXT = {
     "TRAINER_MODEL": "qwen_tiny",

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.memory.profiles import FOLDER
 from tests.ranks import fork_ranks
 from tests.trainer.ranks.test_worker import be_worker, settings
-from trainer.forecast.operations_file import FOLDER
 
 
 def test_the_run_directory_tells_what_was_foreseen(tmp_path: Path):

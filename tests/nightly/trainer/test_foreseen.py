@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.predict.operations_file import SHIPPED
+from stratlab_spec.memory.profiles import SHIPPED
 from tests.ranks import run_ranks
 from tests.trainer.counting.real_steps import make_config
 
@@ -39,11 +39,9 @@ def test_foreseen_state_is_counted_state(number: int, name: str, tmp_path: Path)
     layers = DEPTHS[number % 2]
 
     def run() -> None:
-        from trainer.counting.inputs import find_pictures
-        from trainer.counting.steps import count
-        from trainer.forecast.operations_file import _read
-        from trainer.forecast.scaling import Peak
-        from trainer.settings.config import Config
+        from stratlab_spec.memory.profiles import Peak, _read
+        from stratlab_spec.settings.config import Config
+        from trainer.memory_estimation.steps import count, find_pictures
 
         (file,) = [file for file in _read([SHIPPED]) if file.path.stem == name]
         own = {
@@ -123,9 +121,8 @@ def test_scaled_is_what_is_counted_whole(case, tmp_path):
 
     def run() -> None:
         from stratlab.predict.operations_file import read_operations_file
-        from trainer.counting.inputs import find_pictures
-        from trainer.counting.operations import build_operations
-        from trainer.counting.steps import count
+        from trainer.memory_estimation.memory_profile import build_operations
+        from trainer.memory_estimation.steps import count, find_pictures
 
         content = build_operations(environment(text, 2, global_batch), 8, per_node, say=lambda text: None)
         axes, micro_batches = (content["samples"][0][name] for name in ("axes", "micro_batches"))
@@ -147,9 +144,9 @@ def test_the_printed_command_counts_what_was_asked(model, ranks, strategy, tmp_p
 
     def run() -> None:
         from stratlab.predict.asking import ask_of_model
-        from stratlab.predict.count_command import name_count_of_model
+        from stratlab.predict.counting import name_count_of_model
         from stratlab.predict.operations_file import find_operations, read_operations
-        from trainer.counting.command import main
+        from trainer.memory_estimation.command import main
 
         printed = name_count_of_model(model, ranks, 8, {"strategy": strategy})
         words = shlex.split(printed.replace("FOLDER", str(tmp_path)))
@@ -176,9 +173,8 @@ SMALL = 0.01
 @pytest.mark.parametrize(("strategy", "offload"), PLACES)
 def test_state_leaves_the_device(strategy: str, offload: str, tmp_path: Path) -> None:
     def run() -> None:
-        from trainer.counting.inputs import find_pictures
-        from trainer.counting.steps import count
-        from trainer.settings.config import Config
+        from stratlab_spec.settings.config import Config
+        from trainer.memory_estimation.steps import count, find_pictures
 
         given = {"model": "vit_base", "dataset": "synthetic", "model_layers": 2, "precision": "bf16"}
         batch = {"micro_batch_size": 4, "global_batch_size": 32}

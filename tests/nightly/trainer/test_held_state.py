@@ -1,7 +1,7 @@
 """State that is foreseen for 2, 4 and 8 ranks against the tensors that so many real processes hold: to the byte.
 
 Foreseen is a count on the fake process group, by a CPU's rules; held is what each rank's engine has in the update of
-its second step over gloo, storage by storage (trainer/measuring/observation.py). That walk leaves out what the count
+its second step over gloo, storage by storage (trainer/measuring/held_tensors.py). That walk leaves out what the count
 has besides: AdamW's step counters, four bytes for each parameter or flat group; the table of rotary positions. In
 stage 3 it sees the parameters too that are gathered at that moment, which a count keeps apart. An FSDP shard that is
 padded with nothing of its own holds the padding under another cause.
@@ -47,8 +47,7 @@ def test_real_processes_hold_what_is_foreseen(model: str, strategy: str, ranks: 
 
     def foresee() -> None:
         from tests.trainer.counting.real_steps import make_config
-        from trainer.counting.inputs import find_pictures
-        from trainer.counting.steps import count
+        from trainer.memory_estimation.steps import count, find_pictures
 
         config = make_config(text)
         for rank in (0, ranks - 1):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stratlab_spec.layout.parallel_dims import resolve_layout
 from tests.parity_llm.cases import Case
 from tests.parity_llm.models import write_models
 from tests.ranks import run_ranks
@@ -26,7 +27,6 @@ from tests.trainer.ranks.test_text_worker import (
 from tests.trainer.wire_nd import CASES, check_formula, measure_all
 from tests.trainer.wire_runs import CHOSEN, Found, Run, check, measure_together
 from tests.trainer.wire_runs import EVERY as RUNS
-from trainer.layout.resolve import resolve_layout
 
 TAKEN = ("single", "ddp", "nd pp2")
 OTHER_RUNS = sorted(RUNS - {*CHOSEN}, key=lambda run: run.file)[::5]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.settings.config import Config
 from tests.ranks import fork_ranks
 from tests.trainer.ranks import test_text_worker
 from tests.trainer.ranks.test_hangs import settings
-from trainer.checkpoint.together import NAME, SLOW_VOLUME_S
-from trainer.prepare.before_ranks import ensure_cache
-from trainer.settings.config import Config
+from trainer.distributed.consensus import DISK_GROUP, SLOW_VOLUME_S
+from trainer.prepare.preparation import ensure_cache
 
 TIMEOUT_S = 77
 LEAST_GROUPS = {
@@ -77,5 +77,5 @@ def test_every_group_of_a_run_has_its_time_out(name, tmp_path):
         found = json.loads((tmp_path / f"groups{rank}.json").read_text())
         assert len(found) > LEAST_GROUPS[name], found
         # what waits for a slow volume has its own, an hour at least
-        assert {timeout for name, _, timeout in found if name == NAME} == {SLOW_VOLUME_S}, found
-        assert {timeout for name, _, timeout in found if name != NAME} == {TIMEOUT_S}, found
+        assert {timeout for name, _, timeout in found if name == DISK_GROUP} == {SLOW_VOLUME_S}, found
+        assert {timeout for name, _, timeout in found if name != DISK_GROUP} == {TIMEOUT_S}, found

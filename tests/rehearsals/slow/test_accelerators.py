@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stratlab.rendering.helm import find_helm, render_chart
-from stratlab.rendering.pod_commands import build_pod
+from stratlab.helm import find_helm, render_chart
+from stratlab.pod_commands import build_pod
 
 QUICK = (
     "run.processesPerNode=1,run.config.model=cnn,run.config.image_size=8,run.config.steps=12,"

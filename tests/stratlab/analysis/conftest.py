@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.analyze import analyze_run
-from stratlab.analysis.hta.bridge import HtaLimits
+from stratlab.analysis.hta_bridge import HtaLimits
+from stratlab.analysis.run_analysis import analyze_run
 from tests.stratlab.simulated.small import build_gpu_trace, write_run
 
 NO_HTA = HtaLimits(memory_bytes=0)

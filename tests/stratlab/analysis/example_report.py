@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from stratlab.analysis.measuring.kernels import KernelRow
-from stratlab.analysis.measuring.timeline import BINS, Activity, MemoryPoint
+from stratlab.analysis.kernels import KernelRow
+from stratlab.analysis.step_rows import BINS, Activity, MemoryPoint
 
 PARTS = {"compute": 60.0, "comm": 12.0, "straggler": 3.0, "copy": 1.0, "data": 4.0, "host": 9.0}
 PARTS |= {"launch": 0.0, "kernel_wait": 1.0, "other_idle": 10.0, "bubble": 0.0}

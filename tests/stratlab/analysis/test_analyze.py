@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis import analyze
-from stratlab.analysis.analyze import NoTraces, analyze_run
-from stratlab.analysis.measuring import measure
+from stratlab.analysis import measure
+from stratlab.analysis import run_analysis as analyze
 from stratlab.analysis.mlflow_upload import build_numbers, build_tags
-from stratlab.analysis.reporting.run_facts import NoRun
+from stratlab.analysis.run_analysis import NoTraces, analyze_run
+from stratlab.analysis.run_facts import NoRun
 from stratlab.run_directory.files import ALIVE_S
 from stratlab.traces.chunks import LIMITS
-from stratlab.traces.packed import PackedFile
+from stratlab.traces.merge import PackedFile
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.analysis.conftest import NO_HTA

@@ -9,12 +9,18 @@ from typing import Any
 import pytest
 from kubernetes.client.exceptions import ApiException
 
-from stratlab.check import rights
-from stratlab.check.finding import Finding, guarded
-from stratlab.check.gpus import check_gpus, offers_gpus
-from stratlab.check.namespace import check_claim, check_namespace
-from stratlab.check.rights import check_account, check_rights
-from stratlab.check.workload_checks import check_apis, find_served, judge_operator, read_version
+from stratlab import namespace_checks as rights
+from stratlab.namespace_checks import (
+    Finding,
+    check_account,
+    check_claim,
+    check_gpus,
+    check_namespace,
+    check_rights,
+    guarded,
+    offers_gpus,
+)
+from stratlab.workload_checks import check_apis, find_served, judge_operator, read_version
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
 

@@ -7,17 +7,10 @@ from typing import Any
 
 import pytest
 
-from stratlab.check import pod_checks
-from stratlab.check.pod_checks import (
-    PodsRequest,
-    check_pods,
-    judge_gpu,
-    judge_image,
-    judge_mlflow,
-    judge_sharing,
-)
+from stratlab import pod_checks
 from stratlab.cluster import ClusterError
 from stratlab.cluster.volume_pod import Finished
+from stratlab.pod_checks import PodsRequest, check_pods, judge_gpu, judge_image, judge_mlflow, judge_sharing
 from tests.codes import find_codes
 
 REQUEST = PodsRequest(
@@ -117,7 +110,7 @@ def test_whether_an_image_starts(result: Any, state: str) -> None:
     [
         (Finished(0, b"", ""), "ok"),
         (Finished(4, b"run.accelerator: asked for 1", ""), "problem"),
-        (Finished(1, b"No module named trainer.launch.visibility", ""), "warning"),  # an older image
+        (Finished(1, b"No module named trainer.launch.torchrun", ""), "warning"),  # an older image
     ],
 )
 def test_what_a_pod_with_a_gpu_says(result: Any, state: str) -> None:

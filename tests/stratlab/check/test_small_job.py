@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from stratlab.check.finding import Finding
-from stratlab.check.small_job import build_job, check_small_job
 from stratlab.cluster import ClusterError
-from stratlab.cluster.training import Jobs, read_conditions
+from stratlab.cluster.workloads import Jobs, read_conditions
+from stratlab.namespace_checks import Finding
+from stratlab.workload_checks import build_job, check_small_job
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.cluster.fake_kubelet import JOBS, run_kubelet
@@ -56,13 +56,13 @@ def test_a_pod_that_waits_is_told_from_an_operator_that_is_away(lab: Lab) -> Non
 
 def test_a_job_that_fails_shows_the_pods_last_word(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     failing = ["python", "-c", "raise SystemExit('no such thing')"]
-    monkeypatch.setattr("stratlab.check.small_job.COMMAND", failing)
+    monkeypatch.setattr("stratlab.workload_checks.COMMAND", failing)
     state, codes, finding = check(lab)
     assert (state, codes) == ("problem", ["SL-job-failed"]) and "no such thing" in finding.seen
 
 
 def test_a_job_whose_log_does_not_come_is_a_warning(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stratlab.check.small_job.COMMAND", ["python", "-c", "print('another word')"])
+    monkeypatch.setattr("stratlab.workload_checks.COMMAND", ["python", "-c", "print('another word')"])
     assert check(lab)[:2] == ("warning", ["SL-job-log-unread"])
 
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from stratlab.check.pod_checks import PodsRequest, judge_image, judge_sharing
-from stratlab.check.quotas import check_quotas
-from stratlab.check.small_job import check_small_job
-from stratlab.cluster.admission import PodRefused, explain_refusal
-from stratlab.cluster.pod_resources import PodResources, parse_pod_resources
-from stratlab.cluster.pod_template import PodRequest, build_pod
+from stratlab.cluster.pod_phase import PodRefused, explain_refusal
+from stratlab.cluster.pod_template import PodRequest, PodResources, build_pod, parse_pod_resources
 from stratlab.cluster.volume_pod import run_on_volume
+from stratlab.namespace_checks import check_quotas
+from stratlab.pod_checks import PodsRequest, judge_image, judge_sharing
+from stratlab.workload_checks import check_small_job
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.cluster.fake_kubelet import JOBS

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from stratlab.cluster import ClusterError, pod_phase
-from stratlab.cluster.connection import Connection
-from stratlab.cluster.patience import Patience
-from stratlab.cluster.pod_log import Cursor, follow_log, parse_stamp, read_log
+from stratlab.cluster.connection import Connection, Patience
 from stratlab.cluster.pod_phase import (
     PodEnd,
     build_end,
@@ -24,6 +22,7 @@ from stratlab.cluster.pod_phase import (
     read_end,
     why_hopeless,
 )
+from stratlab.cluster.watching import Cursor, follow_log, parse_stamp, read_log
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi, Fault
 from tests.stratlab.raised import raised

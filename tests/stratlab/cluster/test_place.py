@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stratlab.cluster import ClusterError
-from stratlab.cluster import place as module
-from stratlab.cluster.place import Place, find_place
+from stratlab.cluster import results_location as module
+from stratlab.cluster.results_location import Place, find_place
 from stratlab.cluster.workloads import APIS, Workload
 
 DEFAULTS = Place("stratlab-results", "/results", "stratlab-lab:0.1.0")

@@ -14,8 +14,7 @@ import pytest
 
 from stratlab.cluster import ClusterError, watching
 from stratlab.cluster import connection as connecting
-from stratlab.cluster.connection import Connection
-from stratlab.cluster.patience import Patience
+from stratlab.cluster.connection import Connection, Patience
 from stratlab.cluster.watching import ADDED, DELETED, MODIFIED, SYNCED, watch
 from tests.stratlab.cluster.fake_api import FakeApi, Fault, serve
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.compare.run_sources import load_runs
 from tests.stratlab.example_run import build_run_dir
 
 Report = dict[str, Any]

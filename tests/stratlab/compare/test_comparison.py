@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.reading.run_rows import SUMMARY_FIELDS, TRACE_FIELDS
-from stratlab.compare.reading.step_times import FROM_SUMMARY
+from stratlab.compare.run_rows import FROM_SUMMARY, SUMMARY_FIELDS, TRACE_FIELDS
+from stratlab.compare.run_sources import load_runs
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 from tests.codes import find_codes

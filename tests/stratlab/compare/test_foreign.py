@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis import analyze
+from stratlab.analysis import run_analysis as analyze
 from stratlab.analysis.foreign_traces import analyze_foreign
-from stratlab.analysis.hta.bridge import HtaRun
+from stratlab.analysis.hta_bridge import HtaRun
 from stratlab.compare.comparison import compare
-from stratlab.compare.judging.fairness import UNSHOWN
-from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.showing.report_files import render_csv, render_page
-from stratlab.compare.showing.summary_page import build_markdown
-from stratlab.compare.showing.terminal_table import terminal_table
+from stratlab.compare.fairness import UNSHOWN
+from stratlab.compare.report_files import render_csv, render_page
+from stratlab.compare.run_sources import load_runs
+from stratlab.compare.summary_view import build_markdown, terminal_table
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import judge, rows_of

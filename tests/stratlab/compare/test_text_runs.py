@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.showing.report_files import write_report
-from stratlab.compare.showing.terminal_table import terminal_table
+from stratlab.compare.report_files import write_report
+from stratlab.compare.run_sources import load_runs
+from stratlab.compare.summary_view import terminal_table
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 from tests.codes import find_codes

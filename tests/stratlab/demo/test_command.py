@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import typer
 
-from stratlab.demo.command import SETTINGS, STRATEGIES, demo, find_chart
-from stratlab.rehearse.planned_run import Request
-from stratlab.rehearse.summary import RunEnd
+from stratlab.commands.local import SETTINGS, STRATEGIES, demo, find_chart
+from stratlab.rehearsal import RunEnd
+from stratlab.rehearsal_plan import Request
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 
@@ -30,8 +30,8 @@ def test_a_chart_is_a_folder_or_the_newest_package(tmp_path: Path) -> None:
 def test_it_compares_what_it_has_run_and_nothing_that_failed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from stratlab.compare import command as comparing
-    from stratlab.rehearse import command as rehearsing
+    from stratlab.commands import compare as comparing
+    from stratlab.commands import local as rehearsing
 
     called: list[Any] = []
     code = 0

@@ -8,8 +8,7 @@ import pytest
 from markupsafe import Markup
 
 from stratlab.drawing import heat_map, histogram, line_chart, scatter, stacked_bars, strips
-from stratlab.drawing.canvas import WIDTH, format_tick, log_ticks, ticks
-from stratlab.drawing.svg import MOST_POINTS
+from stratlab.drawing.canvas import MOST_POINTS, WIDTH, format_tick, log_ticks, ticks
 
 HOSTILE = "\"><script>alert('x')</script>&"
 

@@ -12,9 +12,9 @@ import pytest
 
 from stratlab import cli
 from stratlab.cluster import ClusterError
-from stratlab.fetch.unpacking import unpack
+from stratlab.run_folders import unpack
 from stratlab.user_error import UserError
-from stratlab.verify.checks import verify_run
+from stratlab.verify import verify_run
 from tests.codes import find_codes
 from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.example_run import build_run_dir

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from docs.pictures.devtools import Page, open_browser
-from stratlab.analysis.pages.html import build_html
-from stratlab.analysis.reporting.run_facts import read_facts
+from stratlab.analysis.report_pages import build_html
+from stratlab.analysis.run_facts import read_facts
 from stratlab.compare.comparison import compare
-from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.showing.report_files import write_report
+from stratlab.compare.report_files import write_report
+from stratlab.compare.run_sources import load_runs
 from stratlab.predict.answering import answer
 from stratlab.predict.asking import ask_of_model
 from stratlab.predict.device_memory import DEVICE_GIB
-from stratlab.predict.operations_file import SHIPPED, read_operations
-from stratlab.predict.prediction_page import build_prediction_page
+from stratlab.predict.operations_file import read_operations
+from stratlab.predict.prediction_report import build_prediction_page
+from stratlab_spec.memory.profiles import SHIPPED
 from tests.stratlab.analysis.example_report import build_example, build_example_ranks
 from tests.stratlab.browser import serve
 from tests.stratlab.compare.building import build

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.showing.report_files import write_report
+from stratlab.compare.report_files import write_report
+from stratlab.compare.run_sources import load_runs
 from tests.stratlab.browser import ABSENT, CHROMIUM, Visit, serve, visit
 from tests.stratlab.compare.building import build
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from stratlab import cli
-from stratlab.list.run_list import ListedRun, build_run, list_runs
 from stratlab.run_directory.foreign import write_foreign
+from stratlab.run_folders import ListedRun, build_run, list_runs
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import edit

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from stratlab import logs as rank_log
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.workloads import APIS, RunFacts, Workload
-from stratlab.logs import rank_log
-from stratlab.logs.log_place import VolumeLog, find_file, find_pod
+from stratlab.logs import VolumeLog, find_file, find_pod
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi

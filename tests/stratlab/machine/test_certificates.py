@@ -9,8 +9,8 @@ from types import ModuleType
 import certifi
 import pytest
 
-from stratlab.machine import certificates as of_the_tools
-from trainer.settings import certificates as of_the_trainer
+from stratlab import machine as of_the_tools
+from trainer.distributed import machine as of_the_trainer
 
 BOTH = pytest.mark.parametrize("module", [of_the_tools, of_the_trainer], ids=["tools", "trainer"])
 

@@ -10,10 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stratlab.machine.environment import build_machine_env
-from stratlab.machine.full_volume import FULL_BELOW, say_full
-from stratlab.machine.own_program import name_program, shorten
-from stratlab.machine.refused_place import say_refused
+from stratlab.machine import FULL_BELOW, build_machine_env, name_program, say_full, say_refused, shorten
 from tests.codes import find_codes
 
 

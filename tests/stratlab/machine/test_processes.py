@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stratlab.machine import processes
-from stratlab.machine.processes import Processes, tail
+from stratlab import processes
+from stratlab.processes import Processes, tail
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 
@@ -108,7 +108,7 @@ def test_a_killed_parent_takes_its_processes_along(tmp_path: Path) -> None:
     code = f"""
 import os, time
 from pathlib import Path
-from stratlab.machine.processes import Processes
+from stratlab.processes import Processes
 print(Processes().start({waits!r}, dict(os.environ), Path({str(tmp_path / "log")!r})).pid, flush=True)
 time.sleep(60)
 """

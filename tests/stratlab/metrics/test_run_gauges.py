@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stratlab.metrics.run_gauges import RunGauges, find_runs
+from stratlab.metrics_exporter import RunGauges, find_runs
 from tests.stratlab.compare.building import edit
 from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.metrics.dashboard import METRIC, read_dashboard, read_queries

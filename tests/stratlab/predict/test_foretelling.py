@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.predict.foretelling import VOLUME, foretell
-from stratlab.predict.operations_file import SHIPPED
-from trainer.forecast.operations_file import FOLDER
+from stratlab.predict.answering import VOLUME, foretell
+from stratlab_spec.memory.profiles import FOLDER, SHIPPED
 
 VIT = {"model": "vit_huge", "precision": "bf16", "strategy": "ddp", "global_batch_size": "4096"}
 

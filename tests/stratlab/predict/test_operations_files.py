@@ -12,10 +12,11 @@ import pytest
 from stratlab.predict.answering import complete
 from stratlab.predict.device_memory import GATE, GIB, Device, Verdict
 from stratlab.predict.extrapolation import Sample, scale
-from stratlab.predict.operations_file import SHIPPED, find_operations, read_operations, read_operations_file
+from stratlab.predict.operations_file import find_operations, read_operations, read_operations_file
 from stratlab.predict.prediction import MOST_ROWS, predict
 from stratlab.predict.question import Question
 from stratlab.user_error import UserError
+from stratlab_spec.memory.profiles import SHIPPED
 from tests.codes import find_codes
 from tests.stratlab.predict.conftest import Call
 from tests.stratlab.predict.damaged_files import DAMAGES, SAMPLE_DAMAGES, damage

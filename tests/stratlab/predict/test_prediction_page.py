@@ -6,14 +6,15 @@ from dataclasses import replace
 from stratlab.drawing.canvas import FILLS
 from stratlab.predict.answering import answer
 from stratlab.predict.asking import ask_of_model
-from stratlab.predict.operations_file import SHIPPED, read_operations
-from stratlab.predict.prediction_page import BESIDE, COLOURS, build_prediction_page
-from trainer.counting.timeline import CAUSES
+from stratlab.predict.operations_file import read_operations
+from stratlab.predict.prediction_report import BESIDE, PAGE_COLOURS, build_prediction_page
+from stratlab_spec.memory.profiles import SHIPPED
+from trainer.memory_estimation.timeline import CAUSES
 
 
 def test_every_cause_has_a_colour_of_its_own() -> None:
-    assert set(COLOURS) == {*CAUSES, BESIDE}
-    assert len(set(COLOURS.values())) == len(COLOURS) and max(COLOURS.values()) < FILLS
+    assert set(PAGE_COLOURS) == {*CAUSES, BESIDE}
+    assert len(set(PAGE_COLOURS.values())) == len(PAGE_COLOURS) and max(PAGE_COLOURS.values()) < FILLS
 
 
 def test_an_upper_bound_looks_like_one_and_sizes_have_two_decimals() -> None:

@@ -12,15 +12,23 @@ import pytest
 from stratlab.predict.answering import complete, look_up
 from stratlab.predict.device_memory import GATE, Device, Verdict
 from stratlab.predict.extrapolation import Peak
-from stratlab.predict.operations_file import SHIPPED, read_operations, read_operations_file
+from stratlab.predict.operations_file import read_operations, read_operations_file
 from stratlab.predict.prediction import Prediction, predict
 from stratlab.predict.question import Question
-from stratlab.predict.remedies import NOT_COUNTED, advise
-from stratlab.predict.runs_to_try import ALLOWED, UNPUBLISHED, WHY, list_allowed_changes, list_candidates
-from stratlab.tables.strategies import STRATEGIES
-from trainer.settings.fields import MODELS
-from trainer.shapes.decoder_rules import TEXT_HUB_IDS
-from trainer.shapes.model_shapes import PUBLISHED
+from stratlab.predict.remedies import (
+    ALLOWED,
+    NOT_COUNTED,
+    UNPUBLISHED,
+    WHY,
+    advise,
+    list_allowed_changes,
+    list_candidates,
+)
+from stratlab_spec.memory.profiles import SHIPPED
+from stratlab_spec.models.decoder import TEXT_HUB_IDS
+from stratlab_spec.models.model_specs import PUBLISHED
+from stratlab_spec.settings.fields import MODELS
+from stratlab_spec.strategies import STRATEGIES
 
 GIB = 2**30
 SETTINGS = {"strategy": "ddp", "activation_checkpointing": "none", "loss_chunk_tokens": 2048, "lora_rank": 0}
@@ -146,7 +154,7 @@ def test_a_strategy_that_is_guessed_divides_as_much_or_more() -> None:
         told = ask("optimizer state", strategy=strategy).advice
         if told.startswith("strategy="):
             less = told.partition("=")[2].partition(":")[0]
-            divided = [set(STRATEGIES[name]["holds"]["divided"]) for name in (strategy, less)]
+            divided = [set(STRATEGIES[name].holds.divided) for name in (strategy, less)]
             assert less != strategy and divided[0] <= divided[1]
 
 

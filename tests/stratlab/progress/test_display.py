@@ -7,9 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from stratlab.progress.display import Display
-from stratlab.progress.growing_wait import GrowingWait
-from stratlab.progress.run_progress import Progress
+from stratlab.processes import GrowingWait
+from stratlab.progress import Display, Progress
 
 
 def test_plain_lines_come_at_each_phase_and_then_rarely_and_are_never_wrapped() -> None:
@@ -25,7 +24,7 @@ def test_plain_lines_come_at_each_phase_and_then_rarely_and_are_never_wrapped() 
 
 def test_a_phase_or_step_in_which_nothing_moves_shows_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 0.0
-    monkeypatch.setattr("stratlab.progress.display.time.monotonic", lambda: clock)
+    monkeypatch.setattr("stratlab.progress.time.monotonic", lambda: clock)
     text = io.StringIO()
     with Display(Console(file=text)) as display:
         for second in range(60):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.progress.run_progress import Progress, RunReader, format_seconds
+from stratlab.progress import Progress, RunReader, format_seconds
 
 
 def write_config(run_dir: Path, steps: int = 100) -> None:

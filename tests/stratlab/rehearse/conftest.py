@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from stratlab.progress.display import Display
+from stratlab.progress import Display
 
 JOB = """
 apiVersion: kubeflow.org/v1

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
-from stratlab.rehearse.folders import check_free, make_folder, remove_empty, replaced
-from stratlab.rehearse.operator import build_training_pods
-from stratlab.rehearse.planned_run import Request
-from stratlab.rehearse.rehearsal import asks_for_accelerator
-from stratlab.rehearse.summary import RunEnd, describe_end, describe_success, next_commands
+from stratlab.rehearsal import RunEnd, asks_for_accelerator, describe_end, describe_success, next_commands
+from stratlab.rehearsal_plan import (
+    Request,
+    build_training_pods,
+    check_free,
+    make_folder,
+    remove_empty,
+    replaced,
+)
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
@@ -162,7 +166,7 @@ def test_a_run_that_was_restarted_or_lost_traces_says_so(tmp_path: Path) -> None
 
 
 def test_the_next_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stratlab.rehearse.summary.name_program", lambda: ".venv/bin/stratlab")
+    monkeypatch.setattr("stratlab.machine.name_program", lambda: ".venv/bin/stratlab")
     (tmp_path / "a b" / "x").mkdir(parents=True)
     end = RunEnd("x", tmp_path / "a b" / "x", 0)
     lines = next_commands([end, end], Path("/m"))

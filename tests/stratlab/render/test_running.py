@@ -12,12 +12,9 @@ from typing import Any
 
 import pytest
 
-from stratlab.render import hostfile
-from stratlab.render.docker import build_docker
-from stratlab.render.hostfile import build_hostfile
-from stratlab.render.slurm import build_slurm
-from stratlab.render.start import Start
-from stratlab.render.torchrun import build_torchrun
+from stratlab import script_start as hostfile
+from stratlab.script import build_docker, build_slurm, build_torchrun
+from stratlab.script_start import Start, build_hostfile
 
 SLEEP = "/bin/sleep"
 """The real one, where the script has a stand-in."""

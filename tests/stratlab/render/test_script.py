@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.render import script as module
-from stratlab.render.amounts import count_cpus, count_mib, read_amount
-from stratlab.render.hostfile import Hosts, read_hostfile
-from stratlab.render.script import Wanted, build_script
-from stratlab.render.start import Request, build_start
+from stratlab import script as module
+from stratlab.script import Wanted, build_script, count_cpus, count_mib, read_amount
+from stratlab.script_start import Hosts, Request, build_start, read_hostfile
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stratlab.rendering.helm import find_helm, read_chart_name, render_chart
+from stratlab.helm import find_helm, read_chart_name, render_chart
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
@@ -78,7 +78,7 @@ def test_what_is_no_chart_and_no_name_of_a_release_is_told(chart: Path, tmp_path
 
 
 def test_without_helm_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("stratlab.rendering.helm.REPOSITORY", tmp_path)
+    monkeypatch.setattr("stratlab.helm.REPOSITORY", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     for given, code in ((None, "SL-helm-missing"), (str(tmp_path / "helm"), "SL-helm-no-program")):
         if given:

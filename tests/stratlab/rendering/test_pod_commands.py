@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stratlab.rendering.pod_commands import build_pod, expand
+from stratlab.pod_commands import build_pod, expand
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.reporting.run_facts import read_facts
+from stratlab.analysis.run_facts import read_facts
 from stratlab.compare.comparison import compare
-from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.showing.report_files import check_file, check_folder, write_report
-from stratlab.rehearse.folders import check_free
-from stratlab.remove.run_folder import find_run
+from stratlab.compare.report_files import check_file, check_folder, write_report
+from stratlab.compare.run_sources import load_runs
+from stratlab.rehearsal_plan import check_free
 from stratlab.run_directory import outcome
 from stratlab.run_directory.files import is_alive, is_number, is_run, read_world_size
 from stratlab.run_directory.record import RunRecord
+from stratlab.run_folders import find_run
 from stratlab.user_error import UserError
-from stratlab.verify.checks import verify_run
+from stratlab.verify import verify_run
 from tests.codes import find_codes
 from tests.stratlab.example_run import build_run_dir
 

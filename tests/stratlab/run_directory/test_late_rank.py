@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.advice.evidence import build_values
-from stratlab.compare.explaining.traced_step import TracedStep, build_traced_step
-from stratlab.compare.judging.noise import get_t_95
+from stratlab.analysis.advice import build_values
+from stratlab.compare.step_difference import TracedStep, build_traced_step
+from stratlab.compare.winners import get_t_95
 from stratlab.run_directory import late_rank
 from stratlab.run_directory.late_rank import find_late_rank
 from tests.stratlab.analysis.example_report import build_example

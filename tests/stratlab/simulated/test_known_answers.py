@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.measuring.measure import measure_traces
-from stratlab.analysis.measuring.rank import RankAnalysis
-from stratlab.analysis.measuring.step_rows import PhaseRow, StepRow
+from stratlab.analysis.measure import measure_traces
+from stratlab.analysis.rank import RankAnalysis
+from stratlab.analysis.step_rows import PhaseRow, StepRow
 from stratlab.traces.trace import load_trace
 from tests.stratlab.simulated.bookkeeping import PHASES
-from tests.stratlab.simulated.scene import FORWARD_KERNELS
-from tests.stratlab.simulated.team import Scene, StepTruth, Truth, simulate
-from tests.stratlab.simulated.truth import Parts
+from tests.stratlab.simulated.scene import FORWARD_KERNELS, Scene
+from tests.stratlab.simulated.team import simulate
+from tests.stratlab.simulated.truth import Parts, StepTruth, Truth
 
 HYBRID = (("dp_replicate", 2), ("dp_shard", 2))
 PIPELINE = (("pp", 2), ("dp_replicate", 2))

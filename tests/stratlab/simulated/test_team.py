@@ -10,7 +10,8 @@ from typing import Any
 
 from tests.stratlab.simulated.bookkeeping import build_step_truths
 from tests.stratlab.simulated.member import Member, Work
-from tests.stratlab.simulated.team import Scene, simulate, stream
+from tests.stratlab.simulated.scene import Scene
+from tests.stratlab.simulated.team import simulate, stream
 from tests.stratlab.simulated.truth import Parts
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.cluster.workloads import APIS, Workload
-from stratlab.sweep.matrix import Release
-from stratlab.sweep.planned_release import Planned
+from stratlab.sweep.planned_release import Planned, Release
 
 
 def plan(

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from stratlab.compare.reading.kept_varied import read_varied
-from stratlab.sweep import cluster_place as module
-from stratlab.sweep.cluster_place import ClusterPlace
-from stratlab.sweep.decision import Decision
-from stratlab.sweep.rehearsed_place import RehearsedPlace
-from stratlab.sweep.state import State, read_state
-from stratlab.sweep.work import Site
+from stratlab.compare.run_sources import read_varied
+from stratlab.sweep import cluster_sweep as module
+from stratlab.sweep.cluster_sweep import ClusterPlace
+from stratlab.sweep.helm_release import Site
+from stratlab.sweep.rehearsed_sweep import RehearsedPlace
+from stratlab.sweep.state import Decision, State, read_state
 from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.sweep.stand_ins import Heard, plan
 

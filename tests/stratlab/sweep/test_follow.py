@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from stratlab.cluster.job_end import read_job_end
+from stratlab.cluster.pod_template import read_job_end
 from stratlab.cluster.watching import ADDED, DELETED, MODIFIED, SYNCED
-from stratlab.sweep import follow as module
-from stratlab.sweep.follow import Outcome, follow_release
+from stratlab.sweep import helm_release as module
+from stratlab.sweep.helm_release import Outcome, follow_release
 from tests.stratlab.sweep.stand_ins import plan
 
 Changes = Iterable[tuple[str, dict[str, Any]]]

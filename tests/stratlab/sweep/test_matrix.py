@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratlab.sweep.definition import Sweep
-from stratlab.sweep.matrix import LONGEST_NAME, expand
+from stratlab.sweep.planned_release import LONGEST_NAME, expand
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 

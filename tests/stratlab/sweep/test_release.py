@@ -10,10 +10,9 @@ import pytest
 
 from stratlab.sweep import helm_release
 from stratlab.sweep import state as module
-from stratlab.sweep.decision import Seen, decide
 from stratlab.sweep.helm_release import install, look_at, uninstall
 from stratlab.sweep.planned_release import hash_asked
-from stratlab.sweep.state import Entry, only_one, read_state, state_file
+from stratlab.sweep.state import Entry, Seen, decide, only_one, read_state, state_file
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised

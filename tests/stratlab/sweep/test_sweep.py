@@ -9,13 +9,11 @@ import pytest
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.workloads import APIS
-from stratlab.sweep import sweep as module
-from stratlab.sweep.decision import Decision, Seen
-from stratlab.sweep.helm_release import HelmFailed
+from stratlab.sweep import cluster_sweep as module
+from stratlab.sweep.cluster_sweep import Choices, check_cluster, decide_all, run_sweep, uninstall_ended
+from stratlab.sweep.helm_release import HelmFailed, Site
 from stratlab.sweep.planned_release import Planned
-from stratlab.sweep.state import State, read_state
-from stratlab.sweep.sweep import Choices, check_cluster, decide_all, run_sweep, uninstall_ended
-from stratlab.sweep.work import Site
+from stratlab.sweep.state import Decision, Seen, State, read_state
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.raised import raised

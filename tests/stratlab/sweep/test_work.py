@@ -12,13 +12,10 @@ from typing import Any
 import pytest
 
 from stratlab.cluster import ClusterError
-from stratlab.sweep import work as module
-from stratlab.sweep.decision import Decision, Step
-from stratlab.sweep.follow import Outcome
-from stratlab.sweep.helm_release import HelmFailed
+from stratlab.sweep import helm_release as module
+from stratlab.sweep.helm_release import HelmFailed, Outcome, Site, work
 from stratlab.sweep.planned_release import Planned
-from stratlab.sweep.state import Entry, State, read_state
-from stratlab.sweep.work import Site, work
+from stratlab.sweep.state import Decision, Entry, State, Step, read_state
 from tests.stratlab.sweep.stand_ins import Heard, plan
 
 SITE = Site(None, "lab", Path("helm"), "east")  # type: ignore[arg-type]

@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 
 from stratlab.traces import archives
-from stratlab.traces.archive_budget import ARCHIVE_LIMITS, ArchiveError, ArchiveLimits, Budget
-from stratlab.traces.archives import Unpacked
-from stratlab.traces.trace_files import collect_files
+from stratlab.traces.archives import (
+    ARCHIVE_LIMITS,
+    ArchiveError,
+    ArchiveLimits,
+    Budget,
+    Unpacked,
+    collect_files,
+)
 from tests.codes import find_codes
 
 TRACE = b'{"traceEvents": []}'

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.measuring.measure import measure_traces
-from stratlab.analysis.measuring.rank import RankAnalysis
+from stratlab.analysis.measure import measure_traces
+from stratlab.analysis.rank import RankAnalysis
 from stratlab.traces.trace import load_trace
 from tests.stratlab.simulated.small import ALL_REDUCE, STEP_MS, build_gpu_trace
 

@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.traces.archives import Unpacked
-from stratlab.traces.experiment_names import name_experiments
-from stratlab.traces.experiments import Experiment, Sorted, sort_experiments
-from stratlab.traces.rank_hints import find_hints
-from stratlab.traces.trace_files import collect_files
+from stratlab.traces.archives import Unpacked, collect_files
+from stratlab.traces.experiments import Experiment, Sorted, find_hints, name_experiments, sort_experiments
 from tests.codes import find_codes
 
 Told = tuple[int | None, int | None]  # rank, world size

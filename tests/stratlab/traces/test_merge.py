@@ -14,9 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from stratlab.traces import chunks
-from stratlab.traces.clocks import find_offsets
-from stratlab.traces.merge import HOUR_NS, Merged, merge_traces
-from stratlab.traces.renamed import PYTHON_TRACK, read_ns
+from stratlab.traces.merge import HOUR_NS, Merged, find_offsets, merge_traces
+from stratlab.traces.merged_events import PYTHON_TRACK, read_ns
 from tests.codes import find_codes
 from tests.stratlab.simulated.small import HOST, TraceWriter, build_gpu_trace
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.measuring.measure import measure_traces
+from stratlab.analysis.measure import measure_traces
 from stratlab.traces.discover import find_traces
 from stratlab.traces.merge import merge_traces
 from stratlab.traces.trace import load_trace

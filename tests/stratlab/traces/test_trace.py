@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratlab.traces import chunks, intervals
+from stratlab.traces import chunks
+from stratlab.traces import trace as intervals
 from stratlab.traces.chunks import TraceError
 from stratlab.traces.events import UNLINKED_CATEGORIES
 from stratlab.traces.trace import load_trace

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratlab.tracking.address import check_tracking_uri, find_run_page, is_of_this_machine
+from stratlab.tracking import check_tracking_uri, find_run_page, is_of_this_machine
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from stratlab.tracking.runs_page import COLUMNS, LONGEST_TAG, SECTIONS, build_view
+from stratlab.tracking import COLUMNS, LONGEST_TAG, SECTIONS, build_view
 
 ALL = {name for charts in SECTIONS.values() for names in charts for name in names}
 ALL |= {column.split("`")[1] for column in COLUMNS if column.startswith("metrics.")}

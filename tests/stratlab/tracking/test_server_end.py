@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.tracking import server
+from stratlab import tracking_server as server
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from kubernetes.client.exceptions import ApiException
 
+from stratlab import wait as module
 from stratlab.cluster import ClusterError
-from stratlab.wait import job_start as module
-from stratlab.wait.job_start import QUEUE, start_job
+from stratlab.wait import QUEUE, start_job
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
+from stratlab import wait as module
 from stratlab.cluster import ClusterError
 from stratlab.cluster.watching import ADDED, DELETED, MODIFIED, SYNCED
 from stratlab.cluster.workloads import APIS
 from stratlab.run_directory.outcome import Outcome
-from stratlab.wait import resource as module
-from stratlab.wait.ended import wait_for_run
-from stratlab.wait.resource import Resource
+from stratlab.wait import Resource, wait_for_run
 from tests.stratlab.wait.waiting import write_attempt
 from tests.stratlab.watch.objects import build_event
 

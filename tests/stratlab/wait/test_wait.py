@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from stratlab import wait as resource_module
 from stratlab.cluster import connection as connecting
-from stratlab.wait import resource as resource_module
-from stratlab.wait.ended import wait_for_run
+from stratlab.wait import wait_for_run
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi, serve
 from tests.stratlab.wait.waiting import call, enter_pod, write_attempt

@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stratlab.cli import app
-from stratlab.watch.lines import Lines
-from stratlab.watch.run_table import LiveTable
+from stratlab.watch_display import Lines, LiveTable
 
 
 @pytest.mark.parametrize(
@@ -30,12 +29,12 @@ def test_a_table_is_drawn_on_a_terminal_and_nowhere_else(
         return 3
 
     monkeypatch.setattr("stratlab.cluster.connection.connect", lambda **_: SimpleNamespace(namespace="lab"))
-    monkeypatch.setattr("stratlab.watch.appearance.await_workload", lambda *_: SimpleNamespace(uid="1"))
-    monkeypatch.setattr("stratlab.watch.session.watch_run", watch_run)
-    monkeypatch.setattr("stratlab.watch.farewell.build_farewell", lambda picture: ["gone"])
+    monkeypatch.setattr("stratlab.watch_session.await_workload", lambda *_: SimpleNamespace(uid="1"))
+    monkeypatch.setattr("stratlab.watch_session.watch_run", watch_run)
+    monkeypatch.setattr("stratlab.watch_display.build_farewell", lambda picture: ["gone"])
     done = CliRunner().invoke(app, ["watch", "ddp"], env=env)
     assert done.exit_code == 3 and done.output.endswith("gone\n")
     assert [type(display) for display in seen] == [kind]
-    monkeypatch.setattr("stratlab.watch.farewell.build_ending", lambda picture, code: {"exit_code": code})
+    monkeypatch.setattr("stratlab.watch_display.build_ending", lambda picture, code: {"exit_code": code})
     done = CliRunner().invoke(app, ["watch", "ddp", "--json"], env=env)
     assert done.exit_code == 3 and json.loads(done.stdout) == {"exit_code": 3} and "gone" in done.stderr

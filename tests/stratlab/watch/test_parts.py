@@ -9,20 +9,22 @@ from typing import Any
 
 import pytest
 
-from stratlab.cluster.pod_row import build_row
-from stratlab.watch.console_line import (
+from stratlab.cluster.pod_phase import build_row
+from stratlab.watch_state import (
+    ADVICE,
     Progress,
+    find_culprit,
     format_seconds,
     parse_attempt,
     parse_event,
     parse_progress,
+    read_termination,
 )
-from stratlab.watch.ending import ADVICE, find_culprit, read_termination
+from stratlab_spec import exit_codes as failures
 from tests.stratlab.watch.objects import build_pod, ended
-from trainer import failures
-from trainer.outcome import progress as trainer_progress
-from trainer.outcome.stragglers import Straggler
-from trainer.outcome.tracking import Recorder
+from trainer.metrics import progress as trainer_progress
+from trainer.metrics.progress import Straggler
+from trainer.metrics.tracking import Recorder
 
 LINE = "step 120/600  loss 0.4321  812 samples/s  78.9 ms/step  about 38 s left"
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from stratlab import watch_display as lines
+from stratlab import watch_session as session
 from stratlab.cluster.watching import ADDED, DELETED
 from stratlab.cluster.workloads import APIS, Workload
-from stratlab.watch import lines, session
-from stratlab.watch.farewell import build_ending, build_farewell, describe_left
-from stratlab.watch.picture import EVENTS, JOBS, LOG, PODS, WORKLOAD, Picture
-from stratlab.watch.run_table import LiveTable, render
+from stratlab.watch_display import LiveTable, build_ending, build_farewell, describe_left, render
+from stratlab.watch_state import EVENTS, JOBS, LOG, PODS, WORKLOAD, Picture
 from tests.stratlab.watch.objects import build_analysis, build_event, build_pod, build_run, ended, labels
 
 LINE = "step {}/9  loss 0.4  812 samples/s  78.9 ms/step  about 38 s left"

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
+from stratlab import watch_session as appearance
+from stratlab import watch_session as session
+from stratlab import watch_session as sources
 from stratlab.cluster import ClusterError
 from stratlab.cluster.watching import ADDED, SYNCED
 from stratlab.cluster.workloads import APIS, Workload
 from stratlab.user_error import UserError
-from stratlab.watch import appearance, session, sources
-from stratlab.watch.farewell import build_ending
-from stratlab.watch.lines import Lines
-from stratlab.watch.picture import EVENTS, JOBS, LOG, PODS, REFUSED, TROUBLE, WORKLOAD
-from stratlab.watch.sources import Sources, Update
+from stratlab.watch_display import Lines, build_ending
+from stratlab.watch_session import Sources, Update
+from stratlab.watch_state import EVENTS, JOBS, LOG, PODS, REFUSED, TROUBLE, WORKLOAD
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 from tests.stratlab.watch.objects import build_analysis, build_event, build_pod, build_run, ended
@@ -51,7 +52,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, updates: Iterable[Update], **option
     monkeypatch.setattr(session, "Sources", Brought)
     for name in ("CULPRIT_S", "LAST_LINES_S", "NO_STATUS_S"):
         monkeypatch.setattr(session, name, 0.0)
-    monkeypatch.setattr("stratlab.watch.lines.PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr("stratlab.watch_display.PROGRESS_EVERY_S", 0.0)
     connection: Any = SimpleNamespace(get=lambda path, query: {"items": []})
     code = session.watch_run(connection, picture, Lines(said.append), **options)
     return code, picture, said

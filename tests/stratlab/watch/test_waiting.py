@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stratlab.cluster.watching import ADDED
-from stratlab.watch.lines import Lines, describe_waiting
-from stratlab.watch.picture import LOG, PODS
-from stratlab.watch.pod_remedies import find_remedy
+from stratlab.watch_display import Lines, describe_waiting, find_remedy
+from stratlab.watch_state import LOG, PODS
 from tests.stratlab.watch.objects import build_pod
 from tests.stratlab.watch.test_picture import LINE, add, build_picture
 

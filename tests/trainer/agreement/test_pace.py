@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 
-from trainer.agreement.agreement import Agreement
-from trainer.agreement.pace import Pace
-from trainer.failures import TERMINATED, Stopped, exit_code
+from stratlab_spec.exit_codes import TERMINATED, Stopped, exit_code
+from trainer.distributed.consensus import Agreement, Pace
 
 
 def asked_behind(unit_s: float, until: int, done: int = 0) -> list[int]:

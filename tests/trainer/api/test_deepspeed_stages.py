@@ -8,7 +8,7 @@ import pytest
 from tests.codes import find_codes
 from tests.documents.commands import ROOT, read_commands, split
 from trainer.api import ConfigError, deepspeed_config
-from trainer.api.command import main
+from trainer.api.experiment import main
 
 COMMANDS = [c for c in read_commands() if " trainer.settings deepspeed --" in c][:2]
 

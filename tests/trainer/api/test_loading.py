@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
 from trainer.api import ConfigError, DataMissing, load_data, load_model
-from trainer.settings.config import Config
 
 
 @pytest.fixture

@@ -11,11 +11,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stratlab_spec.run_directory import RunDirectory
 from tests.ranks import fork_ranks
 from tests.trainer.checkpoint.stand_in import build
-from trainer.checkpoint.folder import CheckpointFolder
-from trainer.checkpoint.manifest import COMMIT, find_problem
-from trainer.record.run_directory import RunDirectory
+from trainer.checkpoint.folder import COMMIT, CheckpointFolder, find_problem
 
 EVERY = 2
 TENSORS = 20
@@ -53,8 +52,8 @@ def train_and_save(results: Path, state_bytes: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from trainer.checkpoint.native_files import read_sharded
-    from trainer.checkpoint.sharded_snapshot import ShardedStaging
+    from trainer.checkpoint.dcp_files import read_sharded
+    from trainer.checkpoint.state import ShardedStaging
 
     checkpoints, engine, attempt, step_until = build(results, every=EVERY, steps=10**6, load=False)
     tensors = {f"w{i}": torch.zeros(state_bytes // 4 // TENSORS) for i in range(TENSORS)}

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from stratlab_spec.run_directory import RunDirectory
 from trainer.checkpoint.folder import CheckpointFolder
-from trainer.record.run_directory import RunDirectory
 
 STEPS = 8
 
@@ -26,14 +26,14 @@ def build(
     import torch
     import torch.distributed as dist
 
+    from stratlab_spec.settings.config import Config
     from tests.trainer.runs import run_of
     from trainer.checkpoint.attempt import open_attempt
     from trainer.checkpoint.store import Checkpoints
-    from trainer.checkpoint.together import open_disk_group
+    from trainer.distributed.consensus import open_disk_group
     from trainer.engine import StepResult, Written
-    from trainer.measuring.observation import Observed
-    from trainer.outcome.tracking import Recorder
-    from trainer.settings.config import Config
+    from trainer.measuring.held_tensors import Observed
+    from trainer.metrics.tracking import Recorder
 
     class Copy:
         held_bytes = 8
@@ -112,7 +112,7 @@ def exit_by_its_code(work: Callable[[], None]) -> None:
     """In a rank: ends as the worker would, with the stack in its output."""
     import traceback
 
-    from trainer.failures import exit_code
+    from stratlab_spec.exit_codes import exit_code
 
     try:
         work()

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from trainer.checkpoint.background import Background
+from trainer.checkpoint.store import Background
 
 
 @pytest.mark.parametrize(("nice", "found"), [(0, 10), (15, 15)])

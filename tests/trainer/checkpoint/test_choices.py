@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import Config
 from tests.trainer.checkpoint.test_folder import STATE
 from tests.trainer.runs import make_world
 from trainer.checkpoint.store import Checkpoints, is_better
-from trainer.record.run_directory import RunDirectory
-from trainer.settings.config import Config
 
 LOW, HIGH = {"step": 1, "loss": 1.0, "perplexity": 2.7}, {"step": 2, "loss": 2.0, "perplexity": 7.4}
 

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
-from trainer.checkpoint.folder import CheckpointFolder
-from trainer.checkpoint.manifest import describe_files, find_problem, seal
-from trainer.checkpoint.training_state import TrainingState
-from trainer.record.run_directory import RunDirectory
+from trainer.checkpoint.folder import CheckpointFolder, TrainingState, describe_files, find_problem, seal
 
 STATE = TrainingState(
     step=0,

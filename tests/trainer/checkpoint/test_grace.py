@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.codes import find_codes
-from trainer.checkpoint.grace import find_grace_problem
+from trainer.checkpoint.store import find_grace_problem
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.models.model_specs import hash_names
+from stratlab_spec.settings.fields import Settings
+from stratlab_spec.settings.rules import CLASS_NAMES_SHA256
 from tests.codes import find_codes
-from trainer.checkpoint.manifest import COMMIT
-from trainer.launch.questions import check_run
-from trainer.settings.continuation import CLASS_NAMES_SHA256
-from trainer.settings.fields import Settings
-from trainer.shapes.class_names import hash_names
+from trainer.checkpoint.folder import COMMIT
+from trainer.launch.batch_validation import check_run
 
 DIGITS = [str(digit) for digit in range(10)]
 SHORT = {"model": "cnn", "dataset": "digits", "image_size": 16, "steps": 8, "profile_steps": 0}

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
-from trainer.checkpoint.random_state import load_random_state, random_state, rank_file, save_random_state
-from trainer.settings.config import ConfigError
+from trainer.checkpoint.writing import load_random_state, random_state, rank_file, save_random_state
 
 
 def draw() -> tuple[float, ...]:

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import Config
 from tests.trainer.checkpoint.test_folder import folder, write  # noqa: F401
 from tests.trainer.runs import make_world
-from trainer.checkpoint.checking import deal
+from trainer.checkpoint.attempt import deal
 from trainer.checkpoint.store import Checkpoints
-from trainer.record.run_directory import RunDirectory
-from trainer.settings.config import Config
 
 
 @pytest.mark.parametrize(("keep", "left"), [("newest", [30]), ("all", [10, 20, 30]), ("none", [])])

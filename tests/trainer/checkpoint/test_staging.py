@@ -6,7 +6,7 @@ import io
 
 import torch
 
-from trainer.checkpoint.staging import Staging
+from trainer.checkpoint.state import Staging
 
 TENSORS = (
     torch.arange(7, dtype=torch.float32),

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from tests.trainer.checkpoint.test_folder import STATE
-from trainer.checkpoint.training_state import FILE, TrainingState
-from trainer.settings.config import ConfigError
+from trainer.checkpoint.folder import FILE, TrainingState
 
 
 def test_what_was_written_is_read_and_a_later_version_s_fields_are_left_out(tmp_path):

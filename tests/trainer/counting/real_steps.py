@@ -10,18 +10,18 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from stratlab_spec.models.model_specs import default_image_size
+from stratlab_spec.settings.config import Config
 from tests.trainer.runs import run_of
 from trainer import strategies
-from trainer.counting.inputs import build_micro_batch, find_pictures
-from trainer.counting.one_process import alone
-from trainer.counting.steps import Count, count
 from trainer.data.batches import Batch
 from trainer.engine import Engine
 from trainer.measuring.phases import Phases
+from trainer.memory_estimation.fake_cluster import alone
+from trainer.memory_estimation.steps import build_micro_batch, count, find_pictures
+from trainer.memory_estimation.timeline import Count
 from trainer.models import build_model
 from trainer.models.decoder_build import build_decoder
-from trainer.settings.config import Config
-from trainer.shapes.model_shapes import default_image_size
 
 QWEN = "model=qwen_tiny dataset=arithmetic precision=bf16 seq_len=64 micro_batch_size=2"
 SECOND = "the second step"

@@ -8,11 +8,16 @@ import sys
 
 import pytest
 
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
-from trainer.counting.command import EXAMPLE, _parse, _settings, main
-from trainer.counting.operations_key import NEVER, build_key, defaults_of, settings_that_matter
-from trainer.counting.rules import read_countable
-from trainer.settings.config import Config, ConfigError
+from trainer.memory_estimation.command import EXAMPLE, _parse, _settings, main
+from trainer.memory_estimation.rules import (
+    NEVER,
+    build_key,
+    defaults_of,
+    read_countable,
+    settings_that_matter,
+)
 
 TINY = {"TRAINER_RUN": "x", "TRAINER_MODEL": "qwen_tiny", "TRAINER_DATASET": "arithmetic"}
 
@@ -71,8 +76,8 @@ def test_an_option_is_refused_before_anything_is_counted(options, code, named, c
 
 def test_help_needs_no_torch():
     code = (
-        "import sys, contextlib, trainer.counting.command\n"
-        "with contextlib.suppress(SystemExit): trainer.counting.command.main(['--help'], {})\n"
+        "import sys, contextlib, trainer.memory_estimation.command\n"
+        "with contextlib.suppress(SystemExit): trainer.memory_estimation.command.main(['--help'], {})\n"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.trainer.counting.real_steps import make_config
-from trainer.counting.corners import Corner, group_by_engine, rows_of
+from trainer.memory_estimation.memory_profile import Corner, group_by_engine, rows_of
 
 
 def test_stages_of_a_pipeline_have_an_engine_for_each_batch():

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from trainer.counting.cuda_rules import as_on_cuda
-from trainer.counting.storages import StorageWatch
-from trainer.models.attention import causal_attention
+from trainer.memory_estimation.fake_cluster import as_on_cuda
+from trainer.memory_estimation.storages import StorageWatch
+from trainer.models.decoder import causal_attention
 from trainer.models.packing import Bounds, build_packing
 
 ORIGINAL = F.scaled_dot_product_attention

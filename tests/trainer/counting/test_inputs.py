@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.counting.inputs import Pictures, build_micro_batch
-from trainer.settings.config import Config
+from stratlab_spec.settings.config import Config
+from trainer.memory_estimation.steps import Pictures, build_micro_batch
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.counting.replacement import replaced
+from trainer.memory_estimation.storages import replaced
 
 
 class Base:

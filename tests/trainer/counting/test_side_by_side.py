@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
-from trainer.counting import side_by_side
-from trainer.counting.side_by_side import count_side_by_side
-from trainer.failures import DataMissing
-from trainer.settings.config import ConfigError
+from trainer.memory_estimation import memory_profile as side_by_side
+from trainer.memory_estimation.memory_profile import count_side_by_side
 
 
 def square(number: int) -> tuple[int, int]:
@@ -55,7 +55,7 @@ def test_what_a_process_refuses_or_dies_of_is_told(monkeypatch):
 
 SLEEPS = """
 import os, sys, time
-from trainer.counting.side_by_side import count_side_by_side
+from trainer.memory_estimation.memory_profile import count_side_by_side
 os.sched_getaffinity = lambda pid: {0, 1}
 def wait(number):
     open(f"{sys.argv[1]}/{os.getpid()}", "w").close()

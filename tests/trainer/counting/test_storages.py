@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from trainer.counting.answers import OrdinaryValues
-from trainer.counting.causes import _nodes_between
-from trainer.counting.one_process import _equal_splits
-from trainer.counting.storages import NODE_CAUSE, StorageWatch
+from trainer.memory_estimation.causes import _nodes_between
+from trainer.memory_estimation.fake_cluster import _equal_splits
+from trainer.memory_estimation.steps import OrdinaryValues
+from trainer.memory_estimation.storages import NODE_CAUSE, StorageWatch
 
 KIB = 1024
 

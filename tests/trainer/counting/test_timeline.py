@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.counting.timeline import AT_ONCE, CAUSES, Label, Storage, Timeline
+from trainer.memory_estimation.timeline import AT_ONCE, CAUSES, Label, Storage, Timeline
 
 
 def storage(cause: str, operator: str = "empty") -> Storage:

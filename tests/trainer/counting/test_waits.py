@@ -7,17 +7,15 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from stratlab_spec.models.model_specs import PLAIN, Preprocessing
 from tests.trainer.counting.real_steps import make_config
 from tests.trainer.data.text.token_caches import build, text_config
-from trainer.counting import waits
-from trainer.counting.answers import OrdinaryValues
-from trainer.counting.waits import WaitWatch
 from trainer.data import open_data
-from trainer.data.batches import Share, build_batch
-from trainer.data.order import SampleOrder
-from trainer.data.residence import build_source
-from trainer.data.text.row_batches import build_text_batch
-from trainer.shapes.preprocessing import PLAIN, Preprocessing
+from trainer.data.batches import SampleOrder, Share, build_batch, build_text_batch
+from trainer.data.placement import build_source
+from trainer.memory_estimation import storages as waits
+from trainer.memory_estimation.steps import OrdinaryValues
+from trainer.memory_estimation.storages import WaitWatch
 
 FLAGS = torch.tensor([True, False, True])
 NUMBERS = torch.arange(3)

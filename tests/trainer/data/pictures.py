@@ -9,9 +9,9 @@ from typing import Any
 import datasets
 from PIL import Image
 
+from stratlab_spec.settings.config import Config
 from trainer.data import open_data
 from trainer.data.images import ImageData
-from trainer.settings.config import Config
 
 EDGE = 4
 BROKEN = b"no picture"

@@ -8,7 +8,9 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from trainer.data import randaugment
+from stratlab_spec.models.model_specs import PLAIN, Preprocessing
+from stratlab_spec.settings.config import Config
+from trainer.data import augmentation as randaugment
 from trainer.data.augmentation import (
     COLUMNS,
     _crop_flip,
@@ -17,10 +19,9 @@ from trainer.data.augmentation import (
     prepare_images,
     resize,
 )
-from trainer.data.batches import Batch, Share, build_batch, evaluation_batches
+from trainer.data.batches import Batch, SampleOrder, Share, build_batch, evaluation_batches
 from trainer.data.images import Images
-from trainer.data.order import SampleOrder
-from trainer.data.residence import (
+from trainer.data.placement import (
     DeviceSource,
     HostSource,
     Source,
@@ -28,8 +29,6 @@ from trainer.data.residence import (
     build_source,
     resolve_residence,
 )
-from trainer.settings.config import Config
-from trainer.shapes.preprocessing import PLAIN, Preprocessing
 
 GLOBAL, SAMPLES = 24, 50
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.cifar_like import build_cifar_like
 from tests.trainer.data.pictures import ABC, BROKEN, TEXT, opened, pngs, save, sizes, table
 from trainer.data import open_data
-from trainer.failures import DataMissing
-from trainer.settings.config import Config, ConfigError
 
 
 def test_digits_are_the_published_ones_split_once():

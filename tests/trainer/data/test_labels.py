@@ -8,13 +8,12 @@ import datasets
 import numpy as np
 import pytest
 
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.pictures import ABC, TEXT, opened, pngs, save, table, write
-from trainer import failures
-from trainer.data.columns import Columns
-from trainer.data.labels import _judge, read_labels
-from trainer.prepare.pictures import check_images
-from trainer.settings.config import ConfigError
+from trainer.data.columns import Columns, _judge, read_labels
+from trainer.prepare.origin import check_images
 
 WHOLE, REAL = datasets.Value("int64"), datasets.Value("float64")
 LISTS = datasets.List(WHOLE)

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stratlab_spec.exit_codes import DataMissing
 from tests.codes import find_codes
 from tests.trainer.data.pictures import BROKEN, opened, pngs, save, table, write
-from trainer.data import opening
+from trainer.data import image_checks as opening
+from trainer.data.files import StoredPictures
+from trainer.data.image_checks import check_held_out
 from trainer.data.images import SPLIT_SEED
-from trainer.data.opening import check_held_out
-from trainer.data.stored_pictures import StoredPictures
-from trainer.failures import DataMissing
-from trainer.launch.questions import main as answer
-from trainer.prepare.pictures import check_images
+from trainer.launch.batch_validation import main as answer
+from trainer.prepare.origin import check_images
 
 
 def lay(folder: Path, **splits: list[bytes]) -> Path:

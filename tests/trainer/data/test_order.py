@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.data.batches import IGNORED, Share, build_batch, evaluation_batches
+from stratlab_spec.settings.config import Config
+from trainer.data.batches import IGNORED, SampleOrder, Share, build_batch, evaluation_batches
 from trainer.data.images import Images
-from trainer.data.order import SampleOrder
-from trainer.settings.config import Config
 
 IN_TWOS = Config(run="try", global_batch_size=6, micro_batch_size=2)
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from stratlab_spec.settings.config import Config
 from trainer.data.augmentation import draw_looks
-from trainer.data.batches import Share, build_batch
-from trainer.data.order import SampleOrder
-from trainer.settings.config import Config
+from trainer.data.batches import SampleOrder, Share, build_batch
 from trainer.tasks.image_task import ImageTask
 
 

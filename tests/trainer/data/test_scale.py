@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
-from trainer.data.scale import scale_problem
+from trainer.data.image_checks import scale_problem
 from trainer.launch.preflight import check
-from trainer.settings.config import Config, ConfigError
 
 
 def config(**settings) -> Config:

@@ -8,12 +8,12 @@ import datasets
 import numpy as np
 import pytest
 
+from stratlab_spec.exit_codes import DataMissing
 from tests.codes import find_codes
 from tests.trainer.data import pictures
 from tests.trainer.data.pictures import ABC, BROKEN, TEXT, png, save, sizes, write
+from trainer.data.files import choose_splits
 from trainer.data.images import ImageData
-from trainer.data.split_names import choose_splits
-from trainer.failures import DataMissing
 
 COLOURS = {"ape": (250, 0, 0), "bee": (0, 250, 0), "cow": (0, 0, 250), "train": (9, 9, 9)}
 TRAIN = ABC.names * 4

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trainer.engines.flops_profile import profile_flops
+from trainer.engines.zero_engine import profile_flops
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.engines.gradient_norm import LONG, ROW, total_norm, whole_norm
+from trainer.engines.torch_engine import LONG, ROW, total_norm, whole_norm
 
 
 @pytest.mark.parametrize("size", [ROW, LONG + 1, 20_000_003])

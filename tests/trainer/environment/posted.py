@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from trainer.environment.facts import Asked
+from trainer.environment.board import Asked
 
 PODS, PER_POD = 2, 2
 ASKED = Asked(nodes=PODS, per_node=PER_POD, accelerator="nvidia.com/gpu", results="/results")

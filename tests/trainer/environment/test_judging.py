@@ -9,9 +9,8 @@ import pytest
 
 from tests.codes import find_codes
 from tests.trainer.environment.posted import ASKED, NAMES, post_healthy, spoil
-from trainer.environment.facts import STOPPED, Asked, Facts
-from trainer.environment.findings import Finding, describe
-from trainer.environment.judging import judge
+from trainer.environment.assessment import judge
+from trainer.environment.board import STOPPED, Asked, Facts, Finding, describe
 
 
 def judged(facts: Facts, asked: Asked = ASKED, **more: Any) -> list[Finding]:

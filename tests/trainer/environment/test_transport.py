@@ -6,16 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.exit_codes import reason
+from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from tests.trainer.environment.posted import ASKED, post_healthy
-from trainer.environment.allreduce import bus_gb_per_s
-from trainer.environment.board import find_pod_index
-from trainer.environment.expectation import expect_bandwidth
-from trainer.environment.facts import STOPPED
+from trainer.environment.assessment import expect_bandwidth
+from trainer.environment.board import STOPPED, find_pod_index
 from trainer.environment.launcher import explain_ends
-from trainer.environment.transport import describe_network, find_interface, hide_log, read_log
-from trainer.failures import reason
-from trainer.settings.config import ConfigError
+from trainer.environment.probes import bus_gb_per_s, describe_network, find_interface, hide_log, read_log
 
 LOG = """\
 node:71:71 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB; OOB eth0:10.0.0.1<0>

@@ -16,23 +16,22 @@ import pytest
 
 from stratlab.predict import device_memory
 from stratlab.predict.extrapolation import scale
-from stratlab.predict.operations_file import SHIPPED, find_operations, read_operations, read_operations_file
+from stratlab.predict.operations_file import find_operations, read_operations, read_operations_file
 from stratlab.predict.prediction import predict
 from stratlab.predict.question import Question
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.exit_codes import OutOfMemory
+from stratlab_spec.memory import prediction as memory
+from stratlab_spec.memory.prediction import forecast_memory
+from stratlab_spec.memory.profiles import FOLDER, SHIPPED, find_peak
+from stratlab_spec.models.decoder import VIRTUAL_STAGES
+from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import PREFIX, Config
 from tests.stratlab.predict.damaged_files import DAMAGES, SAMPLE_DAMAGES, damage
-from trainer import failures
-from trainer.failures import OutOfMemory
-from trainer.forecast import memory
-from trainer.forecast.deviation import BAND_PCT, compare_forecast
-from trainer.forecast.memory import forecast_memory
-from trainer.forecast.operations_file import FOLDER
-from trainer.forecast.scaling import find_peak
-from trainer.launch import foreseen_memory
+from trainer.launch import memory_limits as foreseen_memory
 from trainer.launch.ledger import Ledger
 from trainer.launch.preflight import Pods
-from trainer.record.run_directory import RunDirectory
-from trainer.settings.config import PREFIX, Config
-from trainer.shapes.pipeline_stages import VIRTUAL_STAGES
+from trainer.metrics.summary import BAND_PCT, compare_forecast
 
 FILES = sorted(SHIPPED.glob("*.json"))
 VIT = {"model": "vit_huge", "dataset": "synthetic", "precision": "bf16", "train_samples": 64}
@@ -141,6 +140,7 @@ def test_a_file_of_a_cpu_s_rules_answers_on_a_cpu_alone(results: Path):
     assert found and found.file.path == ours.file.path
 
 
+@pytest.mark.usefixtures("no_shipped_profiles")
 def test_a_setting_that_came_after_the_count_may_matter(results: Path):
     """Here no file has heard of the seed, whose name stands for a setting of tomorrow."""
     assert forecast_memory(config(results, seed=3), 8, 8)
@@ -201,6 +201,7 @@ def test_what_is_tried_next_fits(results: Path, monkeypatch, device_gib: float):
     assert more and more.on_device_gib > memory.GATE * device_gib, "the largest"
 
 
+@pytest.mark.usefixtures("no_shipped_profiles")
 def test_what_does_not_keep_it_from_starting(results: Path, tmp_path: Path, monkeypatch, caplog):
     check(config(results, memory_forecast=False), 6.0, monkeypatch)
     check(config(results, oom_ladder=True), 6.0, monkeypatch)

@@ -8,8 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from tests.codes import find_codes
-from trainer.hangs.stacks import Frame, read_stack
-from trainer.hangs.verdict import Group, RankState, judge, state_from
+from trainer.hang_detection.diagnosis import Frame, Group, RankState, judge, read_stack, state_from
 
 WAIT = [Frame("/site-packages/torch/distributed/distributed_c10d.py", 3000, "all_reduce")]
 BACKWARD = [Frame("/site-packages/torch/autograd/graph.py", 800, "_engine_run_backward")]

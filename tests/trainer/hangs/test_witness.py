@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.hangs import witness
+from trainer.hang_detection import watchdog_thread as witness
 
 
 def entry(number: int, retired: bool) -> dict:

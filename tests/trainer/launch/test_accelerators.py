@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.exit_codes import AcceleratorsMissing
 from tests.codes import find_codes
-from trainer import failures
-from trainer.failures import AcceleratorsMissing
-from trainer.launch import visibility as accelerators
-from trainer.launch.visibility import check, find_torch_cuda, main
+from trainer.launch import torchrun as accelerators
+from trainer.launch.torchrun import check, find_torch_cuda, main
 
 GPU = "nvidia.com/gpu"
 NOT_THERE = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.codes import find_codes
-from trainer.launch.container_memory import ContainerMemory
+from trainer.launch.memory_limits import ContainerMemory
 
 
 def write(folder: Path, oom: int, limit: str = str(4 << 30), peak: str = str(3 << 30)) -> Path:

@@ -4,10 +4,9 @@ import time
 
 import pytest
 
-from trainer.failures import first_failure
-from trainer.launch.culprit import find_culprit, main
-from trainer.launch.ledger import Ledger
-from trainer.record.run_directory import RunDirectory
+from stratlab_spec.exit_codes import first_failure
+from stratlab_spec.run_directory import RunDirectory
+from trainer.launch.ledger import Ledger, find_culprit, main
 
 
 @pytest.mark.parametrize(

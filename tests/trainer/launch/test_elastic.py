@@ -12,8 +12,8 @@ from torch.distributed.elastic.agent.server.api import WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
-from trainer.launch.elastic import _heard_between_looks, read_own_address
 from trainer.launch.stop import TO_RANKS, Stop
+from trainer.launch.torchrun import _heard_between_looks, read_own_address
 
 
 @pytest.fixture

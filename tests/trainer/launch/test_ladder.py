@@ -7,13 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.run_directory import RunDirectory, find_asked, read_own_rungs
+from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
-from trainer import failures
-from trainer.launch.ladder import MOST_RUNGS, Ladder
+from trainer.launch.memory_limits import MOST_RUNGS, Ladder
 from trainer.launch.preflight import Pods
-from trainer.record.run_directory import RunDirectory
-from trainer.record.rungs import find_asked, read_own_rungs
-from trainer.settings.config import Config
 
 GIVEN = {
     "TRAINER_RUN": "try",

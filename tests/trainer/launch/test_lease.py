@@ -10,11 +10,11 @@ import time
 
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
-from trainer.launch import lease
-from trainer.launch.lease import Lease
-from trainer.record.run_directory import RunDirectory
-from trainer.settings.config import ConfigError
+from trainer.launch import rendezvous as lease
+from trainer.launch.rendezvous import Lease
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
+from stratlab_spec.exit_codes import DeadlinePassed, NoProgress
+from stratlab_spec.run_directory import RunDirectory, append_line, read_events
+from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
-from trainer.failures import DeadlinePassed, NoProgress
 from trainer.launch.ledger import LONGEST_SENTENCE, Ledger, reached_step, read_last_codes
-from trainer.record.run_directory import RunDirectory, append_line, read_events
-from trainer.settings.config import Config
 
 CONFIG = Config(run="try", max_attempts=2, deadline_s=100, wait_s=1000)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from trainer.launch import mpi
 from trainer.launch.stop import Stop
-from trainer.settings.config import Config, ConfigError
 
 
 def test_workers_are_read_in_order(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.launch.node_rank import holds_rank_0, read_node_rank, read_rank
+from trainer.launch.rendezvous import holds_rank_0, read_node_rank, read_rank
 
 TORCHRUN = {"RANK": "0", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 RENDEZVOUS = {**TORCHRUN, "PET_RDZV_ENDPOINT": "ddp-worker-0:23456"}

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.rehearse.command import rehearse
-from stratlab.rehearse.planned_run import DEFAULT_COMPARISON
+from stratlab.commands.local import rehearse
+from stratlab.rehearsal_plan import DEFAULT_COMPARISON
+from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from tests.documents.commands import ROOT
 from trainer.launch import options
 from trainer.launch.options import DEFAULT_RESULTS, build_environment
-from trainer.settings.config import ConfigError
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.exit_codes import PeerLost
+from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
-from trainer.failures import PeerLost
-from trainer.launch.peers import MARK, Peers, leave_mark, wait_for_host
-from trainer.record.run_directory import RunDirectory
+from trainer.launch.rendezvous import MARK, Peers, leave_mark, wait_for_host
 
 
 def build(tmp_path: Path, met: list[str] | None = None, wait_s: float = 1000.0) -> Peers:

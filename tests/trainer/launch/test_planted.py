@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from tests.codes import find_codes
-from trainer.launch.planted import explain_planted_kill
+from trainer.launch.ledger import explain_planted_kill
 
 
 def test_only_a_kill_of_this_start_is_told_as_planted(tmp_path):

@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory
 from trainer.launch.mlflow_rest import MlflowError
-from trainer.launch.sender import BATCH, Sender, find_run, line_points, mlflow_status, send_new_lines
-from trainer.record.run_directory import RunDirectory
+from trainer.launch.mlflow_sender import BATCH, Sender, find_run, line_points, mlflow_status, send_new_lines
 
 
 class Server:

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory, write_json
 from tests.trainer.launch.mlflow_stand_in import StandIn, Store
-from trainer.launch import replay as replay_module
-from trainer.launch import sender as sender_module
-from trainer.launch.replay import replay
-from trainer.launch.sender import Sender, close_run, read_offset
-from trainer.record.run_directory import RunDirectory, write_json
+from trainer.launch import mlflow_replay as replay_module
+from trainer.launch import mlflow_sender as sender_module
+from trainer.launch.mlflow_replay import replay
+from trainer.launch.mlflow_sender import Sender, close_run, read_offset
 
 HERE, THERE = "http://here", "http://there"
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from trainer.launch import preflight
-from trainer.launch.lease import Lease
+from trainer.launch.batch_validation import check_run
 from trainer.launch.preflight import check
-from trainer.launch.questions import check_run
-from trainer.record.run_directory import RunDirectory
-from trainer.settings.config import Config, ConfigError
+from trainer.launch.rendezvous import Lease
 
 SETTINGS = {"MODEL": "cnn", "STRATEGY": "single", "IMAGE_SIZE": "8", "STEPS": "12", "PROFILE_STEPS": "0"}
 POD = {"STRATLAB_NAMESPACE": "team-a", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -67,7 +67,7 @@ def test_a_finished_run_is_refused_before_its_data_is_looked_at(tmp_path, no_dat
 
 
 def test_a_folder_that_is_written_is_refused_before_anything_starts(tmp_path, no_data, monkeypatch):
-    monkeypatch.setattr("trainer.launch.lease.RENEW_S", 0.05)
+    monkeypatch.setattr("trainer.launch.rendezvous.RENEW_S", 0.05)
     first = Lease(RunDirectory(tmp_path, "default", "try"), "one", "pod")
     first.take()
     try:

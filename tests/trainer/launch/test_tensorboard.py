@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
 from tests.trainer.record.test_event_file import read
 from trainer.launch.tensorboard import EventWriter, build_records, main
-from trainer.record.run_directory import RunDirectory
 
 LINES = [
     {"t": 1.5e9, "attempt": 1, "step": 1, "kind": "train", "loss": 2.31, "profiled": False, "samples": 64},

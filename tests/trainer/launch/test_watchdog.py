@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
-from trainer.hangs.pulse import (
+from trainer.hang_detection.heartbeat import (
     ALIVE_NS,
     ASKED,
     MOVED_NS,
@@ -24,7 +25,6 @@ from trainer.hangs.pulse import (
     open_pulse,
 )
 from trainer.launch.watchdog import ENOUGH_S, Watchdog
-from trainer.record.run_directory import RunDirectory
 
 TIMEOUT_S = 10.0
 LATE_S = 9.0

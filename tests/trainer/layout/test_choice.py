@@ -11,23 +11,28 @@ import pytest
 
 from stratlab.predict.answering import answer
 from stratlab.predict.asking import ask_of_model
-from stratlab.predict.operations_file import SHIPPED, read_operations
+from stratlab.predict.operations_file import read_operations
 from stratlab.predict.prediction import Prediction
+from stratlab_spec.exit_codes import OutOfMemory
+from stratlab_spec.layout.parallel_dims import resolve_layout
+from stratlab_spec.memory.fit import (
+    STATE,
+    as_laid_out,
+    choose_layout,
+    list_candidates,
+    measure_need,
+    resolve_on_device,
+)
+from stratlab_spec.memory.layout_report import main
+from stratlab_spec.memory.prediction import GIB
+from stratlab_spec.memory.profiles import FOLDER, SHIPPED
+from stratlab_spec.models.decoder import SHAPES
+from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
 from tests.trainer.runs import make_world
-from trainer.failures import OutOfMemory
-from trainer.forecast.memory import GIB
-from trainer.forecast.operations_file import FOLDER
-from trainer.launch import foreseen_memory
+from trainer.launch import memory_limits as foreseen_memory
 from trainer.launch.preflight import Pods
-from trainer.layout.candidates import list_candidates
-from trainer.layout.choice import choose_layout, resolve_on_device
-from trainer.layout.command import main
-from trainer.layout.need import STATE, as_laid_out, measure_need
-from trainer.layout.resolve import resolve_layout
 from trainer.run import resolve_placement
-from trainer.settings.config import Config
-from trainer.shapes.decoder_shapes import SHAPES
 
 DENSE, MOE = "qwen2.5-3b", "qwen3-30b-a3b"
 COUNTED = {"precision": "bf16", "seq_len": 2048, "micro_batch_size": 1, "global_batch_size": 64}
@@ -92,6 +97,7 @@ def test_what_does_not_fit_is_left_out_and_the_reason_names_it(results: Path):
     assert resolve_on_device(given, 8, shape, 1 << 20) == resolve_layout(given, 8, shape)
 
 
+@pytest.mark.usefixtures("no_shipped_profiles")
 def test_without_a_file_the_state_decides(tmp_path: Path):
     asked = config(tmp_path)
     layouts = list_candidates(asked, 8, SHAPES[DENSE])
@@ -159,6 +165,7 @@ def test_the_command_prints_the_memory_beside_each_layout(capsys):
         (["--operations", "/not/there"], "SL-layout-operations-folder", ("/not/there",)),
     ],
 )
+@pytest.mark.usefixtures("no_shipped_profiles")
 def test_the_command_refuses(capsys, options, code, named):
     try:
         ended = main([*COMMAND, *options])

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from stratlab_spec.memory.fit import GIB, fit_problems, largest_device_bytes
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from trainer.launch import preflight
-from trainer.layout.fit import GIB, fit_problems, largest_device_bytes
-from trainer.settings.config import Config, ConfigError
-from trainer.shapes.decoder_json import read_shape
 
 # 3,085,938,688 parameters x 16 bytes: weights and gradients in fp32, AdamW's two moments
 WHOLE_GIB = 3_085_938_688 * 16 / GIB

@@ -8,13 +8,12 @@ import sys
 
 import pytest
 
+from stratlab_spec.layout.mesh_rules import broken_rules, resolve_axes
+from stratlab_spec.layout.parallel_dims import KINDS, Axes, layout_problems, resolve_layout
+from stratlab_spec.memory.layout_report import main
+from stratlab_spec.models.decoder import SHAPES
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
-from trainer.layout.axes import Axes
-from trainer.layout.command import main
-from trainer.layout.mesh import broken_rules, resolve_axes
-from trainer.layout.resolve import KINDS, layout_problems, resolve_layout
-from trainer.settings.config import Config, ConfigError
-from trainer.shapes.decoder_shapes import SHAPES
 
 DENSE, MOE = "qwen2.5-3b", "qwen3-30b-a3b"
 
@@ -178,7 +177,7 @@ def test_the_command_refuses_with_what_would_work(capsys):
 
 def test_the_command_works_without_torch():
     script = (
-        "import sys; from trainer.layout.command import main; "
+        "import sys; from stratlab_spec.memory.layout_report import main; "
         "code = main(['--processes', '4']); sys.exit(code or 3 * ('torch' in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0

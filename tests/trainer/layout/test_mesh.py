@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from stratlab_spec.layout.mesh_rules import broken_rules, resolve_axes
+from stratlab_spec.layout.parallel_dims import Axes
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
-from trainer.layout.axes import Axes
-from trainer.layout.mesh import broken_rules, resolve_axes
-from trainer.settings.config import Config, ConfigError
 
 
 def config(strategy: str, **settings) -> Config:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from stratlab_spec.layout.mesh_rules import shape_problems
+from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
-from trainer.layout.shape_rules import shape_problems
-from trainer.settings.config import Config
 
 
 def test_rules_of_mesh_and_placement_come_together():

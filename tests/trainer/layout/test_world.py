@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from tests.trainer.runs import make_world
-from trainer.layout.process_group import bind_device
-from trainer.layout.world import World, processor_name, read_node
+from trainer.distributed.machine import read_node
+from trainer.distributed.world import World, bind_device, processor_name
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from trainer.measuring.census import Census
-from trainer.measuring.observation import Observed, state_tensors
+from trainer.measuring.held_tensors import Census, Observed, state_tensors
 
 WORDS, HIDDEN = 300, 40
 WEIGHT_BYTES = WORDS * HIDDEN * 4

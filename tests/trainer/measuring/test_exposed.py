@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.measuring.exposed import Event, measure_exposed_pct, read_exposed_pct
+from stratlab_spec.exposed_communication import Event, measure_exposed_pct, read_exposed_pct
 
 STEP = "## Training Step 7 ##"
 

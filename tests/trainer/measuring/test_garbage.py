@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gc
 
-from trainer.measuring.garbage import list_objects, set_aside
+from trainer.measuring.held_tensors import list_objects, set_aside
 
 
 def test_what_was_set_aside_is_not_collected_and_still_listed():

@@ -12,11 +12,10 @@ import psutil
 import pytest
 import torch
 
-from trainer.layout.world import World
-from trainer.measuring.gpu import NAMES, NVML_NAMES, Meter, Sampler, open_sampler
-from trainer.measuring.memory_counters import open_counters
+from trainer.distributed.world import World
+from trainer.measuring.hardware import NAMES, NVML_NAMES, Meter, Sampler, open_sampler
+from trainer.measuring.memory import TrainingMemory, open_counters
 from trainer.measuring.phases import Phases
-from trainer.measuring.training_memory import TrainingMemory
 
 
 class Nvml:
@@ -122,7 +121,7 @@ def test_device_memory_is_torch_s_own_count(monkeypatch):
         "num_alloc_retries": 0,
     }
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: stats)
-    monkeypatch.setattr("trainer.measuring.gpu.open_sampler", lambda device: None)
+    monkeypatch.setattr("trainer.measuring.hardware.open_sampler", lambda device: None)
     meter = meter_of(World(0, 0, 1, 1, "cuda", "cuda:0", "H200", "here"))
     found = dict(zip(NAMES, meter.read(), strict=True))
     meter.close()

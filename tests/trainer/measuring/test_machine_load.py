@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainer.measuring.machine_load import TICKS_PER_S, MachineLoad, read_busy_s, sum_up_load
+from trainer.measuring.hardware import TICKS_PER_S, MachineLoad, read_busy_s, sum_up_load
 
 
 def rank(host: str, own_s: float, busy_s: float | None, load: float = 1.0) -> dict[str, Any]:

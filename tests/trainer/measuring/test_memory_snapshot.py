@@ -10,12 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainer.measuring import memory_snapshot
-from trainer.measuring.memory_snapshot import MOST_EVENTS, start_history, write_snapshot
+from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import Config
+from trainer.measuring import profiler as memory_snapshot
 from trainer.measuring.phases import Phases
-from trainer.measuring.profiler import StepProfiler
-from trainer.record.run_directory import RunDirectory
-from trainer.settings.config import Config
+from trainer.measuring.profiler import MOST_EVENTS, StepProfiler, start_history, write_snapshot
 
 
 class Allocator:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from trainer.measuring.deepspeed_shards import list_shards
-from trainer.measuring.observation import Observed, state_tensors
+from trainer.measuring.held_tensors import Observed, list_shards, state_tensors
 
 
 def test_floating_point_storages_are_counted_once() -> None:

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from stratlab_spec.settings.config import Config
 from trainer.data.batches import IGNORED
-from trainer.measuring.product_types import ProductTypes
+from trainer.measuring.operators import ProductTypes
 from trainer.models.decoder_build import build_decoder
-from trainer.models.low_precision import apply_low_precision
-from trainer.settings.config import Config
+from trainer.models.mixed_precision import apply_low_precision
 
 
 def test_products_of_every_kind_are_counted_by_hand():

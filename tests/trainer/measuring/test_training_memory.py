@@ -7,20 +7,19 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainer.agreement.agreement import Agreement
+from stratlab_spec.plan import Plan
+from stratlab_spec.settings.config import Config
 from trainer.data.batches import Batch
+from trainer.distributed.consensus import Agreement
+from trainer.distributed.world import World
 from trainer.engine import StepResult
-from trainer.hangs.pulse import Pulse
-from trainer.layout.world import World
+from trainer.hang_detection.heartbeat import Pulse
 from trainer.loop import train
-from trainer.measuring.gpu import Meter
-from trainer.measuring.memory_counters import GIB, HostCounters, Reading, peak_host_memory_gib
-from trainer.measuring.observation import Observed
+from trainer.measuring.hardware import Meter
+from trainer.measuring.held_tensors import Observed
+from trainer.measuring.memory import GIB, HostCounters, Reading, TrainingMemory, peak_host_memory_gib
 from trainer.measuring.phases import Phases
-from trainer.measuring.training_memory import TrainingMemory
-from trainer.outcome.tracking import Recorder
-from trainer.settings.config import Config
-from trainer.settings.schedule import Plan
+from trainer.metrics.tracking import Recorder
 
 MIB = 2**20
 

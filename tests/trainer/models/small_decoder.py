@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stratlab_spec.models.decoder import SHAPES
+from stratlab_spec.settings.config import Config
 from trainer.data.batches import IGNORED
 from trainer.models.decoder import Decoder
 from trainer.models.decoder_build import build_decoder
-from trainer.settings.config import Config
-from trainer.shapes.decoder_shapes import SHAPES
 
 FAMILIES = tuple(name for name in SHAPES if name.endswith("_tiny"))
 """The smallest of each family."""

@@ -15,9 +15,8 @@ from tests.trainer.models.small_decoder import (
     moved,
     row_of,
 )
-from trainer.models import attention
-from trainer.models.attention import causal_attention
-from trainer.models.decoder import documents_of
+from trainer.models import decoder as attention
+from trainer.models.decoder import causal_attention, documents_of
 from trainer.models.packing import Bounds, build_packing
 
 LENGTHS = (5, 9, 7)  # and three places of padding

@@ -10,6 +10,10 @@ import transformers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from stratlab_spec.models import decoder as decoder_shapes
+from stratlab_spec.models.decoder import SHAPES, count_flops_per_token, count_parameters, weight_shapes
+from stratlab_spec.models.decoder_config import shape_of_json
+from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from tests.trainer.models.small_decoder import (
     FAMILIES,
@@ -23,18 +27,9 @@ from tests.trainer.models.small_decoder import (
     row_of,
     settings,
 )
+from trainer.models.chunked_cross_entropy import CHUNK_TOKENS
 from trainer.models.decoder import describe
 from trainer.models.decoder_build import build_decoder
-from trainer.models.token_loss import CHUNK_TOKENS
-from trainer.settings.config import ConfigError
-from trainer.shapes import decoder_shapes
-from trainer.shapes.decoder_json import shape_of_json
-from trainer.shapes.decoder_shapes import (
-    SHAPES,
-    count_flops_per_token,
-    count_parameters,
-    weight_shapes,
-)
 
 
 def small_of(family: str):
@@ -57,7 +52,7 @@ def test_names_and_shapes_are_those_of_the_real_module(name, lora_rank):
 
 # words of a tokenizer, initial weights, and where it was written
 INERT = {"bos_token_id", "eos_token_id", "initializer_range", "transformers_version"}
-# held to the shape by trainer/shapes/decoder_json.py, whose check reads the configuration that is built
+# held to the shape by stratlab_spec/models/decoder_config.py, whose check reads the configuration that is built
 READ_BACK = {"hidden_act", "attention_bias", "decoder_sparse_step", "mlp_only_layers", "layer_types"}
 
 

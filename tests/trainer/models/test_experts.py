@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.measuring.observation import local_part
+from stratlab_spec.models.decoder import SHAPES
+from trainer.measuring.held_tensors import local_part
 from trainer.models.decoder import build_hugging_face
-from trainer.models.experts import Experts, add_answers
-from trainer.models.router import Router
+from trainer.models.experts import Experts, Router, add_answers
 from trainer.parallel import expert
-from trainer.shapes.decoder_shapes import SHAPES
 
 SHAPE = SHAPES["qwen_moe_tiny"]
 TOKENS, K = 24, 2

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from stratlab_spec.exit_codes import NOT_FINITE, NotFinite, exit_code
 from tests.codes import find_codes
-from trainer.failures import NOT_FINITE, NotFinite, exit_code
-from trainer.models.loss_scale import LossScale
+from trainer.models.mixed_precision import LossScale
 
 
 def test_a_loss_scale_that_cannot_fall_any_further_ends_the_run_with_a_sentence() -> None:

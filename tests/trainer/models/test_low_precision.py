@@ -9,12 +9,16 @@ import torch
 from torch import Tensor, nn
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
-from trainer.counting.storages import StorageWatch
+from stratlab_spec.settings.config import Config
+from trainer.memory_estimation.storages import StorageWatch
 from trainer.models.decoder_build import build_decoder
-from trainer.models.low_precision import apply_low_precision
-from trainer.models.norms import ProductLayerNorm, ProductRmsNorm
-from trainer.models.products import ProductLinear, is_product_weight
-from trainer.settings.config import Config
+from trainer.models.mixed_precision import (
+    ProductLayerNorm,
+    ProductLinear,
+    ProductRmsNorm,
+    apply_low_precision,
+    is_product_weight,
+)
 
 BF16 = torch.bfloat16
 

@@ -4,19 +4,19 @@ import json
 
 import pytest
 
-from tests.codes import find_codes
-from tests.trainer.models.conftest import small_settings
-from trainer.counting.rules import read_countable
-from trainer.launch.preflight import Pods, check, check_elsewhere
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.fields import MODELS
-from trainer.shapes.model_shapes import (
+from stratlab_spec.models.model_specs import (
     count_batch_norm_samples,
     default_image_size,
     image_size_problem,
     lone_value_problem,
     model_problems,
 )
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.fields import MODELS
+from tests.codes import find_codes
+from tests.trainer.models.conftest import small_settings
+from trainer.launch.preflight import Pods, check, check_elsewhere
+from trainer.memory_estimation.rules import read_countable
 
 
 def settings(model: str = "", **values) -> Config:

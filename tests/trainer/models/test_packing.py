@@ -11,8 +11,8 @@ from tests.trainer.models.small_decoder import FAMILIES, build, document, loss_o
 from tests.trainer.models.varlen_stand_in import IS_TOLD, on_varlen, varlen_attn
 from trainer.models import decoder as decoders
 from trainer.models import packing
-from trainer.models.attention import causal_attention
-from trainer.models.low_precision import apply_low_precision
+from trainer.models.decoder import causal_attention
+from trainer.models.mixed_precision import apply_low_precision
 from trainer.models.packing import (
     MASK,
     VARLEN,

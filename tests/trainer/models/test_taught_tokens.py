@@ -9,9 +9,8 @@ from torch import Tensor
 
 from tests.trainer.models.test_token_loss import HIDDEN, ROWS, TOKENS, WORDS, draw_case, relative
 from trainer.data.batches import IGNORED
-from trainer.models import token_loss as losses
-from trainer.models.taught_tokens import TaughtStates
-from trainer.models.token_loss import Head, TokenLoss, token_loss
+from trainer.models import chunked_cross_entropy as losses
+from trainer.models.chunked_cross_entropy import Head, TaughtStates, TokenLoss, token_loss
 
 OTHER_HIDDEN = 6
 """Of the teacher."""

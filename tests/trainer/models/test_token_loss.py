@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.counting.storages import StorageWatch
 from trainer.data.batches import IGNORED
-from trainer.models import token_loss as losses
-from trainer.models.token_loss import Head, TokenLoss, token_loss
+from trainer.memory_estimation.storages import StorageWatch
+from trainer.models import chunked_cross_entropy as losses
+from trainer.models.chunked_cross_entropy import Head, TokenLoss, token_loss
 
 ROWS, TOKENS, HIDDEN, WORDS = 2, 5, 8, 12
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainer.outcome.course import build_course
+from trainer.metrics.final import build_course
 
 
 def lines(*found: dict[str, Any]) -> list[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.outcome.epochs import EpochCount
+from trainer.metrics.progress import EpochCount
 
 
 def run(samples: int, batch: int, steps: range, correct: float | None = 3.0) -> dict[int, dict]:

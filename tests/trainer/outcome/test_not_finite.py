@@ -8,9 +8,9 @@ import re
 import pytest
 import torch
 
+from stratlab_spec.exit_codes import NotFinite
 from tests.codes import find_codes
-from trainer.failures import NotFinite
-from trainer.outcome.not_finite import LONGEST_SKIP, Guard, Step
+from trainer.metrics.training_failures import LONGEST_SKIP, Guard, Step
 
 NAN = math.nan
 

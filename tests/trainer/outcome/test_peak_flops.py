@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.outcome.peak_flops import PEAK_FLOPS, read_peak_flops
+from trainer.metrics.summary import PEAK_FLOPS, read_peak_flops
 
 BF16_TFLOPS = {
     "NVIDIA H100 80GB HBM3": 989, "NVIDIA H100 PCIe": 756, "NVIDIA A10": 125, "NVIDIA A10G": 70, "NVIDIA L40": 181,

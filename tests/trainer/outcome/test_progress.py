@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 import re
 
-from trainer.outcome import progress
+from trainer.metrics import progress
 
 
 def test_speed_and_time_left_by_hand(monkeypatch, caplog):

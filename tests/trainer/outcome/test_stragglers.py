@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from trainer.outcome.stragglers import CHUNK, MOST_CHUNKS, OwnTimes, Stragglers
-from trainer.outcome.tracking import MOST_WAITING
+from trainer.metrics.progress import CHUNK, MOST_CHUNKS, OwnTimes, Stragglers
+from trainer.metrics.tracking import MOST_WAITING
 
 UNKNOWN = math.nan
 

@@ -7,20 +7,15 @@ from typing import Any
 
 import pytest
 
-from trainer.layout.world import World
-from trainer.measuring import memory_counters as memory
-from trainer.measuring.memory_counters import (
-    DeviceCounters,
-    Reading,
-    peak_device_memory_gib,
-    peak_host_memory_gib,
-)
-from trainer.measuring.observation import Observed
-from trainer.outcome.summary import build_summary
-from trainer.outcome.tracking import TIMES, Work
-from trainer.settings.config import Config
-from trainer.shapes.decoder_shapes import SHAPES, count_flops_per_token
-from trainer.tasks.measures import Classification, LanguageModelling
+from stratlab_spec.models.decoder import SHAPES, count_flops_per_token
+from stratlab_spec.settings.config import Config
+from trainer.distributed.world import World
+from trainer.measuring import memory
+from trainer.measuring.held_tensors import Observed
+from trainer.measuring.memory import DeviceCounters, Reading, peak_device_memory_gib, peak_host_memory_gib
+from trainer.metrics.summary import build_summary
+from trainer.metrics.tracking import TIMES, Work
+from trainer.tasks.evaluation import Classification, LanguageModelling
 
 GPU = "NVIDIA H200"
 RESOLVED: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trainer.engine import StepResult
-from trainer.outcome.tracking import Recorder
+from trainer.metrics.tracking import Recorder
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def record(path: Path, profiled: tuple[int, ...] = (), steps: int = 12) -> Recor
 def test_the_first_five_steps_those_of_a_profile_and_the_one_behind_it_do_not_count(
     tmp_path, monkeypatch, profiled, measured
 ):
-    monkeypatch.setattr("trainer.outcome.tracking.dist.get_world_size", lambda: 1)
+    monkeypatch.setattr("trainer.metrics.tracking.dist.get_world_size", lambda: 1)
     recorder = record(tmp_path / "metrics.jsonl", profiled)
     assert [times[0] for times in recorder.measured] == measured
     assert recorder.work.samples == 8 * len(measured)
 
 
 def test_a_line_of_a_step(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.outcome.tracking.dist.get_world_size", lambda: 1)
+    monkeypatch.setattr("trainer.metrics.tracking.dist.get_world_size", lambda: 1)
     record(tmp_path / "metrics.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 13))
@@ -69,7 +69,7 @@ def test_a_line_of_a_step(tmp_path, monkeypatch):
 @pytest.mark.parametrize("log_every", [4, 100])
 def test_writes_are_never_further_apart_than_ten_steps(tmp_path, monkeypatch, log_every):
     """A slow rank and what is not finite are found in time, whatever the setting says."""
-    monkeypatch.setattr("trainer.outcome.tracking.dist.get_world_size", lambda: 1)
+    monkeypatch.setattr("trainer.metrics.tracking.dist.get_world_size", lambda: 1)
     written = []
     recorder = Recorder(
         tmp_path / "metrics.jsonl", 1, log_every, on_flush=lambda line: written.append(line["step"])

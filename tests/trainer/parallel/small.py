@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stratlab_spec.settings.config import Config
 from tests.trainer.runs import run_of
 from trainer.data.batches import IGNORED, Batch
 from trainer.measuring.phases import Phases
-from trainer.models import decoder_weights, weight_sources
+from trainer.models import weights as decoder_weights
+from trainer.models import weights as weight_sources
 from trainer.models.decoder import Decoder
 from trainer.models.decoder_build import build_decoder
-from trainer.settings.config import Config
 
 
 class Louder(decoder_weights.RandomWeights):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.parallel.prefetch import TORCHS_OWN, apply_prefetch
+from trainer.parallel.fully_shard import TORCHS_OWN, apply_prefetch
 
 
 class Told:

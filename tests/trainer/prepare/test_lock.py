@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.prepare.lock import Overtaken, acquire, observe
+from trainer.prepare.destination import Overtaken, acquire, observe
 
 
 @pytest.mark.parametrize("clock_s", [0.0, 4e9])  # of the node that writes

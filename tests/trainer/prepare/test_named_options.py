@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
 from tests.trainer.data.pictures import pngs, write
 from trainer.evaluation.command import main as evaluate
-from trainer.prepare.command import main as prepare
-from trainer.settings.config import Config
+from trainer.prepare.preparation import main as prepare
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torchvision
 
+from stratlab_spec.registry import PUBLISHED_FILES, SERVER
 from tests.codes import find_codes
 from trainer.models.torchvision_networks import NETWORKS
-from trainer.prepare import published
-from trainer.prepare.command import main
-from trainer.settings.published_weights import PUBLISHED_FILES, SERVER
+from trainer.prepare import request as published
+from trainer.prepare.preparation import main
 
 CONTENT = b"weights"
 FILE = f"net-{hashlib.sha256(CONTENT).hexdigest()[:8]}.pth"

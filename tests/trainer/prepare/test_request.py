@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from trainer.failures import exit_code
-from trainer.prepare.lock import Overtaken, acquire, observe
+from stratlab_spec.exit_codes import exit_code
+from stratlab_spec.settings.config import ConfigError
+from trainer.prepare.destination import Overtaken, Place, acquire, observe, publish
 from trainer.prepare.origin import find_os_error
-from trainer.prepare.place import Place, publish
 from trainer.prepare.request import read_request
-from trainer.settings.config import ConfigError
 
 TOKENS = ("--dataset", "arithmetic", "--tokenize", "qwen_tiny")
 

@@ -19,9 +19,9 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save
 
+from stratlab_spec.settings.config import Config
 from tests.trainer.fake_hub import COMMIT, run_fake_hub
 from trainer.data import open_data
-from trainer.settings.config import Config
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 

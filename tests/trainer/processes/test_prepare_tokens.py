@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.exit_codes import DataMissing
 from tests.trainer.data.text.token_caches import build, text_config, write_jsonl
 from tests.trainer.fake_hub import COMMIT, run_fake_hub
 from tests.trainer.processes.test_prepare import finish, run, start
-from trainer.data.text.cache import cache_folder, cache_name
-from trainer.data.text.rows import open_text
+from trainer.data.text.token_cache import cache_folder, cache_name
+from trainer.data.text.token_rows import open_text
 from trainer.data.text.tokenizer import build_byte_tokenizer
-from trainer.failures import DataMissing
-from trainer.prepare.before_ranks import ensure_cache
+from trainer.prepare.preparation import ensure_cache
 
 
 @pytest.fixture
@@ -79,9 +79,9 @@ def test_the_launcher_makes_it_or_finds_it_without_torch(results, tmp_path):
     path = write_jsonl(tmp_path / "math" / "train.jsonl", questions(100)).parent
     code = f"""
 import sys
-from trainer.settings.config import Config
-from trainer.data.text.problems import text_problems
-from trainer.prepare.before_ranks import ensure_cache
+from stratlab_spec.settings.config import Config
+from trainer.data.text.token_rows import text_problems
+from trainer.prepare.preparation import ensure_cache
 config = Config(run="x", model="qwen_tiny", results={str(results)!r}, dataset_path={str(path)!r}, seq_len=64)
 assert text_problems(config) == []
 print(ensure_cache(config, lambda text: None))
@@ -112,7 +112,7 @@ def test_metamathqa_of_the_hub(results):
 
 
 def test_a_damaged_cache_is_not_used_and_progress_says_how_far_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.prepare.work.PROGRESS_S", 0.02)
+    monkeypatch.setattr("trainer.prepare.preparation.PROGRESS_S", 0.02)
     said: list[str] = []
     config = text_config(tmp_path)
     assert ensure_cache(config, said.append) > 1000

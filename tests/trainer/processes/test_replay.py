@@ -6,11 +6,11 @@ import json
 
 import mlflow
 
-from stratlab.machine.processes import free_port
+from stratlab.processes import free_port
+from stratlab_spec.run_directory import write_json
 from tests.codes import find_codes
 from tests.trainer.processes.test_sender import append, open_folder, stored, written
-from trainer.launch.replay import main, replay
-from trainer.record.run_directory import write_json
+from trainer.launch.mlflow_replay import main, replay
 
 
 def test_a_run_gets_all_of_what_its_server_never_had_or_has_lost(mlflow_server, tmp_path):

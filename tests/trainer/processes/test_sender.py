@@ -12,10 +12,10 @@ import mlflow
 import psutil
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory, write_json
 from tests.codes import find_codes
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
-from trainer.launch.sender import Sender, line_points, send_new_lines
-from trainer.record.run_directory import RunDirectory, write_json
+from trainer.launch.mlflow_sender import Sender, line_points, send_new_lines
 
 Point = tuple[str, float, int, int]
 

@@ -10,7 +10,7 @@ import pytest
 
 SAYS = """
 import sys
-from trainer.launch.termination import drop_unwritten, end
+from trainer.launch.ledger import drop_unwritten, end
 print('line')
 code = end(13, 'x')
 drop_unwritten()

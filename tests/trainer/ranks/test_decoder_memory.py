@@ -9,11 +9,11 @@ import dataclasses
 
 import pytest
 
+from stratlab_spec.layout.parallel_dims import resolve_layout
+from stratlab_spec.memory.prediction import describe_ranks
+from stratlab_spec.models.decoder import SHAPES, count_parameters
+from stratlab_spec.settings.config import Config
 from tests.ranks import run_ranks
-from trainer.layout.decoder_memory import describe_ranks
-from trainer.layout.resolve import resolve_layout
-from trainer.settings.config import Config
-from trainer.shapes.decoder_shapes import SHAPES, count_parameters
 
 DENSE, MOE = "qwen2.5-3b", "qwen3-30b-a3b"
 
@@ -36,18 +36,17 @@ def _hold(chosen, shape, layout, ranks):
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from trainer.layout.axes import ND_AXES
-    from trainer.layout.mesh import build_mesh
-    from trainer.layout.resolve import count_stages
-    from trainer.measuring.observation import local_part
+    from stratlab_spec.layout.parallel_dims import count_stages
+    from stratlab_spec.strategies import ND_AXES
+    from trainer.distributed.world import Precision, build_mesh
+    from trainer.measuring.held_tensors import local_part
     from trainer.models.decoder import Decoder, build_hugging_face
     from trainer.models.lora import apply_lora
     from trainer.parallel.expert import apply_experts
+    from trainer.parallel.fully_shard import apply_sharding
     from trainer.parallel.pipeline import apply_stage, layers_of
-    from trainer.parallel.shard_stage import apply_sharding
-    from trainer.parallel.submeshes import build_meshes
+    from trainer.parallel.process_groups import build_meshes
     from trainer.parallel.tensor import apply_tensor
-    from trainer.settings.precision import Precision
 
     with torch.device("meta"):
         whole = Decoder(build_hugging_face(shape), shape, packed=False, seq_len=chosen.seq_len)

@@ -9,12 +9,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from stratlab.run_directory.record import read_run
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.kept_runs import read, train
-from trainer.data.exported import evaluated
+from trainer.data.image_checks import evaluated
 from trainer.evaluation.command import main
 from trainer.launch.preflight import check
-from trainer.settings.config import Config, ConfigError
 
 
 @pytest.mark.parametrize(("strategy", "ranks"), [("single", 1), ("zero2", 2)])

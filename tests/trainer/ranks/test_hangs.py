@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
 from tests.ranks import fork_ranks
 from tests.trainer.planted_hangs import plant
 from trainer.launch.watchdog import Watchdog
-from trainer.record.run_directory import RunDirectory
 
 TIMEOUT_S = 10
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.exit_codes import reason
+from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
 from tests.programs import find_python
-from trainer.failures import reason
-from trainer.record.run_directory import RunDirectory
 
 QUICK = {
     "TRAINER_RUN": "try",
@@ -113,7 +113,7 @@ def test_without_its_accelerators_a_run_ends_before_torch_and_for_good(tmp_path)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 4 and "run.accelerator=nvidia.com/gpu" in done.stderr, done.stderr[-2000:]
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "trainer.launch.visibility" in imported and "torch" not in imported
+    assert "trainer.launch.torchrun" in imported and "torch" not in imported
     (refused,) = read_lines(tmp_path / "default" / "try" / "pods" / "pod-0.jsonl")
     assert (refused["event"], refused["exit_code"]) == ("refused", 4) and len(
         find_codes(refused["text"])

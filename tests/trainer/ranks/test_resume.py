@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from stratlab_spec.run_directory import RunDirectory
 from tests.trainer.kept_runs import STEPS, lines, read, train
 from trainer.checkpoint.folder import CheckpointFolder
-from trainer.record.run_directory import RunDirectory
 
 SAME = (
     *("train_loss", "validation_loss", "validation_accuracy_pct", "test_loss", "test_accuracy_pct"),
@@ -67,8 +67,8 @@ def stop_at(place: str, count: int, rank: int = 1) -> Callable[[], None]:
         import time
 
         from trainer import worker
-        from trainer.agreement.agreement import Agreement
         from trainer.checkpoint.store import Checkpoints
+        from trainer.distributed.consensus import Agreement
         from trainer.engines.torch_engine import TorchEngine
 
         # asked behind every step: how long one takes is the machine's affair

@@ -12,10 +12,10 @@ from typing import get_args
 
 import pytest
 
+from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.fields import Strategy
 from tests.ranks import fork_ranks
 from tests.trainer.ranks.test_worker import LABELS
-from trainer.settings.config import Config
-from trainer.settings.fields import Strategy
 
 STEPS = 6
 ROWS = 16  # of a step: two micro-batches on each of two processes
@@ -65,7 +65,7 @@ def finished(tmp_path_factory):
 
     @functools.cache
     def of(name: str) -> Path:
-        from trainer.prepare.before_ranks import ensure_cache
+        from trainer.prepare.preparation import ensure_cache
 
         env = settings(results, name)
         ensure_cache(Config.from_env(env), lambda _: None)

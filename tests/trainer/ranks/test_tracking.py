@@ -8,7 +8,7 @@ import math
 import pytest
 
 from tests.ranks import run_ranks
-from trainer.measuring.gpu import NAMES
+from trainer.measuring.hardware import NAMES
 
 
 def record(folder, images: bool) -> None:
@@ -21,8 +21,8 @@ def record(folder, images: bool) -> None:
     import torch.distributed as dist
 
     from trainer.engine import StepResult
-    from trainer.measuring.wire import WireCounter
-    from trainer.outcome.tracking import Recorder
+    from trainer.measuring.operators import WireCounter
+    from trainer.metrics.tracking import Recorder
 
     dist.init_process_group("gloo")
     rank = dist.get_rank()

@@ -10,8 +10,8 @@ import json
 import pytest
 
 from tests.ranks import run_ranks
+from tests.trainer.wire_formulas import Parameter, ddp_buckets, ddp_traffic
 from tests.trainer.wire_runs import CHOSEN, check, measure_together
-from trainer.measuring.wire_formulas import Parameter, ddp_buckets, ddp_traffic
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_buckets_are_as_many_as_ddp_makes(tmp_path):
         import torch.distributed as dist
         from torch import nn
 
-        from trainer.measuring.wire import WireCounter
+        from trainer.measuring.operators import WireCounter
 
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
@@ -67,7 +67,7 @@ def test_every_collective_is_counted_with_its_own_formula(tmp_path):
         import torch.distributed as dist
         import torch.distributed._functional_collectives as functional
 
-        from trainer.measuring.wire import WireCounter
+        from trainer.measuring.operators import WireCounter
 
         dist.init_process_group("gloo")
         rank, group = dist.get_rank(), dist.new_group([0, 1, 2])
@@ -117,8 +117,8 @@ def test_element_types_are_kept_and_a_group_without_a_name_is_nobodys_axis():
         import torch
         import torch.distributed as dist
 
-        from trainer.layout.axes import Axes
-        from trainer.measuring.wire import WireCounter
+        from stratlab_spec.layout.parallel_dims import Axes
+        from trainer.measuring.operators import WireCounter
 
         dist.init_process_group("gloo")
         with WireCounter() as wire:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from trainer.record.event_file import build_first_record, build_record
+from trainer.launch.tensorboard import build_first_record, build_record
 
 
 def read(folder: Path) -> dict[str, list[tuple[float, int, float]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.record.provenance import read_environment
+from trainer.distributed.provenance import read_environment
 
 
 def test_variables_of_network_and_device_are_kept_and_no_other() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.exit_codes import STORAGE_FULL, FolderGone, exit_code
+from stratlab_spec.run_directory import append_line, read_lines
 from tests.codes import find_codes
-from trainer.failures import STORAGE_FULL, FolderGone, exit_code
-from trainer.record.run_directory import append_line, read_lines
-from trainer.record.spool import Spool
+from trainer.metrics.jsonl_writer import Spool
 
 REAL = os.write
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from stratlab_spec.exit_codes import BAD_CONFIG
 from tests.codes import find_codes
+from trainer.distributed.machine import GIVEN
 from trainer.evaluation.command import main as evaluate
-from trainer.failures import BAD_CONFIG
-from trainer.prepare.command import main as prepare
-from trainer.settings.certificates import GIVEN
+from trainer.prepare.preparation import main as prepare
 
 
 @pytest.mark.parametrize(("main", "arguments"), [(evaluate, ["run"]), (prepare, ["--dataset", "x"])])

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
+from stratlab_spec.layout.mesh_rules import broken_rules
+from stratlab_spec.models.model_specs import model_problems
+from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.library_rules import compile_problems, refused_compositions
 from tests.codes import find_codes
-from trainer.layout.mesh import broken_rules
-from trainer.settings.compile_rules import compile_problems, refused_compositions
-from trainer.settings.config import Config
-from trainer.shapes.model_shapes import model_problems
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.files import schema
+from stratlab_spec.strategies import STRATEGIES
 from tests.codes import find_codes
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.schema import schema
-from trainer.settings.strategy_table import STRATEGIES
 
 
 def read(**settings: str) -> Config:
@@ -28,7 +28,8 @@ def problems(**settings: str) -> list[str]:
 
 def test_every_setting_is_read_somewhere():
     """One that nothing asks for would be recorded, audited, and without effect."""
-    sources = [path for path in Path("trainer").rglob("*.py") if path.name != "fields.py"]
+    sources = [path for top in ("stratlab_spec", "trainer") for path in Path(top).rglob("*.py")]
+    sources = [path for path in sources if path.name != "fields.py"]
     text = "\n".join(path.read_text() for path in sources)
     idle = [name for name in Config.model_fields if not re.search(rf"\.{name}\b|['\"]{name}['\"]", text)]
     assert not idle, f"nothing in trainer/ reads {', '.join(idle)}"
@@ -44,7 +45,7 @@ def test_a_bug_in_a_rule_is_no_answer_to_the_user(monkeypatch, place):
     def broken(*_):
         raise ValueError("a bug of ours")
 
-    monkeypatch.setattr(f"trainer.settings.{place}", broken)
+    monkeypatch.setattr(f"stratlab_spec.settings.{place}", broken)
     with pytest.raises(ValueError) as failure:
         read(TRAINER_RESULTS="/results")
     assert not isinstance(failure.value, ConfigError)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from tests.codes import find_codes
-from trainer.settings import continuation
-from trainer.settings.continuation import (
+from stratlab_spec.settings import rules as continuation
+from stratlab_spec.settings.fields import Settings
+from stratlab_spec.settings.rules import (
     MAY_DIFFER,
     WHY,
     continuation_problems,
     resolved_problems,
     swapped_problems,
 )
-from trainer.settings.fields import Settings
+from tests.codes import find_codes
 
 
 def config(**settings) -> Settings:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.codes import find_codes
-from trainer.settings.config import Config
-from trainer.settings.deepspeed_rules import (
+from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.library_rules import (
     broken_deepspeed_rules,
     find_quantizer,
     has_gpu,
     missing_rank_variables,
 )
+from tests.codes import find_codes
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_rank_without_its_variables_is_told_so_instead_of_asked_for_mpi4py():
 def test_the_rules_are_part_of_the_preflight_check_and_need_no_torch(tmp_path):
     code = (
         "import sys\n"
-        "from trainer.settings.config import Config\n"
+        "from stratlab_spec.settings.config import Config\n"
         "from trainer.launch.preflight import check\n"
         f"config = Config(run='try', strategy='zeropp', zeropp='qwz', results={str(tmp_path)!r}, precision='fp32')\n"
         "try:\n"

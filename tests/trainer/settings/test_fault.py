@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from stratlab_spec.settings.values import FAULTS, KINDS, Fault, rank_problems, read_faults
 from tests.codes import find_codes
-from trainer.faults import APPLY
-from trainer.settings.fault import FAULTS, KINDS, Fault, rank_problems, read_faults
+from trainer.fault_injection import APPLY
 
 
 def test_faults_are_read():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainer.settings.installation import find_intruders
+from trainer.installation import find_intruders
 
 
 def write_record(folder: Path, name: str, *lines: str) -> None:

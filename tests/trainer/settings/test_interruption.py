@@ -16,7 +16,7 @@ def test_ctrl_c_ends_a_command_with_one_line_while_it_imports() -> None:
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "class Importing:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'trainer.settings.schema':\n"
+        "        if name == 'stratlab_spec.settings.files':\n"
         "            try: os.kill(os.getpid(), signal.SIGINT); [0 for _ in range(1000)]\n"
         "            except BaseException: print('swallowed')\n"
         "sys.meta_path.insert(0, Importing())\n"
@@ -29,7 +29,7 @@ def test_ctrl_c_ends_a_command_with_one_line_while_it_imports() -> None:
 def test_who_has_the_signal_ignored_keeps_that() -> None:
     code = (
         "import os, signal\n"
-        "from trainer.settings.interruption import end_at_interrupt\n"
+        "from stratlab_spec.settings.wording import end_at_interrupt\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "end_at_interrupt()\n"
         "os.kill(os.getpid(), signal.SIGINT)\n"

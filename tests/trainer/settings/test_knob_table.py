@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from stratlab.compare.judging.rules import KNOBS as AUDITED
+from stratlab.compare.rules import KNOBS as AUDITED
+from stratlab_spec.layout.mesh_rules import broken_rules
+from stratlab_spec.layout.parallel_dims import Axes
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.strategies import KNOBS, STRATEGIES, pipeline_problems, reduce_bucket_bytes, resolve_knobs
 from tests.codes import find_codes
-from trainer.layout.axes import Axes
-from trainer.layout.mesh import broken_rules
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.knob_table import KNOBS, pipeline_problems, reduce_bucket_bytes, resolve_knobs
-from trainer.settings.strategy_table import STRATEGIES
 
 TEXT = {"model": "qwen_tiny", "dataset": "arithmetic", "precision": "fp32"}
 GIVEN = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.layout.mesh import broken_rules
-from trainer.settings.config import Config
-from trainer.settings.memory_remedies import describe_remedies, find_remedies
-from trainer.settings.strategy_table import STRATEGIES
+from stratlab_spec.layout.mesh_rules import broken_rules
+from stratlab_spec.memory.prediction import describe_remedies, find_remedies
+from stratlab_spec.settings.config import Config
+from stratlab_spec.strategies import STRATEGIES
 
 BLOCKS, ONE = {"activation_checkpointing": "blocks"}, {"micro_batch_size": 1}
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-from tests.codes import find_codes
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.fields import MODELS as OURS
-from trainer.settings.names_elsewhere import (
+from stratlab_spec.settings.config import (
     DATASETS,
-    MODELS,
+    MODELS_ELSEWHERE,
     SETTINGS_ELSEWHERE,
     STRATEGIES,
-    describe_for_tools,
+    Config,
+    ConfigError,
     hint_of_dataset,
     hint_of_value,
 )
-from trainer.settings.strategy_table import STRATEGIES as TABLE
+from stratlab_spec.settings.fields import MODELS as OURS
+from stratlab_spec.strategies import STRATEGIES as TABLE
+from tests.codes import find_codes
 
 
 def test_what_a_data_set_and_a_model_are_called_in_tables() -> None:
@@ -67,9 +66,8 @@ def test_a_setting_of_others_is_refused_with_ours():
 
 
 def test_what_is_proposed_is_there_and_what_is_explained_is_not():
-    assert {*MODELS.values()} <= {*OURS} and not {*MODELS} & {*OURS}
+    assert {*MODELS_ELSEWHERE.values()} <= {*OURS} and not {*MODELS_ELSEWHERE} & {*OURS}
     assert {ours for ours, _ in STRATEGIES.values()} <= {*TABLE} and not {*STRATEGIES} & {*TABLE}
     assert not {*SETTINGS_ELSEWHERE} & {*Config.model_fields}
     proposed = {name for said in SETTINGS_ELSEWHERE.values() for name in re.findall(r"TRAINER_(\w+)", said)}
     assert proposed and {name.lower() for name in proposed} <= {*Config.model_fields}
-    assert Path("stratlab/tables/names_elsewhere.json").read_text() == describe_for_tools(), "make schema"

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.precision import apply_whole_fp32, resolve_precision, uses_tf32
+from trainer.distributed.world import apply_whole_fp32, resolve_precision, uses_tf32
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trainer.settings.quantized_shares import block_bytes, count_blocks, describe_quantized, is_quantized
+from stratlab_spec.settings.library_rules import block_bytes, count_blocks, describe_quantized, is_quantized
 
 
 def test_a_shard_of_less_than_two_blocks_is_sent_as_it_is():

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.rules import snapshot_problems
 from tests.codes import find_codes
 from trainer.launch import preflight
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.recording_rules import snapshot_problems
 
 
 def test_a_snapshot_is_refused_on_a_cpu_before_anything_starts(tmp_path, monkeypatch):

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from stratlab_spec.plan import build_plan, learning_rate, plan_problems, profile_first_from
+from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
-from trainer.settings.config import Config
-from trainer.settings.schedule import build_plan, learning_rate, plan_problems, profile_first_from
 
 
 def config(**settings) -> Config:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.settings.config import ConfigError
+from stratlab_spec.settings.files import build_variables, read_pairs, read_settings_file
 from tests.codes import find_codes
-from trainer.settings.config import ConfigError
-from trainer.settings.settings_file import build_variables, read_pairs, read_settings_file
 
 
 def read(folder: Path, text: str):

@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.settings.spelling import (
-    SpellingFormatter,
-    name_again,
-    name_first,
-    name_removal,
-    spell,
-)
+from stratlab_spec.settings.wording import SpellingFormatter, name_again, name_first, name_removal, spell
 
 POD = {"STRATLAB_NAMESPACE": "lab", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 REHEARSAL = {"STRATLAB_NAMESPACE": "lab"}

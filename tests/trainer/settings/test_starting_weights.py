@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from stratlab_spec.registry import adapter_problems, describe_starting_weights
+from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
-from trainer.launch.questions import check_run
-from trainer.settings.config import Config
-from trainer.settings.starting_weights import adapter_problems, describe_starting_weights
+from trainer.launch.batch_validation import check_run
 
 CODE = "SL-lora-without-init"
 

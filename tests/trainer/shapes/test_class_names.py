@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.models.model_specs import hash_names, match_names, read_names
+from stratlab_spec.models.teacher import teacher_problems
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.rules import CLASS_NAMES_SHA256, resolved_problems
 from tests.codes import find_codes
 from trainer.data import open_data
-from trainer.data.exported import check_classes, describe_head
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.continuation import CLASS_NAMES_SHA256, resolved_problems
-from trainer.shapes.class_names import hash_names, match_names, read_names
-from trainer.shapes.teacher_rules import teacher_problems
+from trainer.data.image_checks import check_classes, describe_head
 
 TEN = [str(i) for i in range(10)]
 OTHERS = ["zero", *TEN[1:]]

@@ -6,14 +6,8 @@ import sys
 
 import pytest
 
-from tests.codes import find_codes
-from tests.trainer.fake_hub import run_fake_hub
-from trainer.failures import DataMissing
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.fields import TEXT_MODELS
-from trainer.shapes.decoder_json import read_shape, shape_of_json
-from trainer.shapes.decoder_rules import decoder_problems
-from trainer.shapes.decoder_shapes import (
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.models.decoder import (
     FAMILIES,
     SHAPES,
     TEXT_HUB_IDS,
@@ -22,7 +16,12 @@ from trainer.shapes.decoder_shapes import (
     count_parameters,
     weight_shapes,
 )
-from trainer.shapes.model_shapes import model_problems
+from stratlab_spec.models.decoder_config import decoder_problems, read_shape, shape_of_json
+from stratlab_spec.models.model_specs import model_problems
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.fields import TEXT_MODELS
+from tests.codes import find_codes
+from tests.trainer.fake_hub import run_fake_hub
 
 # config.json of Qwen/Qwen2.5-3B-Instruct and, in transformers' newer form, of Qwen/Qwen3-30B-A3B
 QWEN = json.loads(
@@ -163,10 +162,11 @@ def test_rules_between_model_and_settings(tmp_path):
 
 def test_a_model_of_the_hub_needs_no_torch(tmp_path):
     code = (
-        "import sys; from trainer.settings.config import Config; from trainer.shapes.decoder_shapes import SHAPES\n"
-        "from trainer.shapes.decoder_json import read_shape\n"
+        "import sys; from stratlab_spec.settings.config import Config\n"
+        "from stratlab_spec.models.decoder import SHAPES\n"
+        "from stratlab_spec.models.decoder_config import read_shape\n"
         "assert read_shape(Config(run='r', task='text', model='org/net')) == SHAPES['qwen2.5-3b']\n"
-        "from trainer.failures import DataMissing\n"
+        "from stratlab_spec.exit_codes import DataMissing\n"
         "try: read_shape(Config(run='r', task='text', model='org/gone'))\n"
         "except DataMissing as failure: assert \"TRAINER_MODEL='org/gone'\" in str(failure)\n"
         "else: raise AssertionError\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.shapes.pipeline_stages import split_layers
+from stratlab_spec.models.decoder import split_layers
 
 
 def test_layers_left_over_go_to_the_first_stages():

@@ -6,20 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.layout.parallel_dims import layout_problems
+from stratlab_spec.memory.layout_report import main as show_layout
+from stratlab_spec.models.decoder import SHAPES, count_parameters
+from stratlab_spec.models.decoder_config import decoder_problems, read_shape, shape_of_json
+from stratlab_spec.models.model_specs import VIT, image_size_problem, model_problems, read_vit_shape
+from stratlab_spec.registry import DECODER_SIZES, SIZES, VIT_SIZES
+from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.fields import TEXT_MODELS, VIT_MODELS, Settings
 from tests.codes import find_codes
-from trainer.data.exported import evaluated
-from trainer.layout.command import main as show_layout
-from trainer.layout.resolve import layout_problems
+from trainer.data.image_checks import evaluated
 from trainer.models import build_model
 from trainer.models.decoder import describe
 from trainer.models.decoder_build import build_decoder
-from trainer.settings.config import Config
-from trainer.settings.fields import TEXT_MODELS, VIT_MODELS, Settings
-from trainer.settings.size_table import DECODER_SIZES, SIZES, VIT_SIZES
-from trainer.shapes.decoder_json import read_shape, shape_of_json
-from trainer.shapes.decoder_rules import decoder_problems
-from trainer.shapes.decoder_shapes import SHAPES, count_parameters
-from trainer.shapes.model_shapes import VIT, image_size_problem, model_problems, read_vit_shape
 
 VIT_OTHER = dict(zip(VIT_SIZES, (3, 96, 6, 200, 8), strict=True))
 DECODER_OTHER = dict(zip(DECODER_SIZES, (3, 96, 8, 4, 80, 400), strict=True))

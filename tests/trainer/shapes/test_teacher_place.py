@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.models import teacher as teacher_place
+from stratlab_spec.models.teacher import teacher_problems
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.fake_hub import run_fake_hub
-from trainer.failures import DataMissing
-from trainer.settings.config import Config, ConfigError
-from trainer.shapes import teacher_place
-from trainer.shapes.teacher_rules import teacher_problems
 
 
 def refuse(code: str, results: Path, teacher: str, **values) -> str:

@@ -7,24 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.layout.parallel_dims import Axes, resolve_layout
+from stratlab_spec.memory import fit
+from stratlab_spec.memory import prediction as decoder_memory
+from stratlab_spec.memory.fit import GIB, fit_problems
+from stratlab_spec.memory.prediction import describe_ranks
+from stratlab_spec.models.decoder import count_parameters
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.models.teacher import count_teacher_bytes, read_channels, teacher_config, teacher_problems
+from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
-from trainer.data.exported import evaluated
+from trainer.data.image_checks import evaluated
 from trainer.launch.preflight import check
-from trainer.layout import decoder_memory, fit
-from trainer.layout.axes import Axes
-from trainer.layout.decoder_memory import describe_ranks
-from trainer.layout.fit import GIB, fit_problems
-from trainer.layout.resolve import resolve_layout
-from trainer.record.run_directory import RunDirectory
-from trainer.settings.config import Config, ConfigError
-from trainer.shapes.decoder_json import read_shape
-from trainer.shapes.decoder_shapes import count_parameters
-from trainer.shapes.teacher_rules import (
-    count_teacher_bytes,
-    read_channels,
-    teacher_config,
-    teacher_problems,
-)
 
 TEN, THOUSAND = ([str(i) for i in range(count)] for count in (10, 1000))
 DIGITS = {"stratlab_model": "cnn", "class_names": TEN}

@@ -83,10 +83,10 @@ def _start(strategy: str, case: str, seed: int, **settings: Any) -> Any:
 
 def _start_text(strategy: str, seed: int, **settings: Any) -> Any:
     """Rows are shared out over the data ranks alone: nd has others."""
+    from stratlab_spec.settings.config import Config
+    from trainer.distributed.world import Precision
     from trainer.measuring.phases import Phases
     from trainer.models.decoder_build import build_decoder
-    from trainer.settings.config import Config
-    from trainer.settings.precision import Precision
     from trainer.strategies import build_engine, builds_empty
 
     torch.set_num_threads(1)

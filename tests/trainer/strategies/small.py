@@ -14,14 +14,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from stratlab_spec.settings.config import Config
 from tests.trainer.runs import run_of
 from trainer.data.batches import Batch
+from trainer.distributed.world import Precision
 from trainer.engine import Engine
 from trainer.measuring.phases import Phases
-from trainer.models.classifier import ImageClassifier
-from trainer.models.learner import ClassLoss
-from trainer.settings.config import Config
-from trainer.settings.precision import Precision
+from trainer.models.model_with_loss import ClassLoss, ImageClassifier
 from trainer.strategies import build_engine, builds_empty
 
 GLOBAL_BATCH, CLASSES, WIDTH = 16, 8, 24

@@ -5,11 +5,18 @@ import json
 import pytest
 from torch import nn
 
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
-from trainer.engines.deepspeed_config import FORCED_GATHERS, ZERO, ModelSizes, build_settings, measure_sizes
-from trainer.engines.deepspeed_keys import KNOWN, check_keys
-from trainer.settings.config import Config, ConfigError
-from trainer.settings.precision import Precision
+from trainer.distributed.world import Precision
+from trainer.engines.deepspeed_config import (
+    FORCED_GATHERS,
+    KNOWN,
+    ZERO,
+    ModelSizes,
+    build_settings,
+    check_keys,
+    measure_sizes,
+)
 
 SMALL = ModelSizes(parameters=1000, block=300, outside=100)
 HUGE = ModelSizes(parameters=10**10, block=10**8, outside=10**9)

@@ -7,10 +7,10 @@ import os
 import pytest
 import torch
 
-from tests.quantizer_stand_in import StandInQuantizer
-from trainer.engines import quantizer
-from trainer.engines.quantizer import dequantize, load_quantizer, quantize
-from trainer.settings.quantized_shares import BLOCK
+from benchmarks.gpu.quantizer_formula import StandInQuantizer
+from stratlab_spec.settings.library_rules import BLOCK
+from trainer.engines import quantization as quantizer
+from trainer.engines.quantization import dequantize, load_quantizer, quantize
 
 
 def there_and_back(values: torch.Tensor, bits: int) -> torch.Tensor:

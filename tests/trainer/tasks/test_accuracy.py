@@ -7,9 +7,9 @@ import torch
 
 from trainer.data.batches import IGNORED, Batch
 from trainer.engine import add_up, as_sums, build_result
-from trainer.models.learner import ClassLoss
-from trainer.models.token_loss import TokenLoss
-from trainer.tasks.measures import Classification, read_classification
+from trainer.models.chunked_cross_entropy import TokenLoss
+from trainer.models.model_with_loss import ClassLoss
+from trainer.tasks.evaluation import Classification, read_classification
 
 
 def judge(logits: torch.Tensor, labels: torch.Tensor, names: list[str]) -> Classification:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from trainer.data.batches import IGNORED
 from trainer.engine import as_sums
-from trainer.models.learner import ClassLoss
-from trainer.tasks.measures import add_up_split, read_classification, read_language_modelling
+from trainer.models.model_with_loss import ClassLoss
+from trainer.tasks.evaluation import add_up_split, read_classification, read_language_modelling
 
 # true class -> predicted class, and how often: no class is taken for another as often as the other for it
 ANSWERS = [(0, 0), (0, 1), (0, 1), (0, 2), (1, 1), (2, 0), (2, 2)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stratlab_spec.settings.config import Config
 from trainer.data.batches import Share
-from trainer.settings.config import Config
 from trainer.tasks import open_task
 
 

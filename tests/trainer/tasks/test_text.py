@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer.settings.config import Config
-from trainer.shapes.decoder_shapes import DecoderShape
+from stratlab_spec.models.decoder import DecoderShape
+from stratlab_spec.settings.config import Config
 from trainer.tasks.text_task import TextTask
 
 SHAPE = DecoderShape(

@@ -3,5 +3,5 @@
     source -> chat -> packing -> cache (files on the volume) -> rows -> batches (torch)
 
 All but `batches` works without torch. `python -m trainer.prepare --tokenize` and the launcher build the cache
-(trainer/prepare/tokens.py); ranks only read it.
+(trainer/prepare/preparation.py); ranks only read it.
 """

@@ -1,16 +1,33 @@
-"""Which tokenizer a run uses, without torch: `tokenizer`, else the model's own, else bytes for the tiny presets."""
+"""Which tokenizer a run uses, without torch: `tokenizer`, else the model's own, else bytes for the tiny presets.
+
+What of the texts is not learnt as it stands in the data: counted while they are tokenised, told, refused if much.
+
+From a question and its answer to token ids: the chat form that the tokenizer's template gives them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainer.failures import DataMissing
-from trainer.settings.config import Config
-from trainer.settings.fields import TEXT_MODELS
+import numpy as np
+from numpy.typing import NDArray
+
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.fields import TEXT_MODELS
+from trainer.data.text.text_source import Questions
+
+if TYPE_CHECKING:
+    from stratlab_spec.settings.config import Config
+
 
 BYTES = "bytes"
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -40,7 +57,7 @@ def tokenizer_source(config: Config) -> str:
     if config.model_path:
         return config.model_path
     if config.model in TEXT_MODELS:
-        from trainer.shapes.decoder_shapes import TEXT_HUB_IDS
+        from stratlab_spec.models.decoder import TEXT_HUB_IDS
 
         return TEXT_HUB_IDS.get(config.model, BYTES)  # a preset of nobody's weights has nobody's words
     return config.model
@@ -149,3 +166,216 @@ def _absence(source: str) -> str:
         "holds no tokenizer.json; name a tokenizer on the hub or a folder in TRAINER_TOKENIZER "
         "[SL-tokenizer-file-absent]"
     )
+
+
+MOST_ALTERED = 0.05
+"""Share of the documents, over all splits, that a chat template may alter without a setting that allows it."""
+EMPTY, LONG, CUT, ALTERED, CONTROL, REPLACED = "empty", "long", "cut", "altered", "control", "replaced"
+SAID = {
+    EMPTY: "left out, without a question or an answer",
+    LONG: "left out, without room for the answer in a row of seq_len tokens",
+    CUT: "cut at the end of a row of seq_len tokens",
+    ALTERED: "the tokenizer's chat template drops a part of the text",
+    CONTROL: "control tokens of the tokenizer in the text, encoded as text",
+    REPLACED: "U+FFFD in the text, which was decoded in another encoding than it was written in",
+}
+
+
+class Tally:
+    """Counts the documents of one split by what happens to them."""
+
+    def __init__(self) -> None:
+        self.documents = 0
+        self.counts: Counter[str] = Counter()
+        self.first: dict[str, int] = {}
+
+    def add(self, index: int, kinds: Iterable[str]) -> None:
+        """One document. `index` is its row in the split of the source."""
+        self.documents += 1
+        for kind in kinds:
+            self.counts[kind] += 1
+            self.first[kind] = min(index, self.first.get(kind, index))
+
+    def describe(self, split: str) -> Iterator[str]:
+        """One sentence per kind that occurs."""
+        for kind, said in SAID.items():
+            if count := self.counts[kind]:
+                yield f"{split}: {count} of {self.documents} documents: {said}; first row {self.first[kind]}"
+
+
+def keeps_text(text: str, rendered: str) -> bool:
+    """Whether a rendered turn holds a text; templates may change white space."""
+    return text.strip() in rendered or "".join(text.split()) in "".join(rendered.split())
+
+
+def count_altered(tallies: Iterable[Tally]) -> dict[str, int]:
+    """For index.json: the documents of all splits, and those of them that the template alters."""
+    kept = list(tallies)
+    return {
+        "documents": sum(tally.documents for tally in kept),
+        ALTERED: sum(tally.counts[ALTERED] for tally in kept),
+    }
+
+
+def refuse_altered(config: Config, counted: Mapping[str, Any]) -> None:
+    """Refuses texts of which the chat template drops too many parts.
+
+    Args:
+        counted: of `count_altered`.
+
+    Raises:
+        DataMissing: above `MOST_ALTERED`, unless the settings allow it.
+    """
+    documents, altered = counted["documents"], counted[ALTERED]
+    if config.allow_altered_answers or altered <= MOST_ALTERED * documents:
+        return
+    raise DataMissing(
+        f"TRAINER_TOKENIZER={tokenizer_source(config)!r}: its chat template drops a part of the text of {altered} of "
+        f"{documents} documents, as some do with the reasoning before </think>; at most {MOST_ALTERED:.0%} of them "
+        "may be altered; name a tokenizer whose template keeps it, take that part out of the data, or allow it with "
+        "TRAINER_ALLOW_ALTERED_ANSWERS=true [SL-answers-altered]"
+    )
+
+
+CHUNK = 1000  # documents tokenised at once, by all cores
+MARK = "\ue000"  # of the private use area: no template and no vocabulary gives it a meaning
+REPLACEMENT = "\ufffd"
+
+
+@dataclass(frozen=True)
+class Document:
+    """One chat. Tokens before `prompt` are given, those from it on are learnt."""
+
+    index: int
+    """in the split of the source"""
+    ids: list[int]
+    prompt: int
+    cut: bool
+    """longer than a row: its end was cut off, so that it does not teach to stop"""
+
+
+class _Chat(NamedTuple):
+    """One chat as text, its control tokens in content hidden, and what is counted of it."""
+
+    prompt: str
+    answer: str
+    kinds: tuple[str, ...]
+
+
+def encode_chats(
+    questions: Questions, tokenizer: Any, seq_len: int, tally: Tally
+) -> Iterator[Document | None]:
+    """A document per question, in their order; None where nothing could be learnt from it.
+
+    Prompt and answer are tokenised apart, as the prompt is when the model is asked later. The answer ends with the
+    template's end of turn (`<|im_end|>`); white space behind that is left out, because no one predicts from it.
+    A document longer than `seq_len` is cut; one whose prompt alone fills the row, or without text, is None. A control
+    token that stands in a question or an answer is encoded as text.
+
+    Args:
+        tally: counts what is left out, cut or not learnt as it stands.
+
+    Raises:
+        ConfigError: the chat template refuses a document, or does not put an answer behind its own prompt.
+    """
+    special = {token for token, facts in tokenizer.added_tokens_decoder.items() if facts.special}
+    controls = _Controls(tokenizer)
+    for start in range(0, len(questions), CHUNK):
+        indices = questions.indices[start : start + CHUNK]
+        texts = zip(indices, *questions.read(indices), strict=True)
+        chats = [_render(tokenizer, controls, int(i), query, response) for i, query, response in texts]
+        prompt_ids = controls.encode([chat.prompt for chat in chats])
+        answer_ids = controls.encode([chat.answer for chat in chats])
+        for index, chat, prompt, answer in zip(indices, chats, prompt_ids, answer_ids, strict=True):
+            if answer and answer[-1] not in special and tokenizer.eos_token_id is not None:
+                answer = [*answer, tokenizer.eos_token_id]
+            if not answer or not prompt:
+                tally.add(int(index), [EMPTY])
+                yield None
+            elif len(prompt) >= seq_len:
+                tally.add(int(index), [*chat.kinds, LONG])
+                yield None
+            else:
+                ids = prompt + answer
+                cut = len(ids) > seq_len
+                tally.add(int(index), [*chat.kinds, *([CUT] if cut else [])])
+                yield Document(int(index), ids[:seq_len], len(prompt), cut)
+
+
+def _render(tokenizer: Any, controls: _Controls, index: int, query: Any, response: Any) -> _Chat:
+    if not query or not response or not query.strip() or not response.strip():
+        return _Chat("", "", ())
+    texts = controls.hide(query), controls.hide(response)
+    asked = [{"role": "user", "content": texts[0]}]
+    answered = [*asked, {"role": "assistant", "content": texts[1]}]
+    try:
+        prompt = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        whole = tokenizer.apply_chat_template(answered, tokenize=False)
+    except Exception as failure:  # jinja's own, and whatever a template raises
+        raise ConfigError(
+            [
+                f"TRAINER_TOKENIZER: its chat template refuses the document of row {index}: {failure} "
+                "[SL-chat-template-refuses]"
+            ]
+        ) from failure
+    if not whole.startswith(prompt):
+        raise ConfigError(
+            [
+                "TRAINER_TOKENIZER: its chat template does not put the answer behind its generation prompt, so "
+                f"that they cannot be told apart: {prompt!r} is no beginning of {whole!r} [SL-chat-template-order]"
+            ]
+        )
+    answer = whole[len(prompt) :].rstrip()
+    found = {
+        ALTERED: not (keeps_text(texts[0], prompt) and keeps_text(texts[1], answer)),
+        CONTROL: texts != (query, response),
+        REPLACED: REPLACEMENT in query or REPLACEMENT in response,
+    }
+    return _Chat(prompt, answer, tuple(kind for kind, holds in found.items() if holds))
+
+
+class _Controls:
+    """Control tokens of a tokenizer (`<|im_end|>`): those of a template count, those that stand in content are text."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._backend = tokenizer.backend_tokenizer
+        facts = tokenizer.added_tokens_decoder.values()
+        tokens = sorted((f.content for f in facts if f.special and f.content), key=len, reverse=True)
+        self._tokens = _build_pattern(tokens)
+        self._hidden = _build_pattern([_hide(token) for token in tokens])
+
+    def hide(self, text: str) -> str:
+        """The text with a mark inside each control token, so that it is none."""
+        return self._tokens.sub(lambda found: _hide(found[0]), text)
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Token ids of rendered texts; what is hidden is encoded as the text that it was."""
+        found = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [
+            self._encode_parts(text) if MARK in text else encoding.ids
+            for text, encoding in zip(texts, found, strict=True)
+        ]
+
+    def _encode_parts(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for number, part in enumerate(self._hidden.split(text)):
+            hidden = number % 2 == 1
+            self._backend.encode_special_tokens = hidden
+            part = part[0] + part[2:] if hidden else part
+            ids += self._backend.encode(part, add_special_tokens=False).ids
+        self._backend.encode_special_tokens = False
+        return ids
+
+
+def _hide(token: str) -> str:
+    return token[0] + MARK + token[1:]
+
+
+def _build_pattern(tokens: list[str]) -> re.Pattern[str]:
+    """One group, so that `split` keeps what it finds; never matches without tokens."""
+    return re.compile(f"({'|'.join(map(re.escape, tokens)) or '(?!)'})")
+
+
+def as_array(documents: list[Document], dtype: Any) -> NDArray[Any]:
+    """All their ids, one after the other."""
+    return np.concatenate([np.asarray(document.ids, dtype) for document in documents])

@@ -17,7 +17,7 @@ from benchmarks.gpu import foreseen
 from benchmarks.gpu.own_run import OPERATIONS
 from benchmarks.gpu.processes import run_command
 from benchmarks.gpu.results import FILE, read_lines
-from stratlab.machine.processes import MARK
+from stratlab.processes import MARK
 
 # a grandchild in a session of its own, deaf to SIGTERM, as torch's launcher makes them
 TREE = """

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.advice.evidence import build_values
-from stratlab.analysis.advice.recommendations import apply_rules, build_recommendations
-from stratlab.analysis.advice.rulebook.all_rules import RULES
-from stratlab.analysis.reporting.run_facts import build_foreign_facts, read_facts
+from stratlab.analysis.advice import RULES, apply_rules, build_recommendations, build_values
+from stratlab.analysis.run_facts import build_foreign_facts, read_facts
+from stratlab_spec.settings.config import Config
 from tests.stratlab.analysis.example_report import blank, build_example
-from trainer.settings.config import Config
 
 SETTINGS = {
     "strategy": "ddp",

@@ -6,15 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from stratlab.analysis.dividing.calls import CallKey, CallKind, Calls
-from stratlab.analysis.dividing.collective_names import POINT_TO_POINT
-from stratlab.analysis.dividing.exposure import IDLE, SHARES, build_exposure
-from stratlab.analysis.dividing.lanes import Lanes
-from stratlab.analysis.dividing.matching import Match
-from stratlab.analysis.dividing.partition import Measured, build_partition
-from stratlab.analysis.dividing.segments import Segments
-from stratlab.traces.intervals import build_empty, length
-from stratlab.traces.labels import Window
+from stratlab.analysis.collective_calls import CallKey, CallKind, Calls, Match
+from stratlab.analysis.lanes import POINT_TO_POINT, Lanes
+from stratlab.analysis.time_breakdown import IDLE, SHARES, Measured, Segments, build_exposure, build_partition
+from stratlab.traces.trace import Window, build_empty, length
 
 
 def build_lanes(*events: tuple[str, int, int, int], source: str = "gpu") -> Lanes:

@@ -46,7 +46,7 @@ def build_idle_of_hta(hta: Any, ranks: list[int]) -> dict[tuple[int, int, str], 
 
 def build_kernels_of_hta(hta: Any) -> dict[tuple[int, str], Any]:
     """(rank, name) -> row of its kernel breakdown with copies."""
-    from stratlab.analysis.hta.analyses import ALL_KERNELS
+    from stratlab.analysis.hta_analyses import ALL_KERNELS
 
     frame = hta.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=True, **ALL_KERNELS)[1]
     return {(int(row["rank"]), row["name"]): row for row in frame.to_dict("records")}

@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.dividing.lanes import build_lanes
-from stratlab.analysis.measuring.bandwidth import build_copies
-from stratlab.analysis.measuring.idle import build_idle
-from stratlab.analysis.measuring.kernels import build_kernels
-from stratlab.analysis.measuring.measure import measure_traces
-from stratlab.traces.intervals import common_length, length
-from stratlab.traces.trace import load_trace
+from stratlab.analysis.kernels import build_copies, build_kernels
+from stratlab.analysis.lanes import build_lanes
+from stratlab.analysis.measure import measure_traces
+from stratlab.analysis.step_rows import build_idle
+from stratlab.traces.trace import common_length, length, load_trace
 from tests.stratlab.analysis.hta.loading import build_idle_of_hta, build_kernels_of_hta, load_hta, unrounded
 from tests.stratlab.real_traces import unpack
 from tests.stratlab.simulated.random_streams import build_random_trace
+from tests.stratlab.simulated.scene import Scene
 from tests.stratlab.simulated.small import TraceWriter
-from tests.stratlab.simulated.team import Scene, simulate
+from tests.stratlab.simulated.team import simulate
 
 ORIGIN_NS = 1_000_000_000  # there a float64 of microseconds, which is what HTA has, tells every nanosecond
 SCENES = {

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.hta.analyses import ANALYSES
-from stratlab.analysis.hta.bridge import HtaLimits, HtaStatus, run_hta
-from stratlab.analysis.hta.memory import (
+from stratlab.analysis.hta_analyses import (
+    ANALYSES,
     choose_ranks,
     describe_failure,
     estimate_bytes,
     find_free_bytes,
     lacked_memory,
 )
+from stratlab.analysis.hta_bridge import HtaLimits, HtaStatus, run_hta
 from tests.codes import find_codes
 from tests.stratlab.simulated import team
 
@@ -24,7 +24,9 @@ MIB = 1 << 20
 
 
 def run_limited(limit_bytes: int, code: str) -> subprocess.CompletedProcess[str]:
-    head = f"from stratlab.analysis.hta.memory import apply_memory_limit; apply_memory_limit({limit_bytes}); "
+    head = (
+        f"from stratlab.analysis.hta_analyses import apply_memory_limit; apply_memory_limit({limit_bytes}); "
+    )
     return subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=60)
 
 
@@ -65,7 +67,7 @@ def test_half_as_many_where_the_estimate_was_too_low(tmp_path: Path, monkeypatch
         reason = describe_failure("RuntimeError: can't start new thread", MIB)
         return [HtaStatus("a", "ok") if len(files) < 3 else HtaStatus("a", "failed", reason)]
 
-    monkeypatch.setattr("stratlab.analysis.hta.bridge._run_analyses", run_analyses)
+    monkeypatch.setattr("stratlab.analysis.hta_bridge._run_analyses", run_analyses)
     files = {rank: tmp_path / str(rank) for rank in range(8)}
     run = run_hta(files, True, dict.fromkeys(files, MIB), tmp_path)
     assert choose_ranks({5: 9000 * MIB, 3: MIB}, estimate_bytes([300 * MIB])) == [3]
@@ -74,12 +76,12 @@ def test_half_as_many_where_the_estimate_was_too_low(tmp_path: Path, monkeypatch
 
 
 def test_where_no_rank_fits_it_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stratlab.analysis.hta.bridge._run", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr("stratlab.analysis.hta_bridge._run", lambda *_: pytest.fail("started"))
     run = run_hta({0: tmp_path / "absent"}, True, {0: 800 * MIB}, tmp_path, HtaLimits(memory_bytes=1 << 30))
     assert run.ranks == [] and {s.status for s in run.statuses} == {"unsupported"}
     assert find_codes(run.statuses[0].reason) == ["SL-hta-rank-too-large"]
     assert "1 GiB" in run.statuses[0].reason
-    monkeypatch.setattr("stratlab.analysis.hta.bridge.find_free_bytes", lambda: 20 * MIB)
+    monkeypatch.setattr("stratlab.analysis.hta_analyses.find_free_bytes", lambda: 20 * MIB)
     assert "0.0176 GiB" in run_hta({0: tmp_path / "absent"}, True, {0: MIB}, tmp_path).reason
 
 
@@ -98,7 +100,7 @@ def test_too_little_memory_is_named(
     tmp_path: Path, limit_mib: int, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too little for its libraries, or for the traces, whatever the estimate says."""
-    monkeypatch.setattr("stratlab.analysis.hta.bridge.choose_ranks", lambda sizes, allowed: list(sizes))
+    monkeypatch.setattr("stratlab.analysis.hta_analyses.choose_ranks", lambda sizes, allowed: list(sizes))
     files = team.simulate(tmp_path / "traces", team.Scene(ranks=ranks, steps=20, layers=16)).files
     sizes = dict.fromkeys(files, MIB)
     statuses = run_hta(files, True, sizes, tmp_path, HtaLimits(memory_bytes=limit_mib * MIB)).statuses

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.hta.reading import apply_slim_reading, read_slim
+from stratlab.analysis.hta_worker import apply_slim_reading, read_slim
 from tests.stratlab.analysis.hta.loading import load_hta
 from tests.stratlab.real_traces import unpack
-from tests.stratlab.simulated.team import Scene, simulate
+from tests.stratlab.simulated.scene import Scene
+from tests.stratlab.simulated.team import simulate
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # HTA on pandas 2
 

@@ -11,11 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from stratlab import cli
-from stratlab.analysis.hta import bridge as hta_bridge
-from stratlab.analysis.hta.analyses import ANALYSES, Analysis, Scene
-from stratlab.analysis.hta.bridge import HtaLimits, HtaRun, HtaStatus, run_hta
-from stratlab.analysis.hta.memory import estimate_bytes
-from stratlab.analysis.hta.worker import run_analysis
+from stratlab.analysis import hta_bridge
+from stratlab.analysis.hta_analyses import ANALYSES, Analysis, Scene, estimate_bytes
+from stratlab.analysis.hta_bridge import HtaLimits, HtaRun, HtaStatus, run_hta
+from stratlab.analysis.hta_worker import run_analysis
 from tests.codes import find_codes
 from tests.stratlab.simulated import team
 from tests.stratlab.simulated.small import build_gpu_trace, write_run
@@ -95,7 +94,7 @@ def test_status_of_an_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     # on CPU traces an analysis for GPUs is not even called: its crash says nothing
     assert run(Analysis("crash", crash), has_gpu=False)[0] == "unsupported"
     assert run(Analysis("no", crash, obstacle=lambda scene: "why not")) == ("unsupported", "why not")
-    monkeypatch.setattr("stratlab.analysis.hta.worker.MOST_ROWS", 2)
+    monkeypatch.setattr("stratlab.analysis.hta_worker.MOST_ROWS", 2)
     status, reason = run(Analysis("big", lambda scene: pd.DataFrame({"a": [1, 2, 3]})))
     assert status == "ok" and find_codes(reason) == ["SL-hta-rows-cut"]
     assert len(read_table(tmp_path / "big.csv")) == 2
@@ -116,7 +115,7 @@ def test_nothing_but_failures_is_no_success(
 ) -> None:
     """The report is written, and the exit code says that something is missing in it."""
     run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
-    monkeypatch.setattr("stratlab.analysis.analyze.run_hta", lambda *_: HtaRun(statuses, [0]))
+    monkeypatch.setattr("stratlab.analysis.hta_bridge.run_hta", lambda *_: HtaRun(statuses, [0]))
     done = CliRunner().invoke(cli.app, ["analyze", str(run)])
     assert done.exit_code == exit_code and ("SL-hta-all-failed" in done.output) == bool(exit_code)
     assert ("a: KeyError" in done.output) == (statuses[0].status == "failed")

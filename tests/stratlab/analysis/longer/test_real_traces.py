@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.dividing import collective_names, lanes
-from stratlab.analysis.measuring import measure
-from stratlab.analysis.measuring.measure import measure_traces
-from stratlab.analysis.measuring.rank import RankAnalysis
+from stratlab.analysis import lanes, measure
+from stratlab.analysis import lanes as collective_names
+from stratlab.analysis.measure import measure_traces
+from stratlab.analysis.rank import RankAnalysis
 from stratlab.traces.events import LAUNCH_CATEGORY, UNLINKED_CATEGORIES
+from stratlab_spec import exposed_communication as exposed
+from stratlab_spec.exposed_communication import Event, measure_exposed_pct
 from tests.codes import find_codes
 from tests.stratlab.by_hand import Step, take_apart
 from tests.stratlab.real_traces import EVERY, TEAM, unpack
 from tests.stratlab.simulated.small import build_gpu_trace
-from trainer.measuring import exposed
-from trainer.measuring.exposed import Event, measure_exposed_pct
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "memcpy", "memset")
 LATE, DATA, DEVICE = "sglang_prefilldecode_mi300x", "resnet50_dataloader_v100", "mtia_hccl_rank0"

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stratlab.analysis.dividing.calls import CallKey, CallKind, Calls
-from stratlab.analysis.dividing.collective_names import name_collective
-from stratlab.analysis.dividing.matching import Matching
-from stratlab.analysis.measuring.collectives import CollectiveRow, sort_collectives
-from stratlab.analysis.measuring.measure import measure_traces
+from stratlab.analysis.collective_calls import CallKey, CallKind, Calls, Matching
+from stratlab.analysis.kernels import CollectiveRow, sort_collectives
+from stratlab.analysis.lanes import name_collective
+from stratlab.analysis.measure import measure_traces
 from tests.stratlab.simulated.small import COMM_STREAM, TraceWriter, add_gpu_step, build_gpu_trace
 
 AXES = {"dp_replicate": 2, "dp_shard": 1}

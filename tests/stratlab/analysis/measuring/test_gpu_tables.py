@@ -7,23 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stratlab.analysis.dividing.lanes import build_lanes
-from stratlab.analysis.measuring.bandwidth import CopyRow, build_copies, name_copy
-from stratlab.analysis.measuring.gaps import Gaps
-from stratlab.analysis.measuring.gaps import build_sum as sum_gaps
-from stratlab.analysis.measuring.idle import IdleRow, build_idle
-from stratlab.analysis.measuring.kernels import (
+from stratlab.analysis.kernels import (
     EDGES_US,
+    CopyRow,
     Durations,
     KernelRow,
+    build_copies,
     build_durations,
     build_kernels,
     build_sum,
     find_median,
     find_short_share,
+    name_copy,
 )
-from stratlab.analysis.measuring.rank import read_rank_trace
-from stratlab.analysis.measuring.timeline import BINS, build_shares
+from stratlab.analysis.lanes import build_lanes
+from stratlab.analysis.rank import read_rank_trace
+from stratlab.analysis.step_rows import BINS, Gaps, IdleRow, build_idle, build_shares
+from stratlab.analysis.step_rows import build_sum as sum_gaps
 from stratlab.traces.trace import load_trace
 from tests.stratlab.simulated.small import (
     ALL_REDUCE,

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stratlab.analysis import analyze
-from stratlab.analysis.analyze import analyze_run, analyze_share
-from stratlab.analysis.hta.bridge import HtaRun
-from stratlab.analysis.measuring.rank import read_rank_trace
-from stratlab.analysis.measuring.readings import load_reading, write_reading
-from stratlab.analysis.measuring.shares import SHARES, Share, parse_share
+from stratlab.analysis import run_analysis as analyze
+from stratlab.analysis.hta_bridge import HtaRun
+from stratlab.analysis.measure import SHARES, Share, parse_share
+from stratlab.analysis.rank import load_reading, read_rank_trace, write_reading
+from stratlab.analysis.run_analysis import analyze_run, analyze_share
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.real_traces import unpack

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.measuring.rank import RankAnalysis, finish_rank, read_rank_trace
-from stratlab.analysis.measuring.step_rows import StepRow, build_means
+from stratlab.analysis.rank import RankAnalysis, finish_rank, read_rank_trace
+from stratlab.analysis.step_rows import StepRow, build_means
 from tests.codes import find_codes
 from tests.stratlab.simulated.small import (
     COMPUTE_STREAM,

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.measuring import measure
-from stratlab.analysis.measuring.measure import measure_traces
-from stratlab.analysis.measuring.rank import RankAnalysis
-from stratlab.analysis.reporting.report import build_parts
-from stratlab.analysis.reporting.totals import build_mean_row
+from stratlab.analysis import measure
+from stratlab.analysis.measure import measure_traces
+from stratlab.analysis.rank import RankAnalysis
+from stratlab.analysis.report import build_mean_row, build_parts
 from tests.codes import find_codes
 from tests.stratlab.real_traces import unpack
+from tests.stratlab.simulated.scene import Scene
 from tests.stratlab.simulated.small import GPU, TraceWriter, build_cpu_trace, build_gpu_trace
-from tests.stratlab.simulated.team import Scene, simulate
+from tests.stratlab.simulated.team import simulate
 
 IN_FLIGHT = "SL-events-in-flight"
 

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.pages.html import build_html
-from stratlab.analysis.pages.markdown import build_markdown
-from stratlab.analysis.pages.part_names import split_row
-from stratlab.analysis.pages.summaries import build_phase_parts, build_rank_parts, choose_ranks
-from stratlab.analysis.reporting.run_facts import read_facts
+from stratlab.analysis.report_pages import build_html, build_markdown
+from stratlab.analysis.run_facts import read_facts
+from stratlab.analysis.summaries import build_phase_parts, build_rank_parts, choose_ranks, split_row
 from stratlab.run_directory.step_parts import COLOURS
 from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example, build_example_ranks
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.pages.html import OF_SETTINGS, build_html
-from stratlab.analysis.pages.markdown import build_markdown
-from stratlab.analysis.pages.origin import build_answer, build_origin
-from stratlab.analysis.reporting.run_facts import build_foreign_facts, read_facts
+from stratlab.analysis.report_pages import OF_SETTINGS, build_html, build_markdown
+from stratlab.analysis.run_facts import build_foreign_facts, read_facts
+from stratlab.analysis.summaries import build_answer, build_origin
 from stratlab.drawing import escape_markdown as escape
 from tests.stratlab.analysis.example_report import HOSTILE, build_example, build_example_ranks
 from tests.stratlab.example_run import build_run_dir

@@ -12,9 +12,9 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from stratlab.analysis import mlflow_upload
-from stratlab.analysis.analyze import analyze_run
-from stratlab.analysis.reporting.table_schema import SCHEMA
-from stratlab.machine.processes import free_port
+from stratlab.analysis.run_analysis import analyze_run
+from stratlab.analysis.tables import SCHEMA
+from stratlab.processes import free_port
 from tests.codes import find_codes
 from tests.stratlab.analysis.conftest import NO_HTA
 from tests.stratlab.simulated.small import build_gpu_trace, write_run

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis import analyze
-from stratlab.analysis.analyze import analyze_run, analyze_share
-from stratlab.analysis.hta.bridge import HtaRun
-from stratlab.analysis.measuring.merger import choose_merger
-from stratlab.analysis.measuring.shares import SHARES, Share
-from stratlab.analysis.share_job import analyze_in_job
+from stratlab.analysis import run_analysis as analyze
+from stratlab.analysis.hta_bridge import HtaRun
+from stratlab.analysis.measure import SHARES, Share
+from stratlab.analysis.run_analysis import analyze_run, analyze_share
+from stratlab.analysis.share_job import analyze_in_job, choose_merger
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.simulated.small import build_gpu_trace, write_run
@@ -165,7 +164,7 @@ def test_two_that_find_all_there_agree_on_one(tmp_path: Path, monkeypatch: pytes
         chosen.append(choose_merger(place, Share(1, 2)))
         return there
 
-    monkeypatch.setattr("stratlab.analysis.measuring.merger.os.listdir", look)
+    monkeypatch.setattr("stratlab.analysis.share_job.os.listdir", look)
     chosen.append(choose_merger(tmp_path, Share(0, 2)))
     assert chosen == [1, 1] and sorted(os.listdir(tmp_path)) == ["0-of-2", "1-of-2", "merger"]
 

@@ -11,18 +11,13 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.measuring.bandwidth import CopyRow
-from stratlab.analysis.measuring.gaps import Gaps
-from stratlab.analysis.measuring.kernels import EDGES_US, Durations
-from stratlab.analysis.measuring.rank import RankAnalysis
-from stratlab.analysis.measuring.step_rows import PARTS, StepRow
-from stratlab.analysis.measuring.timeline import MemoryPoint
-from stratlab.analysis.reporting.recordings import find_recordings
-from stratlab.analysis.reporting.table_schema import SCHEMA, SCHEMA_VERSION
-from stratlab.analysis.reporting.tables import FROM_REPORT, write_tables
-from stratlab.analysis.reporting.totals import build_mean_row, build_rank_row
+from stratlab.analysis.kernels import EDGES_US, CopyRow, Durations
+from stratlab.analysis.rank import RankAnalysis
+from stratlab.analysis.report import build_mean_row, build_rank_row, find_recordings
+from stratlab.analysis.step_rows import PARTS, Gaps, MemoryPoint, StepRow
+from stratlab.analysis.tables import FROM_REPORT, SCHEMA, SCHEMA_VERSION, write_tables
+from stratlab_spec.run_directory import RunDirectory
 from tests.stratlab.analysis.example_report import blank, build_example, build_example_ranks
-from trainer.record.run_directory import RunDirectory
 
 NOTHING = [0] * (len(EDGES_US) - 1)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.check import pod_checks
-from stratlab.check.finding import Finding
-from stratlab.check.pod_checks import PodsRequest, check_pods
+from stratlab import pod_checks
+from stratlab.namespace_checks import Finding
+from stratlab.pod_checks import PodsRequest, check_pods
 from tests.codes import find_codes
 from tests.redirecting_server import run_redirect, run_witness
 from tests.stratlab.cluster.fake_api import FakeApi

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratlab.compare.explaining.attribution import build_pair
-from stratlab.compare.explaining.traced_step import TracedStep, build_traced_step
+from stratlab.compare.attribution import build_pair
+from stratlab.compare.step_difference import TracedStep, build_traced_step
 
 
 def build_analysis(

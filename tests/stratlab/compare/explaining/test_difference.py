@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from stratlab.compare.explaining.difference import split_exposed
-from stratlab.compare.explaining.traced_step import TracedStep, build_traced_step
+from stratlab.compare.step_difference import TracedStep, build_traced_step, split_exposed
 from tests.stratlab.compare.explaining.small_steps import (
     ALL_GATHER,
     ALL_REDUCE,

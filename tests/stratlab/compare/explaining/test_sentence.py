@@ -7,13 +7,12 @@ from typing import Any, get_args
 
 import pytest
 
-from stratlab.analysis.measuring.gaps import Kind
-from stratlab.compare.explaining.attribution import build_pair
-from stratlab.compare.explaining.causes import CAUSES, HOST_REMEDIES, NOT_TRACED, SLOW_LINK
-from stratlab.compare.explaining.sentence import format_ms
-from stratlab.compare.explaining.traced_step import TracedStep
+from stratlab.analysis.step_rows import Kind
+from stratlab.compare.attribution import build_pair
+from stratlab.compare.causes import CAUSES, HOST_REMEDIES, NOT_TRACED, SLOW_LINK, format_ms
+from stratlab.compare.step_difference import TracedStep
+from stratlab_spec.settings.config import Config
 from tests.stratlab.compare.explaining.small_steps import ALL_GATHER, ALL_REDUCE, DDP, build_step
-from trainer.settings.config import Config
 
 SETTING = re.compile(r"run\.config\.(\w+)(?:=(\w+))?")
 BASE = build_step(DDP, {ALL_REDUCE: 10.0})

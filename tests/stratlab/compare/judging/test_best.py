@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from stratlab.compare.judging.noise import METHOD, NO_BAND, build_band
-from stratlab.compare.judging.pareto import build_pareto
-from stratlab.compare.judging.winners import LEAST_LEAD_PCT, ON_CPU
+from stratlab.compare.winners import LEAST_LEAD_PCT, METHOD, NO_BAND, ON_CPU, build_band, build_pareto
 from tests.stratlab.compare.building import Report, judge, rows_of
 
 RUNS = {"ddp": (1000.0, 8.0), "zero2": (950.0, 5.0), "fsdp": (800.0, 3.0)}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.judging.rules import IMPLIED, RULES, TASKS
-from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.compare.rules import IMPLIED, RULES, TASKS
+from stratlab.compare.run_sources import load_runs
 from tests.stratlab.compare.building import Report, build, difference, edit, edit_ranks, judge, resolve
 
 # what bends the training or the step

@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from stratlab.compare.comparison import compare
-from stratlab.compare.judging.headline import NO_RUN, ONE_RUN, PER_GROUP
-from stratlab.compare.judging.same_training import FIELD
-from stratlab.compare.mlflow_entry import describe
-from stratlab.compare.reading.comparison_folder import load_comparisons, load_runs
-from stratlab.compare.showing.report_files import render_page
-from stratlab.compare.showing.summary_page import build_markdown
-from stratlab.compare.showing.terminal_table import terminal_table
+from stratlab.compare.comparison import NO_RUN, ONE_RUN, PER_GROUP, compare
+from stratlab.compare.fairness import FIELD
+from stratlab.compare.publishing import describe
+from stratlab.compare.report_files import render_page
+from stratlab.compare.run_sources import load_comparisons, load_runs
+from stratlab.compare.summary_view import build_markdown, terminal_table
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build, difference, edit_ranks, judge, resolve

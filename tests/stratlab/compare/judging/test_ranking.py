@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.judging.fairness import AS_SEARCH
-from stratlab.compare.judging.ranking import ON_TEST, say_search
-from stratlab.compare.judging.rules import RULES
-from stratlab.compare.judging.varied import FOLLOWING, parse_varied
-from stratlab.compare.mlflow_entry import describe
-from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.reading.kept_varied import keep_varied, read_varied
-from stratlab.compare.showing.report_files import render_page
-from stratlab.compare.showing.summary_page import build_markdown
-from stratlab.compare.showing.terminal_table import terminal_table
+from stratlab.compare.fairness import AS_SEARCH
+from stratlab.compare.publishing import describe
+from stratlab.compare.report_files import render_page
+from stratlab.compare.rules import RULES
+from stratlab.compare.run_sources import keep_varied, load_runs, read_varied
+from stratlab.compare.search_ranking import ON_TEST, say_search
+from stratlab.compare.summary_view import build_markdown, terminal_table
+from stratlab.compare.variants import FACTS_FOLLOWING, parse_varied
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import Report, difference, edit, edit_ranks, judge, resolve
@@ -166,7 +164,9 @@ def test_what_follows_from_a_varied_setting_is_accepted_and_what_goes_along_is_n
 
 
 def test_other_weights_follow_from_another_depth_and_another_teacher(tmp_path: Path) -> None:
-    assert {field for follows in FOLLOWING.values() for field in follows} <= {rule.field for rule in RULES}
+    assert {field for follows in FACTS_FOLLOWING.values() for field in follows} <= {
+        rule.field for rule in RULES
+    }
     counts = ("parameters", "trainable_parameters", "flops_per_sample")
     for varied, values in (("model_layers", (2, 3)), ("teacher", ("t/a", "t/b"))):
         root = tmp_path / varied

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.compare.judging.agreement import loss_agreement
-from stratlab.compare.judging.same_training import FIELD
+from stratlab.compare.fairness import FIELD, loss_agreement
 from stratlab.run_directory.record import RunRecord
 from tests.stratlab.compare.building import Report, difference, judge
 

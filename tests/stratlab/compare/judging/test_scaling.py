@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stratlab.compare.judging.scaling import SHARED_CORES
+from stratlab.compare.efficiency import SHARED_CORES
 from tests.stratlab.compare.building import Report, judge, rows_of
 
 WEAK = {"steps": 30, "data_order_sha256": "other"}

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.judging.fairness import AS_SEARCH
-from stratlab.compare.judging.varied import CARRIED_OUT
-from stratlab.compare.reading.comparison_folder import load_runs
+from stratlab.compare.fairness import AS_SEARCH
+from stratlab.compare.run_sources import load_runs
+from stratlab.compare.variants import CARRIED_OUT
+from stratlab_spec.settings.rules import MAY_DIFFER
 from tests.stratlab.compare.building import Report, build, edit, judge, resolve
-from trainer.settings.continuation import MAY_DIFFER
 
 WAYS = ["micro_batch_size", "activation_checkpointing"]
 

@@ -14,15 +14,15 @@ import pytest
 from stratlab import cli
 from stratlab.cluster import ClusterError, connection
 from stratlab.cluster.connection import Connection
-from stratlab.compare import comparison_pod
-from stratlab.compare.comparison_pod import (
+from stratlab.compare import publishing as comparison_pod
+from stratlab.compare.publishing import (
     NOT_THERE,
     build_options,
     compare_on_cluster,
     find_mlflow,
     unpack_payload,
 )
-from stratlab.compare.showing.report_files import FILES
+from stratlab.compare.report_files import FILES
 from stratlab.drawing import drop_file_links
 from stratlab.user_error import UserError
 from tests.codes import find_codes

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.mlflow_entry import NOT_THERE, NotLogged, describe, log_comparison, log_for_user
-from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.reading.experiment import load_experiment
-from stratlab.compare.showing.report_files import FILES, write_report
-from stratlab.machine.processes import free_port
-from stratlab.tracking.runs_page import find_places
+from stratlab.compare.publishing import NOT_THERE, NotLogged, describe, log_comparison, log_for_user
+from stratlab.compare.report_files import FILES, write_report
+from stratlab.compare.run_sources import load_experiment, load_runs
+from stratlab.processes import free_port
+from stratlab.tracking import find_places
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.redirecting_server import run_redirect

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.showing.report_files import write_report
+from stratlab.compare.report_files import write_report
+from stratlab.compare.run_sources import load_runs
 from stratlab.user_error import NothingThere, UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build, rows_of
@@ -111,7 +111,7 @@ def test_what_is_no_comparison_is_refused(root: Path, find: Callable[[Path], Pat
 def test_a_folder_of_comparisons_names_the_commands_for_them(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "stratlab.compare.reading.comparison_folder.name_program"
+    name = "stratlab.machine.name_program"
     monkeypatch.setattr(name, lambda: ".venv/bin/stratlab")
     runs = tmp_path / "demo-results/runs"
     runs.mkdir(parents=True)

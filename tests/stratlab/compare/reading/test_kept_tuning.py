@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.reading.kept_tuning import NOT_IN_MLFLOW, keep_tuning, read_tuning
-from stratlab.compare.showing.report_files import render_page
+from stratlab.compare.report_files import render_page
+from stratlab.compare.run_sources import NOT_IN_MLFLOW, keep_tuning, load_runs, read_tuning
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build, difference

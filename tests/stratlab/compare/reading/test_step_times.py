@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stratlab.compare.reading.step_times import build_step_times
+from stratlab.compare.run_rows import build_step_times
 from stratlab.run_directory.record import RunRecord
 
 SUMMARY = {

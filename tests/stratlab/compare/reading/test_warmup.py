@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.compare.reading.warmup import RULE, TOO_FEW, find_cut
+from stratlab.compare.run_rows import RULE, TOO_FEW, find_cut
 from tests.stratlab.compare.building import Report, build, judge, rows_of
 from tests.stratlab.example_run import write_lines
 

@@ -14,13 +14,12 @@ import pytest
 from rich.console import Console
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.judging.winners import ON_CPU
-from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.showing.measured import build_traces
-from stratlab.compare.showing.report_files import FILES, render_page, write_report
-from stratlab.compare.showing.shown_differences import OF_ALL, SHOWN, say_differences
-from stratlab.compare.showing.summary_page import build_markdown
-from stratlab.compare.showing.terminal_table import terminal_table
+from stratlab.compare.measured_view import build_traces
+from stratlab.compare.report_files import FILES, render_page, write_report
+from stratlab.compare.run_sources import load_runs
+from stratlab.compare.summary_view import build_markdown, terminal_table
+from stratlab.compare.verdict_view import OF_ALL, SHOWN, say_differences
+from stratlab.compare.winners import ON_CPU
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 from tests.codes import find_codes

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from stratlab.compare.explaining.causes import CAUSES
-from stratlab.compare.judging.winners import METRICS, NO_INTERVAL
-from stratlab.compare.showing.banner import say_few_steps, say_unsteady
-from stratlab.compare.showing.part_table import COLOURS, MOST_COLUMNS, UNEXPLAINED, build_part_table
-from stratlab.compare.showing.short_names import shorten_names
-from stratlab.compare.showing.verdict import describe_work, either
-from stratlab.compare.showing.winner_tiles import build_tiles
+from stratlab.compare.attribution_view import MOST_COLUMNS, PART_COLOURS, UNEXPLAINED, build_part_table
+from stratlab.compare.causes import CAUSES
+from stratlab.compare.summary_view import shorten_names
+from stratlab.compare.tradeoffs_view import build_tiles
+from stratlab.compare.verdict_view import describe_work, either, say_few_steps, say_unsteady
+from stratlab.compare.winners import METRICS, NO_INTERVAL
 from stratlab.run_directory import step_parts
 
 ROW = {"status": "finished", "degenerate": False}
@@ -66,7 +65,7 @@ def test_a_part_has_one_name_and_one_colour_on_both_pages() -> None:
     parts = {"copies": "copy", "idle": "other_idle"}
     for cause in ("compute", "straggler", "copies", "data", "host", "idle", "bubble"):
         name = step_parts.OF_PART[parts.get(cause, cause)]
-        place = next(place for shown, place in COLOURS.items() if name in shown)
+        place = next(place for shown, place in PART_COLOURS.items() if name in shown)
         grouped = name in (step_parts.COPIES, step_parts.IDLE)
         assert CAUSES[cause].more == name and (grouped or place == step_parts.COLOURS[name])
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.analyze import analyze_run
-from stratlab.analysis.hta.bridge import HtaLimits
+from stratlab.analysis.hta_bridge import HtaLimits
+from stratlab.analysis.run_analysis import analyze_run
 
 RUNS = Path("tests/data/runs")
 

@@ -11,10 +11,10 @@ from urllib.parse import urlencode
 import pytest
 
 from docs.pictures.devtools import Page, open_browser
+from stratlab_spec.run_directory import RunDirectory, write_json
 from tests.stratlab.browser import ABSENT, CHROMIUM
 from tests.tiers import refuse_in_fast
-from trainer.launch.sender import Sender
-from trainer.record.run_directory import RunDirectory, write_json
+from trainer.launch.mlflow_sender import Sender
 
 RESULTS = {
     "samples_per_s": 2113.8,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stratlab.machine.processes import free_port
+from stratlab.processes import free_port
 from tests.codes import find_codes
 from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.metrics.dashboard import read_queries

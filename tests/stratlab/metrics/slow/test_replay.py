@@ -11,11 +11,11 @@ from pathlib import Path
 
 import mlflow
 
-from stratlab.machine.processes import free_port
-from stratlab.tracking.server import run_server
+from stratlab.processes import free_port
+from stratlab.tracking_server import run_server
+from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
 from tests.trainer.processes.test_sender import kill_server, stored, written
-from trainer.record.run_directory import RunDirectory
 
 
 def replay(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -9,14 +9,15 @@ import pytest
 
 from stratlab.predict.answering import answer
 from stratlab.predict.asking import ask_of_model
-from stratlab.predict.count_command import fill_question
-from stratlab.predict.operations_file import SHIPPED, read_operations
+from stratlab.predict.counting import fill_question
+from stratlab.predict.operations_file import read_operations
 from stratlab.predict.prediction import Prediction
 from stratlab.predict.question import Question
-from stratlab.predict.runs_to_try import ALLOWED, change_question
-from stratlab.tables.strategies import STRATEGIES
-from trainer.launch.questions import check_run
-from trainer.settings.config import Config, ConfigError
+from stratlab.predict.remedies import ALLOWED, change_question
+from stratlab_spec.memory.profiles import SHIPPED
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.strategies import STRATEGIES
+from trainer.launch.batch_validation import check_run
 
 FILES = list(read_operations([SHIPPED]))
 Typed = dict[str, str]

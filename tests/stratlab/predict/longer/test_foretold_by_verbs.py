@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.predict.foretelling import foretell
-from stratlab.rehearse.planned_run import Request, build_plan
-from stratlab.rendering.helm import REPOSITORY, find_helm
+from stratlab.helm import REPOSITORY, find_helm
+from stratlab.predict.answering import foretell
+from stratlab.rehearsal_plan import Request, build_rehearsal_plan
 from stratlab.sweep.definition import Sweep
-from stratlab.sweep.planned_release import build_plan as build_sweep_plan
-from stratlab.sweep.planned_release import foretell_all
+from stratlab.sweep.planned_release import build_sweep_plan, foretell_all
 
 CONFIG = {"model": "vit_huge", "precision": "bf16", "dataset": "synthetic", "global_batch_size": 4096}
 
@@ -25,7 +24,7 @@ def test_a_rehearsal_and_a_sweep_have_what_it_takes(tmp_path: Path, monkeypatch:
         tmp_path / "mlflow",
         [*settings, "run.config.micro_batch_size=256"],
     )
-    (run,) = build_plan(request, "http://127.0.0.1:1")
+    (run,) = build_rehearsal_plan(request, "http://127.0.0.1:1")
     assert "activations" in foretell(run.name, run.pods[0].commands[-1].env, tmp_path / "runs")
     matrix = {"strategy": ["fsdp", "ddp"], "run.config.micro_batch_size": [32, 256]}
     charts = str(REPOSITORY / "charts")

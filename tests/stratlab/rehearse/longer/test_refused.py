@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.progress.display import Display
-from stratlab.rehearse.planned_run import PlannedRun, Request
-from stratlab.rehearse.rehearsal import check_settings, rehearse
-from stratlab.rendering.checking import Answers, Refused
-from stratlab.rendering.pod_commands import Command, Pod
+from stratlab.pod_commands import Command, Pod
+from stratlab.progress import Display
+from stratlab.rehearsal import check_settings, rehearse
+from stratlab.rehearsal_plan import PlannedRun, Request
+from stratlab.trainer_program import Answers, Refused
 
 Screen = tuple[Display, Callable[[], str]]
 
@@ -38,13 +38,13 @@ def test_a_long_check_is_told_ever_more_rarely(
             waiting(seconds)
         return Answers({})
 
-    monkeypatch.setattr("stratlab.rehearse.rehearsal.ask_trainer", ask)
-    monkeypatch.setattr("stratlab.rehearse.rehearsal.TRAINER", ("tiny",))
+    monkeypatch.setattr("stratlab.trainer_program.ask_trainer", ask)
+    monkeypatch.setattr("stratlab.trainer_program.TRAINER", ("tiny",))
     pod = Pod("tiny", "node0", (Command("pytorch", ("tiny",), {}, None),), ())
     check_settings([PlannedRun("tiny", tmp_path, [pod], None, "Never")], False, screen[0])
     assert len(screen[1]().splitlines()) == 1 + 3
     absent = Answers({}, "no trainer here", is_absent=True)
-    monkeypatch.setattr("stratlab.rehearse.rehearsal.ask_trainer", lambda *_, **__: absent)
+    monkeypatch.setattr("stratlab.trainer_program.ask_trainer", lambda *_, **__: absent)
     with pytest.raises(Refused) as refusal:
         check_settings([PlannedRun("tiny", tmp_path, [pod], None, "Never")], False, screen[0])
     assert refusal.value.code == 2 and "no trainer here" in str(refusal.value)

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.machine.interruption import Interrupted
-from stratlab.progress.display import Display
-from stratlab.rehearse import summary
-from stratlab.rehearse.planned_run import Request
-from stratlab.rehearse.rehearsal import rehearse
-from stratlab.rehearse.summary import RunEnd, describe_end, describe_stop, next_commands
+from stratlab import rehearsal as summary
+from stratlab.machine import Interrupted
+from stratlab.progress import Display
+from stratlab.rehearsal import RunEnd, describe_end, describe_stop, next_commands, rehearse
+from stratlab.rehearsal_plan import Request
 from tests.stratlab.rehearse.conftest import TRAIN, no_server, write_chart
 
 Screen = tuple[Display, Callable[[], str]]
@@ -57,7 +56,7 @@ def test_a_stopped_run_says_how_it_goes_on(
         run_dir.mkdir(parents=True)
         raise Interrupted(signal.SIGINT)
 
-    monkeypatch.setattr("stratlab.rehearse.rehearsal.run_pods", stop)
+    monkeypatch.setattr("stratlab.rehearsal.run_pods", stop)
     with pytest.raises(Interrupted):
         run(tmp_path, screen, chart)
     anew = describe_stop(run_dir)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.machine.environment import build_machine_env
-from stratlab.machine.processes import Processes
-from stratlab.rehearse.replicas import PodEnd, deciding_end, run_pods
-from stratlab.rendering.pod_commands import Command, Pod
+from stratlab.machine import build_machine_env
+from stratlab.pod_commands import Command, Pod
+from stratlab.processes import Processes
+from stratlab.rehearsal import PodEnd, deciding_end, run_pods
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stratlab.cli import app
-from stratlab.render.command import render
+from stratlab.commands.local import render
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.documents.commands import ROOT, read_commands, split

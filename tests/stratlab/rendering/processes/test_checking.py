@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.rendering.checking import Answers, ask_trainer, list_refusals
+from stratlab.trainer_program import Answers, ask_trainer, list_refusals
 
 PYTHON = (sys.executable, "-m", "trainer")
 ANSWER = "print(json.dumps({name: {'code': 2, 'problems': [name * 3]} for name in asked}))"
@@ -27,7 +27,7 @@ def test_a_check_that_takes_long_is_heard_of_and_ends_with_who_asked(
     (tmp_path / "slow").mkdir()
     late = "import json, sys, time; time.sleep(0.7); asked = json.load(sys.stdin)\n"
     (tmp_path / "slow" / "program.py").write_text(late + ANSWER)
-    monkeypatch.setattr("stratlab.rendering.checking.WAITING_S", 0.1)
+    monkeypatch.setattr("stratlab.trainer_program.WAITING_S", 0.1)
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     heard: list[float] = []
 

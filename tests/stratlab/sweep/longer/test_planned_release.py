@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.rendering.helm import REPOSITORY, find_helm
+from stratlab.helm import REPOSITORY, find_helm
 from stratlab.sweep import planned_release
 from stratlab.sweep.definition import Sweep, read_sweep
-from stratlab.sweep.matrix import expand
-from stratlab.sweep.planned_release import Planned, build_plan, foretell_all, hash_asked, merge_values
+from stratlab.sweep.planned_release import (
+    Planned,
+    build_sweep_plan,
+    expand,
+    foretell_all,
+    hash_asked,
+    merge_values,
+)
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 
@@ -24,7 +30,7 @@ def plan_of(folder: Path, **changes: object) -> list[Planned]:
     matrix = {"strategy": ["ddp"], "run.config.model": ["cnn"]}
     asked = {"comparison": "demo", "charts": str(REPOSITORY / "charts"), "values": ["base.yaml"]}
     sweep = Sweep.model_validate(asked | {"matrix": matrix} | changes)
-    return build_plan(sweep, folder, find_helm(), lambda text: None)
+    return build_sweep_plan(sweep, folder, find_helm(), lambda text: None)
 
 
 def refused(folder: Path, **changes: object) -> list[str]:
@@ -36,7 +42,7 @@ def refused(folder: Path, **changes: object) -> list[str]:
 def test_the_example_renders_and_says_what_the_cluster_gets() -> None:
     sweep = read_sweep(EXAMPLE)
     releases = expand(sweep)[:2]
-    plan = build_plan(sweep, EXAMPLE.parent, find_helm(), lambda text: None, releases)
+    plan = build_sweep_plan(sweep, EXAMPLE.parent, find_helm(), lambda text: None, releases)
     assert [planned.release for planned in plan] == releases
     first = plan[0]
     assert first.facts.run_directory == f"/results/{sweep.comparison}/{first.release.name}"

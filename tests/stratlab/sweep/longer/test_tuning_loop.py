@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stratlab.rendering.helm import REPOSITORY, find_helm
+from stratlab.helm import REPOSITORY, find_helm
 from stratlab.sweep.definition import Sweep
 from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.state import State, read_state
-from stratlab.sweep.tuning.candidates import name_candidate
-from stratlab.sweep.tuning.tuning_loop import Workbench, tune_strategies
+from stratlab.sweep.tuning_loop import Workbench, tune_strategies
+from stratlab.sweep.tuning_search import name_candidate
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 from tests.stratlab.sweep.stand_ins import Heard

@@ -12,10 +12,12 @@ import yaml
 
 from stratlab import cli
 from stratlab.cluster import connection
-from stratlab.rendering.helm import REPOSITORY, find_helm
-from stratlab.sweep import cluster_place, sweep, sweep_tables
+from stratlab.commands import sweep as sweep_tables
+from stratlab.helm import REPOSITORY, find_helm
+from stratlab.sweep import cluster_sweep as cluster_place
+from stratlab.sweep import cluster_sweep as sweep
+from stratlab.sweep.cluster_sweep import Result
 from stratlab.sweep.state import State, only_one, state_file, tuning_file
-from stratlab.sweep.sweep import Result
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi, serve
 

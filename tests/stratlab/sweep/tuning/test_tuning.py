@@ -7,15 +7,24 @@ from typing import Any
 
 import pytest
 
-from stratlab.compare.judging.noise import build_band
-from stratlab.rendering.helm import REPOSITORY
-from stratlab.sweep.definition import Sweep
-from stratlab.sweep.matrix import LONGEST_NAME, expand
-from stratlab.sweep.tuning.candidates import apply_choice, build_candidate, name_candidate
-from stratlab.sweep.tuning.knobs import check_knobs
-from stratlab.sweep.tuning.search import METRICS, Knobs, Measured, Search, compute_lead, name_knobs, search
-from stratlab.sweep.tuning.tuning_record import build_record, read_measured
-from stratlab.sweep.tuning_definition import Tune
+from stratlab.compare.winners import build_band
+from stratlab.helm import REPOSITORY
+from stratlab.sweep.definition import Sweep, Tune
+from stratlab.sweep.planned_release import LONGEST_NAME, expand
+from stratlab.sweep.tuning_loop import build_record, read_measured
+from stratlab.sweep.tuning_search import (
+    METRICS,
+    Knobs,
+    Measured,
+    Search,
+    apply_choice,
+    build_candidate,
+    check_knobs,
+    compute_lead,
+    name_candidate,
+    name_knobs,
+    search,
+)
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from stratlab.traces.merge import HOUR_NS, merge_traces
-from stratlab.traces.renamed import read_ns
+from stratlab.traces.merged_events import read_ns
 from tests.stratlab.browser import ABSENT, CHROMIUM
 from tests.stratlab.perfetto import query_each
+from tests.stratlab.simulated.scene import Scene
 from tests.stratlab.simulated.small import build_gpu_trace
-from tests.stratlab.simulated.team import Scene, simulate
+from tests.stratlab.simulated.team import simulate
 
 pytestmark = pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=ABSENT)
 

@@ -11,8 +11,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from stratlab import cli
-from stratlab.machine.processes import free_port
-from stratlab.tracking.mlflow_run import close_run
+from stratlab.processes import free_port
+from stratlab.tracking import close_run
 from tests.stratlab.example_run import write_json
 
 

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.check.pod_checks import judge_mlflow
-from stratlab.check.pod_scripts import CALL_MLFLOW
 from stratlab.cluster.volume_pod import Finished
-from stratlab.compare.mlflow_entry import NotLogged, _check_answers
-from stratlab.machine.certificates import trust_given
+from stratlab.compare.publishing import NotLogged, _check_answers
+from stratlab.machine import trust_given
+from stratlab.pod_checks import CALL_MLFLOW, judge_mlflow
 from tests.codes import find_codes
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
 

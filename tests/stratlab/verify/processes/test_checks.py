@@ -13,16 +13,15 @@ from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
 from stratlab import cli
-from stratlab.machine.processes import free_port
+from stratlab.processes import free_port
 from stratlab.user_error import NothingThere
-from stratlab.verify.checks import Check, verify_run
-from stratlab.verify.mlflow_points import compare_points, read_points
+from stratlab.verify import Check, compare_points, read_points, verify_run
+from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
 from tests.redirecting_server import run_redirect
 from tests.stratlab.compare.building import edit
 from tests.stratlab.example_run import build_run_dir, write_json
 from trainer.launch.ledger import Ledger
-from trainer.record.run_directory import RunDirectory
 
 OF_FOLDER = ("run directory", "ranks", "device", "traces", "report")
 

@@ -19,8 +19,8 @@ def test_all_ranks_stop_behind_the_same_step_whoever_was_told_and_when():
 
         import torch.distributed as dist
 
-        from trainer.agreement.agreement import Agreement
-        from trainer.failures import Stopped
+        from stratlab_spec.exit_codes import Stopped
+        from trainer.distributed.consensus import Agreement
 
         dist.init_process_group("gloo")
         rank, drawn, found = dist.get_rank(), random.Random(7), []
@@ -50,7 +50,7 @@ def test_a_wish_for_a_checkpoint_is_seen_by_all_behind_one_step_and_once():
     def work() -> None:
         import torch.distributed as dist
 
-        from trainer.agreement.agreement import Agreement
+        from trainer.distributed.consensus import Agreement
 
         dist.init_process_group("gloo")
         agreement, saved = Agreement(30.0, every_s=0.01), []
@@ -73,9 +73,9 @@ def test_a_stop_is_agreed_between_the_batches_of_an_evaluation():
         import torch
         import torch.distributed as dist
 
-        from trainer.agreement.agreement import Agreement
-        from trainer.failures import Stopped
-        from trainer.tasks.measures import add_up_split
+        from stratlab_spec.exit_codes import Stopped
+        from trainer.distributed.consensus import Agreement
+        from trainer.tasks.evaluation import add_up_split
 
         dist.init_process_group("gloo")
         agreement, seen = Agreement(30.0, from_step=8, every_s=0.01), []
@@ -103,8 +103,8 @@ def test_a_lost_peer_ends_the_attempt_instead_of_being_waited_for():
 
         import torch.distributed as dist
 
-        from trainer.agreement.agreement import Agreement
-        from trainer.failures import exit_code
+        from stratlab_spec.exit_codes import exit_code
+        from trainer.distributed.consensus import Agreement
 
         dist.init_process_group("gloo")
         agreement = Agreement(50.0, every_s=0.01)

@@ -98,7 +98,7 @@ def test_what_is_asked_for_now_is_committed_when_the_call_returns(tmp_path):
 
 def test_what_does_not_fit_now_is_said_to_be_not_there(tmp_path):
     def train() -> None:
-        from trainer.failures import StorageFull
+        from stratlab_spec.exit_codes import StorageFull
 
         checkpoints, engine, _, step_until = build(tmp_path, every=0)
         step_until(3)

@@ -38,7 +38,7 @@ def test_each_file_is_read_by_one_rank(tmp_path):
     run_ranks(lambda: save(tmp_path), 2)
 
     def go_on() -> None:
-        from trainer.checkpoint import manifest
+        from trainer.checkpoint import folder as manifest
 
         compare, seen = manifest._compare, []
 

@@ -24,8 +24,8 @@ def test_what_all_ranks_hold_is_copied_and_written_by_one_of_them(tmp_path):
         import torch.distributed as dist
 
         from tests.trainer.saving import write
-        from trainer.checkpoint.native_files import read_sharded
-        from trainer.checkpoint.sharded_snapshot import ShardedStaging
+        from trainer.checkpoint.dcp_files import read_sharded
+        from trainer.checkpoint.state import ShardedStaging
 
         dist.init_process_group("gloo")
         state = replicated(1.0)
@@ -50,7 +50,7 @@ def test_the_plan_is_made_once_and_anew_when_one_rank_has_other_tensors():
         import torch
         import torch.distributed as dist
 
-        from trainer.checkpoint.sharded_snapshot import ShardedStaging
+        from trainer.checkpoint.state import ShardedStaging
 
         dist.init_process_group("gloo")
         gather, talked = dist.all_gather_object, []
@@ -82,9 +82,9 @@ def test_a_volume_that_is_full_for_torch_s_writer_is_known(tmp_path):
         import torch
         import torch.distributed as dist
 
+        from stratlab_spec.exit_codes import is_storage_full
         from tests.trainer.saving import write
-        from trainer.checkpoint.sharded_snapshot import ShardedStaging
-        from trainer.failures import is_storage_full
+        from trainer.checkpoint.state import ShardedStaging
 
         dist.init_process_group("gloo")
         for name in ("__0_0.distcp", ".metadata.tmp"):

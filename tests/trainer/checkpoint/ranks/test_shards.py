@@ -16,7 +16,7 @@ def _compare_plain(mesh_sizes):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-    from trainer.checkpoint.shards import take_local
+    from trainer.checkpoint.state import take_local
 
     mesh = init_device_mesh("cpu", mesh_sizes)
     kinds = (Shard(0), Shard(1), Replicate())
@@ -41,7 +41,7 @@ def _compare_fully_shard(mesh_sizes):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-    from trainer.checkpoint.shards import take_local
+    from trainer.checkpoint.state import take_local
 
     names = ("replicate", "fsdp", "tp")[-len(mesh_sizes) :]
     mesh = init_device_mesh("cpu", mesh_sizes, mesh_dim_names=names)
@@ -83,7 +83,7 @@ def _refuse():
     from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
     from torch.distributed.tensor.placement_types import _StridedShard
 
-    from trainer.checkpoint.shards import take_local
+    from trainer.checkpoint.state import take_local
 
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (1,))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
 from tests.ranks import fork_ranks, run_ranks
 from tests.trainer.checkpoint.stand_in import STEPS, build, exit_by_its_code, folder_of, read_lines
 from trainer.checkpoint.folder import CheckpointFolder
-from trainer.record.run_directory import RunDirectory
 
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 
@@ -52,7 +52,7 @@ def test_saved_every_so_often_at_the_end_and_at_a_new_best(tmp_path):
     ("where", "name", "rank", "left"),
     [
         ("trainer.checkpoint.writing", "describe_files", 1, 4),  # before a rank hashes
-        ("trainer.checkpoint.manifest", "write_json", 0, 4),  # before the commit
+        ("trainer.checkpoint.folder", "write_json", 0, 4),  # before the commit
         ("trainer.checkpoint.folder.os", "rename", 0, 4),
         ("trainer.checkpoint.folder.CheckpointFolder", "prune", 0, 6),
     ],
@@ -212,8 +212,8 @@ def test_a_run_that_starts_over_and_another_strategy_s_checkpoint(tmp_path):
     def go_on() -> None:
         import dataclasses
 
+        from stratlab_spec.settings.config import ConfigError
         from trainer.checkpoint import folder
-        from trainer.settings.config import ConfigError
 
         read = folder.TrainingState.read
         folder.TrainingState.read = lambda path: dataclasses.replace(read(path), strategy="zero2")

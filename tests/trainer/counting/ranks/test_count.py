@@ -106,7 +106,7 @@ def test_no_step_of_a_composition_waits():
 
 def test_the_command_writes_what_it_has_counted(tmp_path):
     def run() -> None:
-        from trainer.counting.command import main
+        from trainer.memory_estimation.command import main
 
         env = {"TRAINER_MODEL": "vit_tiny", "TRAINER_STRATEGY": "ddp", "TRAINER_PRECISION": "bf16"}
         arguments = ["--ranks", "2", "--rank", "1", "--set", "global_batch_size=8", "--top", "3"]

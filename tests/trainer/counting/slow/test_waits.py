@@ -32,7 +32,12 @@ LAYERS = 4
             "trainer/parallel/expert.py",
         ),
         # the norm decides whether there is an update
-        (f"{IMAGES} strategy=ddp global_batch_size=8 precision=fp16", 2, 1, "trainer/models/loss_scale.py"),
+        (
+            f"{IMAGES} strategy=ddp global_batch_size=8 precision=fp16",
+            2,
+            1,
+            "trainer/models/mixed_precision.py",
+        ),
     ],
 )
 def test_a_step_waits_where_it_has_to_and_nowhere_else(settings, ranks, number, where):
@@ -51,20 +56,19 @@ def test_the_loop_waits_when_it_writes_the_metrics_and_not_in_between(tmp_path):
         import torch
         import torch.distributed as dist
 
+        from stratlab_spec.plan import Plan
         from tests.trainer.runs import run_of
-        from trainer.agreement.agreement import Agreement
-        from trainer.counting.inputs import build_micro_batch, find_pictures
-        from trainer.counting.waits import WaitWatch
         from trainer.data.batches import Batch
+        from trainer.distributed.consensus import Agreement
         from trainer.loop import train
-        from trainer.measuring.gpu import Meter
-        from trainer.measuring.memory_counters import open_counters
+        from trainer.measuring.hardware import Meter
+        from trainer.measuring.memory import TrainingMemory, open_counters
         from trainer.measuring.phases import Phases
         from trainer.measuring.profiler import StepProfiler
-        from trainer.measuring.training_memory import TrainingMemory
+        from trainer.memory_estimation.steps import build_micro_batch, find_pictures
+        from trainer.memory_estimation.storages import WaitWatch
+        from trainer.metrics.tracking import Recorder
         from trainer.models import build_model
-        from trainer.outcome.tracking import Recorder
-        from trainer.settings.schedule import Plan
         from trainer.strategies import build_engine
 
         dist.init_process_group("gloo")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from trainer.data.text.arithmetic import VERSION, generate_arithmetic
+from trainer.data.text.text_source import VERSION, generate_arithmetic
 
 
 def test_the_texts_are_those_of_the_version():

@@ -5,9 +5,7 @@ import pytest
 import torch
 
 from tests.trainer.data.text.token_caches import PAD, START, build, text_config
-from trainer.data.batches import IGNORED, Share
-from trainer.data.order import SampleOrder
-from trainer.data.text.row_batches import build_text_batch, text_evaluation_batches
+from trainer.data.batches import IGNORED, SampleOrder, Share, build_text_batch, text_evaluation_batches
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["packed", "padded"])

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import encode
 from trainer.data.text.tokenizer import build_byte_tokenizer
-from trainer.settings.config import ConfigError
 
 
 def ask(pairs, tokenizer=None, seq_len=64):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stratlab_spec.exit_codes import DATA_MISSING, DataMissing, exit_code
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import (
     build,
@@ -15,12 +16,10 @@ from tests.trainer.data.text.token_caches import (
     text_config,
     write_jsonl,
 )
-from trainer.data.text.fidelity import ALTERED, CONTROL, CUT, EMPTY, LONG, REPLACED
-from trainer.data.text.problems import text_problems
 from trainer.data.text.text_source import load_questions
-from trainer.data.text.tokenizer import build_byte_tokenizer
-from trainer.failures import DATA_MISSING, DataMissing, exit_code
-from trainer.prepare.before_ranks import ensure_cache
+from trainer.data.text.token_rows import text_problems
+from trainer.data.text.tokenizer import ALTERED, CONTROL, CUT, EMPTY, LONG, REPLACED, build_byte_tokenizer
+from trainer.prepare.preparation import ensure_cache
 
 START, END = "<|im_start|>", "<|im_end|>"
 PROMPT = f"{{% if add_generation_prompt %}}{START}assistant\n{{% endif %}}"

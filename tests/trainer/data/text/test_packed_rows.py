@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.data.text.packed_rows import pack_lengths
+from trainer.data.text.token_cache import pack_lengths
 
 
 def fill(lengths, seq_len):

@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from stratlab_spec.exit_codes import DataMissing
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import (
     CHAT,
@@ -18,12 +19,11 @@ from tests.trainer.data.text.token_caches import (
     write_jsonl,
 )
 from trainer.data.batches import IGNORED
-from trainer.data.text import cache as cache_module
-from trainer.data.text import rows as rows_module
-from trainer.data.text.cache import cache_folder
-from trainer.data.text.rows import open_text
+from trainer.data.text import token_cache as cache_module
+from trainer.data.text import token_rows as rows_module
 from trainer.data.text.text_source import SPLITS, load_questions
-from trainer.failures import DataMissing
+from trainer.data.text.token_cache import cache_folder
+from trainer.data.text.token_rows import open_text
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["packed", "padded"])

@@ -10,11 +10,11 @@ from pathlib import Path
 import datasets
 import pytest
 
+from stratlab_spec.exit_codes import DATA_MISSING, DataMissing, exit_code
+from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import text_config
 from trainer.data.text.text_source import check_given, load_questions
-from trainer.failures import DATA_MISSING, DataMissing, exit_code
-from trainer.settings.config import ConfigError
 
 ROWS = [{"query": f"wie groß ist {i}?", "response": f"a{i}"} for i in range(40)]
 LINES = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)

@@ -3,12 +3,12 @@ from __future__ import annotations
 import datasets
 import pytest
 
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import text_config, write_jsonl
 from trainer.data.text.text_source import load_questions
-from trainer.failures import DataMissing
-from trainer.launch.questions import check_run
-from trainer.settings.config import Config
+from trainer.launch.batch_validation import check_run
 
 
 def numbered(count, originals=None):

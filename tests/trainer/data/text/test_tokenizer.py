@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 
+from stratlab_spec.exit_codes import DataMissing
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import text_config
-from trainer.data.text.problems import text_problems
+from trainer.data.text.token_rows import text_problems
 from trainer.data.text.tokenizer import (
     build_byte_tokenizer,
     count_vocabulary,
@@ -16,7 +17,6 @@ from trainer.data.text.tokenizer import (
     load_tokenizer,
     tokenizer_source,
 )
-from trainer.failures import DataMissing
 
 CHAT = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
 

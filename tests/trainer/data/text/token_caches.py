@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.text.chat import Document, encode_chats
-from trainer.data.text.fidelity import Tally
-from trainer.data.text.rows import TextData, TokenRows, open_text
+from stratlab_spec.settings.config import Config
 from trainer.data.text.text_source import Questions
-from trainer.prepare.before_ranks import ensure_cache
-from trainer.settings.config import Config
+from trainer.data.text.token_rows import TextData, TokenRows, open_text
+from trainer.data.text.tokenizer import Document, Tally, encode_chats
+from trainer.prepare.preparation import ensure_cache
 
 PAD, START, END = 256, 257, 258
 """Of the byte tokenizer: behind the bytes <|endoftext|> <|im_start|> <|im_end|>."""

@@ -16,8 +16,7 @@ TIMEOUT_S = 3.0
 def open_group() -> None:
     import os
 
-    from trainer.layout.process_group import open_process_group
-    from trainer.layout.world import read_world
+    from trainer.distributed.world import open_process_group, read_world
 
     open_process_group(read_world(os.environ), TIMEOUT_S)
 
@@ -31,8 +30,8 @@ def hash_for(seconds: float) -> None:
 def alone(work):
     import os
 
-    from trainer.hangs.alone import do_alone
-    from trainer.hangs.pulse import Pulse
+    from trainer.hang_detection.heartbeat import Pulse
+    from trainer.hang_detection.rank_zero_task import do_alone
 
     return do_alone("a test", work, Pulse(None, int(os.environ["RANK"])), TIMEOUT_S)
 

@@ -12,7 +12,7 @@ def test_a_rank_at_rest_waits_for_nobody():
         import torch
         import torch.distributed as dist
 
-        from trainer.hangs.witness import is_pending
+        from trainer.hang_detection.watchdog_thread import is_pending
 
         dist.init_process_group("gloo")
         number = torch.zeros(4)

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory
 from trainer.launch import mpi
-from trainer.launch.culprit import find_culprit
-from trainer.launch.ledger import Ledger
+from trainer.launch.ledger import Ledger, find_culprit
 from trainer.launch.stop import Stop, Stopped
-from trainer.record.run_directory import RunDirectory
 
 PATH = {"PATH": os.environ["PATH"]}
 READY = '"conditions": [{"type": "Ready", "status": "True"}]'

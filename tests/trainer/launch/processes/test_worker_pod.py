@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.launch import worker_pod
+from trainer.launch import mpi as worker_pod
 
 TRAINER = (
     "import signal, sys, time; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); print('there', flush=True); "

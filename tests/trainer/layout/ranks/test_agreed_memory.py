@@ -8,7 +8,7 @@ from tests.trainer.runs import make_world
 
 def test_the_smallest_device_counts_on_every_rank():
     def run() -> None:
-        from trainer.layout import process_group
+        from trainer.distributed import world as process_group
 
         rank = int(os.environ["RANK"])
         process_group.open_process_group(make_world(rank, 2), 60)

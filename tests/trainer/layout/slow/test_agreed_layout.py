@@ -6,12 +6,12 @@ import json
 import os
 from pathlib import Path
 
+from stratlab_spec.memory.prediction import GIB
+from stratlab_spec.memory.profiles import FOLDER
+from stratlab_spec.settings.config import Config
 from tests.ranks import fork_ranks
-from trainer.counting.operations_key import settings_that_matter
-from trainer.forecast.memory import GIB
-from trainer.forecast.operations_file import FOLDER
-from trainer.prepare.before_ranks import ensure_cache
-from trainer.settings.config import Config
+from trainer.memory_estimation.rules import settings_that_matter
+from trainer.prepare.preparation import ensure_cache
 
 RANKS = 6
 TEXT = {
@@ -55,7 +55,7 @@ def test_a_run_takes_the_layout_that_fits_on_every_rank(tmp_path: Path):
 
     def be_worker() -> None:
         from trainer import worker
-        from trainer.layout import process_group
+        from trainer.distributed import world as process_group
 
         rank = int(os.environ["RANK"])
         process_group.largest_device_bytes = lambda: (10 if rank == 5 else 80) * GIB

@@ -5,7 +5,7 @@ import sys
 
 INHERITING = """
 import mmap
-from trainer.measuring.memory_counters import HostCounters
+from trainer.measuring.memory import HostCounters
 counters = HostCounters()
 counters.reset()
 print(counters.read().peak >> 20)

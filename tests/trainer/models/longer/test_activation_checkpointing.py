@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.models.conftest import write_model
 from trainer.models import build_model
-from trainer.settings.config import Config, ConfigError
 
 
 def build(*, size=32, channels=1, empty=False, **values):

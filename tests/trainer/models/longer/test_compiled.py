@@ -14,9 +14,9 @@ from tests.trainer.models.small_decoder import (
     moved,
     row_of,
 )
-from trainer.engines.compilation import apply_compile
+from trainer.engines.torch_engine import apply_compile
 from trainer.models import packing
-from trainer.models.low_precision import apply_low_precision
+from trainer.models.mixed_precision import apply_low_precision
 from trainer.models.packing import Offer
 
 LENGTHS = (5, 9, 7)

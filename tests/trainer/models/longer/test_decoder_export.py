@@ -9,12 +9,12 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+from stratlab_spec.exit_codes import DataMissing
 from tests.codes import find_codes
 from tests.trainer.models.small_decoder import FAMILIES, build, document, moved, row_of, settings
-from trainer.failures import DataMissing
 from trainer.models.decoder_build import build_decoder
-from trainer.models.decoder_weights import hash_of_state
 from trainer.models.export import export_model
+from trainer.models.weights import hash_of_state
 
 
 def write(folder, decoder, config, **facts):

@@ -7,15 +7,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.models.decoder import SHAPES
+from stratlab_spec.models.decoder_config import read_shape
 from tests.codes import find_codes
 from tests.trainer.models.small_decoder import FAMILIES, build, document, row_of, settings
-from trainer.failures import DataMissing
 from trainer.models.decoder import build_hugging_face
 from trainer.models.decoder_build import build_decoder
-from trainer.models.decoder_weights import hash_of_state, hash_weights_by_name
-from trainer.models.weight_sources import open_weights
-from trainer.shapes.decoder_json import read_shape
-from trainer.shapes.decoder_shapes import SHAPES
+from trainer.models.weights import hash_of_state, hash_weights_by_name, open_weights
 
 Q = "hf.model.layers.1.self_attn.q_proj"
 

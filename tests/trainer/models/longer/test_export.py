@@ -7,14 +7,14 @@ import pytest
 import torch
 from transformers import AutoModelForImageClassification
 
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.models.model_specs import PLAIN
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
-from trainer.failures import DataMissing
+from trainer.distributed.provenance import hash_weights
 from trainer.models import build_model
 from trainer.models.export import export_model
 from trainer.models.weights import read_weights
-from trainer.record.provenance import hash_weights
-from trainer.settings.config import Config, ConfigError
-from trainer.shapes.preprocessing import PLAIN
 
 CLASSES = ["cat", "dog", "eel"]
 WHOLE = {"config.json", "model.safetensors", "preprocessor_config.json"}

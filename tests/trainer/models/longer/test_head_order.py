@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from stratlab_spec.models.model_specs import PLAIN
+from stratlab_spec.settings.config import Config
 from tests.trainer.models.conftest import write_model
 from trainer.models import build_model
 from trainer.models.export import export_model
-from trainer.settings.config import Config
-from trainer.shapes.preprocessing import PLAIN
 
 KNOWN, WANTED, OTHERS = ["ape", "bee", "cow"], ["cow", "ape", "bee"], ["ape", "bee", "dog"]
 EDGE = 32

@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForImageClassification
 
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.models.conftest import write_model
+from trainer.distributed.provenance import hash_weights
 from trainer.models import build_model
 from trainer.models.lora import save_adapter
-from trainer.record.provenance import hash_weights
-from trainer.settings.config import Config, ConfigError
 
 
 def settings(model="vit_tiny", **values) -> Config:

@@ -7,12 +7,12 @@ from urllib.error import URLError
 import pytest
 import torch
 
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
 from tests.trainer.fake_hub import run_fake_hub
 from tests.trainer.models.conftest import write_model
-from trainer.failures import DataMissing
 from trainer.models import build_model
-from trainer.settings.config import Config
 
 MOBILENET = "mobilenet_v3_large-5c1a4163.pth"
 

@@ -8,14 +8,14 @@ import torch
 import torchvision
 from torch.utils.flop_counter import FlopCounterMode
 
+from stratlab_spec.models.model_specs import VIT, default_image_size
+from stratlab_spec.registry import FINETUNED_NETWORKS, NETWORKS, write_rows
+from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.fields import MODELS, TEXT_MODELS
+from trainer.distributed.provenance import hash_weights
 from trainer.models import build_model, torchvision_networks
 from trainer.models.cnn_lstm import FRAMES, Lstm, pan
 from trainer.models.torchvision_networks import rename_stages
-from trainer.record.provenance import hash_weights
-from trainer.settings.config import Config
-from trainer.settings.fields import MODELS, TEXT_MODELS
-from trainer.settings.network_table import FINETUNED_NETWORKS, NETWORKS, write_rows
-from trainer.shapes.model_shapes import VIT, default_image_size
 
 OURS = ("vit_tiny", *(name for name, row in NETWORKS.items() if row.builder))
 

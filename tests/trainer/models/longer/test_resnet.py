@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from stratlab_spec.settings.config import Config
 from trainer.models import build_model
-from trainer.settings.config import Config
 
 
 def test_resnet_s_residual_branches_begin_at_zero():

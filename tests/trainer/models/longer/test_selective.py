@@ -9,12 +9,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.counting.cuda_rules import as_on_cuda
-from trainer.counting.storages import StorageWatch
+from stratlab_spec.settings.config import Config
+from trainer.memory_estimation.fake_cluster import as_on_cuda
+from trainer.memory_estimation.storages import StorageWatch
 from trainer.models.decoder import restore_buffers
 from trainer.models.decoder_build import build_decoder
-from trainer.models.low_precision import apply_low_precision
-from trainer.settings.config import Config
+from trainer.models.mixed_precision import apply_low_precision
 
 
 class Calls(TorchDispatchMode):

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.models.conftest import write_model
 from trainer.models import build_model
-from trainer.models.synchronised_batch_norm import apply_synchronised_batch_norm
-from trainer.settings.config import Config, ConfigError
+from trainer.models.batch_norm import apply_synchronised_batch_norm
 
 ROWS, CHANNELS = 12, 3
 

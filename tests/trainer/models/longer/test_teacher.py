@@ -8,15 +8,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from stratlab_spec.models.model_specs import Preprocessing
+from stratlab_spec.settings.config import Config
 from tests.trainer.models.small_decoder import build, document, moved, row_of
 from trainer.data.batches import IGNORED
+from trainer.distributed.world import Precision
 from trainer.models import build_model
-from trainer.models.learner import ClassLoss, Taught, sum_distances, sum_losses
-from trainer.models.low_precision import apply_low_precision
+from trainer.models.mixed_precision import apply_low_precision
+from trainer.models.model_with_loss import ClassLoss, Taught, sum_distances, sum_losses
 from trainer.models.teacher import Teacher, place_teacher
-from trainer.settings.config import Config
-from trainer.settings.precision import Precision
-from trainer.shapes.preprocessing import Preprocessing
 from trainer.tasks.normalization import find_rescaling
 
 CLASSES, SIZE = 10, 16

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
+from stratlab_spec.models.decoder_config import read_shape
 from tests.ranks import run_ranks
 from tests.trainer.models.small_decoder import settings
 from trainer.models.decoder_build import build_decoder
-from trainer.models.decoder_weights import hash_of_state, hash_weights_by_name
-from trainer.models.weight_sources import open_weights
-from trainer.shapes.decoder_json import read_shape
+from trainer.models.weights import hash_of_state, hash_weights_by_name, open_weights
 
 
 def test_the_hash_does_not_depend_on_the_number_of_ranks():

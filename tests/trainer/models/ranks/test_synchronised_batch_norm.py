@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.ranks import run_ranks
 from tests.trainer.models.longer.test_synchronised_batch_norm import CHANNELS, ROWS, images, layer
-from trainer.models.synchronised_batch_norm import SynchronisedBatchNorm, apply_synchronised_batch_norm
+from trainer.models.batch_norm import SynchronisedBatchNorm, apply_synchronised_batch_norm
 
 
 def passes(norm: nn.Module, rows: slice, offset: float, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -70,7 +70,7 @@ def test_a_compiled_block_holds_its_collectives():
     def rank() -> None:
         import torch.distributed as dist
 
-        from trainer.engines.compilation import apply_compile
+        from trainer.engines.torch_engine import apply_compile
 
         dist.init_process_group("gloo")
         found = []

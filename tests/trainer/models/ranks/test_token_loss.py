@@ -6,7 +6,7 @@ import torch
 
 from tests.ranks import run_ranks
 from tests.trainer.models import test_taught_tokens, test_token_loss
-from trainer.models.token_loss import token_loss
+from trainer.models.chunked_cross_entropy import token_loss
 
 
 def test_two_ranks_with_half_the_words_each_give_the_whole_loss():

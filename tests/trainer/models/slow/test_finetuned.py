@@ -3,10 +3,10 @@ from __future__ import annotations
 import torch
 import torchvision
 
+from stratlab_spec.models.model_specs import default_image_size, registered_name
+from stratlab_spec.settings.config import Config
 from tests.trainer.models.longer.test_published_weights import MOBILENET, build
 from trainer.models import build_model
-from trainer.settings.config import Config
-from trainer.shapes.model_shapes import default_image_size, registered_name
 from trainer.tasks.normalization import find_preprocessing
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
 from tests.ranks import fork_ranks
 from tests.trainer.ranks import test_text_worker
 from tests.trainer.ranks.test_hangs import settings
-from trainer.prepare.before_ranks import ensure_cache
-from trainer.settings.config import Config
+from trainer.prepare.preparation import ensure_cache
 
 BAD_STEP, BAD_RANK, STEPS = 6, 1, 12
 
@@ -31,8 +31,8 @@ def build_worker(bad: tuple[int, int] | None):
         from trainer import worker
         from trainer.engines.torch_engine import TorchEngine
         from trainer.engines.zero_engine import DeepSpeedEngine
-        from trainer.models.learner import ClassLoss
-        from trainer.models.token_loss import TokenLoss
+        from trainer.models.chunked_cross_entropy import TokenLoss
+        from trainer.models.model_with_loss import ClassLoss
         from trainer.parallel.nd_engine import ScheduleEngine
 
         state = {"step": 0, "bad": False}

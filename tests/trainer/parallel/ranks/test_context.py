@@ -19,7 +19,7 @@ def test_attention_over_two_ranks_is_that_of_one():
         from torch import nn
         from transformers import AttentionInterface
 
-        from trainer.models.attention import causal_attention
+        from trainer.models.decoder import causal_attention
         from trainer.parallel import context
 
         assert context.apply_context

@@ -25,7 +25,7 @@ def test_steps_and_evaluations_in_any_order(name):
 
         from tests.trainer.parallel import small
         from trainer.engine import as_sums
-        from trainer.engines.optimizer import build_optimizer
+        from trainer.engines.torch_engine import build_optimizer
 
         dist.init_process_group("gloo")
         engine, alone = small.start(config), small.whole_decoder(config)

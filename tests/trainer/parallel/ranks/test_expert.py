@@ -24,7 +24,7 @@ def test_experts_on_several_ranks_answer_as_those_of_one_do(ranks):
 
         from tests.trainer.models.test_experts import Waits
         from tests.trainer.parallel.small import make_config, whole_decoder
-        from trainer.measuring.observation import local_part
+        from trainer.measuring.held_tensors import local_part
         from trainer.parallel.expert import apply_experts
 
         dist.init_process_group("gloo")

@@ -14,7 +14,7 @@ def test_weights_of_products_travel_in_16_bits_all_others_and_all_gradients_in_3
 
         from tests.trainer.strategies.small import make_config, start, steps
         from trainer.engines.deepspeed_config import FORCED_GATHERS, ZERO
-        from trainer.measuring.wire import WireCounter
+        from trainer.measuring.operators import WireCounter
 
         if strategy == "zero3":
             ZERO["zero3"].update(FORCED_GATHERS)
@@ -53,10 +53,10 @@ def test_a_norm_s_weight_is_gathered_as_it_is():
         from torch.distributed.fsdp import fully_shard
 
         from tests.trainer.parallel.small import make_config, make_rows
+        from trainer.distributed.world import Precision
         from trainer.models.decoder_build import build_decoder
-        from trainer.models.low_precision import apply_low_precision
-        from trainer.parallel.gathered_types import apply_gathered_types, build_mixed_precision
-        from trainer.settings.precision import Precision
+        from trainer.models.mixed_precision import apply_low_precision
+        from trainer.parallel.fully_shard import apply_gathered_types, build_mixed_precision
 
         dist.init_process_group("gloo")
         config = make_config()

@@ -10,7 +10,7 @@ def test_stages_of_the_pipeline_are_added_up():
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor import Replicate, distribute_tensor
 
-        from trainer.parallel.gradnorm import clip_gradients, measure_norm
+        from trainer.parallel.nd_engine import clip_gradients, measure_norm
 
         dist.init_process_group("gloo")
         mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("pp", "dp"))

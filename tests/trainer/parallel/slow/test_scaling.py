@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from stratlab_spec.settings.config import Config
 from tests.ranks import run_ranks
 from tests.trainer.parallel.small import make_config
 from tests.trainer.saving import save_state
-from trainer.settings.config import Config
 
 EXPERTS = {"pp": 2, "dp_shard": 2, "ep": 2, "model": "qwen_moe_tiny"}
 
@@ -16,10 +16,10 @@ def start_scaled(config: Config) -> Any:
     """The engine on the ranks that run, in fp16."""
     from tests.trainer.parallel import small
     from tests.trainer.runs import run_of
+    from trainer.distributed.world import Precision
     from trainer.measuring.phases import Phases
-    from trainer.models import weight_sources
+    from trainer.models import weights as weight_sources
     from trainer.models.decoder_build import build_decoder
-    from trainer.settings.precision import Precision
     from trainer.strategies import build_engine
 
     weight_sources.RandomWeights = small.Louder  # type: ignore[misc]
@@ -46,7 +46,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all_and_halves_the_scale(tmp_
         import torch.distributed as dist
 
         from tests.trainer.parallel import small
-        from trainer.measuring.observation import local_part
+        from trainer.measuring.held_tensors import local_part
 
         dist.init_process_group("gloo")
         config = make_config(clip_norm=0.5, **EXPERTS)

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
 from tests.trainer.kept_runs import STEPS, lines, read, train
 from tests.trainer.ranks.test_resume import (
@@ -18,9 +19,7 @@ from tests.trainer.ranks.test_resume import (
     read_attempts,
     stop_at,
 )
-from trainer.checkpoint.folder import CheckpointFolder
-from trainer.checkpoint.manifest import COMMIT
-from trainer.record.run_directory import RunDirectory
+from trainer.checkpoint.folder import COMMIT, CheckpointFolder
 
 
 def die_after(step: int, rank: int):
@@ -90,7 +89,7 @@ def test_a_peer_that_is_lost_ends_the_attempt_although_it_was_told_to_stop(tmp_p
     def target() -> None:
         import time
 
-        from trainer.agreement.agreement import Agreement
+        from trainer.distributed.consensus import Agreement
 
         real = Agreement._reduce
 

@@ -26,7 +26,7 @@ def be_worker(place: str, slow: int, from_step: int):
         import time
 
         from trainer import worker
-        from trainer.models.learner import ClassLoss
+        from trainer.models.model_with_loss import ClassLoss
         from trainer.tasks.image_task import ImageTask
 
         mine = int(os.environ["RANK"]) == slow

@@ -34,11 +34,11 @@ def test_what_a_rank_holds_is_what_its_strategy_promises_of_the_same_start_and_d
 
 
 def test_a_run_sets_itself_aside_behind_its_first_step_and_a_signal_leaves_its_stack(tmp_path):
-    """Ranks do not stop for a walk over all that they are made of (trainer/measuring/garbage.py)."""
+    """Ranks do not stop for a walk over all that they are made of (trainer/measuring/held_tensors.py)."""
 
     def crash_at_the_third_step() -> None:
         from trainer import worker
-        from trainer.outcome.tracking import Recorder
+        from trainer.metrics.tracking import Recorder
         from trainer.strategies import single
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # or it leaves its memory in the checkout

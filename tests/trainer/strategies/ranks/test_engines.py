@@ -78,7 +78,7 @@ def test_what_is_gathered_in_bf16_is_reduced_in_fp32(strategy, precision):
 
     def watched() -> None:
         from tests.trainer.strategies.small import make_config, start, steps
-        from trainer.measuring.wire import WireCounter
+        from trainer.measuring.operators import WireCounter
 
         config = make_config(strategy, 2, precision=precision)
         engine = start(config)

@@ -29,9 +29,9 @@ def test_the_mean_of_gradients_arrives_at_each_owner():
         import torch
         import torch.distributed as dist
 
-        from tests.quantizer_stand_in import StandInQuantizer
-        from trainer.engines.quantized_reduction import REDUCTION, apply_quantized_reduction
-        from trainer.measuring.wire import WireCounter
+        from benchmarks.gpu.quantizer_formula import StandInQuantizer
+        from trainer.engines.quantization import REDUCTION, apply_quantized_reduction
+        from trainer.measuring.operators import WireCounter
 
         dist.init_process_group("gloo")
         rank, mine = dist.get_rank(), (1.0, 0.0, 2.0, 2.0)[dist.get_rank()]
@@ -72,9 +72,9 @@ def test_gathered_weights_have_8_bits_and_the_type_that_they_are_gathered_in():
         from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
         from torch import nn
 
-        from tests.quantizer_stand_in import StandInQuantizer
-        from trainer.engines.quantized_gathers import apply_quantized_gathers
-        from trainer.measuring.wire import WireCounter
+        from benchmarks.gpu.quantizer_formula import StandInQuantizer
+        from trainer.engines.quantization import apply_quantized_gathers
+        from trainer.measuring.operators import WireCounter
 
         deepspeed.ops.__compatible_ops__ = {}  # or it compiles collectives of its own, as in trainer/strategies/zero.py
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from stratlab_spec.settings.config import ConfigError
 from tests.ranks import run_ranks
 from tests.trainer.saving import save_state
 from tests.trainer.strategies.small import largest_difference, make_config, start, steps
-from trainer.settings.config import ConfigError
 
 
 def save_at_3(folder: Path, out: Path, strategy: str, **settings) -> None:

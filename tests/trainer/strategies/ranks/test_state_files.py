@@ -25,7 +25,8 @@ def save_as_before(folder: Path, out: Path, strategy: str) -> None:
     """One rank: as the image's Python saved while enums went into the files."""
     from enum import Enum
 
-    from trainer.engines import deepspeed_files, deepspeed_snapshot
+    from trainer.engines import deepspeed_checkpoint as deepspeed_files
+    from trainer.engines import deepspeed_checkpoint as deepspeed_snapshot
 
     as_plain = deepspeed_files.as_plain
 
@@ -64,8 +65,8 @@ def refused(folder: Path, content: Any, protocol: int) -> str:
     """What `refuse_code` says of a file with that content; "" = nothing."""
     import torch
 
-    from trainer.checkpoint.plain_files import refuse_code
-    from trainer.settings.config import ConfigError
+    from stratlab_spec.settings.config import ConfigError
+    from trainer.checkpoint.deepspeed_files import refuse_code
 
     torch.save(content, folder / "planted.pt", pickle_protocol=protocol)
     try:
@@ -103,7 +104,7 @@ def test_a_state_is_written_as_plain_values_or_not_at_all():
         import numpy as np
         import torch
 
-        from trainer.engines.deepspeed_files import as_plain
+        from trainer.engines.deepspeed_checkpoint import as_plain
 
         class Stage(IntEnum):
             two = 2

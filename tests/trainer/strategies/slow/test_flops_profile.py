@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from stratlab_spec.run_directory import RunDirectory
 from tests.trainer.ranks.test_launcher import launch
-from trainer.record.run_directory import RunDirectory
 
 SIZES = {"M": 1e6, "K": 1e3, "G": 1e9, "": 1.0}
 ON = {"TRAINER_FLOPS_PROFILER": "true", "TRAINER_MODEL": "vit_tiny", "TRAINER_IMAGE_SIZE": "16"}

@@ -13,17 +13,21 @@ import torch
 import torchvision
 import transformers
 
+from stratlab_spec.models.model_specs import (
+    FILE,
+    PLAIN,
+    Preprocessing,
+    default_image_size,
+    write_preprocessing,
+)
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.models.conftest import write_model
-from trainer.data.batches import Share
+from trainer.data.batches import SampleOrder, Share
 from trainer.data.images import ImageData, Images
-from trainer.data.order import SampleOrder
 from trainer.engine import as_sums
-from trainer.models.learner import ClassLoss
+from trainer.models.model_with_loss import ClassLoss
 from trainer.models.torchvision_networks import NETWORKS
-from trainer.settings.config import Config, ConfigError
-from trainer.shapes.model_shapes import default_image_size
-from trainer.shapes.preprocessing import FILE, PLAIN, Preprocessing, write_preprocessing
 from trainer.tasks import image_task as tasks
 from trainer.tasks.image_task import ImageTask
 from trainer.tasks.normalization import find_preprocessing, measure_difference

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.measuring.measure import measure_traces
-from stratlab.analysis.reporting.report import build_parts
-from stratlab.analysis.reporting.totals import build_mean_row, build_rank_row
-from stratlab.compare.explaining.attribution import build_pair
-from stratlab.compare.explaining.traced_step import TracedStep, build_traced_step
-from stratlab.compare.judging.winners import LEAST_LEAD_PCT
-from tests.stratlab.simulated.scene import FORWARD_KERNELS
-from tests.stratlab.simulated.team import Scene, simulate
+from stratlab.analysis.measure import measure_traces
+from stratlab.analysis.report import build_mean_row, build_parts, build_rank_row
+from stratlab.compare.attribution import build_pair
+from stratlab.compare.step_difference import TracedStep, build_traced_step
+from stratlab.compare.winners import LEAST_LEAD_PCT
+from tests.stratlab.simulated.scene import FORWARD_KERNELS, Scene
+from tests.stratlab.simulated.team import simulate
 
 # cause -> what is changed in the scene, between two sizes
 PLANTS: dict[str, dict[str, tuple[float, float]]] = {

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.reading.comparison_folder import load_runs
-from stratlab.compare.reading.experiment import _fetch, load_experiment
-from stratlab.compare.reading.kept_tuning import NOT_IN_MLFLOW
-from stratlab.machine.processes import free_port
-from stratlab.tracking.server import ServerFailed
+from stratlab.compare.run_sources import NOT_IN_MLFLOW, _fetch, load_experiment, load_runs
+from stratlab.processes import free_port
+from stratlab.tracking_server import ServerFailed
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.redirecting_server import run_redirect

@@ -33,7 +33,7 @@ def test_volumes_that_are_not_the_same(tmp_path: Path) -> None:
     site.mkdir()
     (site / "sitecustomize.py").write_text(
         "import sys\nif 'trainer.environment.rank' in sys.orig_argv:\n"
-        "    import trainer.environment.shared_files as files\n    files.PLENTY_S = 2.0\n"
+        "    import trainer.environment.probes as files\n    files.PLENTY_S = 2.0\n"
     )
     with mounted(tmp_path / "results", "2g") as words:
         with checked(tmp_path, {"PYTHONPATH": f"{site}"}, prefix=in_second(*words)) as (pods, code, found):

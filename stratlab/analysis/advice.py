@@ -1,0 +1,337 @@
+"""What to try next: rules R1 to R12, each with its evidence.
+
+The named values that the rules look at, from a report and the run's settings. None = not known.
+
+The rules R1 to R12 as data. Every value that they name: evidence.py; every setting: stratlab_spec/settings/config.py.
+
+What to change, by the rules R1 to R12: each with its numbers, and the values to set.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stratlab.analysis.device_rules import HOST, MEMORY
+from stratlab.analysis.group_rules import COMMUNICATION, ELSEWHERE, SLOWDOWN, Remedy, Rule, Severity, holds
+from stratlab.analysis.run_facts import RunFacts
+from stratlab_spec.strategies import STRATEGIES
+
+Row = Mapping[str, Any]
+
+KERNEL_KINDS = (  # of a compute kernel, by its name; the first that matches
+    ("attention", re.compile(r"softmax|masked_fill", re.I)),
+    ("flash attention", re.compile(r"flash|fmha|attention", re.I)),
+    ("gemm", re.compile(r"gemm|cutlass|cublas|nvjet|xmma|matmul", re.I)),
+    ("elementwise", re.compile(r"elementwise|vectorized|pointwise", re.I)),
+)
+SETTINGS = (
+    *("strategy", "offload", "compile", "activation_checkpointing", "micro_batch_size", "profile_memory"),
+    *("grad_accum_steps", "world_size", "nodes", "processes_per_node", "data_residence", "precision"),
+)
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Settings of config.json with what they resolved to; what cannot be read is absent."""
+    try:
+        content = json.loads((folder / "config.json").read_bytes())
+        return {**content["config"], **content["resolved"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def read_hosts(folder: Path, rows: Sequence[Row]) -> dict[int, str]:
+    """Rank -> host, by ranks/rank<i>.json, else by the trace; of those that are told.
+
+    Args:
+        rows: `ranks` of the report.
+    """
+    hosts = {row["rank"]: row["host"] for row in rows if row.get("host")}
+    for rank in (row["rank"] for row in rows):
+        try:
+            hosts[rank] = str(json.loads((folder / "ranks" / f"rank{rank}.json").read_bytes())["host"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return hosts
+
+
+def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[str, Any]:
+    """Everything by the name under which rules and texts ask for it."""
+    mean, run = report["mean"], report["run"]
+    known = {name: settings.get(name, run.get(name)) for name in SETTINGS}
+    step_ms = mean.get("step_ms")
+    values: dict[str, Any] = {**{k: v for k, v in mean.items() if k not in ("ranks", "steps")}, **known}
+    row = STRATEGIES.get(str(known["strategy"]))
+    values |= {
+        "source": report["source"],
+        "foreign": "finished" in run
+        and run["finished"] is None,  # of traces that tell nothing of a run's end
+        "unrecorded_launches": mean.get("unrecorded_launches") or 0,  # earlier versions did not count them
+        "traced_steps": mean.get("steps"),
+        "traced_ranks": mean.get("ranks"),
+        "missing_ranks": _minus(known["world_size"], mean.get("ranks")),
+        "step_time_ms_p50": run.get("step_time_ms_p50"),
+        "slowdown": _divide(mean.get("host_step_ms") or step_ms, run.get("step_time_ms_p50"))
+        if report.get("steps_from") != "recording"
+        else None,
+        "data_pct": mean.get("data_wait_pct")
+        if report["source"] == "gpu"
+        else _divide(mean.get("data_ms"), step_ms, 100),
+        "optimizer_pct": _divide(mean.get("optimizer_ms"), step_ms, 100),
+        "bubble_over_ideal": _divide(mean.get("bubble_pct"), mean.get("bubble_ideal_pct")),
+        "launching_pct": _plus(mean.get("host_wait_pct"), mean.get("launch_wait_pct")),
+        "imbalance_pct": None if (i := mean.get("compute_imbalance")) is None else 100 * (i - 1),
+        "next_strategy": row.holds_less if row else "",
+        "previous_strategy": row.sends_less if row else "",
+        "doubts": 0.0,
+    }
+    return values | _memory(report) | _batches(known) | _communication(report, hosts) | _top_kernel(report)
+
+
+def _memory(report: Row) -> dict[str, Any]:
+    """Of the rank that holds most."""
+    rows = [report["mean"], *report["ranks"]]
+    peaks = {
+        name: max((row[name] for row in rows if row.get(name) is not None), default=None)
+        for name in ("peak_allocated_gib", "peak_reserved_gib")
+    }
+    whole = report["mean"].get("device_memory_gib")
+    allocated, reserved = peaks["peak_allocated_gib"], peaks["peak_reserved_gib"]
+    share = _divide(allocated, whole, 100)
+    held_back = _divide(_minus(reserved, allocated), reserved, 100)
+    return peaks | {
+        "device_memory_gib": whole,
+        "memory_pct": share,
+        "free_pct": _minus(100.0, share),
+        "held_back_pct": held_back,
+    }
+
+
+def _batches(known: Row) -> dict[str, Any]:
+    """Micro-batches twice and half as large with the global batch as it is."""
+    micro, accumulated = known["micro_batch_size"], known["grad_accum_steps"]
+    even = isinstance(accumulated, int) and accumulated % 2 == 0
+    return {
+        "double_micro_batch": 2 * micro if isinstance(micro, int) and even else None,
+        "half_micro_batch": micro // 2 if isinstance(micro, int) and micro > 1 and micro % 2 == 0 else None,
+    }
+
+
+def _communication(report: Row, hosts: Mapping[int, str]) -> dict[str, Any]:
+    """Exposed transfer, the collective with most of it, and who came last most often."""
+    mean = report["mean"]
+    parts = [part for part in report.get("parts") or [] if part["ms"] is not None]
+    transfers = [part for part in parts if part["part"] == "comm"]
+    transfer_ms = sum(part["ms"] for part in transfers) if parts else None
+    top = max(transfers, key=lambda part: part["ms"], default=None)
+    last: Counter[int] = Counter()
+    for row in report.get("collectives") or []:
+        last[row["rank"]] += row.get("arrived_last") or 0
+    late, matched = mean.get("slowest_rank"), last.total()
+    calls = last[late] if late is not None else 0
+    return {
+        "transfer_ms": transfer_ms,
+        "transfer_pct": _divide(transfer_ms, mean.get("step_ms"), 100),
+        "mostly": f", most of it {_name(top)}" if top and top["ms"] and top.get("collective") else "",
+        "late_rank": late,
+        "late_calls": calls or None,
+        "late_alike": matched if late is None and matched else None,
+        "late": _say_late(late, calls, matched, hosts),
+        "slowest": "" if late is None else f", {late}{_at(late, hosts)},",
+    }
+
+
+def _say_late(late: int | None, calls: int, matched: int, hosts: Mapping[int, str]) -> str:
+    if late is None:
+        return ": no rank is late by more than chance explains" if matched else ""
+    counted = f"; it came last in {calls} of {matched} calls" if calls else ""
+    return f": rank {late}{_at(late, hosts)} is late by more than chance explains{counted}"
+
+
+def _top_kernel(report: Row) -> dict[str, Any]:
+    """The compute kernel with most time over all ranks."""
+    sums: Counter[str] = Counter()
+    for row in report.get("kernels") or []:
+        if row["type"] == "compute" and row["sum_ms"] is not None:
+            sums[row["name"]] += row["sum_ms"]
+    if not sums or not sum(sums.values()):
+        return {"top_kernel": None, "top_kernel_pct": None, "top_kernel_kind": None}
+    name, longest = sums.most_common(1)[0]
+    kind = next((kind for kind, pattern in KERNEL_KINDS if pattern.search(name)), "other")
+    shown = name if len(name) <= 80 else f"{name[:79]}…"
+    return {
+        "top_kernel": shown,
+        "top_kernel_pct": 100 * longest / sum(sums.values()),
+        "top_kernel_kind": kind,
+    }
+
+
+def _name(part: Row) -> str:
+    return str(part["collective"]).replace("_", "-") + (f" over {part['axis']}" if part.get("axis") else "")
+
+
+def _at(rank: int | None, hosts: Mapping[int, str]) -> str:
+    return f" on {hosts[rank]}" if rank is not None and rank in hosts else ""
+
+
+def _divide(a: float | None, b: float | None, factor: float = 1.0) -> float | None:
+    return factor * a / b if a is not None and b else None
+
+
+def _plus(a: float | None, b: float | None) -> float | None:
+    """An analysis of an earlier version has no `launch_wait_pct`: its host waited for both."""
+    return a + (b or 0.0) if a is not None else None
+
+
+def _minus(a: float | None, b: float | None) -> float | None:
+    return a - b if a is not None and b is not None else None
+
+
+LOWERED = "Read the other recommendations as hints: their severity is lowered by one."
+CONFIDENCE = (
+    Rule(
+        "R12",
+        (("unrecorded_launches", ">", 0),),
+        "The device's activity was not recorded, {unrecorded_launches:.0f} launches and no kernels: this is host "
+        "operator time",
+        "doubts",
+        "high",
+        (
+            Remedy(
+                "Record it: torch.profiler with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (XPU, MTIA, "
+                "PrivateUse1), while no other profiler holds the device. " + LOWERED
+            ),
+        ),
+        evidence=("traced_steps", "traced_ranks"),
+        doubtful=True,
+    ),
+    Rule(
+        "R12",
+        (("source", "is", "cpu"), ("unrecorded_launches", "<", 1)),
+        "These are traces of a CPU: host operator time, which says nothing about GPUs",
+        "doubts",
+        "medium",
+        (Remedy("Record on the GPUs in question. " + LOWERED),),
+        evidence=("traced_steps", "traced_ranks"),
+        doubtful=True,
+    ),
+    Rule(
+        "R12",
+        (("missing_ranks", ">", 0),),
+        "{missing_ranks:.0f} of {world_size:.0f} ranks have no usable trace",
+        "doubts",
+        "medium",
+        (
+            Remedy(
+                "The slowest rank may be among them; the section on quality says why they are missing. "
+                + LOWERED
+            ),
+        ),
+        doubtful=True,
+    ),
+    Rule(
+        "R12",
+        (("traced_steps", "<", 2),),
+        "Only {traced_steps:.0f} step was recorded",
+        "doubts",
+        "medium",
+        (
+            Remedy(
+                "Record three or more, active=3 of torch.profiler.schedule, with a call of step() after each. "
+                + LOWERED,
+                when=(ELSEWHERE,),
+            ),
+            Remedy("Record three or more. " + LOWERED, {"run.config.profile_steps": "3"}),
+        ),
+        doubtful=True,
+    ),
+    Rule(
+        "R12",
+        (("slowdown", ">", SLOWDOWN),),
+        "A recorded step is {slowdown:.2f} times as long as one that is not recorded",
+        "doubts",
+        "low",
+        (
+            Remedy(
+                "The profiler itself costs host time, so that waiting for the host is overstated. Allocations need "
+                "not be recorded.",
+                {"run.config.profile_memory": "false"},
+                (("profile_memory", "is", True),),
+            ),
+            Remedy("The profiler itself costs host time, so that waiting for the host is overstated."),
+        ),
+        evidence=("step_ms", "step_time_ms_p50"),
+    ),
+)
+
+RULES = (*COMMUNICATION, *HOST, *MEMORY, *CONFIDENCE)
+
+
+ORDER: tuple[Severity, ...] = ("high", "medium", "low")
+ON_CPU = "On this CPU run: "
+
+
+def build_recommendations(report: Mapping[str, Any], facts: RunFacts) -> list[dict[str, Any]]:
+    """The rules that fire, the most severe first, then by the share of the step (of memory, of compute) concerned.
+
+    Args:
+        report: schema_version 2.
+        facts: for config.json and the hosts of ranks/rank<i>.json.
+
+    Returns:
+        rule, severity, title, advice, settings {name: value}, evidence {name: number}. `settings` names a value of
+        the chart (`run.config.*`) or, without a dot, an environment variable for `run.env`. Of traces that this lab did
+        not make neither text nor settings name a value of the chart.
+    """
+    hosts = read_hosts(facts.folder, report["ranks"])
+    return apply_rules(build_values(report, read_settings(facts.folder), hosts))
+
+
+def apply_rules(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The same from named values."""
+    on_cpu = values.get("source") == "cpu"
+    fired = [rule for rule in RULES if not (rule.gpu_only and on_cpu) and holds(rule.when, values)]
+    doubtful = any(rule.doubtful for rule in fired)
+    found = []
+    for id in dict.fromkeys(rule.id for rule in fired):
+        first, *others = (rule for rule in fired if rule.id == id)
+        entry = _build(first, values, on_cpu)
+        for other in others:
+            entry["advice"] += f" Also: {_fill(other.title, values)}."
+            entry["evidence"] |= _evidence(other, values)
+        if doubtful and id != "R12":
+            entry["severity"] = ORDER[min(ORDER.index(entry["severity"]) + 1, len(ORDER) - 1)]
+        found.append((ORDER.index(entry["severity"]), -(values.get(first.lead) or 0.0), entry))
+    return [entry for _, _, entry in sorted(found, key=lambda item: item[:2])]
+
+
+def _build(rule: Rule, values: Mapping[str, Any], on_cpu: bool) -> dict[str, Any]:
+    remedy = next((r for r in rule.remedies if holds(r.when, values)), Remedy(""))
+    lead = values.get(rule.lead)
+    is_high = rule.high_above is not None and lead is not None and lead > rule.high_above
+    title = _fill(rule.title, values)
+    return {
+        "rule": rule.id,
+        "severity": "high" if is_high else rule.severity,
+        "title": (ON_CPU + title[0].lower() + title[1:] if on_cpu and rule.id != "R12" else title) + ".",
+        "advice": _fill(remedy.advice, values),
+        "settings": {name: _fill(value, values) for name, value in remedy.settings.items()},
+        "evidence": _evidence(rule, values),
+    }
+
+
+def _evidence(rule: Rule, values: Mapping[str, Any]) -> dict[str, float]:
+    names = dict.fromkeys((*(condition[0] for condition in rule.when), *rule.evidence))
+    return {
+        name: value
+        for name in names
+        if isinstance(value := values.get(name), int | float) and not isinstance(value, bool)
+    }
+
+
+def _fill(template: str, values: Mapping[str, Any]) -> str:
+    return template.format_map(values)

@@ -1,1 +1,0 @@
-"""The rules R1 to R12 as data."""

@@ -1,1 +1,0 @@
-"""One recorded step, divided: its events by lane, its calls, and parts that sum to it to the nanosecond."""

@@ -1,1 +1,0 @@
-"""Holistic Trace Analysis (`traceinsight`) in a process of its own, with limits and a status per analysis."""

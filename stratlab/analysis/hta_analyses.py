@@ -1,0 +1,241 @@
+"""The analyses of Holistic Trace Analysis that are run: how each is called, and when it does not apply.
+
+`hta` is the import name of `traceinsight`. Its traps (0.6.1): `num_kernels` sums up the rest under wrong columns;
+the last profiler step is dropped by default; several analyses look at rank 0 only unless told;
+`generate_trace_with_counters` writes next to its input and is never called.
+
+How much memory HTA's process may take, for how many ranks that is enough, and what ended for lack of it.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ALL_KERNELS = {"num_kernels": 100_000, "duration_ratio": 1.0}
+MOST_LAUNCHES = 20_000  # of one rank, for the one analysis that is quadratic
+NO_GPU = "needs GPU kernels, and these are CPU traces [SL-hta-no-gpu]"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The loaded traces, and what of them decides whether an analysis applies."""
+
+    hta: Any  # hta.trace_analysis.TraceAnalysis
+    ranks: list[int]
+    has_gpu: bool
+    names: list[str]
+    scratch: str
+    memory_bytes: int = 0  # the process's limit
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One analysis: how it is called, and why it does not apply (None = it does)."""
+
+    name: str
+    call: Callable[[Scene], Any]
+    needs_gpu: bool = True
+    obstacle: Callable[[Scene], str | None] = lambda scene: None
+
+
+def _no_communication(scene: Scene) -> str | None:
+    found = any(name.startswith(("nccl", "hip", "hccl")) or "ncclKernel" in name for name in scene.names)
+    return (
+        None if found else "needs communication kernels, and these traces hold none [SL-hta-no-communication]"
+    )
+
+
+def _no_stragglers(scene: Scene) -> str | None:
+    if len(scene.ranks) < 2:
+        return "needs two ranks [SL-hta-one-rank]"
+    found = any(name.startswith("ncclKernel") for name in scene.names)
+    return (
+        None
+        if found
+        else "HTA looks for ncclKernel*, which NCCL has not called its kernels since 2.18 [SL-hta-nccl-names]"
+    )
+
+
+def _no_sequences(scene: Scene) -> str | None:
+    return (
+        None
+        if "aten::linear" in scene.names
+        else "is asked for aten::linear, which does not occur [SL-hta-no-linear]"
+    )
+
+
+def _too_many_launches(scene: Scene) -> str | None:
+    """HTA searches all operators for each launch: the time grows with the square."""
+    most = max(int((scene.hta.t.get_trace(rank)["stream"] != -1).sum()) for rank in scene.ranks)
+    return (
+        f"{most} kernels of one rank, HTA needs minutes above {MOST_LAUNCHES} [SL-hta-many-launches]"
+        if most > MOST_LAUNCHES
+        else None
+    )
+
+
+def _critical_path(scene: Scene) -> Any:
+    """What bound the first profiled step of the first rank, in percent of its duration."""
+    graph, success = scene.hta.critical_path_analysis(
+        rank=scene.ranks[0], annotation="ProfilerStep", instance_id=0
+    )
+    assert success, "HTA found no critical path"
+    return graph.summary().rename("pct").rename_axis("bound_by").reset_index()
+
+
+def _stragglers(scene: Scene) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"rank": scene.hta.get_potential_stragglers(num_candidates=1, visualize=False)})
+
+
+def _profiler_steps(scene: Scene) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"step": [int(step) for step in scene.hta.get_profiler_steps()]})
+
+
+ANALYSES = (
+    Analysis("profiler_steps", _profiler_steps, needs_gpu=False),
+    Analysis(
+        "cpu_user_annotations",
+        lambda s: s.hta.get_gpu_user_annotation_breakdown(
+            use_gpu_annotation=False, visualize=False, **ALL_KERNELS
+        ),
+        needs_gpu=False,
+    ),
+    Analysis("temporal_breakdown", lambda s: s.hta.get_temporal_breakdown(visualize=False)),
+    Analysis(
+        "comm_comp_overlap",
+        lambda s: s.hta.get_comm_comp_overlap(visualize=False),
+        obstacle=_no_communication,
+    ),
+    Analysis(
+        "idle_time_breakdown", lambda s: s.hta.get_idle_time_breakdown(ranks=s.ranks, visualize=False)[0]
+    ),
+    Analysis(
+        "gpu_kernel_breakdown",
+        lambda s: dict(
+            zip(
+                ("types", "kernels"),
+                s.hta.get_gpu_kernel_breakdown(visualize=False, **ALL_KERNELS),
+                strict=True,
+            )
+        ),
+    ),
+    Analysis(
+        "gpu_user_annotations",
+        lambda s: s.hta.get_gpu_user_annotation_breakdown(visualize=False, **ALL_KERNELS),
+    ),
+    Analysis(
+        "kernels_with_user_annotations",
+        lambda s: {f"rank{r}": s.hta.get_gpu_kernels_with_user_annotations(rank=r) for r in s.ranks},
+    ),
+    Analysis(
+        "cuda_kernel_launch_stats",
+        lambda s: {
+            f"rank{r}": frame
+            for r, frame in s.hta.get_cuda_kernel_launch_stats(ranks=s.ranks, visualize=False).items()
+        },
+    ),
+    Analysis("queue_length_summary", lambda s: s.hta.get_queue_length_summary(ranks=s.ranks)),
+    Analysis(
+        "blocked_on_full_queue",
+        lambda s: s.hta.get_time_spent_blocked_on_full_queue(
+            s.hta.get_queue_length_time_series(ranks=s.ranks)
+        ),
+    ),
+    Analysis("memory_bandwidth_summary", lambda s: s.hta.get_memory_bw_summary(ranks=s.ranks)),
+    Analysis("potential_stragglers", _stragglers, obstacle=_no_stragglers),
+    Analysis(
+        "frequent_kernel_sequences",
+        lambda s: s.hta.get_frequent_cuda_kernel_sequences(
+            operator_name="aten::linear", output_dir=s.scratch, rank=s.ranks[0], visualize=False
+        ),
+        obstacle=_no_sequences,
+    ),
+    Analysis("critical_path", _critical_path),
+    Analysis(
+        "aten_op_kernels_and_delay",
+        # one rank per call: asked for several, HTA counts the launches of each rank for all later ones as well
+        lambda s: {f"rank{r}": s.hta.get_aten_op_kernels_and_delay(ranks=[r])[r] for r in s.ranks},
+        obstacle=_too_many_launches,
+    ),
+)
+
+
+CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # version 2, version 1
+CGROUP_USES = ("memory.stat", "memory/memory.stat")
+HELD = frozenset({"anon", "shmem", "total_rss", "total_shmem"})  # of these; page cache can go
+# Python, numpy, the loader of libraries, C++, OpenBLAS; a thread's stack counts as well, the kernel says -9, and a
+# library in C whose allocation failed may return nothing without saying why, which Python calls a SystemError
+NO_MEMORY = re.compile(
+    r"MemoryError|cannot allocate memory|bad_alloc|memory allocation|failed to map segment"
+    r"|can't start new thread|pthread_create failed|ended with -9\b"
+    r"|SystemError: .*without (setting an )?exception",
+    re.IGNORECASE,
+)
+# of HTA's process. Reading whole texts it took 4.6 to 6.4 times the unpacked size and kept 1.3 times (traces of 5 to
+# 525 MiB, docs/hta.md); it reads less now (reading.py), so that there is room for what the analyses need
+BASE_BYTES = 300 << 20  # its libraries
+KEPT, READING = (
+    2.0,
+    5.5,
+)  # times the unpacked size: of every rank that it holds, and of the largest while it is read
+
+
+def find_free_bytes(cgroup: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path("/proc/meminfo")) -> int:
+    """What the machine has left, or what the container may still take of it."""
+    lines = meminfo.read_text().splitlines()
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    for limit, use in zip(CGROUP_LIMITS, CGROUP_USES, strict=True):
+        try:
+            text, stat = (cgroup / limit).read_text().strip(), (cgroup / use).read_text()
+        except OSError:
+            continue
+        if text.isdigit():  # else `max`: no limit
+            held = sum(int(size) for name, size in map(str.split, stat.splitlines()) if name in HELD)
+            found.append(max(0, int(text) - held))
+    return min(found)
+
+
+def choose_ranks(raw_bytes: Mapping[int, int], allowed_bytes: int) -> list[int]:
+    """The lowest ranks whose traces, of these unpacked sizes, HTA can hold together; empty if not even the first."""
+    chosen: list[int] = []
+    for rank in sorted(raw_bytes):
+        if estimate_bytes([raw_bytes[r] for r in (*chosen, rank)]) > allowed_bytes:
+            break
+        chosen.append(rank)
+    return chosen
+
+
+def estimate_bytes(raw_bytes: Sequence[int]) -> int:
+    """What HTA's process needs for traces of these unpacked sizes, read one after the other."""
+    return int(BASE_BYTES + KEPT * sum(raw_bytes) + (READING - KEPT) * max(raw_bytes))
+
+
+def apply_memory_limit(limit_bytes: int) -> None:
+    """From now on this process fails with MemoryError before it holds more of its own; what it starts inherits that.
+
+    Private data count, not code or shared files (RLIMIT_DATA): libraries map much that they never touch.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    allowed = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))
+
+
+def describe_failure(text: str, limit_bytes: int) -> str:
+    """What the status table says of an error, or of the last line of a process that ended: with the limit if that was
+    the cause."""
+    cause = f"needs more than its {limit_bytes / 2**30:.3g} GiB of memory"
+    return f"{cause} ({text}) [SL-hta-memory]" if lacked_memory(text) else text
+
+
+def lacked_memory(text: str) -> bool:
+    """Whether an error, or what was made of it, says so."""
+    return NO_MEMORY.search(text) is not None

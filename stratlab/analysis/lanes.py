@@ -1,0 +1,322 @@
+"""What ran when: compute, communication and copies of one rank, on its GPU or, without one, on the host.
+
+GPU: an event is communication by its name or because it names a collective; so is a copy, which else is told by its
+category. It belongs to the step in whose label its
+launch lies (kernel -> launch by correlation id); the label decides, not the thread, so kernels launched by
+autograd threads count too. What was launched before the recording began belongs to no step: the first one begins when
+it has ended.
+CPU: operators, without those of a backend's own threads; communication is what the backends write as `gloo:all_reduce`
+and the like. This is host operator
+time and says nothing about a GPU.
+
+One name per collective, whoever wrote it: NCCL's kernels, their arguments, the backends' labels; and which events
+communicate by their name.
+
+Which host event launched each GPU event, and in which collective it did so.
+
+A launch is any host event with the GPU event's correlation id, whatever device's runtime it belongs to. A collective is
+known by what the GPU event says of itself, else by the record (RECORD), the label or the operator around its launch:
+NCCL carries out an all-to-all with a kernel named SendRecv.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stratlab.traces.events import (
+    COLLECTIVE_OPERATORS,
+    COPY_CATEGORIES,
+    LAUNCH_CATEGORY,
+    OPERATOR_CATEGORIES,
+    RECORD,
+)
+from stratlab.traces.trace import (
+    BEFORE,
+    LABEL_CATEGORIES,
+    PROFILER_STEP,
+    STEP,
+    UNTOLD,
+    Intervals,
+    Mask,
+    Times,
+    Trace,
+    build_union,
+    is_within,
+)
+
+# the first that matches; text in lower case without underscores
+KNOWN = (
+    ("reduce_scatter", re.compile(r"reducescatter")),
+    ("all_reduce", re.compile(r"allreduce")),
+    ("all_gather", re.compile(r"allgather")),
+    ("all_to_all", re.compile(r"alltoall")),
+    ("send_recv", re.compile(r"sendrecv|^send|^recv|:send|:recv|irecv|isend|ptop|peertopeer")),
+    ("broadcast", re.compile(r"broadcast")),
+    ("reduce", re.compile(r"reduce")),
+    ("gather", re.compile(r"gather")),
+    ("scatter", re.compile(r"scatter")),
+    ("barrier", re.compile(r"barrier")),
+)
+POINT_TO_POINT = "send_recv"
+
+# HTA knows the first three names only: for it the others compute. The libraries of other makers (hcom is Ascend's),
+# DeepEP under any of its names (`deep_ep::`, `dpsk::ep::`; its layout and CUB's scans in `cdpsk::ep::` do compute),
+# NVSHMEM, vLLM's and torch's own all-reduce, TransformerEngine's userbuffers, and copies to another GPU.
+COMMUNICATION_KERNEL = re.compile(
+    r"^(nccl|rccl|hccl|hcom_|oneccl)|ncclKernel|msccl|\b(one)?ccl::"
+    r"|\b(intranode|internode)(_ll)?::(?!get_dispatch_layout)"
+    r"|nvshmem|cross_device_reduce|(one_shot|two_shot)_all_reduce|\bmultimem_|\buserbuffers_"
+    r"|^(Memcpy|Copy) ?(PtoP|PeerToPeer)"
+)
+COMMUNICATION_LABEL = re.compile(r"^(gloo|mpi|ucc|cncl|[a-z]*ccl):")
+
+
+def name_collective(text: str) -> str:
+    """`all_reduce` for `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`, `gloo:all_reduce`, `allreduce`; what is not
+    known keeps its own name without arguments."""
+    short = text.partition("(")[0]
+    return _find(short) or short
+
+
+def is_collective(text: str) -> bool:
+    """Whether the name tells which collective it is; `nccl:coalesced` does not."""
+    return _find(text.partition("(")[0]) is not None
+
+
+def _find(short: str) -> str | None:
+    plain = short.lower().replace("_", "")
+    return next((name for name, pattern in KNOWN if pattern.search(plain)), None)
+
+
+AROUND = (*LABEL_CATEGORIES, *OPERATOR_CATEGORIES)
+DEEPEST = 8  # labels around one launch that are looked at, from the innermost
+
+
+@dataclass(frozen=True)
+class Launches:
+    """One entry per event of `trace.gpu`. `event` is the trace's event, -1 = none in the trace; then `start` and `end`
+    are BEFORE for what was in flight when the recording began, else UNTOLD."""
+
+    event: Times
+    start: Times
+    end: Times
+
+
+def find_launches(trace: Trace) -> Launches:
+    """Of several host events with one correlation id a runtime's call comes first, then the earliest."""
+    wanted = trace.linked_correlation[np.searchsorted(trace.linked, trace.gpu)]
+    hosts = ~np.isin(trace.linked, trace.gpu) & (trace.linked_correlation > 0)
+    events, ids = trace.linked[hosts], trace.linked_correlation[hosts]
+    if not len(events):
+        nothing = np.full(len(trace.gpu), UNTOLD, np.int64)
+        return Launches(np.full(len(trace.gpu), -1, np.int64), nothing, nothing)
+    codes = [i for i, name in enumerate(trace.categories) if LAUNCH_CATEGORY.search(name)]
+    calls = np.isin(trace.cat[events], codes)
+    first = ids[calls].min() if calls.any() else ids.min()
+    order = np.lexsort((trace.ts[events], ~calls, ids))
+    events, ids = events[order], ids[order]
+    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    found = ids[at] == wanted
+    # the ids of calls rise; of an event without one, the order on its stream tells
+    in_flight = np.where(wanted > 0, wanted < first, _precede(trace, found))
+    missing = np.where(in_flight, BEFORE, UNTOLD)
+    event = np.where(found, events[at], -1)
+    return Launches(
+        event,
+        np.where(found, trace.ts[events[at]], missing),
+        np.where(found, trace.end[events[at]], missing),
+    )
+
+
+def _precede(trace: Trace, found: Mask) -> Mask:
+    """Which GPU events start before the first on their stream whose launch was found."""
+    starts, before = trace.ts[trace.gpu], np.zeros(len(found), bool)
+    for device, stream in np.unique(np.stack([trace.device, trace.stream])[:, ~found], axis=1).T:
+        mine = (trace.device == device) & (trace.stream == stream)
+        if (mine & found).any():
+            before |= mine & (starts < starts[mine & found].min())
+    return before
+
+
+def find_entries(trace: Trace, events: Times | NDArray[np.int32]) -> Times:
+    """Of each event its entry in `trace.communication`; -1 = it says nothing."""
+    index = trace.communication.index
+    if not len(index):
+        return np.full(len(events), -1, np.int64)
+    at = np.minimum(np.searchsorted(index, events), len(index) - 1)
+    return np.where(index[at] == events, at, -1)
+
+
+def find_around(trace: Trace, launches: Launches) -> tuple[Times, NDArray[np.int32]]:
+    """Per GPU event the entry of the record around its launch, -1 = none; and the name of the innermost label
+    or operator of a collective around it, an index into `trace.names`, -1 = none."""
+    records = np.flatnonzero(trace.name == _find_code(trace, RECORD))
+    records = records[find_entries(trace, records) >= 0]
+    known = [_starts_collective(name) for name in trace.names]
+    labels = np.flatnonzero(trace.in_category(AROUND) & np.array(known, bool)[trace.name])
+    record, label = (_find_innermost(trace, launches.event, found) for found in (records, labels))
+    entry = find_entries(trace, np.maximum(record, 0))
+    return (
+        np.where(record >= 0, entry, -1),
+        np.where(label >= 0, trace.name[np.maximum(label, 0)], -1).astype(np.int32),
+    )
+
+
+def _starts_collective(name: str) -> bool:
+    is_label = COMMUNICATION_LABEL.search(name) or name.startswith(COLLECTIVE_OPERATORS)
+    return bool(is_label) and is_collective(name)
+
+
+def _find_code(trace: Trace, name: str) -> int:
+    return trace.names.index(name) if name in trace.names else -1
+
+
+def _find_innermost(trace: Trace, events: Times, spans: Times) -> Times:
+    """Of each event the last of `spans` to begin on its thread that contains its start; -1 = none, or no event."""
+    found = np.full(len(events), -1, np.int64)
+    present = events >= 0
+    at, threads = trace.ts[np.maximum(events, 0)], trace.thread[np.maximum(events, 0)]
+    for thread in np.unique(trace.thread[spans]):
+        mine = spans[trace.thread[spans] == thread]
+        mine = mine[np.lexsort((-trace.end[mine], trace.ts[mine]))]
+        here = np.flatnonzero(present & (threads == thread))
+        last = np.searchsorted(trace.ts[mine], at[here], side="right") - 1
+        for back in range(DEEPEST):
+            place = np.maximum(last - back, 0)
+            inside = (last - back >= 0) & (trace.end[mine[place]] >= at[here]) & (found[here] < 0)
+            found[here[inside]] = mine[place[inside]]
+    return found
+
+
+Source = Literal["gpu", "cpu"]
+
+# Not computation: entering a collective, and autograd's wrappers, whose own time is hooks that wait for one
+# (FSDP waits inside RegisterPostBackwardFunctionBackward).
+NO_COMPUTE_OP = re.compile(
+    r"^(c10d::|_c10d|record_param_comms|autograd::engine|torch::autograd::)|Backward\d*$"
+    # of old writers: torch 2.1's operators of collectives, and labels, which writers of 2021 call operators
+    r"|^(## |ProfilerStep#|c10d_functional::|\[pl\]|enumerate\(|Optimizer\.)"
+)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Events and their kinds on the time line on which they ran. Times in ns."""
+
+    source: Source
+    event: NDArray[np.int32] | Times  # which events of the trace these are
+    starts: Times
+    ends: Times
+    issued: Times  # when the host launched the event; on the host itself, its start
+    launched: Times  # when the launching call had ended; on the host itself, the event's start
+    is_compute: Mask
+    is_communication: Mask
+    is_copy: Mask
+    names: list[str]
+    name: NDArray[np.int32]
+    entry: Times  # what the event, or the record around its launch, says: into `communication`; -1 = nothing
+    label: NDArray[np.int32]  # or operator of a collective around its launch, into `names`; -1 = none
+    in_flight: int  # GPU events that were launched before the recording began
+    unlaunched: int  # other GPU events without a launch in the trace; they count by their own start
+    _order: Times = field(init=False, repr=False)  # by issue
+    _issued: Times = field(init=False, repr=False)  # sorted
+    _done: Times = field(init=False, repr=False)  # when all that was issued up to there had ended
+
+    def __post_init__(self) -> None:
+        order = np.argsort(self.issued, kind="stable")
+        object.__setattr__(self, "_order", order)
+        object.__setattr__(self, "_issued", self.issued[order])
+        object.__setattr__(self, "_done", np.maximum.accumulate(self.ends[order]))
+
+    def union(self, chosen: Mask | Times | slice = slice(None)) -> Intervals:
+        """Time covered by the chosen events."""
+        return build_union(self.starts[chosen], self.ends[chosen])
+
+    def issued_within(self, low: int, high: int) -> Times:
+        """The events that the host issued in [low, high), in that order."""
+        return self._order[slice(*np.searchsorted(self._issued, [low, high]))]
+
+    def extent(self) -> tuple[int, int]:
+        """From the first event's start to the last one's end."""
+        return int(self.starts.min()), int(self.ends.max())
+
+    def settle(self, at: Times) -> Times:
+        """When the lane had ended what was issued before each point of the host's time, but not before it: on a GPU a
+        step begins and ends there. On the host itself that is the point."""
+        if self.source == "cpu" or not len(self._issued):
+            return at
+        before = np.searchsorted(self._issued, at, side="left")
+        return np.where(before > 0, np.maximum(at, self._done[np.maximum(before - 1, 0)]), at)
+
+
+def build_lanes(trace: Trace) -> Lanes:
+    """GPU lanes if the trace holds any GPU event, else the host's."""
+    return _build_gpu_lanes(trace) if len(trace.gpu) else _build_cpu_lanes(trace)
+
+
+def _build_gpu_lanes(trace: Trace) -> Lanes:
+    gpu = trace.gpu
+    launches = find_launches(trace)
+    starts, issued = trace.ts[gpu], launches.start
+    own = find_entries(trace, gpu)
+    around, label = find_around(trace, launches)
+    communicates = _named(trace, gpu, COMMUNICATION_KERNEL) | (own >= 0)
+    copies = trace.in_category(COPY_CATEGORIES)[gpu]
+    return Lanes(
+        source="gpu",
+        event=gpu,
+        starts=starts,
+        ends=trace.end[gpu],
+        issued=np.where(issued == UNTOLD, starts, issued),
+        launched=np.where(issued == UNTOLD, starts, launches.end),
+        is_compute=~communicates & ~copies,
+        is_communication=communicates,
+        is_copy=copies & ~communicates,
+        names=trace.names,
+        name=trace.name[gpu],
+        entry=np.where(own >= 0, own, around),
+        label=label,
+        in_flight=int((issued == BEFORE).sum()),
+        unlaunched=int((issued == UNTOLD).sum()),
+    )
+
+
+def _named(trace: Trace, events: NDArray[np.int32], pattern: re.Pattern[str]) -> Mask:
+    """Only of these: a mask over all events would cost as much as the trace."""
+    return np.array([bool(pattern.search(name)) for name in trace.names], bool)[trace.name[events]]
+
+
+def _build_cpu_lanes(trace: Trace) -> Lanes:
+    label = trace.in_category(LABEL_CATEGORIES)
+    communicates = label & trace.matches(COMMUNICATION_LABEL)
+    main = trace.thread[label & (trace.matches(STEP) | trace.matches(PROFILER_STEP))]
+    computes = trace.in_category(OPERATOR_CATEGORIES) & ~trace.matches(NO_COMPUTE_OP)
+    for thread in np.setdiff1d(trace.thread[communicates], main):
+        mine = trace.thread == thread
+        labels, operators = np.flatnonzero(mine & communicates), np.flatnonzero(mine & computes)
+        spans = build_union(trace.ts[labels], trace.end[labels])
+        if 2 * is_within(trace.ts[operators], spans).sum() >= len(operators):
+            computes &= ~mine  # a backend's own thread: autograd's has a label now and then
+    used = np.flatnonzero(communicates | computes)
+    return Lanes(
+        source="cpu",
+        event=used,
+        starts=trace.ts[used],
+        ends=trace.end[used],
+        issued=trace.ts[used],
+        launched=trace.ts[used],
+        is_compute=computes[used],
+        is_communication=communicates[used],
+        is_copy=np.zeros(len(used), bool),
+        names=trace.names,
+        name=trace.name[used],
+        entry=np.full(len(used), -1, np.int64),
+        label=np.full(len(used), -1, np.int32),
+        in_flight=0,
+        unlaunched=0,
+    )

@@ -1,0 +1,334 @@
+"""Reads every rank's trace and brings the ranks together, with memory for one trace per process at a time.
+
+First every rank alone, in as many processes as there are cores: what a rank leaves behind goes into a scratch folder.
+Then the calls of all ranks are matched, and every rank is finished with what that tells. So memory grows with the
+number of collectives and of rows, not with the number of events.
+
+Shares of the ranks, each read by a process of its own, wherever that is; one more brings them together.
+
+A share leaves its readings in `<index>-of-<count>/`, in one step, below `<run>/.analysis-shares/` or below the folder
+of its Job there (merger.py). They are used only with the very traces that they were made from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import traceback
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stratlab.analysis.collective_calls import CallKind, Matching
+from stratlab.analysis.rank import (
+    RankAnalysis,
+    Reading,
+    finish_rank,
+    load_reading,
+    read_rank_trace,
+    write_reading,
+)
+from stratlab.run_directory.files import LARGEST_WORLD, read_object
+from stratlab.traces.chunks import LIMITS, Limits, TraceError
+from stratlab.traces.discover import Finding
+from stratlab.traces.trace import Times
+from stratlab.user_error import UserError
+from stratlab.version import read_version
+
+Progress = Callable[[str], None]
+
+PARALLEL_FROM_BYTES = 32 << 20  # below, starting a process costs more than it saves
+MOST_ALIGNED = 2000  # matched calls suffice for a median
+
+
+@dataclass(frozen=True)
+class Measures:
+    """`call_ends_ns`: per rank when the calls that all ranks share ended, on the rank's absolute clock."""
+
+    ranks: list[RankAnalysis]
+    findings: list[Finding]
+    call_ends_ns: dict[int, Times]
+
+
+def measure_traces(
+    files: Mapping[int, Path],
+    axes: Mapping[str, int] | None = None,
+    *,
+    limits: Limits = LIMITS,
+    progress: Progress = lambda sentence: None,
+    processes: int | None = None,
+) -> Measures:
+    """Analyses one trace per rank; a file that cannot be is a finding.
+
+    Args:
+        files: rank -> trace.
+        axes: of the run's mesh, with their sizes.
+        processes: that read at the same time; None = one per core for large traces, else none but this one.
+    """
+    axes = dict(axes or {})
+    with tempfile.TemporaryDirectory(prefix="stratlab-analysis-") as scratch:
+        outcomes = read_traces(
+            files, axes, Path(scratch), limits=limits, progress=progress, processes=processes
+        )
+        return join_readings(files, axes, outcomes)
+
+
+def read_traces(
+    files: Mapping[int, Path],
+    axes: Mapping[str, int],
+    folder: Path,
+    *,
+    limits: Limits = LIMITS,
+    progress: Progress = lambda sentence: None,
+    processes: int | None = None,
+) -> Iterator[tuple[int, Path | str]]:
+    """Every rank alone, as `measure_traces`: (rank, its reading in `folder` or why there is none), in their order."""
+    work = {rank: (rank, file, dict(axes), limits, folder) for rank, file in files.items()}
+    for number, (rank, outcome) in enumerate(_outcomes(work, _count_processes(files, processes)), 1):
+        progress(f"rank {rank}: {files[rank].name} ({number} of {len(files)})")
+        yield rank, outcome
+
+
+def join_readings(
+    files: Mapping[int, Path], axes: Mapping[str, int], outcomes: Iterable[tuple[int, Path | str]]
+) -> Measures:
+    """Brings the ranks together.
+
+    Args:
+        files: where the traces lie here; whoever read them may have seen them elsewhere.
+        outcomes: of `read_traces`, in the order of the ranks.
+
+    Raises:
+        UserError: a reading is none of this version.
+    """
+    findings: list[Finding] = []
+    kept: dict[int, Path] = {}
+    matching = Matching(one_group=sum(size > 1 for size in axes.values()) <= 1)
+    for rank, outcome in outcomes:
+        if isinstance(outcome, Path):
+            kept[rank] = outcome
+            matching.apply(load_reading(outcome).measured.calls)
+        else:
+            findings.append(Finding("skipped", outcome, files[rank].name, rank))
+    matches = matching.take()
+    ranks, ends = [], {}
+    shared = [kind for kind, match in matches.items() if match.ranks == len(kept)]
+    for rank in sorted(kept):
+        reading = replace(load_reading(kept[rank]), file=files[rank])
+        ends[rank] = _call_ends(reading, shared)
+        ranks.append(finish_rank(reading, matches, axes.get("pp", 1) > 1))
+    return Measures(ranks, findings, ends)
+
+
+def _count_processes(files: Mapping[int, Path], processes: int | None) -> int:
+    if processes is not None:
+        return processes
+    large = sum(path.stat().st_size for path in files.values() if path.exists()) >= PARALLEL_FROM_BYTES
+    return min(len(os.sched_getaffinity(0)), len(files)) if large else 1
+
+
+Work = tuple[int, Path, dict[str, int], Limits, Path]
+
+
+def _outcomes(work: Mapping[int, Work], processes: int) -> Iterator[tuple[int, Path | str]]:
+    """(rank, scratch file or why there is none), in the order of the ranks."""
+    pool = _start_pool(processes)
+    if pool is None:
+        yield from ((rank, READ(item)) for rank, item in work.items())
+        return
+    with pool:
+        futures: dict[int, Future[Path | str]] = {
+            rank: pool.submit(READ, item) for rank, item in work.items()
+        }
+        for rank, future in futures.items():
+            try:
+                yield rank, future.result()
+            except BrokenProcessPool:  # a process was killed, and with it the pool: this rank's, or another's
+                yield rank, _read_apart(work[rank])
+
+
+def _start_pool(processes: int) -> ProcessPoolExecutor | None:
+    """None where one process is enough, or where there can be no other: a pod may have no /dev/shm to write to."""
+    try:
+        return ProcessPoolExecutor(processes, mp_context=get_context("spawn")) if processes > 1 else None
+    except OSError:
+        return None
+
+
+def _read_apart(item: Work) -> Path | str:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(READ, item).result()
+        except BrokenProcessPool:
+            return "the process that read it was killed: too little memory? [SL-rank-process-killed]"
+
+
+def _read_rank(item: Work) -> Path | str:
+    rank, file, axes, limits, scratch = item
+    try:
+        reading = read_rank_trace(rank, file, axes, limits)
+    except (TraceError, OSError) as failure:
+        return str(failure)
+    except MemoryError:
+        return "needs more memory than there is [SL-rank-no-memory]"
+    except Exception as bug:  # one odd file must not cost the report on all the others
+        traceback.print_exc(file=sys.stderr)
+        return f"a bug of stratlab met something new in it ({type(bug).__name__}: {bug}) [SL-rank-bug]"
+    path = scratch / f"rank{rank}"
+    write_reading(reading, path)
+    return path
+
+
+READ = _read_rank  # what a process is sent; a test sends one that dies
+
+
+def _call_ends(reading: Reading, shared: list[CallKind]) -> Times:
+    calls = reading.measured.calls
+    found = [calls.ends[calls.kind == calls.kinds.index(kind)] for kind in shared]
+    ends = np.concatenate(found) if found else np.empty(0, np.int64)
+    return ends[:: max(1, len(ends) // MOST_ALIGNED)] + reading.origin_ns
+
+
+SHARES = ".analysis-shares"
+CONTENT = "share.json"
+GIVEN = re.compile(r"(\d{1,5})/(\d{1,5})")
+
+
+class MissingShare(UserError):
+    """A share is not there, or is not of the traces that are there now."""
+
+
+Readings = dict[int, Path | str]
+"""rank -> its reading, or why there is none."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Every `count`-th rank with a trace, from the `index`-th on, counted from 0."""
+
+    index: int
+    count: int
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.index}-of-{self.count}"
+
+    def choose(self, files: Mapping[int, Path]) -> dict[int, Path]:
+        """Its part of the files."""
+        return {rank: files[rank] for rank in sorted(files)[self.index :: self.count]}
+
+
+def parse_share(text: str) -> Share:
+    """Of --share, `0/2`.
+
+    Raises:
+        UserError: it is something else.
+    """
+    found = GIVEN.fullmatch(text)
+    if not found or not 0 <= int(found[1]) < int(found[2]) <= LARGEST_WORLD:
+        raise UserError(
+            f"--share {text}: expected INDEX/COUNT, the first is 0: 0/2 and 1/2 [SL-share-syntax]"
+        )
+    return Share(int(found[1]), int(found[2]))
+
+
+def build_shares(count: int) -> list[Share]:
+    """All that belong together."""
+    return [Share(index, count) for index in range(count)]
+
+
+def write_share(
+    place: Path,
+    share: Share,
+    files: Mapping[int, Path],
+    axes: Mapping[str, int],
+    *,
+    limits: Limits = LIMITS,
+    progress: Progress = lambda sentence: None,
+) -> Path:
+    """Reads the traces of a share and leaves what was read; an earlier one of the same share is replaced.
+
+    Args:
+        place: the folder of the shares.
+        files, axes: of the whole run, as for `measure_traces`.
+    """
+    target = place / share.name
+    folder = place / f".{share.name}-{uuid.uuid4().hex[:8]}"
+    folder.mkdir(parents=True)
+    try:
+        mine = share.choose(files)
+        outcomes = dict(read_traces(mine, axes, folder, limits=limits, progress=progress))
+        ranks = {
+            str(rank): _describe(mine[rank]) | {"why": outcome if isinstance(outcome, str) else None}
+            for rank, outcome in outcomes.items()
+        }
+        content = {"version": read_version(), "axes": dict(axes), "ranks": ranks}
+        (folder / CONTENT).write_text(json.dumps(content, indent=1) + "\n")
+        shutil.rmtree(target, ignore_errors=True)
+        os.rename(folder, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return target
+
+
+def find_shares(run_dir: Path, count: int, files: Mapping[int, Path], axes: Mapping[str, int]) -> Readings:
+    """What all shares of a run have left, those that were read one by one.
+
+    Raises:
+        MissingShare: one is not there, or was made from other traces or by another version.
+    """
+    found: Readings = {}
+    for share in build_shares(count):
+        try:
+            found |= find_share(run_dir / SHARES, share, files, axes)
+        except MissingShare as missing:
+            again = f"stratlab analyze {run_dir} --share {share.index}/{count}"
+            raise MissingShare(f"{missing}: {again}") from None
+    return found
+
+
+def find_share(place: Path, share: Share, files: Mapping[int, Path], axes: Mapping[str, int]) -> Readings:
+    """What one share has left.
+
+    Raises:
+        MissingShare: it is not there, or was made from other traces or by another version.
+    """
+    subject = f"share {share.index} of {share.count}"
+    folder = place / share.name
+    content = read_object(folder / CONTENT, [], {"ranks": dict, "axes": dict})
+    if not content.get("ranks") and share.choose(files):
+        raise MissingShare(f"{subject} is not there [SL-share-missing]")
+    if content and (content.get("version"), content.get("axes")) != (read_version(), dict(axes)):
+        raise MissingShare(f"{subject} is of another version or of other settings [SL-share-other-version]")
+    found: Readings = {}
+    for rank, file in share.choose(files).items():
+        told = content["ranks"].get(str(rank))
+        if not isinstance(told, dict) or _describe(file) != {k: v for k, v in told.items() if k != "why"}:
+            raise MissingShare(f"{subject} is of another trace of rank {rank} [SL-share-other-trace]")
+        found[rank] = str(told["why"]) if told.get("why") else folder / f"rank{rank}"
+    return found
+
+
+def remove_shares(run_dir: Path) -> None:
+    """When the analysis is there, they are not needed any more."""
+    shutil.rmtree(run_dir / SHARES, ignore_errors=True)
+
+
+def _describe(file: Path) -> dict[str, Any]:
+    try:
+        status = file.stat()
+    except OSError:  # said when it is read
+        return {"file": file.name, "bytes": None, "written_ns": None}
+    return {"file": file.name, "bytes": status.st_size, "written_ns": status.st_mtime_ns}

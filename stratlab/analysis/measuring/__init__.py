@@ -1,1 +1,0 @@
-"""What a rank's trace holds, as rows; and all ranks of a run."""

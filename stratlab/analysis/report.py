@@ -1,0 +1,238 @@
+"""The content of report.json: every number of an analysis, with where it comes from.
+
+The numbers that stand for a whole rank or a whole run, beside the means of its steps.
+
+What a run has recorded beside its traces, and what opens it.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from stratlab.analysis import step_rows as gaps
+from stratlab.analysis.hta_bridge import HtaRun
+from stratlab.analysis.kernels import CopyRow, build_sum, find_median, find_short_share, sort_collectives
+from stratlab.analysis.rank import RankAnalysis
+from stratlab.analysis.run_facts import RunFacts
+from stratlab.analysis.step_rows import build_means
+from stratlab.run_directory.late_rank import find_late_rank
+from stratlab.traces.discover import Finding
+from stratlab.traces.merge import Clocks, Merged
+
+COPIES = {"HtoD": "h2d_gbps", "DtoH": "d2h_gbps", "DtoD": "d2d_gbps"}
+
+
+def build_rank_row(rank: RankAnalysis) -> dict[str, Any]:
+    """Means of its steps, its kernels, copies and memory; None = the trace does not tell."""
+    return {
+        "rank": rank.rank,
+        "host": rank.host,
+        "steps": len(rank.rows),
+        **build_means(rank.rows),
+        **_describe([rank]),
+    }
+
+
+def build_mean_row(
+    ranks: Sequence[RankAnalysis], axes: Mapping[str, int], micro_batches: int
+) -> dict[str, Any]:
+    """The same over all ranks, and how even they are. Memory: the rank with most.
+
+    `bubble_ideal_pct` of p stages and m micro-batches is (p - 1) / (m + p - 1), as for GPipe and 1F1B (Narayanan et
+    al. 2021, https://arxiv.org/abs/2104.04473).
+    """
+    rows = [row for rank in ranks for row in rank.rows]
+    compute = {rank.rank: sum(row.compute_ms for row in rank.rows) / len(rank.rows) for rank in ranks}
+    pp = axes.get("pp", 1)
+    mean = statistics.fmean(compute.values())
+    return {
+        "ranks": len(ranks),
+        "steps": len({row.step for row in rows}),
+        **build_means(rows),
+        "bubble_ideal_pct": 100 * (pp - 1) / (micro_batches + pp - 1) if pp > 1 else None,
+        **_describe(ranks),
+        "compute_imbalance": max(compute.values()) / mean if mean else None,
+        "slowest_rank": find_late_rank(
+            map(vars, rows), (vars(c) for rank in ranks for c in rank.collectives)
+        ),
+    }
+
+
+def _describe(ranks: Sequence[RankAnalysis]) -> dict[str, Any]:
+    steps = sum(len(rank.rows) for rank in ranks)
+    on_gpu = ranks[0].source == "gpu"
+    durations = build_sum([rank.durations for rank in ranks]).kernels
+    sizes = [row.bytes for rank in ranks for row in rank.collectives]
+    talked = [size for size in sizes if size is not None]
+    device = [point for rank in ranks for point in rank.memory if point.device != "cpu"]
+    reserved = [point.reserved_mib for point in device if point.reserved_mib is not None]
+    sizes_gib = [rank.device_memory_gib for rank in ranks if rank.device_memory_gib is not None]
+    waiting = gaps.build_sum([rank.gaps for rank in ranks])
+    counted = [rank.allocations for rank in ranks if rank.allocations is not None]
+    return {
+        "gap_kind": waiting.kind,
+        "gap_label": waiting.label,
+        "short_gap_pct": 100 * waiting.short / waiting.whole if waiting.whole else None,
+        "first_gap_pct": 100 * waiting.first / waiting.whole if waiting.whole else None,
+        "longest_gap_ms": waiting.longest / 1e6 if waiting.whole else None,
+        "kernels_per_step": sum(rank.durations.in_steps for rank in ranks) / steps if on_gpu else None,
+        "kernel_us_p50": find_median(durations) if on_gpu else None,
+        "short_kernel_pct": find_short_share(durations) if on_gpu else None,
+        **{name: _rate([c for rank in ranks for c in rank.copies], kind) for kind, name in COPIES.items()},
+        "comm_bytes_per_step": sum(talked) / steps if talked and len(talked) == len(sizes) else None,
+        "peak_allocated_gib": max(p.allocated_mib for p in device) / 1024 if device else None,
+        "peak_reserved_gib": max(reserved) / 1024 if reserved else None,
+        "device_memory_gib": min(sizes_gib) if sizes_gib else None,
+        "unrecorded_launches": None if on_gpu else sum(rank.unrecorded for rank in ranks),
+        "allocations_per_step": sum(counted) / steps if counted else None,
+    }
+
+
+def _rate(copies: Sequence[CopyRow], kind: str) -> float | None:
+    """Bytes over time of all copies of one kind, GB/s; 1 GB/s = 1e6 bytes per ms."""
+    mine = [copy for copy in copies if copy.kind == kind and copy.bytes is not None]
+    total_ms = sum(copy.total_ms for copy in mine)
+    return sum(copy.bytes or 0 for copy in mine) / total_ms / 1e6 if total_ms else None
+
+
+KINDS = (
+    (
+        "memory snapshot",
+        "traces/memory_snapshots",
+        ".pickle",
+        "every allocation of the recorded steps on one rank; pytorch.org/memory_viz opens it in the browser",
+    ),
+    (
+        "flops profiler",
+        "traces",
+        "flops_profiler.txt",
+        "operations of the forward pass by module, of one micro-batch on rank 0, as DeepSpeed counts them",
+    ),
+    (
+        "flight recorder",
+        "hangs/flight_recorder",
+        "",
+        "the last collectives of one rank when one of them timed out; a pickle for torchfrtrace",
+    ),
+)
+"""Name, folder below the run, end of a file's name, what it is."""
+
+
+def find_recordings(run_dir: Path) -> list[dict[str, Any]]:
+    """One row per kind that is there: `recording`, `what`, and its `files` with their bytes, below the run."""
+    rows = []
+    for kind, folder, ending, what in KINDS:
+        files = {f"{folder}/{name}": size for name, size in _list_files(run_dir / folder, ending)}
+        if files:
+            rows.append({"recording": kind, "what": what, "files": files})
+    return rows
+
+
+def _list_files(folder: Path, ending: str) -> list[tuple[str, int]]:
+    """In the order of their ranks; none of a folder that is not there or not readable."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [
+                (entry.name, entry.stat(follow_symlinks=False).st_size)
+                for entry in entries
+                if entry.is_file(follow_symlinks=False)
+                and entry.name.endswith(ending)
+                and entry.name.isprintable()
+                and not entry.name.startswith(".")
+            ]
+    except OSError:
+        return []
+    return sorted(found, key=lambda file: (len(file[0]), file[0]))
+
+
+CPU_NOTE = "CPU trace: host operator time, not GPU utilisation"
+UNRECORDED_NOTE = "GPU run without its device's activity: host operator time, not GPU utilisation"
+RECORDING_NOTE = "No label tells the steps: the whole recording counts as one"
+MOST_KERNELS = 30  # names, those with most time over all ranks; tables/kernel_stats.csv has all
+
+
+def build_report(
+    facts: RunFacts,
+    ranks: Sequence[RankAnalysis],
+    findings: Sequence[Finding],
+    hta: HtaRun,
+    clocks: Clocks,
+    merged: Merged,
+) -> dict[str, Any]:
+    """Everything but the charts' points and the recommendations. `ranks` is not empty and of one source."""
+    source, steps_from = ranks[0].source, ranks[0].steps_from
+    unrecorded = any(rank.unrecorded for rank in ranks)
+    of_source = UNRECORDED_NOTE if unrecorded else CPU_NOTE
+    notes = [of_source] * (source == "cpu") + [RECORDING_NOTE] * (steps_from == "recording")
+    return {
+        "schema_version": 2,
+        "run": facts.origin,
+        "source": source,
+        "steps_from": steps_from,
+        "note": ". ".join(notes),
+        "backend": facts.origin["backend"] or ranks[0].backend,
+        "device": facts.origin["device_name"] or ranks[0].device_name,
+        "mean": build_mean_row(ranks, facts.axes, facts.origin.get("grad_accum_steps") or 1),
+        "parts": build_parts(ranks),
+        "ranks": [build_rank_row(rank) for rank in ranks],
+        "steps": [asdict(row) for rank in ranks for row in rank.rows],
+        "phases": [asdict(row) for rank in ranks for row in rank.phase_rows],
+        "collectives": [asdict(row) for row in sort_collectives([c for r in ranks for c in r.collectives])],
+        "kernels": _most_used([asdict(row) for rank in ranks for row in rank.kernels]),
+        "durations": asdict(build_sum([rank.durations for rank in ranks])) if source == "gpu" else None,
+        "copies": [asdict(row) for rank in ranks for row in rank.copies],
+        "idle": [asdict(row) for rank in ranks for row in rank.idle],
+        "clocks": describe_clocks(clocks),
+        "merged": {
+            "file": merged.file.name if merged.file else None,
+            **{name: getattr(merged, name) for name in ("ranks", "events", "flows", "bytes", "reason")},
+        },
+        "recordings": find_recordings(facts.folder),
+        "recommendations": [],
+        "phases_present": {str(rank.rank): rank.phases for rank in ranks},
+        "quality": [asdict(finding) for finding in findings],
+        "hta": [asdict(status) for status in hta.statuses],
+        "hta_ranks": {"ranks": hta.ranks, "reason": hta.reason},
+        "mlflow": {"status": "not configured", "reason": ""},
+    }
+
+
+def build_parts(ranks: Sequence[RankAnalysis]) -> list[dict[str, Any]]:
+    """The parts of the mean step over all ranks and steps, ms; they sum to its length."""
+    totals: dict[tuple[str, str, str], int] = {}
+    for rank in ranks:
+        for key, total_ns in rank.parts_ns.items():
+            totals[key] = totals.get(key, 0) + total_ns
+    count = sum(len(rank.rows) for rank in ranks)
+    order = list(dict.fromkeys(part for part, _, _ in totals))
+    return [
+        {"part": part, "collective": collective or None, "axis": axis or None, "ms": total_ns / count / 1e6}
+        for (part, collective, axis), total_ns in sorted(
+            totals.items(), key=lambda e: (order.index(e[0][0]), -e[1])
+        )
+    ]
+
+
+def describe_clocks(clocks: Clocks) -> dict[str, Any]:
+    """How far each rank's clock is ahead of the first one's, as report.json has it."""
+    offsets = {str(rank): offset / 1e6 for rank, offset in clocks.offsets_ns.items()}
+    return {
+        "aligned": clocks.aligned,
+        "offsets_ms": offsets,
+        "residual_ms": None if clocks.residual_ns is None else clocks.residual_ns / 1e6,
+        "matched": clocks.matched,
+        "reason": clocks.reason,
+    }
+
+
+def _most_used(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    totals: dict[str, float] = {}
+    for row in rows:
+        totals[row["name"]] = totals.get(row["name"], 0.0) + row["sum_ms"]
+    names = sorted(totals, key=lambda name: -totals[name])[:MOST_KERNELS]
+    return [row for row in rows if row["name"] in names]

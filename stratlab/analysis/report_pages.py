@@ -1,0 +1,321 @@
+"""What the analysis of one run looks like: one HTML page, and the same in Markdown; also of a run without traces.
+
+report.html: what the analysis found, as one self-contained page. The answer first, then what it rests on.
+
+summary.md: the same answer as the page, as text with tables, for places that show Markdown (MLflow does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from stratlab.analysis.rank import RankAnalysis
+from stratlab.analysis.run_facts import RunFacts
+from stratlab.analysis.run_sections import (
+    build_gpus,
+    build_hta,
+    build_layout,
+    build_links,
+    build_memory,
+    build_merged,
+    build_quality,
+    build_recordings,
+    build_training,
+)
+from stratlab.analysis.summaries import (
+    build_collective_summary,
+    build_copy_summary,
+    build_kernel_summary,
+    build_origin,
+    build_phase_parts,
+    build_short_origin,
+    choose_ranks,
+    count,
+    say_headline,
+    sum_named_parts,
+)
+from stratlab.analysis.time_sections import (
+    build_collectives,
+    build_device_sections,
+    build_idle,
+    build_phases,
+    build_ranks,
+    build_timeline,
+    round_shares,
+)
+from stratlab.drawing import (
+    Column,
+    Section,
+    badge,
+    build_page,
+    escape_markdown,
+    html_table,
+    loud,
+    markdown_table,
+    note,
+    paragraph,
+)
+from stratlab.run_directory.step_parts import ON_A_CPU
+from stratlab.wording import fit_digits, format_number
+
+RULES = "By rules with fixed thresholds. Try one change at a time and compare the runs."
+OF_SETTINGS = (
+    " run.config.* are values of the chart (--set); other names are environment variables (run.env)."
+)
+ONE_STEP = "Only one step was recorded: what it shows can be chance. More: run.config.profile_steps."
+SEVERITIES = {"high": "bad", "medium": "warn", "low": "plain"}
+
+
+def build_html(
+    report: dict[str, Any], facts: RunFacts, ranks: Sequence[RankAnalysis], folder: Path | None = None
+) -> str:
+    """The page as text. Charts of the run itself are there when its metrics and its evaluation are.
+
+    Args:
+        report: schema_version 2.
+        ranks: for the timeline and the memory curve, which the report does not hold.
+        folder: of the analysis; HTA's tables are read from its tables/hta.
+    """
+    chosen = choose_ranks(report)
+    timed = [
+        Section("Where the time of a step goes", _headline(report)),
+        *build_layout(report),
+        _build_recommendations(report),
+        Section("Timeline", build_timeline(ranks, chosen)),
+        build_phases(report),
+        Section("Ranks", build_ranks(report, chosen)),
+        build_collectives(report, chosen),
+        *build_device_sections(report),
+        Section("Idle time", build_idle(report)),
+        *build_memory(report, ranks, chosen),
+    ]
+    run = report["run"]
+    sections = [
+        *timed,
+        *build_training(facts),
+        *build_gpus(facts),
+        build_merged(report),
+        *build_recordings(report),
+        build_quality(report),
+        build_hta(report, folder),
+    ]
+    banner: list[str] = [loud(ONE_STEP)] if len({row["step"] for row in report["steps"]}) == 1 else []
+    banner += [f"{report['note']}."] if report["note"] else []
+    return build_page(
+        f"Trace analysis of {run['run']}", build_origin(report), sections, banner, build_links(report, facts)
+    )
+
+
+def _headline(report: dict[str, Any]) -> Markup:
+    mean = report["mean"]
+    html = paragraph(Markup("<strong>{}</strong>").format(say_headline(report)))
+    columns = ["step_ms", "comm_pct", "comm_exposed_pct", "comm_overlap_pct", "idle_pct"]
+    if mean.get("bubble_ideal_pct") is not None:
+        columns += ["bubble_pct", "bubble_ideal_pct"]
+    by = f", communication by {report['backend']}" if report["backend"] else ""
+    over = " and ".join(filter(None, [count(mean["ranks"], "rank"), count(mean.get("steps"), "step")]))
+    what = (
+        "A step ends when the GPU has done what was issued in it."
+        if report["source"] == "gpu"
+        else f"Operators on the host's threads{by}. {ON_A_CPU}"
+    )
+    return (
+        html
+        + _list_parts(report)
+        + html_table([mean], round_shares(columns))
+        + note(
+            f"Source {report['source']}, means over {over}. {what} The hidden share is that of the communication that "
+            "compute hides, all others are shares of the step; exposed communication includes waiting for the last "
+            "rank."
+        )
+    )
+
+
+def _list_parts(report: dict[str, Any]) -> Markup:
+    """The parts of the mean step, the largest first; they sum to it."""
+    step_ms, parts = report["mean"].get("step_ms"), sum_named_parts(report)
+    if not step_ms or not parts:
+        return Markup("")
+    rows = [{"part": name, "ms": ms, "share": 100 * ms / step_ms} for name, ms in parts.items()]
+    digits = fit_digits(parts.values())
+    times = Column("ms", "of a step", "ms", digits)
+    return html_table(rows, ["part", times, Column("share", "share", "%", 1)])
+
+
+def _build_recommendations(report: dict[str, Any]) -> Section:
+    title, entries = "Recommendations", report.get("recommendations") or []
+    if not entries:
+        return Section(title, nothing="none of the rules R1 to R12 fires")
+    html = Markup("")
+    for entry in entries:
+        mark = badge(entry["severity"], SEVERITIES[entry["severity"]])
+        html += paragraph(Markup("{} <strong>{}</strong> {}").format(mark, entry["title"], entry["advice"]))
+        settings = [f"{name}={value}" for name, value in entry["settings"].items()]
+        if settings:
+            html += paragraph(Markup("Set <code>{}</code>").format(", ".join(settings)))
+        numbers = ", ".join(f"{name} {_round(value)}" for name, value in entry["evidence"].items())
+        html += note(f"Rule {entry['rule']}, because {numbers}." if numbers else f"Rule {entry['rule']}.")
+    remark = note(RULES + (OF_SETTINGS if any(entry["settings"] for entry in entries) else ""))
+    return Section(title, html + remark)
+
+
+def _round(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
+
+
+MOST_KERNELS, MOST_FINDINGS, MOST_FILES = 10, 30, 8
+
+Columns = Sequence[Column | str]
+
+
+def build_markdown(report: dict[str, Any]) -> str:
+    """The text of summary.md. Every text from outside is escaped."""
+    run = report["run"]
+    blocks = [f"# Trace analysis of {escape_markdown(run['run'])}"]
+    if report["note"]:
+        blocks.append(f"**{escape_markdown(report['note'])}.**")
+    blocks += [
+        escape_markdown(build_short_origin(report)),
+        *_layout(run),
+        f"**{escape_markdown(say_headline(report))}**",
+        *_recommendations(report),
+    ]
+    blocks += ["## Where the time of a step goes", *_phases(report), *_ranks(report)]
+    blocks += [
+        *_communication(report),
+        *_kernels(report),
+        *list_recordings(report),
+        *_quality(report),
+        *_files(report),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _layout(run: Mapping[str, Any]) -> list[str]:
+    layout = run.get("layout")
+    if not layout:
+        return []
+    lacks = ", ".join(layout["missing"] or []) or "a kind of"
+    label = f" Degenerate: lacks {lacks} parallelism; compared with no run." if layout["degenerate"] else ""
+    return [escape_markdown(f"Layout {layout['name']}. {layout['reason'] or ''}{label}")]
+
+
+def _recommendations(report: dict[str, Any]) -> list[str]:
+    entries = report.get("recommendations") or []
+    if not entries:
+        return ["## Recommendations", "None of the rules R1 to R12 fires."]
+    lines = []
+    for entry in entries:
+        settings = "; ".join(f"{name}={value}" for name, value in entry["settings"].items())
+        numbers = ", ".join(f"{name} {format_number(value)}" for name, value in entry["evidence"].items())
+        text = (
+            f"**{escape_markdown(entry['title'])}** ({entry['severity']}, {entry['rule']}) "
+            f"{escape_markdown(entry['advice'])}"
+        )
+        text += f" Set: {escape_markdown(settings)}." if settings else ""
+        lines.append(f"- {text} Because: {escape_markdown(numbers)}.")
+    return ["## Recommendations", "\n".join(lines)]
+
+
+def _phases(report: dict[str, Any]) -> list[str]:
+    parts = build_phase_parts(report)
+    if not parts:
+        return []
+    rows = [{"phase": phase, **row} for phase, row in parts.items()]
+    table = markdown_table(
+        rows, ["phase", *(Column(name, name, "ms") for name in rows[0] if name != "phase")]
+    )
+    return ["Mean over ranks and recorded steps, by phase:", table]
+
+
+def _ranks(report: dict[str, Any]) -> list[str]:
+    chosen = set(choose_ranks(report))
+    rows = [row | {"rank": str(row["rank"])} for row in report["ranks"] if row["rank"] in chosen]
+    rows.append({**report["mean"], "rank": "all"})
+    columns = ["rank", "step_ms", "compute_pct", "comm_exposed_pct", "comm_overlap_pct", "straggler_pct"]
+    columns += ["data_wait_pct", "host_wait_pct", "idle_pct"]
+    if report["mean"].get("bubble_ideal_pct") is not None:
+        columns += ["bubble_pct", "bubble_ideal_pct"]
+    left = len(report["ranks"]) - len(chosen)
+    more = [f"{left} ranks are left out here, tables/rank\\_metrics.csv has all."] if left else []
+    return [markdown_table(rows, columns), *more]
+
+
+def _communication(report: dict[str, Any]) -> list[str]:
+    rows = build_collective_summary(report)
+    if not rows:
+        return ["## Communication", "No communication was recorded."]
+    columns: list[Column | str] = [
+        "collective",
+        "ranks",
+        "count",
+        "bytes",
+        "total_ms",
+        "exposed_ms",
+        "wait_ms",
+    ]
+    return ["## Communication", markdown_table(rows[:20], [*columns, Column("came_last", "came last")])]
+
+
+def _kernels(report: dict[str, Any]) -> list[str]:
+    rows, copies = build_kernel_summary(report, MOST_KERNELS), build_copy_summary(report)
+    blocks = []
+    if rows:
+        columns: Columns = [
+            "name",
+            "type",
+            "count",
+            "sum_ms",
+            Column("pct", "of GPU event time", "%", 1),
+            "mean_us",
+        ]
+        blocks += ["## Kernels", markdown_table(rows, columns)]
+    if copies:
+        blocks += [
+            "## Copies",
+            markdown_table(copies, ["kind", "count", "bytes", Column("gbps", "rate", "GB/s")]),
+        ]
+    return blocks
+
+
+def list_recordings(report: Mapping[str, Any]) -> list[str]:
+    """What was recorded beside the traces; nothing where there is none."""
+    rows = report.get("recordings") or []
+    lines = [
+        f"- {row['recording']} ({escape_markdown(', '.join(list(row['files'])[:MOST_FILES]))}"
+        f"{' and more' if len(row['files']) > MOST_FILES else ''}): {row['what']}."
+        for row in rows
+    ]
+    return ["## Recorded beside the traces", "\n".join(lines)] if lines else []
+
+
+def _quality(report: dict[str, Any]) -> list[str]:
+    if not report["quality"]:
+        return ["## Quality of the traces", "Every rank has a complete trace with all labels."]
+    rows = sorted(report["quality"], key=lambda row: row["action"] != "skipped")
+    shown = [
+        row | {"rank": None if row["rank"] is None else str(row["rank"])} for row in rows[:MOST_FINDINGS]
+    ]
+    table = markdown_table(shown, ["action", "rank", "file", "reason"])
+    left = len(rows) - len(shown)
+    return ["## Quality of the traces", table, *([f"{left} more are in tables/quality.csv."] if left else [])]
+
+
+def _files(report: dict[str, Any]) -> list[str]:
+    merged = report.get("merged") or {}
+    trace = (
+        f"{escape_markdown(merged['file'])}: one trace of {len(merged.get('ranks') or [])} ranks, for Perfetto."
+        if merged.get("file")
+        else f"No merged trace: {escape_markdown(merged.get('reason') or 'it was not written')}."
+    )
+    states: dict[str, int] = {}
+    for row in report["hta"]:
+        states[row["status"]] = states.get(row["status"], 0) + 1
+    said = ", ".join(f"{count} {state}" for state, count in states.items())
+    if reason := (report.get("hta_ranks") or {}).get("reason"):
+        said += f"; {escape_markdown(reason)}"
+    return ["## Files", f"{trace} report.html has the charts. Holistic Trace Analysis: {said or 'not run'}."]

@@ -1,0 +1,272 @@
+"""`stratlab analyze RUN_DIR`: from the traces of a run to its report.
+
+Reads the run directory, writes only `<run>/analysis`, and that in one step: a folder beside it is filled and
+renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stratlab.analysis.advice import build_recommendations
+from stratlab.analysis.hta_bridge import HTA_LIMITS, HtaLimits, build_unread, run_hta
+from stratlab.analysis.measure import (
+    SHARES,
+    Progress,
+    Share,
+    find_shares,
+    join_readings,
+    measure_traces,
+    remove_shares,
+    write_share,
+)
+from stratlab.analysis.mlflow_upload import log_analysis
+from stratlab.analysis.report import build_report
+from stratlab.analysis.report_pages import build_html, build_markdown
+from stratlab.analysis.run_facts import RUNNING, RunFacts, find_gaps, keep_one_source, read_facts
+from stratlab.analysis.tables import write_tables
+from stratlab.analysis.untraced import build_untraced_html, build_untraced_markdown, build_untraced_report
+from stratlab.run_directory.files import is_alive
+from stratlab.run_directory.places import MERGED, PAGE
+from stratlab.traces.chunks import LIMITS, Limits
+from stratlab.traces.discover import Finding, Found, find_traces
+from stratlab.traces.merge import build_unmerged, find_offsets, merge_traces
+from stratlab.user_error import UserError
+
+OURS = ("report.json", PAGE, "summary.md", "tables", MERGED, ".report.json.tmp", f".{PAGE}.tmp")
+
+
+class NoTraces(Exception):
+    """No rank has a trace that can be analysed. The text says why for every file."""
+
+
+def analyze_run(
+    run_dir: Path,
+    *,
+    tracking_uri: str | None,
+    progress: Progress = lambda sentence: None,
+    limits: Limits = LIMITS,
+    hta_limits: HtaLimits = HTA_LIMITS,
+    shares: int = 0,
+) -> dict[str, Any]:
+    """Analyses the traces of one run, also partial ones, and writes report.json, report.html and tables.
+
+    Of a run that finished without traces the report holds what the run measured by itself; its `source` is None.
+
+    Args:
+        run_dir: `<results>/<comparison>/<run>`; an earlier analysis in it is replaced.
+        tracking_uri: MLflow server that gets the result too; None = none.
+        progress: gets one sentence per stage; those of a problem start with `warning:`.
+        shares: in how many `analyze_share` has read the traces; 0 = they are read here.
+
+    Returns:
+        The content of report.json.
+
+    Raises:
+        NoRun: `run_dir` is not a run directory.
+        UserError: `run_dir` has a folder analysis/ that somebody else has put something into, or a share is missing.
+        NoTraces: there are traces, or the run did not finish, and nothing can be analysed; an earlier analysis stays.
+    """
+    facts = read_facts(run_dir)
+    check_replaceable(run_dir / "analysis")
+    found = find_traces(run_dir / "traces", facts.world_size, limits)
+    report = analyze_found(
+        facts,
+        found,
+        str(run_dir / "traces"),
+        tracking_uri=tracking_uri,
+        progress=progress,
+        limits=limits,
+        hta_limits=hta_limits,
+        readings=find_shares(run_dir, shares, found.files, facts.axes) if shares else None,
+    )
+    if shares:
+        remove_shares(run_dir)
+    return report
+
+
+def analyze_share(
+    run_dir: Path, share: Share, *, progress: Progress = lambda sentence: None, limits: Limits = LIMITS
+) -> Path:
+    """Reads a share of the traces of one run and leaves what was read for `analyze_run`; returns its folder.
+
+    Raises:
+        NoRun: `run_dir` is not a run directory.
+    """
+    facts = read_facts(run_dir)
+    found = find_traces(run_dir / "traces", facts.world_size, limits)
+    return write_share(run_dir / SHARES, share, found.files, facts.axes, limits=limits, progress=progress)
+
+
+def analyze_found(
+    facts: RunFacts,
+    found: Found,
+    place: str,
+    *,
+    tracking_uri: str | None,
+    progress: Progress,
+    limits: Limits = LIMITS,
+    hta_limits: HtaLimits = HTA_LIMITS,
+    readings: Mapping[int, Path | str] | None = None,
+    scratch: Path | None = None,
+) -> dict[str, Any]:
+    """The same of traces that are found already; the analysis goes into `facts.folder`.
+
+    Args:
+        place: where the traces lie, for sentences.
+        readings: what was read already, of `find_shares`; None = the traces are read here.
+        scratch: folder of the same file system in which it is made, if not the run's.
+    """
+    run_dir = facts.folder
+    if readings is None:
+        measures = measure_traces(found.files, facts.axes, limits=limits, progress=progress)
+    else:
+        measures = join_readings(found.files, facts.axes, sorted(readings.items()))
+    ranks, mixed = keep_one_source(measures.ranks)
+    remarks = [finding for rank in ranks for finding in rank.findings]
+    findings = [*facts.findings, *found.findings, *measures.findings, *remarks, *mixed]
+    if not ranks:
+        if not facts.summary or any(finding.action == "skipped" for finding in findings):
+            raise NoTraces(_explain(place, findings, is_alive(run_dir)))
+        report = build_untraced_report(facts, findings)
+        _write_untraced(run_dir, scratch or run_dir, report, facts)
+        return _log(run_dir, report, tracking_uri, progress)
+    skipped = {finding.rank for finding in findings if finding.action == "skipped"}
+    findings += find_gaps(ranks, facts, found.manifest, skipped)
+    for finding in findings:
+        if finding.action == "skipped":
+            progress(f"warning: {_sentence(finding)}")
+
+    folder = (scratch or run_dir) / f".analysis-{uuid.uuid4().hex[:8]}"
+    try:
+        make_folder(folder / "tables" / "hta")
+        files = {rank.rank: rank.file for rank in ranks}
+        progress("one trace of all ranks ...")
+        clocks = find_offsets({rank: measures.call_ends_ns[rank] for rank in files})
+        try:
+            merged = merge_traces(
+                files, folder / MERGED, offsets_ns=clocks.offsets_ns, limits=limits, progress=progress
+            )
+        except OSError as failure:  # by far the largest file: the report may fit where it does not
+            merged = build_unmerged(f"it could not be written: {failure.strerror} [SL-merged-not-written]")
+            progress(f"warning: no merged trace, {merged.reason}")
+        progress("Holistic Trace Analysis ...")
+        raw_bytes = {rank.rank: rank.raw_bytes for rank in ranks}
+        if any(rank.of_ascend for rank in ranks):
+            hta = build_unread("it does not read traces of Ascend's profiler [SL-hta-ascend]")
+        else:
+            hta = run_hta(files, ranks[0].source == "gpu", raw_bytes, folder / "tables" / "hta", hta_limits)
+        if hta.reason:
+            progress(f"Holistic Trace Analysis: {hta.reason}")
+        report = build_report(facts, ranks, findings, hta, clocks, merged)
+        report["recommendations"] = build_recommendations(report, facts)
+        write_tables(folder / "tables", report, ranks)
+        (folder / "report.html").write_text(build_html(report, facts, ranks, folder), encoding="utf-8")
+        (folder / "summary.md").write_text(build_markdown(report), encoding="utf-8")
+        _write_json(folder / "report.json", report)
+        _replace(folder, run_dir / "analysis")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return _log(run_dir, report, tracking_uri, progress)
+
+
+def _write_untraced(run_dir: Path, scratch: Path, report: dict[str, Any], facts: RunFacts) -> None:
+    folder = scratch / f".analysis-{uuid.uuid4().hex[:8]}"
+    try:
+        make_folder(folder)
+        write_tables(folder / "tables", report, [])
+        (folder / "report.html").write_text(build_untraced_html(report, facts), encoding="utf-8")
+        (folder / "summary.md").write_text(build_untraced_markdown(report, facts), encoding="utf-8")
+        _write_json(folder / "report.json", report)
+        _replace(folder, run_dir / "analysis")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _log(
+    run_dir: Path, report: dict[str, Any], tracking_uri: str | None, progress: Progress
+) -> dict[str, Any]:
+    report["mlflow"] = log_analysis(run_dir, report, tracking_uri)
+    if report["mlflow"]["status"] in ("unreachable", "failed"):
+        progress(
+            f"warning: not logged to MLflow, the report is in {run_dir / 'analysis'}: {report['mlflow']['reason']} "
+            "[SL-analysis-not-logged]"
+        )
+    elif not tracking_uri and (run_dir / "mlflow.json").is_file():
+        progress(
+            "the report is not in MLflow: --tracking-uri or MLFLOW_TRACKING_URI adds it to the run there "
+            "[SL-analysis-not-in-mlflow]"
+        )
+    _write_json(run_dir / "analysis" / "report.json", report)
+    return report
+
+
+def _explain(place: str, findings: list[Finding], at_work: bool) -> str:
+    lines = [
+        f"{place}: no trace can be analysed [SL-no-trace-usable]",
+        *(f"  {_sentence(finding)}" for finding in findings),
+    ]
+    if at_work:
+        lines.append(
+            f"  {RUNNING}: traces come after step profile_first_step + profile_steps; analyze it again then "
+            "[SL-traces-come-later]"
+        )
+    return "\n".join(lines)
+
+
+def _sentence(finding: Finding) -> str:
+    subject = finding.file or (f"rank {finding.rank}" if finding.rank is not None else "the traces")
+    return f"{subject}: {finding.reason}" + (" (skipped)" if finding.action == "skipped" else "")
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    os.replace(temporary, path)
+
+
+def check_replaceable(target: Path) -> None:
+    """An analysis takes the place of the one before it, and of nothing else."""
+    other = sorted(path.name for path in target.iterdir() if path.name not in OURS) if target.is_dir() else []
+    if other or (target.exists() and not target.is_dir()):
+        raise UserError(
+            f"{target}: the analysis would replace {', '.join(other[:3]) or 'this file'}, which is not its own; "
+            "move it elsewhere [SL-analysis-of-others]"
+        )
+
+
+def make_folder(folder: Path) -> None:
+    """With those above it.
+
+    Raises:
+        UserError: the place cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True)
+    except OSError as failure:
+        above = next(place for place in folder.parents if place.exists())
+        raise UserError(
+            f"{above}: cannot be written ({failure.strerror}), and the analysis goes there; copy the folder to where "
+            "you may write, or give --output for traces of another program [SL-analysis-unwritable]"
+        ) from failure
+
+
+def _replace(folder: Path, target: Path) -> None:
+    """Renames `folder` to `target`. A folder cannot be renamed over a full one, so the old one steps
+    aside."""
+    aside = target.with_name(f"{folder.name}-old")
+    if target.exists():
+        os.rename(target, aside)
+    try:
+        os.rename(folder, target)
+    except OSError:
+        if aside.exists():
+            os.rename(aside, target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,248 @@
+"""The content of report.json and of the tables, out of rows and of the run's own files.
+
+What the run directory says about the run beside its traces. Fields: docs/architecture.md.
+
+What a reader must know about the traces before believing the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stratlab.analysis.rank import RankAnalysis
+from stratlab.run_directory.files import is_alive, read_config, read_line, read_object
+from stratlab.traces.discover import Finding, Manifest
+from stratlab.user_error import NothingThere
+
+FROM_SUMMARY = ("test_accuracy_pct", "step_time_ms_p50", "samples_per_s", "measured_steps")
+OF_TEXT = ("test_perplexity", "tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct")
+OF_LAYOUT = ("name", "dimensions", "missing", "sequence_parallel", "reason")
+
+
+class NoRun(NothingThere):
+    """There is no run directory, or it holds nothing yet: a run that was refused before it began leaves none."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """`origin` goes into report.json, the rest is drawn. Empty where the run had not got so far."""
+
+    folder: Path
+    origin: dict[str, Any]
+    axes: dict[str, int]
+    created: str
+    metrics: list[dict[str, Any]]
+    evaluation: dict[str, Any]
+    findings: list[Finding]
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int | None:
+        size = self.origin["world_size"]
+        return size if isinstance(size, int) else None
+
+
+def read_facts(folder: Path) -> RunFacts:
+    """Reads, where they exist, config.json, summary.json, evaluation.json and metrics.jsonl. Traces of another program
+    have none of them.
+
+    Raises:
+        NoRun: `folder` is not a run directory.
+    """
+    if not folder.is_dir():
+        raise NoRun(f"{folder}: no such folder [SL-run-folder-missing]")
+    if not any(folder.iterdir()):
+        raise NoRun(f"{folder}: holds neither a run nor traces, the folder is empty [SL-run-folder-empty]")
+    is_told = (folder / "config.json").is_file()
+    if not is_told and not (folder / "traces").is_dir():
+        raise NoRun(
+            f"{folder}: not a run directory, it holds no config.json and no folder traces [SL-run-no-config]"
+        )
+    findings: list[Finding] = []
+    problems: list[str] = []
+    config = read_config(folder, problems)
+    summary = read_object(folder / "summary.json", problems)
+    evaluation = read_object(folder / "evaluation.json", problems)
+    findings += [
+        Finding("noted", text, file) for file, _, text in (said.partition(": ") for said in problems)
+    ]
+    if not is_told:
+        findings.append(
+            Finding(
+                "noted", "is missing: what the run was asked is not known [SL-config-missing]", "config.json"
+            )
+        )
+    elif not config:
+        raise NoRun(
+            f"{folder}: not a run directory, its config.json is no JSON object [SL-run-config-not-json]"
+        )
+    return _build_facts(
+        folder, config, summary, findings, _read_lines(folder / "metrics.jsonl"), evaluation=evaluation
+    )
+
+
+def build_foreign_facts(
+    folder: Path, name: str, world_size: int | None, backend: str | None, findings: list[Finding]
+) -> RunFacts:
+    """Of traces that this lab did not make: what they tell themselves, and no more.
+
+    Args:
+        folder: where the analysis goes; need not exist.
+        findings: what is to be said of them already.
+    """
+    config = {"run": name, "resolved": {"world_size": world_size, "backend": backend}}
+    facts = _build_facts(folder, config, {}, findings, [], evaluation={})
+    facts.origin["finished"] = None
+    return facts
+
+
+def _build_facts(
+    folder: Path,
+    config: dict[str, Any],
+    summary: dict[str, Any],
+    findings: list[Finding],
+    metrics: list[dict[str, Any]],
+    *,
+    evaluation: dict[str, Any],
+) -> RunFacts:
+    asked, resolved, provenance = (_object(config, key) for key in ("config", "resolved", "provenance"))
+    versions, machines = _object(provenance, "versions"), provenance.get("nodes")
+    origin = {
+        "run": config.get("run", folder.name),
+        "comparison": config.get("comparison"),
+        **{key: asked.get(key) for key in ("strategy", "model", "dataset", "precision", "seed")},
+        **{key: asked.get(key) for key in ("global_batch_size", "micro_batch_size")},
+        **{key: resolved.get(key) for key in ("grad_accum_steps", "steps", "world_size", "nodes")},
+        **{key: resolved.get(key) for key in ("backend", "device_type", "device_name", "initial_weights")},
+        "machines": len(machines) if isinstance(machines, list) and machines else None,
+        "axes": _object(resolved, "axes"),
+        "torch": versions.get("torch"),
+        "created": provenance.get("created"),
+        "profile_steps": asked.get("profile_steps"),
+        "finished": bool(summary),
+        **{key: summary.get(key) for key in FROM_SUMMARY},
+        **{key: summary[key] for key in OF_TEXT if key in summary},
+    }
+    if layout := _object(resolved, "layout"):
+        origin["layout"] = {key: layout.get(key) for key in OF_LAYOUT} | {
+            "degenerate": bool(layout.get("missing") or summary.get("degenerate"))
+        }
+    return RunFacts(
+        folder=folder,
+        origin=origin,
+        axes={name: size for name, size in origin["axes"].items() if isinstance(size, int)},
+        created=str(provenance.get("created") or ""),
+        metrics=metrics,
+        evaluation=evaluation,
+        findings=findings,
+        summary=summary,
+    )
+
+
+def _object(parent: dict[str, Any], key: str) -> dict[str, Any]:
+    child = parent.get(key)
+    return child if isinstance(child, dict) else {}
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a .jsonl file in order. A line that is no object is left out: the last one may be half
+    written. After a restart a step appears again; the later attempt counts.
+    """
+    if not path.is_file():
+        return []
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for number, line in enumerate(path.read_bytes().split(b"\n")):
+        if row := read_line(line):
+            key = (row.get("kind"), row.get("step")) if row.get("kind") in ("train", "eval") else (number,)
+            rows[key] = row
+    return list(rows.values())
+
+
+RUNNING = "the run has not ended"
+MOST_NAMED = 8  # missing ranks with a line of their own
+
+
+def keep_one_source(ranks: Sequence[RankAnalysis]) -> tuple[list[RankAnalysis], list[Finding]]:
+    """GPU time and host time are never mixed, nor steps and whole recordings: with a GPU on any rank, ranks without one
+    are left out, and with steps on any of these, ranks without."""
+    on_one, findings = _keep(
+        ranks,
+        lambda rank: rank.source == "gpu",
+        "holds no GPU event, unlike the traces of other ranks [SL-rank-no-gpu]",
+    )
+    reason = (
+        "has neither '## Training Step i ##' nor 'ProfilerStep#i', unlike the traces of other ranks "
+        "[SL-rank-no-steps]"
+    )
+    kept, more = _keep(on_one, lambda rank: rank.steps_from != "recording", reason)
+    return kept, findings + more
+
+
+def _keep(
+    ranks: Sequence[RankAnalysis], is_better: Callable[[RankAnalysis], bool], reason: str
+) -> tuple[list[RankAnalysis], list[Finding]]:
+    """The better ones if there are any, else all."""
+    if not any(map(is_better, ranks)):
+        return list(ranks), []
+    left_out = [Finding("skipped", reason, r.file.name, r.rank) for r in ranks if not is_better(r)]
+    return [rank for rank in ranks if is_better(rank)], left_out
+
+
+def find_gaps(
+    ranks: Sequence[RankAnalysis], facts: RunFacts, manifest: Manifest | None, named: set[int | None]
+) -> list[Finding]:
+    """Missing ranks and steps, and a GPU that left no mark. `named`: ranks that another finding explains."""
+    findings = []
+    present = {rank.rank for rank in ranks}
+    missing = sorted(set(range(facts.world_size or 0)) - present - named)
+    if len(missing) <= MOST_NAMED:
+        why = "has no trace, the means are over the other ranks [SL-rank-no-trace]"
+        findings += [Finding("noted", why, rank=rank) for rank in missing]
+    else:
+        why = (
+            f"ranks {say_ranks(missing)} of {facts.world_size} have no trace, the means are over the others "
+            "[SL-ranks-no-trace]"
+        )
+        findings.append(Finding("noted", why))
+    if facts.origin["finished"] is False:  # None: foreign traces do not tell
+        why = RUNNING if is_alive(facts.folder) else "the run did not finish"
+        findings.append(Finding("noted", f"is missing: {why} [SL-summary-missing]", "summary.json"))
+    if ranks[0].source == "cpu" and facts.origin["device_type"] not in (None, "cpu"):
+        device = facts.origin["device_type"]
+        findings.append(
+            Finding("noted", f"the run used {device}, but its traces hold no GPU event [SL-gpu-unseen]")
+        )
+    steps = {rank.rank: [row.step for row in rank.rows] for rank in ranks}
+    longest = max(steps.values(), key=len)
+    for rank in ranks:
+        if steps[rank.rank] != longest:
+            reason = (
+                f"holds the steps {_list(steps[rank.rank])}, another rank {_list(longest)} [SL-steps-differ]"
+            )
+            findings.append(Finding("noted", reason, rank.file.name, rank.rank))
+    if manifest and manifest.steps > len(longest):
+        findings.append(
+            Finding(
+                "noted",
+                f"{len(longest)} of {manifest.steps} profiled steps are in the traces [SL-steps-lost]",
+            )
+        )
+    return findings
+
+
+def say_ranks(ranks: Sequence[int]) -> str:
+    """`1-3, 7`; `ranks` ascend."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1][1:] = [rank]
+        else:
+            spans.append([rank])
+    return ", ".join("-".join(map(str, span)) for span in spans)
+
+
+def _list(steps: list[int]) -> str:
+    return ", ".join(map(str, steps)) or "none"

@@ -1,0 +1,313 @@
+"""Sections of the page about the run itself: its layout, memory while the steps were recorded, losses, the test.
+
+Sections of the page about files: the merged trace, the quality of the traces, HTA and its tables.
+
+The line at the head of a run's page that leads to its comparison, its traces, its logs and MLflow.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from stratlab.analysis.rank import RankAnalysis
+from stratlab.analysis.run_facts import RunFacts
+from stratlab.analysis.time_sections import MOST_ROWS, cut_note, say_choice
+from stratlab.drawing import (
+    Column,
+    Section,
+    badge,
+    details,
+    heat_map,
+    html_table,
+    line_chart,
+    link,
+    link_file,
+    link_ranks,
+    note,
+    paragraph,
+    subtitle,
+    way_back,
+)
+from stratlab.run_directory.files import read_object
+from stratlab.run_directory.places import (
+    SERVER,
+    find_comparison_page,
+    find_page,
+    find_rank_logs,
+    find_rank_traces,
+)
+from stratlab.tracking import find_run_page
+from stratlab.wording import format_number
+
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")  # outermost first
+OF_TEST = ("split", "samples", "labels", "loss", "accuracy_pct", "top5_accuracy_pct", "perplexity")
+MOST_RANKS = 8  # in one chart: the colours of the palette
+GPU_CURVES = (
+    ("gpu_utilisation_pct", "Utilisation", "time in which a kernel ran (%)"),
+    ("gpu_power_w", "Power", "W"),
+    ("gpu_temperature_c", "Temperature", "°C"),
+    ("gpu_clock_mhz", "Clock", "MHz"),
+)
+LOSSES = {"loss": "train", "validation_loss": "validation"}
+
+
+def build_layout(report: dict[str, Any]) -> Iterator[Section]:
+    """The degrees of each kind of parallelism, why these, and what the run's name promises and lacks."""
+    run = report["run"]
+    layout = run.get("layout")
+    if not layout:
+        return
+    html = paragraph(Markup("<strong>{}</strong>").format(layout["name"] or "unknown"))
+    if layout["degenerate"]:
+        lacks = ", ".join(layout["missing"] or []) or "a kind of"
+        said = f"lacks {lacks} parallelism, which its {layout['dimensions']} dimensions promise: compared with no run."
+        html = badge("degenerate", "bad") + " " + html + paragraph(said)
+    degrees = {axis: run["axes"].get(axis) for axis in AXES}
+    split = Column("sequence_parallel", "sequence parallel on tp")
+    html += html_table([{**layout, **degrees}], ["dimensions", *AXES, split])
+    yield Section("Layout", html + note(f"{layout['reason']}." if layout["reason"] else "Why is not known."))
+
+
+def build_memory(
+    report: dict[str, Any], ranks: Sequence[RankAnalysis], chosen: Sequence[int]
+) -> Iterator[Section]:
+    """The allocator's curve of the chosen ranks; nothing without recorded allocations."""
+    drawn = [rank for rank in ranks if rank.rank in set(chosen)]
+    devices = sorted({point.device for rank in drawn for point in rank.memory})
+    shown = [device for device in devices if device != "cpu"] or devices
+    if not shown:
+        return
+    curves = {
+        f"rank {rank.rank} {device}": [(p.t_ms, p.allocated_mib) for p in rank.memory if p.device == device]
+        for rank in drawn
+        for device in shown
+    }
+    mean = report["mean"]
+    numbers = ["peak_allocated_gib", "peak_reserved_gib", "allocations_per_step"]
+    html = line_chart(curves, "ms since the first event", "allocated MiB") + html_table([mean], numbers)
+    html += note(
+        "As torch's allocator counts while the steps are recorded, on the CPU from zero; not the peak of the run. "
+        + say_choice(chosen, len(ranks))
+    )
+    yield Section("Memory", html)
+
+
+def build_gpus(facts: RunFacts) -> Iterator[Section]:
+    """Utilisation, temperature, power and clock of each rank's GPU over the whole run; nothing on a CPU."""
+    html = Markup("")
+    for name, title, unit in GPU_CURVES:
+        pattern = re.compile(rf"rank(\d+)_{name}")
+        curves: dict[int, list[tuple[int, float]]] = {}
+        for row in facts.metrics:
+            for key, value in row.items() if row.get("kind") == "system" else ():
+                if found := pattern.fullmatch(key):
+                    curves.setdefault(int(found[1]), []).append((row["step"], value))
+        if curves:
+            chosen = sorted(curves)[:MOST_RANKS]
+            left_out = f" Ranks 0 to {MOST_RANKS - 1} of {len(curves)}." if len(curves) > MOST_RANKS else ""
+            html += subtitle(title) + line_chart({f"rank {r}": curves[r] for r in chosen}, "step", unit)
+            html += note(f"Means between two writes of the metrics, as NVML says.{left_out}")
+    if html:
+        yield Section("GPUs over the run", html)
+
+
+def build_training(facts: RunFacts) -> Iterator[Section]:
+    """Losses and the test of the run, as far as it has got."""
+    series = {
+        name: [(row["step"], row.get(key)) for row in facts.metrics if key in row and "step" in row]
+        for key, name in LOSSES.items()
+    }
+    if any(series.values()):
+        yield Section("Loss", line_chart({k: v for k, v in series.items() if v}, "step", "loss"))
+    test = facts.evaluation
+    names, matrix = test.get("class_names"), test.get("confusion_matrix")
+    if test:
+        facts_row = {key: test[key] for key in OF_TEST if key in test}
+        drawn = html_table([facts_row], list(facts_row))
+        if names and matrix:
+            drawn += heat_map(
+                matrix, list(map(str, names)), list(map(str, names)), "truth", "prediction", by_row=True
+            )
+        yield Section("Accuracy" if "accuracy_pct" in test else "Test", drawn)
+
+
+BADGES = {"ok": "good", "failed": "bad", "unsupported": "plain", "skipped": "bad", "noted": "warn"}
+HTA_ROWS, HTA_TABLES, HTA_LETTERS, HTA_COLUMNS = 30, 24, 100, 24  # shown of HTA's tables; the files have all
+QUALITY, HTA = "Quality of the traces", "Holistic Trace Analysis"
+MOST_OFFSETS = 32
+MOST_RECORDINGS = 16  # files of a kind; they lie in one folder
+
+
+def build_merged(report: dict[str, Any]) -> Section:
+    """What the merged trace holds, how to open it, and whose clocks were moved."""
+    title = "One trace of all ranks"
+    merged, clocks = report.get("merged") or {}, report.get("clocks") or {}
+    if merged.get("file"):
+        size = merged.get("bytes")
+        html = paragraph(
+            Markup(
+                '<a class="file" href="{0}">{0}</a> beside this page holds {1} events of {2} ranks ({3} MiB). '
+                "Open it in Perfetto (ui.perfetto.dev, 'Open trace file'; it stays in your browser): one process per "
+                "rank and device, with the labels of steps and phases."
+            ).format(
+                merged["file"],
+                format_number(merged.get("events")),
+                format_number(len(merged.get("ranks") or [])),
+                format_number(None if size is None else size / 2**20),
+            )
+        )
+        html += note(f"Not whole: {merged['reason']}.") if merged.get("reason") else Markup("")
+    else:
+        why = f"there is none: {merged.get('reason') or 'it was not written'}"
+        if not clocks.get("offsets_ms"):
+            return Section(title, nothing=why)
+        html = note(f"{why[:1].upper()}{why[1:]}.")
+    offsets = clocks.get("offsets_ms") or {}
+    if offsets:
+        moved = "Clocks of ranks were aligned" if clocks.get("aligned") else "No clock was moved"
+        reason = f": {clocks['reason']}" if clocks.get("reason") else ""
+        html += note(
+            f"{moved}{reason}. {format_number(clocks.get('matched'))} matched collectives, residual "
+            f"{format_number(clocks.get('residual_ms'))} ms."
+        )
+        rows = [{"rank": rank, "ahead_ms": ms} for rank, ms in offsets.items()]
+        table = html_table(rows[:MOST_OFFSETS], ["rank", "ahead_ms"]) + cut_count(len(rows), MOST_OFFSETS)
+        html += details("Clocks against the first rank's", table)
+    return Section(title, html)
+
+
+def build_recordings(report: dict[str, Any]) -> list[Section]:
+    """Links to what was recorded beside the traces; no section where there is nothing."""
+    rows = []
+    for row in report.get("recordings") or []:
+        files = list(row["files"].items())
+        links = [
+            Markup('<a class="file" href="../{}">{}</a> ({} MiB)').format(
+                quote(path), path, f"{size / 2**20:.1f}"
+            )
+            for path, size in files[:MOST_RECORDINGS]
+        ]
+        more = [f"and {len(files) - MOST_RECORDINGS} more"] if len(files) > MOST_RECORDINGS else []
+        rows.append(
+            {
+                "recording": row["recording"],
+                "what": row["what"],
+                "files": Markup("<br>").join([*links, *more]),
+            }
+        )
+    if not rows:
+        return []
+    table = html_table(rows, ["recording", "what", "files"])
+    return [
+        Section(
+            "Recorded beside the traces",
+            table + note("Links hold where this page lies in its run directory."),
+        )
+    ]
+
+
+def build_quality(report: dict[str, Any]) -> Section:
+    """What a reader must know before believing the numbers."""
+    if not report["quality"]:
+        return Section(QUALITY, nothing="every rank has a complete trace with all labels")
+    rows = [
+        row
+        | {
+            "action": badge(row["action"], BADGES[row["action"]]),
+            "rank": None if row["rank"] is None else str(row["rank"]),
+        }
+        for row in sorted(report["quality"], key=lambda row: row["action"] != "skipped")
+    ]
+    table = html_table(rows[:MOST_ROWS], ["action", "rank", "file", "reason"])
+    return Section(QUALITY, table + cut_note(rows, "quality"))
+
+
+def build_hta(report: dict[str, Any], folder: Path | None) -> Section:
+    """How each of HTA's analyses went, and the first rows of its tables, folded; nothing where none was possible."""
+    if why := _say_no_hta(report):
+        return Section(HTA, nothing=why)
+    rows = [
+        row | {"status": badge(row["status"], BADGES[row["status"]]), "tables": _say_tables(row["tables"])}
+        for row in report["hta"]
+    ]
+    html = html_table(rows, ["analysis", "status", "reason", "seconds", "tables"])
+    html += note("Tables lie in tables/hta/. unsupported: the analysis does not apply to these traces.")
+    if reason := (report.get("hta_ranks") or {}).get("reason"):
+        html += note(
+            f"Holistic Trace Analysis {reason}." if report["hta_ranks"]["ranks"] else f"Not run: {reason}."
+        )
+    tables = [name for row in report["hta"] for name in row["tables"]]
+    found = [folder / "tables" / "hta" / name for name in tables] if folder else []
+    found = [path for path in found if path.is_file()]
+    if not found:
+        return Section(HTA, html)
+    html += subtitle("Its tables")
+    for path in found[:HTA_TABLES]:
+        html += details(path.stem, _read_table(path))
+    return Section(HTA, html + cut_count(len(found), HTA_TABLES, "tables"))
+
+
+def _say_no_hta(report: dict[str, Any]) -> str:
+    """Why there is nothing of HTA to show; "" where there is something."""
+    rows = report["hta"]
+    if any(row["status"] != "unsupported" for row in rows):
+        return ""
+    if not rows:
+        return (report.get("hta_ranks") or {}).get("reason") or "it was not run"
+    reasons = list(dict.fromkeys(row["reason"] for row in rows if row["reason"]))
+    why = f": {reasons[0]}" if len(reasons) == 1 else ""
+    return f"unsupported by these traces, all {len(rows)} analyses{why}"
+
+
+def cut_count(count: int, most: int, what: str = "rows") -> Markup:
+    """Says how much is left out of what no CSV of ours holds."""
+    return note(f"{most} of {count} {what} are shown.") if count > most else Markup("")
+
+
+def _say_tables(names: list[str]) -> str | None:
+    shown = ", ".join(names[:4])
+    return (f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown) or None
+
+
+def _read_table(path: Path) -> Markup:
+    with open(path, newline="", encoding="utf-8") as file:
+        reader = csv.reader(file)
+        header = next(reader, [])[:HTA_COLUMNS]
+        lines = list(itertools.islice(reader, HTA_ROWS + 1))
+    keys = [f"{name} ({i})" if name in header[:i] else name or "row" for i, name in enumerate(header)]
+    rows = [dict(zip(keys, map(_read_cell, line), strict=False)) for line in lines[:HTA_ROWS]]
+    more = note(f"The first {HTA_ROWS} rows; {path.name} has all.") if len(lines) > HTA_ROWS else Markup("")
+    return html_table(rows, keys) + more
+
+
+def _read_cell(text: str) -> Any:
+    try:
+        return float(text) if not text.lstrip("-").isdigit() else int(text)
+    except ValueError:
+        return None if not text else text if len(text) <= HTA_LETTERS else f"{text[: HTA_LETTERS - 1]}…"
+
+
+def build_links(report: Mapping[str, Any], facts: RunFacts) -> Markup:
+    """Of what is there, or is written with the page."""
+    run_dir = facts.folder
+    page_folder = find_page(run_dir).parent
+    merged = (report.get("merged") or {}).get("file")
+    traces = [link_file("all ranks", page_folder / merged, page_folder)] if merged else []
+    traces += link_ranks(find_rank_traces(run_dir), page_folder)
+    found = {"Traces": traces, "Logs": link_ranks(find_rank_logs(run_dir), page_folder)}
+    lines = [
+        Markup("{}: {}").format(name, Markup(", ").join(links)) for name, links in found.items() if links
+    ]
+    server = read_object(run_dir / "mlflow.json", [], SERVER)
+    if address := find_run_page(*(server.get(key) for key in ("tracking_uri", "experiment_id", "run_id"))):
+        lines.append(link("This run in MLflow", address))
+    line = Markup('<p class="links">{}</p>').format(Markup(" · ").join(lines)) if lines else Markup("")
+    return way_back(find_comparison_page(run_dir), page_folder) + line

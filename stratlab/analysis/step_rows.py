@@ -1,0 +1,406 @@
+"""The rows of the report: one per rank and step, one per rank, step and phase, and their means.
+
+In what kind of gaps the GPU waited for the host and its launches: what to do about it depends on that.
+
+short   many of them, each a small part of the step: the host launches one small event after the other
+first   one long gap before the first event of a step: the host prepares something
+label   long gaps, most of their time under one label of the program
+long    other long gaps, as where the host waits for something else
+
+Idle time of every GPU stream by cause, as Holistic Trace Analysis defines it (`get_idle_time_breakdown`).
+
+A stream is idle between two events that follow each other on it. Unlike the idle time of a step, this counts a stream
+as idle while another one works, looks at the whole trace, and gives a gap to one cause as a whole: also what passes
+between a launch and the event's start counts as waiting for the host.
+
+What a chart can show of thousands of events: shares and peaks per bin of time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stratlab.analysis.lanes import COMMUNICATION_LABEL, Lanes, Source, find_launches
+from stratlab.analysis.time_breakdown import SPANS, Partition, Segments
+from stratlab.traces.trace import (
+    LABEL_CATEGORIES,
+    PHASES,
+    PROFILER_STEP,
+    STEP,
+    Intervals,
+    MemoryEvents,
+    Times,
+    Trace,
+    Window,
+    build_covered_share,
+    build_empty,
+    build_union,
+    clip,
+    common_length,
+    join,
+    length,
+)
+
+PARTS = (
+    *("compute", "comm", "comm_overlap", "comm_exposed", "straggler", "bubble", "copy", "copy_exposed"),
+    *("idle", "data_wait", "host_wait", "launch_wait", "kernel_wait", "other_idle"),
+)
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """One step of one rank. `source` says whose time this is; all times in ms.
+
+    comm = exposed + overlapped with compute; exposed includes straggler and bubble; idle = the five behind it.
+    `data_wait_ms` is None in a trace without a label of data loading. Phases: `data_ms` is always host time; the others
+    are GPU time of the work issued inside the label (source gpu), or the label's own duration (source cpu); None
+    without such a label.
+    """
+
+    rank: int
+    step: int
+    source: Source
+    step_ms: float
+    host_step_ms: float
+    compute_ms: float
+    comm_ms: float
+    comm_overlap_ms: float
+    comm_exposed_ms: float
+    straggler_ms: float
+    bubble_ms: float
+    copy_ms: float
+    copy_exposed_ms: float
+    idle_ms: float
+    data_wait_ms: float | None
+    host_wait_ms: float
+    launch_wait_ms: float
+    kernel_wait_ms: float
+    other_idle_ms: float
+    data_ms: float | None
+    forward_ms: float | None
+    backward_ms: float | None
+    optimizer_ms: float | None
+
+
+@dataclass(frozen=True)
+class PhaseRow:
+    """One phase of one step of one rank, ms; the phases of a step lie side by side and sum to it."""
+
+    rank: int
+    step: int
+    phase: str
+    span_ms: float
+    compute_ms: float
+    comm_ms: float
+    comm_overlap_ms: float
+    comm_exposed_ms: float
+    straggler_ms: float
+    bubble_ms: float
+    copy_ms: float
+    copy_exposed_ms: float
+    idle_ms: float
+    data_wait_ms: float | None
+    host_wait_ms: float
+    launch_wait_ms: float
+    kernel_wait_ms: float
+    other_idle_ms: float
+
+
+def build_label_times(
+    lanes: Lanes, segments: Segments, numbers: Sequence[int], phases: dict[str, list[Intervals]]
+) -> dict[str, list[int]]:
+    """Per labelled phase and kept step: time of the label itself, or of the GPU work issued inside it, ns.
+
+    Args:
+        numbers: which of the host's steps each kept step is.
+    """
+    return {
+        phase: [_label_ns(phase, lanes, steps[number]) for number in numbers]
+        for phase, steps in phases.items()
+    }
+
+
+def _label_ns(phase: str, lanes: Lanes, labels: Intervals) -> int:
+    if lanes.source == "cpu" or phase == "data":
+        return length(build_union(*labels))
+    issued = [lanes.issued_within(int(start), int(end)) for start, end in zip(*labels, strict=True)]
+    return length(lanes.union(np.concatenate(issued))) if issued else 0
+
+
+def build_step_rows(
+    rank: int,
+    source: Source,
+    segments: Segments,
+    partition: Partition,
+    labels: dict[str, list[int]],
+) -> list[StepRow]:
+    """One row per kept step."""
+    sums = {
+        name: _sum_by(segments.step, partition.times[name], len(segments.windows))
+        for name in ("span", *PARTS)
+    }
+    rows = []
+    for i, (window, host) in enumerate(zip(segments.windows, segments.hosts, strict=True)):
+        times: dict[str, Any] = {f"{name}_ms": int(sums[name][i]) / 1e6 for name in PARTS}
+        times["data_wait_ms"] = times["data_wait_ms"] if "data" in labels else None
+        phases: dict[str, Any] = {f"{p}_ms": labels[p][i] / 1e6 if p in labels else None for p in PHASES}
+        host_ms = (host.end_ns - max(host.start_ns, 0)) / 1e6
+        rows.append(
+            StepRow(rank, window.step, source, int(sums["span"][i]) / 1e6, host_ms, **times, **phases)
+        )
+    return rows
+
+
+def build_phase_rows(
+    rank: int, segments: Segments, partition: Partition, labels: Collection[str]
+) -> list[PhaseRow]:
+    """One row per phase that a step has, in the order of SPANS. `labels`: the phases that the trace labels."""
+    where = segments.step * len(SPANS) + segments.phase
+    count = len(segments.windows) * len(SPANS)
+    sums = {name: _sum_by(where, partition.times[name], count) for name in ("span", *PARTS)}
+    return [
+        PhaseRow(
+            rank,
+            segments.windows[i // len(SPANS)].step,
+            SPANS[i % len(SPANS)],
+            *(
+                int(sums[name][i]) / 1e6 if name != "data_wait" or "data" in labels else None
+                for name in ("span", *PARTS)
+            ),  # type: ignore[arg-type]
+        )
+        for i in np.flatnonzero(sums["span"]).tolist()
+    ]
+
+
+def _sum_by(index: Times, values: Times, count: int) -> Times:
+    """Exact: bincount would add in float64."""
+    sums = np.zeros(count, np.int64)
+    np.add.at(sums, index, values)
+    return sums
+
+
+TIMES = ("step_ms", "host_step_ms", *(f"{phase}_ms" for phase in PHASES))
+SHARES = (
+    *("compute", "comm", "comm_exposed", "straggler", "bubble", "copy_exposed", "idle"),
+    *("data_wait", "host_wait", "launch_wait", "kernel_wait", "other_idle"),
+)
+
+
+def build_means(rows: Sequence[StepRow]) -> dict[str, float | None]:
+    """Means over rows: times per step in ms, shares in percent of the summed step time.
+
+    `comm_overlap_pct` is the share of the communication that compute hides, None without communication. A
+    phase that some row lacks is None.
+    """
+    assert rows
+    sums = {name: _total(rows, f"{name}_ms") for name in ("step", "comm", "comm_overlap", *SHARES)}
+    means = {name: _divide(_total(rows, name), len(rows)) for name in TIMES}
+    means |= {f"{name}_pct": _divide(sums[name], sums["step"], 100) for name in SHARES}
+    return means | {"comm_overlap_pct": _divide(sums["comm_overlap"], sums["comm"], 100)}
+
+
+def _total(rows: Sequence[StepRow], name: str) -> float | None:
+    values = [getattr(row, name) for row in rows]
+    return None if None in values else sum(values)
+
+
+def _divide(a: float | None, b: float | None, factor: float = 1.0) -> float | None:
+    return factor * a / b if a is not None and b else None
+
+
+SHORT_BELOW_NS, SHORT_SHARE = 1_000_000, 0.05  # and of the step
+MOST = 0.5  # of the waiting
+WHOLE_SHARE = 0.9  # of the steps
+MOST_LABELS = 500  # names; a program with more gives each sample its own
+
+Kind = Literal["short", "first", "label", "long"]
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Waiting for the host and its launches in the steps of a rank, ns. `labels`: long gaps under each label."""
+
+    whole: int = 0
+    short: int = 0
+    first: int = 0
+    longest: int = 0
+    labels: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str | None:
+        """That covers most of the long gaps, and more than half of the waiting; of several the innermost."""
+        covering = {name: ns for name, ns in self.labels.items() if ns > MOST * self.whole}
+        return min(covering, key=lambda name: covering[name], default=None)
+
+    @property
+    def kind(self) -> Kind | None:
+        """None without waiting."""
+        if not self.whole:
+            return None
+        if self.short > MOST * self.whole:
+            return "short"
+        if self.label is not None:
+            return "label"
+        return "first" if self.first > MOST * self.whole else "long"
+
+
+def find_labels(trace: Trace) -> dict[str, Intervals]:
+    """The labels of the program by name, without those of steps and backends."""
+    found: dict[str, Intervals] = {}
+    events = np.flatnonzero(trace.in_category(LABEL_CATEGORIES[:1]))
+    for code in np.unique(trace.name[events])[:MOST_LABELS].tolist():
+        name = trace.names[code]
+        if not any(pattern.search(name) for pattern in (STEP, PROFILER_STEP, COMMUNICATION_LABEL)):
+            mine = events[trace.name[events] == code]
+            found[name] = build_union(trace.ts[mine], trace.end[mine])
+    return found
+
+
+def build_gaps(
+    sets: Mapping[str, Intervals], windows: Sequence[Window], labels: Mapping[str, Intervals]
+) -> Gaps:
+    """Of one rank. `sets` as in `Exposure`."""
+    waiting, idle = join(sets["host_wait"], sets["launch_wait"]), sets["idle"]
+    whole = short = first = longest = 0
+    long_gaps: list[Intervals] = []
+    for window in windows:
+        mine, nothing = (clip(part, window.start_ns, window.end_ns) for part in (waiting, idle))
+        sizes = mine[1] - mine[0]
+        is_short = sizes < min(SHORT_BELOW_NS, SHORT_SHARE * (window.end_ns - window.start_ns))
+        starts_idle = len(nothing[0]) and nothing[0][0] == window.start_ns
+        before = mine[1] <= (nothing[1][0] if starts_idle else window.start_ns)
+        whole += int(sizes.sum())
+        short += int(sizes[is_short].sum())
+        first += int(sizes[before & ~is_short].sum())
+        longest = max(longest, int(sizes.max(initial=0)))
+        long_gaps.append((mine[0][~is_short], mine[1][~is_short]))
+    every = [np.concatenate(side) for side in zip(*long_gaps, strict=True)] if long_gaps else build_empty()
+    long_ones = build_union(*every)
+    borders = np.array([(window.start_ns, window.end_ns) for window in windows], np.int64).reshape(-1, 2)
+    steps = build_union(borders[:, 0], borders[:, 1])
+    most = WHOLE_SHARE * length(steps)  # a label around everything tells nothing
+    inner = {name: spans for name, spans in labels.items() if common_length(steps, spans) < most}
+    under = {name: common_length(long_ones, spans) for name, spans in inner.items()}
+    return Gaps(whole, short, first, longest, {name: ns for name, ns in under.items() if ns})
+
+
+def build_sum(gaps: Sequence[Gaps]) -> Gaps:
+    """Of several ranks; `longest` of any."""
+    labels: Counter[str] = Counter()
+    for each in gaps:
+        labels.update(each.labels)
+    return Gaps(
+        sum(each.whole for each in gaps),
+        sum(each.short for each in gaps),
+        sum(each.first for each in gaps),
+        max((each.longest for each in gaps), default=0),
+        dict(labels),
+    )
+
+
+# HTA's consecutive_kernel_delay: its documentation says nanoseconds, its code compares microseconds
+KERNEL_WAIT_BELOW_NS = 30_000
+
+
+@dataclass(frozen=True)
+class IdleRow:
+    """One stream of one rank. host: the next event was launched after the stream had fallen idle; kernel: it was in
+    the queue and came within 30 us; other: it was in the queue and came later, as after a wait for another stream."""
+
+    rank: int
+    device: int | None
+    stream: int
+    host_wait_ms: float
+    kernel_wait_ms: float
+    other_ms: float
+
+
+def build_idle(rank: int, trace: Trace) -> list[IdleRow]:
+    """One row per device and stream, ascending; none on CPU traces.
+
+    As in HTA, events of one stream that overlap count as negative kernel wait, and an event without a launch in the
+    trace never waited for the host.
+    """
+    launched = find_launches(trace).start if len(trace.gpu) else trace.gpu
+    rows = []
+    for device, stream in np.unique(np.stack([trace.device, trace.stream]), axis=1).T:
+        mine = np.flatnonzero((trace.device == device) & (trace.stream == stream))
+        mine = mine[np.argsort(trace.ts[trace.gpu[mine]], kind="stable")]
+        fell_idle = trace.end[trace.gpu[mine[:-1]]]
+        gaps = trace.ts[trace.gpu[mine[1:]]] - fell_idle
+        by_host = launched[mine[1:]] > fell_idle
+        by_kernel = ~by_host & (gaps < KERNEL_WAIT_BELOW_NS)
+        sums = (int(gaps[mask].sum()) for mask in (by_host, by_kernel, ~by_host & ~by_kernel))
+        rows.append(
+            IdleRow(rank, int(device) if device >= 0 else None, int(stream), *(ns / 1e6 for ns in sums))
+        )
+    return rows
+
+
+BINS = 600
+DEVICES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu"}  # c10::DeviceType
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Which share of each of BINS equal parts of the analysed steps a rank computed and communicated."""
+
+    rank: int
+    span_ms: float
+    compute: NDArray[np.float32]
+    communication: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class MemoryPoint:
+    """The largest totals within one bin of time; `t_ms` counts from the first event of the rank's trace."""
+
+    rank: int
+    device: str
+    t_ms: float
+    allocated_mib: float
+    reserved_mib: float | None
+
+
+def build_activity(rank: int, sets: Mapping[str, Intervals], low: int, high: int) -> Activity:
+    """Of one rank from `low` to `high`, ns; `sets` as in `Exposure`."""
+    shares = (build_covered_share(sets[name], low, high, BINS) for name in ("compute", "comm"))
+    return Activity(rank, (high - low) / 1e6, *(share.astype(np.float32) for share in shares))
+
+
+def build_shares(shares: NDArray[np.float32], span_ms: float, whole_ms: float) -> NDArray[np.float64]:
+    """The shares of a rank on a time line of `whole_ms`, which may be longer than its own: BINS equal parts of it."""
+    ends = np.linspace(0.0, whole_ms, BINS + 1)
+    busy_ms = np.concatenate([[0.0], np.cumsum(shares, dtype=np.float64)]) * span_ms / BINS
+    covered = np.interp(ends, np.linspace(0.0, span_ms, BINS + 1), busy_ms)
+    return np.clip(np.diff(covered) * BINS / whole_ms, 0.0, 1.0)
+
+
+def build_memory_curve(rank: int, memory: MemoryEvents) -> list[MemoryPoint]:
+    """At most BINS points per device from the profiler's `[memory]` events; empty without them."""
+    points = []
+    for kind, number in sorted(set(zip(memory.device_type.tolist(), memory.device_id.tolist(), strict=True))):
+        mine = (memory.device_type == kind) & (memory.device_id == number) & (memory.allocated >= 0)  # told
+        if not mine.any():
+            continue
+        ts, allocated, reserved = memory.ts[mine], memory.allocated[mine], memory.reserved[mine]
+        order = np.argsort(ts, kind="stable")
+        name = DEVICES.get(kind, f"device type {kind}") + (f":{number}" if number >= 0 and kind else "")
+        for part in np.array_split(order, min(BINS, len(order))):
+            peak = part[np.argmax(allocated[part])]
+            points.append(
+                MemoryPoint(
+                    rank,
+                    name,
+                    float(ts[peak]) / 1e6,
+                    float(allocated[peak]) / 2**20,
+                    float(reserved[part].max()) / 2**20 if reserved[part].max() > 0 else None,
+                )
+            )
+    return points

@@ -1,0 +1,338 @@
+"""The parts of a step under their names, and the sentence that answers first.
+
+Rows over all ranks, for readers: the page and the Markdown show these, the tables have every rank.
+
+What a report was made of and its answer in short; what is not known is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from stratlab.run_directory.step_parts import (
+    BUBBLE,
+    COMMUNICATION,
+    COMPUTE,
+    COPIES,
+    DATA,
+    HOST,
+    IDLE,
+    LAST_RANK,
+    LAUNCH,
+    OF_PART,
+)
+from stratlab.wording import count_processes, format_count, format_number
+
+SPOKEN = {
+    COMMUNICATION: "communication that nothing hides",
+    COPIES: "copies that nothing hides",
+}
+ENOUGH_PCT, MOST_PARTS = 90.0, 4  # the headline names parts until so much of the step is explained
+
+
+def split_row(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """Name -> ms of a row of `steps` or `phases`; they sum to its length. None = not known."""
+    idle = (row.get("kernel_wait_ms"), row.get("other_idle_ms"))
+    exposed = (row.get("comm_exposed_ms"), row.get("straggler_ms"), row.get("bubble_ms"))
+    transfer = None
+    if all(value is not None for value in exposed):
+        transfer = exposed[0] - exposed[1] - exposed[2]  # type: ignore[operator]
+    return {
+        COMPUTE: row.get("compute_ms"),
+        COMMUNICATION: transfer,
+        LAST_RANK: row.get("straggler_ms"),
+        COPIES: row.get("copy_exposed_ms"),
+        BUBBLE: row.get("bubble_ms"),
+        DATA: row.get("data_wait_ms"),
+        HOST: row.get("host_wait_ms"),
+        LAUNCH: row.get("launch_wait_ms"),
+        IDLE: None if None in idle else sum(idle),  # type: ignore[arg-type]
+    }
+
+
+def sum_named_parts(report: Mapping[str, Any]) -> dict[str, float]:
+    """Name -> ms of the mean step, by report["parts"], the largest first; only what is above zero."""
+    sums: dict[str, float] = {}
+    for part in report.get("parts") or []:
+        name = OF_PART.get(part["part"], part["part"])
+        sums[name] = sums.get(name, 0.0) + (part["ms"] or 0.0)
+    return dict(sorted(((n, ms) for n, ms in sums.items() if ms > 0), key=lambda entry: -entry[1]))
+
+
+def say_headline(report: Mapping[str, Any]) -> str:
+    """Where the step goes: its largest parts, in ms and percent of the step."""
+    step_ms, sums = report["mean"].get("step_ms"), sum_named_parts(report)
+    if not step_ms or not sums:
+        return "How long a step takes is not known."
+    said: list[str] = []
+    explained = 0.0
+    for name, ms in sums.items():
+        if len(said) == MOST_PARTS or explained >= ENOUGH_PCT:
+            break
+        explained += 100 * ms / step_ms
+        mostly = _largest_collective(report) if name == COMMUNICATION else ""
+        said.append(f"{SPOKEN.get(name, name)} {_ms(ms)} ({100 * ms / step_ms:.0f} %{mostly})")
+    rest = len(sums) - len(said)
+    tail = f", the rest {max(100 - explained, 0):.0f} %" if rest else ""
+    what = " of host time" if report["source"] == "cpu" else ""
+    return f"A recorded step takes {_ms(step_ms)}{what}: {', '.join(said)}{tail}."
+
+
+def describe_collective(collective: str | None, axis: str | None) -> str:
+    """`all_gather` over `dp_shard` -> `all-gather over dp_shard`."""
+    return (collective or "unknown").replace("_", "-") + (f" over {axis}" if axis else "")
+
+
+def _largest_collective(report: Mapping[str, Any]) -> str:
+    parts = [p for p in report["parts"] if p["part"] == "comm" and p["ms"] and p.get("collective")]
+    if not parts:
+        return ""
+    top = max(parts, key=lambda part: part["ms"])
+    said = describe_collective(top["collective"], top.get("axis"))
+    return f"; {'' if len(parts) == 1 else 'mostly '}{said}"
+
+
+def _ms(value: float) -> str:
+    return f"{format_number(value, 1 if value >= 10 else 2)} ms"
+
+
+Row = Mapping[str, Any]
+PHASES = ("data", "forward", "backward", "optimizer", "other")
+
+
+def mean_known(values: Iterable[float | None]) -> float | None:
+    """Mean of the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def sum_known(values: Iterable[float | None]) -> float | None:
+    """Sum of the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def group_rows(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
+    """Rows by key, both in the order of the rows."""
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
+
+
+def drop_empty(rows: Mapping[Any, Mapping[str, float | None]]) -> dict[Any, dict[str, float | None]]:
+    """The same without parts that are nothing in every row, for a short legend."""
+    used = {name for row in rows.values() for name, value in row.items() if value}
+    return {label: {n: v for n, v in row.items() if n in used} for label, row in rows.items()}
+
+
+def build_phase_parts(report: Row) -> dict[str, dict[str, float | None]]:
+    """Phase -> {part: ms of the mean step}; the phases sum to the step. Empty without rows."""
+    rows = report.get("phases") or []
+    steps = len({(row["rank"], row["step"]) for row in rows})
+    groups = group_rows(rows, lambda row: row["phase"])
+    return drop_empty(
+        {
+            phase: _divide(_sum_parts(groups[phase]), steps)
+            for phase in sorted(groups, key=lambda p: PHASES.index(p) if p in PHASES else len(PHASES))
+        }
+    )
+
+
+def build_rank_parts(report: Row) -> dict[int, dict[str, float | None]]:
+    """Rank -> {part: ms of its mean step}."""
+    groups = group_rows(report["steps"], lambda row: row["rank"])
+    return drop_empty({rank: _divide(_sum_parts(rows), len(rows)) for rank, rows in groups.items()})
+
+
+def _divide(parts: Mapping[str, float | None], by: int) -> dict[str, float | None]:
+    return {name: None if value is None else value / by for name, value in parts.items()}
+
+
+def _sum_parts(rows: Sequence[Row]) -> dict[str, float | None]:
+    split = [split_row(row) for row in rows]
+    return {name: sum_known(parts[name] for parts in split) for name in split[0]}
+
+
+def build_kernel_summary(report: Row, most: int) -> list[dict[str, Any]]:
+    """The kernels with most time: counts and times of all ranks together, percentiles as means of the ranks'."""
+    rows = report.get("kernels") or []
+    ranks = len({row["rank"] for row in rows})
+    found = []
+    for (name, kind), mine in group_rows(rows, lambda row: (row["name"], row["type"])).items():
+        count, sum_ms = sum_known(r["count"] for r in mine), sum_known(r["sum_ms"] for r in mine)
+        shares = sum_known(r["pct"] for r in mine)
+        found.append(
+            {
+                "name": name,
+                "type": kind,
+                "count": count,
+                "sum_ms": sum_ms,
+                "pct": None if shares is None else shares / ranks,
+                "mean_us": 1000 * sum_ms / count if sum_ms is not None and count else None,
+                "p50_us": mean_known(r["p50_us"] for r in mine),
+                "p95_us": mean_known(r["p95_us"] for r in mine),
+                "max_us": max((r["max_us"] for r in mine if r["max_us"] is not None), default=None),
+            }
+        )
+    return sorted(found, key=lambda row: -(row["sum_ms"] or 0))[:most]
+
+
+def build_collective_summary(report: Row) -> list[dict[str, Any]]:
+    """One row per collective and axis: means per rank over all recorded steps, and who came last most often."""
+    found = []
+    groups = group_rows(
+        report.get("collectives") or [], lambda r: (r["name"], r.get("collective"), r.get("axis"))
+    )
+    for (name, collective, axis), mine in groups.items():
+        means = {
+            key: mean_known(row.get(key) for row in mine)
+            for key in ("count", "bytes", "total_ms", "exposed_ms", "wait_ms", "exposed_wait_ms")
+        }
+        found.append(
+            {
+                "collective": describe_collective(collective, axis),
+                "name": name,
+                "ranks": len(mine),
+                **means,
+                "came_last": _say_last(mine),
+            }
+        )
+    return sorted(found, key=lambda row: -(row["total_ms"] or 0))
+
+
+def _say_last(rows: Sequence[Row]) -> str | None:
+    known = [(row["arrived_last"], row["rank"]) for row in rows if row.get("arrived_last") is not None]
+    matched = sum(count for count, _ in known)
+    if not matched:
+        return None
+    count, rank = max(known, key=lambda entry: (entry[0], -entry[1]))
+    return f"rank {rank} in {count} of {matched}"
+
+
+def build_copy_summary(report: Row) -> list[dict[str, Any]]:
+    """One row per kind of copy: sums over the ranks, and bytes over time."""
+    found = []
+    for kind, mine in group_rows(report.get("copies") or [], lambda row: row["kind"]).items():
+        timed = [r for r in mine if r.get("bytes") is not None and r.get("total_ms")]
+        size, took = sum_known(r["bytes"] for r in timed), sum_known(r["total_ms"] for r in timed)
+        found.append(
+            {
+                "kind": kind,
+                "count": sum_known(row["count"] for row in mine),
+                "bytes": size,
+                "total_ms": sum_known(row["total_ms"] for row in mine),
+                "gbps": size / took / 1e6 if size is not None and took else None,
+            }
+        )
+    return sorted(found, key=lambda row: -(row["total_ms"] or 0))
+
+
+def build_idle_summary(report: Row) -> list[dict[str, Any]]:
+    """One row per stream: means per rank."""
+    groups = group_rows(report.get("idle") or [], lambda row: row["stream"])
+    names = ("host_wait_ms", "kernel_wait_ms", "other_ms")
+    return [
+        {"stream": None if stream is None else str(stream), "ranks": len(mine)}
+        | {n: mean_known(r.get(n) for r in mine) for n in names}
+        for stream, mine in sorted(groups.items(), key=lambda entry: str(entry[0]))
+    ]
+
+
+def choose_ranks(report: Row, most: int = 16) -> list[int]:
+    """At most so many ranks: the slowest and the fastest, who came last most often, those with a finding (skipped
+    ones first), the rest spread evenly."""
+    rows = report["ranks"]
+    everyone = [row["rank"] for row in rows]
+    if len(everyone) <= most:
+        return everyone
+    timed = sorted((r for r in rows if r.get("step_ms") is not None), key=lambda r: r["step_ms"])
+    late = sorted(report.get("collectives") or [], key=lambda r: -(r.get("arrived_last") or 0))
+    busy = sorted((r for r in rows if r.get("compute_pct") is not None), key=lambda r: -r["compute_pct"])
+    named = [row["rank"] for row in timed[-1:] + timed[:1] + late[:1] + busy[:1]]
+    named += [report["mean"].get("slowest_rank")]
+    findings = sorted(report.get("quality") or [], key=lambda row: row["action"] != "skipped")
+    named += list(dict.fromkeys(row["rank"] for row in findings if row["rank"] is not None))[: most // 2]
+    chosen = [rank for rank in dict.fromkeys(named) if rank in set(everyone)][:most]
+    others = [rank for rank in everyone if rank not in chosen]
+    left = most - len(chosen)
+    return sorted(chosen + [others[round(i * (len(others) - 1) / max(left - 1, 1))] for i in range(left)])
+
+
+MOST_LEFT_OUT = 5
+
+
+def build_origin(report: Mapping[str, Any]) -> str:
+    """Of the page: where the numbers come from, in one line."""
+    run, steps = report["run"], sorted({row["step"] for row in report["steps"]})
+    recorded = (
+        f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}" if steps else "no step"
+    )
+    of_steps = f" of {run['steps']}" if steps and run.get("steps") is not None else ""
+    device = " ".join(filter(None, [report["device"], _label("({})", run.get("device_type"))]))
+    parts = [
+        f"Run {run['run']}",
+        *_list_settings(report),
+        device,
+        _label("backend {}", report["backend"]),
+        _label("torch {}", run.get("torch")),
+        recorded + of_steps,
+        count(report["mean"]["ranks"], "trace"),
+    ]
+    return f"{', '.join(filter(None, parts))}; recording slows the steps down."
+
+
+def build_short_origin(report: Mapping[str, Any]) -> str:
+    """Of summary.md."""
+    parts = [
+        *_list_settings(report),
+        report["device"] or "",
+        _label("backend {}", report["backend"]),
+        f"source {report['source']}",
+        count(report["mean"]["ranks"], "trace"),
+        count(report["mean"].get("steps"), "recorded step"),
+    ]
+    said = ", ".join(filter(None, parts))
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def build_answer(report: Mapping[str, Any]) -> list[str]:
+    """Of the terminal: lines, with what of the traces is not in the numbers."""
+    mean = report["mean"]
+    device, backend = report["device"], _label("backend {}", report["backend"])
+    origin = ", ".join(filter(None, [f"{report['source']} traces", backend, device]))
+    lines = [
+        f"mean of {count(mean['steps'], 'step')} on {count(mean['ranks'], 'rank')} ({origin}):",
+        say_headline(report),
+    ]
+    skipped = [row for row in report.get("quality") or [] if row["action"] == "skipped"]
+    lines += [f"  not in it: {_say_skipped(row)}" for row in skipped[:MOST_LEFT_OUT]]
+    if len(skipped) > MOST_LEFT_OUT:
+        lines.append(f"  and {len(skipped) - MOST_LEFT_OUT} more: the report names them")
+    return lines
+
+
+def count(number: Any, noun: str, plural: str = "s") -> str:
+    """`1 rank`, `2 ranks`; empty where it is not known."""
+    return "" if number is None else format_count(number, noun, plural)
+
+
+def _list_settings(report: Mapping[str, Any]) -> list[str]:
+    run = report["run"]
+    processes, nodes = run.get("world_size"), run.get("nodes")
+    if processes is None or nodes is None:
+        place = count(processes, "process", "es") or count(nodes, "node")
+    else:
+        place = count_processes(processes, nodes, run.get("machines"))
+    weights = _label("starts from {}", run.get("initial_weights"))
+    return [_label("strategy {}", run.get("strategy")), place, weights]
+
+
+def _label(text: str, value: Any) -> str:
+    return "" if value is None else text.format(value)
+
+
+def _say_skipped(row: Mapping[str, Any]) -> str:
+    rank = _label("rank {}", row["rank"])
+    return f"{', '.join(filter(None, [row['file'], rank])) or 'a trace'}: {row['reason']}"

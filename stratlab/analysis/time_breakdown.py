@@ -1,0 +1,258 @@
+"""One recorded step, divided: its events by lane, its calls, and parts that sum to it to the nanosecond.
+
+What of a rank's time was not compute, as disjoint sets: the raw material of the partition of a step.
+
+compute    union of the compute events
+exposed    communication that no compute covers, per collective; where several run at once the first in
+           alphabetical order counts
+copies     copies that neither compute nor communication covers
+idle       the rest, split: data (under the host's data label), then by what the lane waited for:
+           host    until the host began to launch the next event
+           launch  from there until the event started; or inside the launch of an event that was begun earlier
+           kernel  the event was queued, and the gap is short
+           other   the event was queued
+
+Cuts every step of a rank into the spans of its phases, on the time line on which the events ran.
+
+    host   |data|  forward  |   backward   | opt |      labels
+    GPU        |..|   forward    |    backward     | opt |   each border moved to where the GPU had ended what was
+                                                             issued before it
+
+The spans of a step lie side by side and cover it; what lies between two labels is `other`.
+
+Where the time of each step went, exactly: the parts of a step sum to it, to the nanosecond.
+
+    step = compute + exposed communication + exposed copies + idle
+    exposed communication = transfer, per collective + straggler (waiting for the last rank)
+    idle = data wait + host wait + launch wait + kernel wait + other
+
+In a pipeline the exposed point-to-point communication is the bubble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stratlab.analysis.collective_calls import CallKey, CallKind, Calls, Match
+from stratlab.analysis.lanes import POINT_TO_POINT, Lanes
+from stratlab.traces.trace import (
+    PHASES,
+    Intervals,
+    Times,
+    Window,
+    build_empty,
+    build_union,
+    covered_within,
+    intersect,
+    join,
+    subtract,
+)
+
+KERNEL_WAIT_BELOW_NS = 30_000  # of an event that waited in the queue; as in idle.py
+SHARES = ("compute", "comm", "comm_overlap", "comm_exposed", "copy", "copy_exposed", "idle")
+IDLE = ("data_wait", "host_wait", "launch_wait", "kernel_wait", "other_idle")
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Sets in ns. `sets` has every name of SHARES and IDLE; `collectives` parts `comm_exposed` without overlap."""
+
+    sets: dict[str, Intervals]
+    collectives: dict[CallKey, Intervals]
+
+
+def build_exposure(lanes: Lanes, calls: Calls, data_labels: Intervals, low: int, high: int) -> Exposure:
+    """Of the time [low, high]; `data_labels` are on the host."""
+    compute, comm, copy = (lanes.union(m) for m in (lanes.is_compute, lanes.is_communication, lanes.is_copy))
+    exposed = subtract(comm, compute)
+    copy_exposed = subtract(copy, join(compute, comm))
+    whole = np.array([low], np.int64), np.array([high], np.int64)
+    idle = subtract(whole, join(join(compute, comm), copy))
+    waiting_for_data = intersect(idle, build_union(*data_labels))
+    host, launch, kernel = (subtract(part, waiting_for_data) for part in _split_gaps(lanes, idle))
+    sets = {
+        "compute": compute,
+        "comm": comm,
+        "comm_overlap": intersect(comm, compute),
+        "comm_exposed": exposed,
+        "copy": copy,
+        "copy_exposed": copy_exposed,
+        "idle": idle,
+        "data_wait": waiting_for_data,
+        "host_wait": host,
+        "launch_wait": launch,
+        "kernel_wait": kernel,
+        "other_idle": subtract(idle, join(join(waiting_for_data, host), join(launch, kernel))),
+    }
+    return Exposure(sets, _split_exposed(exposed, calls))
+
+
+def _split_gaps(lanes: Lanes, idle: Intervals) -> tuple[Intervals, Intervals, Intervals]:
+    """Host, launch and kernel of each gap, by the event that ends it. With nothing after it, a gap is the host's; so is
+    every gap on the host itself: Python and waiting."""
+    if lanes.source == "cpu":
+        return idle, build_empty(), build_empty()
+    starts, ends = idle
+    order = np.lexsort((lanes.issued, lanes.starts))  # of those that start together, the one issued first
+    begun = lanes.starts[order]
+    following = np.searchsorted(begun, ends, side="left")
+    inside = following < len(order)
+    event = order[np.minimum(following, len(order) - 1)]
+    issued = np.where(inside, np.minimum(lanes.issued[event], ends), ends)
+    launched = np.where(inside, np.minimum(lanes.launched[event], ends), ends)
+    by_host = issued > starts
+    until = np.where(by_host, issued, starts)  # here the launch begins
+    done = np.where(by_host, ends, np.maximum(launched, starts))  # and here its part of the gap ends
+    short = ~by_host & (ends - starts < KERNEL_WAIT_BELOW_NS)
+    return build_union(starts, until), build_union(until, done), build_union(done[short], ends[short])
+
+
+def _split_exposed(exposed: Intervals, calls: Calls) -> dict[CallKey, Intervals]:
+    parts: dict[CallKey, Intervals] = {}
+    left = exposed
+    for key in sorted({kind.key for kind in calls.kinds}):
+        mine = calls.of(key)
+        parts[key] = intersect(left, build_union(calls.starts[mine], calls.ends[mine]))
+        left = subtract(left, parts[key])
+    if len(left[0]):  # issued before the first step or between two
+        parts[CallKey("unknown", "unknown", "")] = left
+    return parts
+
+
+def build_waits(calls: Calls, shortest: Mapping[CallKind, Times]) -> Intervals:
+    """When the rank was in a collective before the last rank came.
+
+    Args:
+        shortest: per kind the shortest duration of each call over the ranks of its group, ns.
+    """
+    low, high = [], []
+    for index, kind in enumerate(calls.kinds):
+        if kind in shortest:
+            mine = calls.kind == index
+            low.append(calls.starts[mine])
+            high.append(calls.ends[mine] - shortest[kind])
+    if not low:
+        return build_empty()
+    starts, ends = np.concatenate(low), np.concatenate(high)
+    return build_union(starts[ends > starts], ends[ends > starts])
+
+
+SPANS = (*PHASES, "other")
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Spans in time order. `step` indexes `windows`, `phase` indexes SPANS."""
+
+    windows: list[Window]  # on the lanes' time line; without the steps in which nothing was issued
+    hosts: list[Window]  # the same steps as the host's labels have them
+    starts: Times
+    ends: Times
+    step: Times
+    phase: Times
+
+
+def build_segments(lanes: Lanes, hosts: list[Window], phases: dict[str, list[Intervals]]) -> Segments:
+    """`phases` as `build_phase_labels` gives them: per phase and step the labels' times on the host."""
+    windows: list[Window] = []
+    kept: list[Window] = []
+    rows: list[tuple[int, int, int, int]] = []
+    for index, host in enumerate(hosts):
+        if not len(lanes.issued_within(host.start_ns, host.end_ns)):
+            continue
+        low, high = (int(t) for t in lanes.settle(np.array([host.start_ns, host.end_ns], np.int64)))
+        if host.is_recording:
+            low, high = lanes.extent()
+        if low >= high:
+            continue
+        labels = sorted(
+            (int(start), int(end), SPANS.index(phase))
+            for phase, steps in phases.items()
+            for start, end in zip(*steps[index], strict=True)
+        )
+        at = low
+        for start, end, phase in labels:
+            begin, stop = (int(t) for t in lanes.settle(np.array([start, end], np.int64)))
+            begin, stop = max(begin, at), min(stop, high)
+            if begin < stop:
+                rows += [(at, begin, len(windows), len(PHASES)), (begin, stop, len(windows), phase)]
+                at = stop
+        rows.append((at, high, len(windows), len(PHASES)))
+        windows.append(Window(host.step, low, high))
+        kept.append(host)
+    table = np.array([row for row in rows if row[1] > row[0]], np.int64).reshape(-1, 4)
+    return Segments(windows, kept, *table.T)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One rank's trace, reduced: what is left to find out needs the other ranks. One entry per segment, ns."""
+
+    segments: Segments
+    times: dict[str, Times]  # by SHARES and IDLE
+    exposed: dict[CallKey, Intervals]
+    calls: Calls
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One entry per segment, ns. `times`: SHARES, IDLE, `span`, `straggler`, `bubble`; `transfer` per collective."""
+
+    times: dict[str, Times]
+    transfer: dict[CallKey, Times]
+    exposed: dict[CallKey, Times]
+    exposed_wait: dict[CallKey, Times]
+
+
+def build_measured(segments: Segments, exposure: Exposure, calls: Calls) -> Measured:
+    """Sums of the sets per segment; only the exposed communication is kept as it is."""
+    spans = segments.starts, segments.ends
+    times = {name: covered_within(exposure.sets[name], *spans) for name in (*SHARES, *IDLE)}
+    return Measured(segments, times, exposure.collectives, calls)
+
+
+def build_partition(measured: Measured, matches: Mapping[CallKind, Match], is_pipeline: bool) -> Partition:
+    """Splits the exposed communication into transfer and waiting."""
+    segments = measured.segments
+    spans = segments.starts, segments.ends
+    waits = build_waits(measured.calls, {kind: match.shortest for kind, match in matches.items()})
+    exposed = {key: covered_within(part, *spans) for key, part in measured.exposed.items()}
+    exposed_wait = {
+        key: covered_within(intersect(part, waits), *spans) for key, part in measured.exposed.items()
+    }
+    transfer = {key: exposed[key] - exposed_wait[key] for key in exposed}
+    nothing = segments.starts * 0
+    bubble = [key for key in transfer if is_pipeline and key.collective == POINT_TO_POINT]
+    times = measured.times | {
+        "span": segments.ends - segments.starts,
+        "bubble": sum((exposed[key] for key in bubble), nothing),
+        "straggler": sum((exposed_wait[key] for key in exposed_wait if key not in bubble), nothing),
+    }
+    return Partition(
+        times, {key: v for key, v in transfer.items() if key not in bubble}, exposed, exposed_wait
+    )
+
+
+def sum_parts(partitions: Sequence[Partition]) -> dict[tuple[str, str, str], int]:
+    """Total ns of every part over all ranks and steps: (part, collective, axis) -> ns, in the order of a reader.
+
+    The values sum to the steps' own total.
+    """
+    totals: dict[tuple[str, str, str], int] = {("compute", "", ""): 0}
+    for partition in partitions:
+        for key, times in partition.transfer.items():
+            where = ("comm", key.collective, key.axis)
+            totals[where] = totals.get(where, 0) + int(times.sum())
+    names = {"straggler": "straggler", "bubble": "bubble", "copy_exposed": "copy", "data_wait": "data"}
+    names |= {
+        "host_wait": "host",
+        "launch_wait": "launch",
+        "kernel_wait": "kernel_wait",
+        "other_idle": "other_idle",
+    }
+    for name, part in {"compute": "compute", **names}.items():
+        totals[part, "", ""] = sum(int(p.times[name].sum()) for p in partitions)
+    return totals

@@ -1,0 +1,251 @@
+"""The verb `stratlab analyze`: its options, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, redirect_stdout
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TextIO
+
+import typer
+
+from stratlab.commands.options import TrackingUri
+from stratlab.user_error import UserError
+
+MISSING = 3
+NO_HTA = (
+    "every analysis of Holistic Trace Analysis failed; the rest of the report is there [SL-hta-all-failed]"
+)
+
+
+def analyze(
+    run_dir: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_DIR|TRACES",
+            help="One run: RESULTS/COMPARISON/RUN. Or traces of another program: a folder, a ZIP or tar file, a trace.",
+            show_default=False,
+        ),
+    ],
+    tracking_uri: TrackingUri = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Of another program's traces: where it goes; NAME-analysis if left out."
+        ),
+    ] = None,
+    rank_pattern: Annotated[
+        str,
+        typer.Option(metavar="REGEX", help="Of another program's traces: its group is the rank in a path."),
+    ] = "",
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="As JSON: the report; of another program's traces a list of them; of a share its folder; "
+            "in a Job null where another share merges.",
+        ),
+    ] = False,
+    share: Annotated[
+        str,
+        typer.Option(
+            metavar="INDEX/COUNT", help="Of a run of many ranks: only read this share of them, 0/2."
+        ),
+    ] = "",
+    shares: Annotated[
+        int,
+        typer.Option(metavar="COUNT", min=0, help="Of a run: how many shares have read it; they are merged."),
+    ] = 0,
+    job: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Of a share: what it has in common with the others; the last one merges them.",
+        ),
+    ] = "",
+) -> None:
+    """Analyze the traces of the run in RUN_DIR, write a report beside them, and add it to the MLflow run.
+
+    Of a run that finished without traces the report holds what the run measured by itself. Exit code 3: there
+    is no run in RUN_DIR, its traces cannot be read, or it did not finish and left none.
+
+    Traces of another program are sorted into experiments, a folder each, with a report each; the source is only read.
+    Exit code 3: one of the experiments cannot be analysed, the others are.
+
+    Example: stratlab analyze results/runs/demo/ddp
+
+    Example: stratlab analyze traces.zip --output analysed
+    """
+    from stratlab.analysis.foreign_traces import is_foreign
+    from stratlab.run_directory.files import has_marks
+    from stratlab.traces.archives import build_no_source
+
+    with ExitStack() as until_the_end:
+        emit: Callable[[Any], None] = _emit_nothing
+        if as_json:
+            emit = _emit_to(sys.stdout)
+            until_the_end.enter_context(redirect_stdout(sys.stderr))
+        if is_foreign(run_dir):
+            for option, value in (("share", share), ("shares", shares), ("job", job)):
+                if value:
+                    raise UserError(
+                        f"--{option} is for a run of this lab; {run_dir} is none [SL-option-for-runs]"
+                    )
+            _analyze_foreign(run_dir, output, rank_pattern, emit)
+            return
+        if output or rank_pattern:
+            option = "--output" if output else "--rank-pattern"
+            if (run_dir / "traces").is_dir() and not has_marks(run_dir):
+                raise UserError(
+                    f"{option} is for traces of another program, and {run_dir} may be a run; give {run_dir / 'traces'} "
+                    "[SL-output-for-maybe-run]"
+                )
+            if not run_dir.exists():
+                raise build_no_source(run_dir)
+            if not has_marks(run_dir):
+                raise UserError(
+                    f"{run_dir}: holds no traces; {option} is for those of another program [SL-output-without-traces]"
+                )
+            raise UserError(
+                f"{option} is for traces of another program; {run_dir} is a run: {run_dir / 'analysis'} "
+                "[SL-output-for-run]"
+            )
+        if share and shares:
+            raise UserError(
+                "give either --share INDEX/COUNT, to read, or --shares COUNT, to merge [SL-share-and-shares]"
+            )
+        if job and not share:
+            raise UserError("--job is for a share: --share INDEX/COUNT [SL-job-without-share]")
+        if share and not job:
+            _read_share(run_dir, share, emit)
+            return
+        tracking = tracking_uri or None
+        if share:
+            _analyze_run(run_dir, tracking, partial(_analyze_in_job, share, job), emit)
+        else:
+            _analyze_run(run_dir, tracking, partial(_analyze_alone, shares), emit)
+
+
+def _analyze_run(
+    run_dir: Path,
+    tracking_uri: str | None,
+    analysis: Callable[[Path, str | None], dict[str, Any] | None],
+    emit: Callable[[Any], None],
+) -> None:
+    from stratlab.analysis.run_analysis import NoTraces
+    from stratlab.analysis.run_facts import NoRun
+    from stratlab.tracking import close_ended_run
+
+    try:
+        report = analysis(run_dir, tracking_uri)
+    except (NoTraces, NoRun) as missing:
+        _fail(str(missing), MISSING)
+    finally:  # the analysis comes last: a run that is still open in MLflow would stay so
+        if tracking_uri and (done := close_ended_run(run_dir, tracking_uri)):
+            _say(done)
+    emit(report)
+    if report is None:
+        return
+    from stratlab.analysis.untraced import say_untraced
+
+    if report["source"] is None:
+        _say(say_untraced(report))
+        _say(f"report: {run_dir / 'analysis' / 'report.html'}")
+        return
+    if not _show(report, run_dir):
+        _fail(NO_HTA, 1)
+
+
+def _analyze_alone(shares: int, run_dir: Path, tracking_uri: str | None) -> dict[str, Any]:
+    from stratlab.analysis.run_analysis import analyze_run
+
+    return analyze_run(run_dir, tracking_uri=tracking_uri, progress=_say, shares=shares)
+
+
+def _analyze_in_job(share: str, job: str, run_dir: Path, tracking_uri: str | None) -> dict[str, Any] | None:
+    from stratlab.analysis.measure import parse_share
+    from stratlab.analysis.share_job import analyze_in_job
+
+    return analyze_in_job(run_dir, parse_share(share), job, tracking_uri=tracking_uri, progress=_say)
+
+
+def _read_share(run_dir: Path, text: str, emit: Callable[[Any], None]) -> None:
+    from stratlab.analysis.measure import parse_share
+    from stratlab.analysis.run_analysis import analyze_share
+    from stratlab.analysis.run_facts import NoRun
+
+    share = parse_share(text)
+    try:
+        folder = analyze_share(run_dir, share, progress=_say)
+    except NoRun as missing:
+        _fail(str(missing), MISSING)
+    emit({"share": str(folder), "shares": share.count})
+    _say(f"read: {folder}; when all are: stratlab analyze {run_dir} --shares {share.count}")
+
+
+def _analyze_foreign(
+    source: Path, output: Path | None, rank_pattern: str, emit: Callable[[Any], None]
+) -> None:
+    from stratlab.analysis.foreign_traces import analyze_foreign, name_output, parse_pattern
+    from stratlab.analysis.run_analysis import NoTraces
+    from stratlab.traces.archives import ArchiveError
+
+    pattern = parse_pattern(rank_pattern)
+    output = output or name_output(source)
+    try:
+        done = analyze_foreign(source, output, pattern=pattern, progress=_say)
+    except (NoTraces, ArchiveError) as missing:
+        _fail(str(missing), MISSING)
+    emit([one.report for one in done if one.report])
+    whole = True
+    for one in done:
+        if one.report:
+            _say(f"\nexperiment {one.name}")
+            whole = _show(one.report, one.folder) and whole
+    known = [one for one in done if one.report]
+    if len(known) > 1:
+        _say(f"\nside by side: stratlab compare {output}")
+    for one in done:
+        if not one.report:
+            print(f"error: experiment {one.name}: {one.why}", file=sys.stderr)
+    if len(known) < len(done):
+        raise typer.Exit(MISSING)
+    if not whole:
+        _fail(NO_HTA, 1)
+
+
+def _show(report: Mapping[str, Any], folder: Path) -> bool:
+    """The answer in short. False where Holistic Trace Analysis has failed in everything."""
+    from stratlab.analysis.summaries import build_answer
+
+    if report.get("steps_from") == "recording":
+        _say("no label tells the steps: the whole recording counts as one")
+    for line in build_answer(report):
+        _say(line)
+    for entry in report["recommendations"]:
+        _say(f"  {entry['severity']}, {entry['rule']}: {entry['title']}")
+    _say(f"report: {folder / 'analysis' / 'report.html'}")
+    failed = [row for row in report["hta"] if row["status"] == "failed"]
+    for row in failed:
+        _say(f"warning: Holistic Trace Analysis, {row['analysis']}: {row['reason']}")
+    return not failed or any(row["status"] == "ok" for row in report["hta"])
+
+
+def _emit_to(file: TextIO) -> Callable[[Any], None]:
+    return lambda content: print(json.dumps(content, indent=1), file=file, flush=True)
+
+
+def _emit_nothing(content: Any) -> None:
+    """Without --json."""
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    print(f"error: {sentence}", file=sys.stderr)
+    raise typer.Exit(code)

@@ -1,0 +1,327 @@
+"""The verb `stratlab check`: its options, and what it prints.
+
+The verb `stratlab watch`: its options, and nothing else.
+
+The verb `stratlab wait`: its options, and nothing else.
+
+The verb `stratlab logs`: its options, and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratlab.commands.options import Certificates, Context, Namespace, PodResources, RunDirectory
+from stratlab.tracking import check_tracking_uri
+from stratlab.user_error import UserError
+from stratlab.wording import format_count
+
+if TYPE_CHECKING:
+    from stratlab.cluster.connection import Connection
+    from stratlab.wait import Resource
+
+
+def check(
+    namespace: Namespace = None,
+    context: Context = None,
+    pod_resources: PodResources = "",
+    claim: Annotated[str, typer.Option(help="The results claim.")] = "stratlab-results",
+    mount: Annotated[str, typer.Option(help="Where runs see it.")] = "/results",
+    image: Annotated[str, typer.Option(help="Image of the lab.")] = "stratlab-lab:0.1.0",
+    trainer_image: Annotated[str, typer.Option(help="Image of the trainer.")] = "stratlab-trainer:0.1.0",
+    tracking_uri: Annotated[
+        str,
+        typer.Option(callback=check_tracking_uri, help="MLflow as the runs see it; empty: there is none."),
+    ] = "http://mlflow:5000",
+    certificates: Certificates = "",
+    pods: Annotated[bool, typer.Option(help="Whether to start pods: volume, images, MLflow.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of findings, at the end.")] = False,
+) -> None:
+    """Check whether a cluster is ready for runs: one line per thing, with what to do where it is not.
+
+    Starts four small pods for some seconds, one with a GPU where there are any, and a PyTorchJob of one pod, unless
+    --no-pods. Exit code 1: there is a problem; a warning is none.
+
+    Example: stratlab check --namespace stratlab
+    """
+    from stratlab.cluster.connection import connect
+    from stratlab.machine import signals_raise
+    from stratlab.namespace_checks import (
+        ABSENT,
+        check_account,
+        check_claim,
+        check_gpus,
+        check_namespace,
+        check_quotas,
+        check_rights,
+        guarded,
+    )
+    from stratlab.pod_checks import PodsRequest, check_pods
+    from stratlab.workload_checks import check_apis, check_small_job, find_served
+
+    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
+    space = connection.namespace
+    served = find_served(connection)
+    request = PodsRequest(claim, mount, image, trainer_image, tracking_uri, certificates)
+
+    def tell(sentence: str) -> None:
+        print(f"         .. {sentence}", file=sys.stderr, flush=True)
+
+    everywhere = {
+        "workload APIs": lambda: check_apis(connection),
+        "GPUs": lambda: check_gpus(connection),
+        f"namespace {space}": lambda: check_namespace(connection, space),
+    }
+    inside = {
+        "quotas": lambda: check_quotas(connection, space),
+        f"claim {claim}": lambda: check_claim(connection, space, claim),
+        "your rights": lambda: check_rights(connection, space, served),
+        "account of the analysis": lambda: check_account(connection, space, served),
+    }
+    if pods:
+        inside["pods"] = lambda: check_pods(connection, space, request, tell)
+        if "pytorchjob" in served:
+            inside["a small PyTorchJob"] = lambda: check_small_job(connection, space, image, tell)
+    say = print if not as_json else lambda line, flush=True: None
+    say(f"{connection.server} ({connection.origin}), namespace {space}", flush=True)
+    findings, absent = [], False
+    with signals_raise():
+        for looks in (everywhere, inside):
+            for subject, look in looks.items() if not absent else ():
+                for finding in guarded(subject, look):
+                    say(finding, flush=True)
+                    findings.append(finding)
+                    absent = absent or (finding.state, finding.seen) == ("problem", ABSENT)
+    problems = sum(finding.state == "problem" for finding in findings)
+    if absent:
+        say(f"the rest was not looked at: there is no namespace {space}", flush=True)
+    say(format_count(problems, "problem") if problems else "ready", flush=True)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
+    raise typer.Exit(1 if problems else 0)
+
+
+Release = Annotated[
+    str, typer.Argument(metavar="RELEASE", help="Name given to helm install.", show_default=False)
+]
+WatchNamespace = Annotated[str, typer.Option("--namespace", "-n", help="The context's if left out.")]
+WatchContext = Annotated[str, typer.Option(help="Of the kubeconfig; the current one if left out.")]
+
+
+def watch(
+    release: Release,
+    namespace: WatchNamespace = "",
+    context: WatchContext = "",
+    analysis: Annotated[bool, typer.Option(help="Stay until the analysis has ended too.")] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As JSON, at the end: an object with what became of the run.")
+    ] = False,
+) -> None:
+    """Watch a run on the cluster until it ends: pods, step, loss, speed, time left, what goes wrong.
+
+    A live table on a terminal, plain lines elsewhere. The exit code is the run's outcome: 0 it succeeded, else the
+    trainer's own code, or 1. Ctrl-C leaves (130), and the run goes on.
+
+    Example: stratlab watch ddp-1 --namespace stratlab
+    """
+    from rich.console import Console
+
+    from stratlab.cluster.connection import connect
+    from stratlab.machine import Interrupted, signals_raise
+    from stratlab.watch_display import Lines, build_ending, build_farewell, describe_left
+    from stratlab.watch_session import Display, await_workload, watch_run
+    from stratlab.watch_state import Picture
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    connection = connect(context=context or None, namespace=namespace or None)
+    console = Console(stderr=as_json)
+    picture: Picture | None = None
+    with ExitStack() as stack:
+        stack.enter_context(signals_raise())
+        try:
+            picture = Picture(await_workload(connection, connection.namespace, release, say))
+            display: Display = Lines(say)
+            if console.is_terminal and not console.is_dumb_terminal:
+                from stratlab.watch_display import LiveTable
+
+                display = stack.enter_context(LiveTable(console))
+            code = watch_run(connection, picture, display, analysis=analysis)
+        except Interrupted as stop:
+            stack.close()
+            say(f"left; {describe_left(picture)}: stratlab watch {release} -n {connection.namespace}")
+            raise typer.Exit(stop.code) from None
+    for line in build_farewell(picture):
+        say(line)
+    if as_json:
+        print(json.dumps(build_ending(picture, code), indent=1), flush=True)
+    raise typer.Exit(code)
+
+
+NOT_ENDED = 1
+
+
+def wait(
+    run_dir: RunDirectory,
+    resource: Annotated[
+        str,
+        typer.Option(
+            metavar="API/NAME", help="The run's custom resource, as pytorchjob/demo. In a pod only."
+        ),
+    ] = "",
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Of the resource; this pod's if left out.")
+    ] = "",
+    then_start: Annotated[
+        str,
+        typer.Option(
+            metavar="JOB", help="A suspended Job to start afterwards, and to wait for. In a pod only."
+        ),
+    ] = "",
+    job_queue: Annotated[
+        str, typer.Option("--queue", help="Kueue's LocalQueue, which starts the Job instead.")
+    ] = "",
+    deadline_s: Annotated[float | None, typer.Option(min=0, help="Give up after so long.")] = None,
+    poll_s: Annotated[float, typer.Option(min=0.01, help="Time between two looks at the files.")] = 1.0,
+    tracking_uri: Annotated[
+        str,
+        typer.Option(
+            envvar="MLFLOW_TRACKING_URI",
+            callback=check_tracking_uri,
+            help="The MLflow server: a run that failed and is still open there is closed.",
+        ),
+    ] = "",
+    quiet_s: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="After a failure that may be tried again, where no resource tells: silence that means the end.",
+        ),
+    ] = 120.0,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="As JSON, at the end: an object with ended, exit_code and sentence."),
+    ] = False,
+) -> None:
+    """Wait until the run in RUN_DIR has ended, well or not. Exit code 1: not before the deadline.
+
+    The files of the run say so, or its resource: Succeeded, Failed or deleted.
+
+    Example: stratlab wait results/runs/demo/ddp --deadline-s 3600
+    """
+    from stratlab.cluster.connection import connect_in_cluster
+    from stratlab.wait import wait_for_run
+
+    if run_dir.exists() and not run_dir.is_dir():
+        raise UserError(
+            f"{run_dir}: not a folder; expected the folder of a run, which may come later [SL-wait-no-folder]"
+        )
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    connection = connect_in_cluster() if resource or then_start else None
+    watched = _start_resource(connection, resource, namespace, say) if resource else None
+    outcome = wait_for_run(
+        run_dir, resource=watched, deadline_s=deadline_s, poll_s=poll_s, quiet_s=quiet_s, say=say
+    )
+    if watched:
+        watched.stop()
+    if as_json:
+        print(json.dumps(dataclasses.asdict(outcome)), flush=True)
+    if not outcome.ended:
+        why = f"not ended after {deadline_s:g} s: {outcome.sentence} [SL-not-ended]"
+        print(f"error: {why}", file=sys.stderr)
+        raise typer.Exit(NOT_ENDED)
+    say(outcome.sentence)
+    if (
+        tracking_uri and outcome.exit_code != 0
+    ):  # of a run that went well the metrics may still be on their way
+        from stratlab.tracking import close_run
+
+        if done := close_run(run_dir, tracking_uri, exit_code=outcome.exit_code):
+            say(done)
+    if then_start and connection:
+        from stratlab.wait import start_job
+
+        start_job(connection, namespace or connection.namespace, then_start, job_queue, say)
+
+
+def _start_resource(
+    connection: Connection | None, text: str, namespace: str, say: Callable[[str], None]
+) -> Resource | None:
+    from stratlab.wait import Resource, parse_resource
+
+    api, name = parse_resource(text)
+    if connection is None:
+        say(
+            f"no Kubernetes API here (not in a pod, or no token): {api.kind} {name} is not asked, the files decide"
+        )
+        return None
+    watched = Resource(connection, api, namespace or connection.namespace, name)
+    watched.start()
+    return watched
+
+
+def logs(
+    release: Annotated[
+        str, typer.Argument(metavar="RELEASE", help="Name given to helm install.", show_default=False)
+    ],
+    rank: Annotated[int, typer.Option(min=0, help="Whose log.")] = 0,
+    previous: Annotated[
+        bool, typer.Option("--previous", "-p", help="Of the attempt before this one.")
+    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the pod ends.")] = False,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="The context's if left out.")] = "",
+    context: Annotated[str, typer.Option(help="Of the kubeconfig; the current one if left out.")] = "",
+    run_directory: Annotated[
+        str, typer.Option(metavar="PATH", help="On the volume, where no resource tells: /results/demo/ddp-1.")
+    ] = "",
+    claim: Annotated[str, typer.Option(help="The results claim, where no resource tells.")] = "",
+    image: Annotated[
+        str, typer.Option(help="The image that reads the volume, where no resource tells.")
+    ] = "",
+    pod_resources: PodResources = "",
+) -> None:
+    """Show the log of a rank: of its pod, or when that is gone, of its file on the results volume.
+
+    Where the log comes from is said on standard error. The file is read by a short-lived pod.
+
+    Example: stratlab logs ddp-1 --rank 3 --namespace stratlab
+    """
+    from stratlab.cluster.connection import connect
+    from stratlab.logs import read_rank
+    from stratlab.machine import signals_raise
+
+    connection = connect(context=context or None, namespace=namespace or None, pod_resources=pod_resources)
+    with signals_raise():
+        pieces = read_rank(
+            connection,
+            release,
+            rank,
+            previous=previous,
+            follow=follow,
+            say=_say,
+            run_directory=run_directory,
+            claim=claim,
+            image=image,
+        )
+        try:
+            for piece in pieces:
+                sys.stdout.buffer.write(piece)
+                sys.stdout.buffer.flush()
+        except BrokenPipeError:  # as in `stratlab logs demo | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,246 @@
+"""The verb `stratlab compare`: its options, and what it prints.
+
+`--json` alone prints, as that of every other command; with a FILE the report goes there as well.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from stratlab.commands.options import (
+    Certificates,
+    Claim,
+    Context,
+    LabImage,
+    Mount,
+    Namespace,
+    PodResources,
+    TrackingUri,
+)
+from stratlab.user_error import UserError
+
+NAME, PRINTED = "--json", "-"
+
+
+class JsonOrFile(TyperCommand):
+    """A command that takes `--json`, `--json FILE` and `--json -`, which is the first one."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, fill_in(args))
+
+
+def fill_in(words: list[str]) -> list[str]:
+    """With what `--json` stands for where no value follows it."""
+    filled: list[str] = []
+    for word in words:
+        if filled[-1:] == [NAME] and word.startswith("-") and word != PRINTED:
+            filled.append(PRINTED)
+        filled.append(word)
+    return [*filled, PRINTED] if filled[-1:] == [NAME] else filled
+
+
+def compare(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="DIR...",
+            help="A comparison: RESULTS/COMPARISON. Several are compared as one.",
+            show_default=False,
+        ),
+    ] = None,
+    experiment: Annotated[str | None, typer.Option(help="An MLflow experiment instead of a folder.")] = None,
+    tracking_uri: TrackingUri = "",
+    mlflow_store: Annotated[
+        Path | None,
+        typer.Option("--mlflow", metavar="FOLDER", help="The report goes into this store of a rehearsal."),
+    ] = None,
+    as_json: Annotated[
+        str | None,
+        typer.Option("--json", metavar="[FILE]", help="As JSON: report.json alone; with FILE also there."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where the report goes; DIR/report if left out and DIR is one."),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Explain the others against this run; the fastest if left out."),
+    ] = None,
+    memory_limit_gib: Annotated[
+        float | None,
+        typer.Option(metavar="GIB", min=0, help="Of one device: name the fastest run that fits."),
+    ] = None,
+    varied: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Settings that the runs are meant to differ in: lr,optimizer rank what was learnt, "
+            "micro_batch_size,compile how fast one training is.",
+        ),
+    ] = "",
+    on_cluster: Annotated[
+        bool, typer.Option("--on-cluster", help="DIR names a comparison on the results volume of a cluster.")
+    ] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    pod_resources: PodResources = "",
+    claim: Claim = "",
+    mount: Mount = "",
+    image: LabImage = "",
+    certificates: Certificates = "",
+    tuning: Annotated[
+        str,
+        typer.Option(metavar="JSON", help="How a sweep has tuned; kept as DIR/tuning.json.", hidden=True),
+    ] = "",
+    keep_varied: Annotated[
+        bool,
+        typer.Option("--keep-varied", help="--varied is a sweep's: kept as DIR/varied.json.", hidden=True),
+    ] = False,
+) -> None:
+    """Compare the runs in DIR, or those of an MLflow experiment, say why they differ, and write a report.
+
+    The runs of several DIR are compared as one: those on 2, 4 and 8 processes become a scaling series.
+
+    The report also goes to MLflow, beside the runs: to --tracking-uri, or where the runs were sent to.
+
+    With --on-cluster a pod compares the runs where they are, and the report comes back to --output.
+
+    Example: stratlab compare results/runs/demo
+
+    Example: stratlab compare results/runs/gpus-2 results/runs/gpus-4 --output scaling
+
+    Example: stratlab compare demo --on-cluster --namespace stratlab
+    """
+    folders = folders or []
+    if as_json and as_json != PRINTED and not experiment and (not folders or Path(as_json).is_dir()):
+        folders, as_json = [Path(as_json), *folders], PRINTED  # `compare --json DIR`
+    if (not folders) == (experiment is None):
+        raise UserError("give either DIR or --experiment NAME [SL-compare-source]")
+    if len(folders) > 1 and (on_cluster or tuning or keep_varied or not output):
+        raise UserError(
+            "several DIR: expected --output FOLDER too, and no --on-cluster [SL-compare-several-options]"
+        )
+    if as_json and as_json != PRINTED:
+        from stratlab.compare.report_files import check_file
+
+        check_file(Path(as_json))
+    asked = {"baseline": baseline, "memory_limit_gib": memory_limit_gib, "varied": varied or None}
+    if on_cluster:
+        if experiment:
+            raise UserError(
+                "--on-cluster compares a folder of the volume; leave --experiment out [SL-on-cluster-experiment]"
+            )
+        place = {"claim": claim, "mount": mount, "image": image, "certificates": certificates}
+        if tracking_uri != os.environ.get(
+            "MLFLOW_TRACKING_URI", ""
+        ):  # which this machine reaches, and pods may not
+            asked["tracking_uri"] = tracking_uri
+        output = output or Path(f"{folders[0]}-report")
+        report = _compare_there(str(folders[0]), namespace, context, pod_resources, place, output, asked)
+        _show(report, output / "report.html", as_json)
+        return
+    if experiment and not tracking_uri:
+        raise UserError(
+            "--experiment needs --tracking-uri URI or MLFLOW_TRACKING_URI [SL-experiment-no-server]"
+        )
+    from stratlab.compare.comparison import compare as compare_runs
+    from stratlab.compare.publishing import log_for_user
+    from stratlab.compare.report_files import write_report
+    from stratlab.compare.run_sources import (
+        keep_tuning,
+        load_comparisons,
+        load_experiment,
+        load_runs,
+        parse_tuning,
+        read_tuning,
+        read_varied_of,
+    )
+    from stratlab.compare.run_sources import keep_varied as keep_names
+    from stratlab.compare.variants import parse_varied
+
+    folder = folders[0] if len(folders) == 1 else None
+    output = output or (folder / "report" if folder else Path(f"{experiment}-report"))
+    if experiment:
+        runs = load_experiment(experiment, tracking_uri, output / "runs")
+    else:
+        runs = load_runs(folder) if folder else load_comparisons(folders)
+    if folder and tuning:
+        keep_tuning(folder, parse_tuning(tuning))
+    known = read_tuning(folder) if folder else None
+    names = parse_varied(varied) or read_varied_of(folders)
+    report = compare_runs(
+        runs, baseline=baseline, memory_limit_gib=memory_limit_gib, tuning=known, varied=names
+    )
+    if folder and keep_varied:
+        keep_names(folder, names)
+    page = write_report(report, runs, output)
+    logged = ""
+    if len(folders) < 2:  # several comparisons have no experiment in common
+        logged = log_for_user(report, runs, output, experiment, tracking_uri, mlflow_store)
+    _show(report, page, as_json)
+    if logged and as_json != PRINTED:
+        print(logged, flush=True)
+
+
+def _compare_there(
+    comparison: str,
+    namespace: str | None,
+    context: str | None,
+    pod_resources: str,
+    given: Mapping[str, str],
+    output: Path,
+    asked: Mapping[str, str | float | None],
+) -> dict[str, Any]:
+    """In a pod that mounts the results.
+
+    Args:
+        given: claim, mount and image as the options say; "" = left out.
+        asked: options of the comparison itself, by their name in Python; None = left out.
+    """
+    from stratlab.cluster.connection import connect
+    from stratlab.cluster.results_location import find_place
+    from stratlab.compare.publishing import build_options, compare_on_cluster
+    from stratlab.machine import signals_raise
+
+    def say(sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
+    with signals_raise():
+        place = find_place(connection, connection.namespace, comparison, **given, say=say)
+        return compare_on_cluster(
+            connection,
+            connection.namespace,
+            comparison,
+            claim=place.claim,
+            mount=place.mount,
+            image=place.image,
+            certificates=place.certificates,
+            output=output,
+            options=build_options(asked),
+            progress=say,
+        )
+
+
+def _show(report: Mapping[str, Any], page: Path, as_json: str | None) -> None:
+    """report.json alone for `--json` without a file; else the table, and where the page is."""
+    text = page.with_name("report.json").read_text()
+    if as_json == PRINTED:
+        print(text, end="")
+        return
+    from rich.console import Console
+
+    from stratlab.compare.summary_view import terminal_table
+
+    if as_json:
+        Path(as_json).write_text(text)
+    console = Console(width=None if sys.stdout.isatty() else 160)  # a table must not be cut in a pipe
+    console.print(terminal_table(report, console.width))
+    print(f"report: {page}", flush=True)

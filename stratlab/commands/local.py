@@ -1,0 +1,259 @@
+"""The verb `stratlab rehearse`: its options, and nothing else.
+
+The verb `stratlab render`: its options, and nothing else.
+
+The comparison that a newcomer sees first.
+
+The verb `stratlab demo`: three strategies compared on real images, on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratlab.commands.options import HelmSettings, HelmValues, RunName
+from stratlab.user_error import UserError
+
+if TYPE_CHECKING:
+    from stratlab.rehearsal import RunEnd
+    from stratlab.rehearsal_plan import Request
+
+
+def rehearse(
+    charts: Annotated[list[Path], typer.Argument(help="Chart folders or packages.", show_default=False)],
+    settings: HelmSettings = None,
+    values: HelmValues = None,
+    name: RunName = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Pods of the job (run.nodes).")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Processes of each pod (run.processesPerNode).")
+    ] = None,
+    results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the run directories go.")] = Path(
+        "results/runs"
+    ),
+    mlflow: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="MLflow's store; `mlflow` beside RESULTS if left out."),
+    ] = None,
+    analysis: Annotated[bool, typer.Option(help="Analyze the traces after each run.")] = True,
+    replace: Annotated[bool, typer.Option("--replace", help="Remove a run of the same name first.")] = False,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a run that failed.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, at the end: a list of objects.")] = False,
+) -> None:
+    """Run strategy charts on this machine, one after the other: no cluster, no container.
+
+    Each chart is rendered by helm; its commands, arguments and environment are started as processes, with
+    what the training operator would inject. An MLflow server runs beside them. The analysis follows.
+
+    Example: stratlab rehearse charts/ddp charts/fsdp --set run.config.epochs=2
+    """
+    from stratlab.rehearsal import describe_end, next_commands
+    from stratlab.rehearsal_plan import Request
+
+    request = Request(
+        charts=charts,
+        results=results.expanduser().resolve(),
+        mlflow=(mlflow or results.parent / "mlflow").expanduser().resolve(),
+        settings=settings or (),
+        values=values or (),
+        name=name,
+        nodes=nodes,
+        processes=processes,
+        analysis=analysis,
+        replace=replace,
+        keep_going=keep_going,
+    )
+    ends = run_request(request, on_stderr=as_json)
+    if as_json:
+        print(json.dumps([describe_end(end) for end in ends], indent=1))
+    else:
+        for line in next_commands(ends, request.mlflow):
+            print(line)
+    raise typer.Exit(next((end.code for end in ends if end.code), 0))
+
+
+def run_request(request: Request, *, on_stderr: bool = False) -> list[RunEnd]:
+    """The runs, with their progress on the terminal, and without the last words of the verb.
+
+    Raises:
+        typer.Exit: the trainer refuses settings or data of a run, and has said so.
+    """
+    from rich.console import Console
+
+    from stratlab.machine import signals_raise
+    from stratlab.progress import Display
+    from stratlab.rehearsal import rehearse as run_rehearsal
+    from stratlab.trainer_program import Refused
+
+    try:
+        with Display(Console(stderr=on_stderr)) as display, signals_raise():
+            return run_rehearsal(request, display)
+    except Refused as refusal:
+        print(f"error: {refusal}", file=sys.stderr)
+        raise typer.Exit(refusal.code) from None
+
+
+class Starter(StrEnum):
+    """Who starts the run."""
+
+    torchrun = "torchrun"
+    slurm = "slurm"
+    hostfile = "hostfile"
+    docker = "docker"
+
+
+def render(
+    chart: Annotated[
+        Path, typer.Argument(help="A strategy's chart: its folder or package.", show_default=False)
+    ],
+    starter: Annotated[Starter, typer.Option("--for", help="Who starts the run.", show_default=False)],
+    settings: HelmSettings = None,
+    values: HelmValues = None,
+    name: RunName = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Machines (run.nodes).")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Processes of each machine (run.processesPerNode).")
+    ] = None,
+    results: Annotated[
+        Path,
+        typer.Option(metavar="FOLDER", help="Where the run directories go, the same on all machines."),
+    ] = Path("results/runs"),
+    mlflow: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="MLflow's server; without it the metrics stay in the run directory."
+        ),
+    ] = "",
+    hostfile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="For `--for hostfile`: machines, a line each, `gpu-node-01 slots=8`."
+        ),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=100, help="For `--for slurm`: so many runs, as an array.")
+    ] = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write it there instead of printing it."),
+    ] = None,
+) -> None:
+    """Print a script that starts a chart's run without Kubernetes: same settings, program and run directory.
+
+    The settings are checked first, as on a cluster.
+
+    Example: stratlab render charts/fsdp --for slurm -f examples/digits.yaml --nodes 2 --processes 1 -o fsdp.sbatch
+    """
+    from stratlab.script import Wanted, build_script
+    from stratlab.script_start import Request
+    from stratlab.trainer_program import Refused
+    from stratlab.user_error import UserError
+
+    request = Request(
+        chart=chart,
+        results=results.expanduser().resolve(),
+        settings=settings or (),
+        values=values or (),
+        name=name,
+        nodes=nodes,
+        processes=processes,
+        mlflow=mlflow,
+    )
+    try:
+        script, said = build_script(request, Wanted(starter.value, hostfile, repeats))
+    except Refused as refusal:
+        print(f"error: {refusal}", file=sys.stderr)
+        raise typer.Exit(refusal.code) from None
+    for sentence in said:
+        print(sentence, file=sys.stderr)
+    if output is None:
+        print(script, end="")
+    else:
+        aside = output.with_name(f".{output.name}.new")
+        try:
+            aside.write_text(script)
+            aside.rename(output)
+        except OSError as failure:
+            with suppress(OSError):
+                aside.unlink()
+            raise UserError(
+                f"--output {output}: {failure.strerror or failure} [SL-output-not-written]"
+            ) from None
+
+
+STRATEGIES = ("ddp", "fsdp", "zero2")
+SETTINGS = (
+    "run.processesPerNode=2",
+    "run.config.comparison=demo",
+    "run.config.model=cnn",
+    "run.config.dataset=digits",
+    "run.config.image_size=16",
+    "run.config.epochs=10",
+    "run.config.global_batch_size=64",
+    "run.config.micro_batch_size=32",
+    "run.config.lr=0.003",
+    "run.config.lr_schedule=cosine",
+    "run.config.warmup_steps=20",
+    "run.config.profile_steps=24",
+)
+"""Those of examples/digits.yaml, which is in no wheel."""
+
+
+def demo(
+    charts: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Holds the charts ddp, fsdp and zero2, or their packages.")
+    ] = Path("charts"),
+    results: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where runs, MLflow's store and the report go.")
+    ] = Path("demo-results"),
+) -> None:
+    """Compare ddp, fsdp and zero2 on real images, here and now: no GPU, no cluster, a few minutes.
+
+    Needs helm and the trainer (its wheel, of `make dist`), and the charts: those of the repository, or packages of them
+    (helm pull). Runs of an earlier demo are replaced.
+
+    Example: stratlab demo --results demo-results
+    """
+    from stratlab.commands.compare import compare
+    from stratlab.machine import build_machine_env
+    from stratlab.rehearsal_plan import Request
+    from stratlab.trainer_program import TRAINER, explain_trainer
+
+    if absence := explain_trainer(TRAINER[0], build_machine_env(os.environ)):
+        told = f"the demo trains on this machine: {absence}"
+        raise UserError(told)
+    found = [find_chart(charts, name) for name in STRATEGIES]
+    places = {name: (results / name).expanduser().resolve() for name in ("runs", "mlflow")}
+    ends = run_request(
+        Request(
+            charts=found, results=places["runs"], mlflow=places["mlflow"], settings=SETTINGS, replace=True
+        )
+    )
+    if code := next((end.code for end in ends if end.code), 0):
+        raise typer.Exit(code)
+    compare([results / "runs" / "demo"], output=results, mlflow_store=results / "mlflow")
+
+
+def find_chart(folder: Path, name: str) -> Path:
+    """The chart `name` in `folder`: a folder, or the newest of its packages.
+
+    Raises:
+        UserError: there is neither.
+    """
+    if (folder / name / "Chart.yaml").is_file():
+        return folder / name
+    packages = sorted(folder.glob(f"{name}-[0-9]*.tgz"), key=lambda path: path.stat().st_mtime)
+    if not packages:
+        raise UserError(
+            f"--charts {folder}: no chart {name} there; name the repository's folder charts, or one with the packages "
+            "that `helm pull` brings [SL-demo-no-chart]"
+        )
+    return packages[-1]

@@ -1,0 +1,227 @@
+"""The verbs `stratlab metrics replay` and `stratlab metrics serve`: their options, and nothing else.
+
+What other programs read, made from run directories.
+
+The verb `stratlab export tensorboard`: its options, and nothing else.
+
+The verb `stratlab mlflow`: its options, and nothing else.
+
+The verb `stratlab verify`: its options, and what it prints.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratlab.commands.options import (
+    Certificates,
+    Claim,
+    Context,
+    Mount,
+    Namespace,
+    PodResources,
+    RunDirectory,
+    TrackingUri,
+)
+from stratlab.user_error import UserError
+
+metrics = typer.Typer(help="Metrics of a run and MLflow.", no_args_is_help=True, rich_markup_mode="markdown")
+
+
+@metrics.command(short_help="Send to MLflow what it does not have yet.")
+def replay(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_DIR", help="RESULTS/COMPARISON/RUN; on a cluster COMPARISON/RUN.", show_default=False
+        ),
+    ],
+    tracking_uri: TrackingUri = "",
+    on_cluster: Annotated[
+        bool, typer.Option("--on-cluster", help="The run lies on the results volume of a cluster.")
+    ] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    pod_resources: PodResources = "",
+    claim: Claim = "",
+    mount: Mount = "",
+    certificates: Certificates = "",
+    image: Annotated[
+        str, typer.Option(help="With --on-cluster: image of the trainer; the run's own if left out.")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: an object with run and said.")] = False,
+) -> None:
+    """Send to MLflow what it does not have yet of a run whose server was away. Each point arrives once.
+
+    Without --tracking-uri the server that the run had; on a cluster it is an address that pods reach. A run that has
+    ended is closed there if it was left open.
+
+    Example: stratlab metrics replay results/runs/demo/ddp --tracking-uri http://127.0.0.1:5000
+
+    Example: stratlab metrics replay demo/ddp --on-cluster --namespace stratlab
+    """
+    from stratlab.metrics import replay_here
+
+    if on_cluster:
+        given = {"claim": claim, "mount": mount, "certificates": certificates}
+        said = _replay_there(run, tracking_uri, namespace, context, pod_resources, given, image)
+    else:
+        said = replay_here(Path(run), tracking_uri, os.environ)
+    print(json.dumps({"run": run, "said": said}) if as_json else said, flush=True)
+
+
+@metrics.command(short_help="Serve the newest numbers of runs to Prometheus.")
+def serve(
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS", help="The folder of results.", show_default=False)
+    ],
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 9464,
+    host: Annotated[str, typer.Option(help="Who may ask: 0.0.0.0 for everybody.")] = "127.0.0.1",
+    newest: Annotated[int, typer.Option(min=1, help="So many runs, those that were written last.")] = 50,
+) -> None:
+    """Serve the newest numbers of the runs in RESULTS to Prometheus, at /metrics, until it is stopped.
+
+    Read from the files whenever Prometheus asks; runs know nothing of it. docs/monitoring.md lists the metrics.
+
+    Example: stratlab metrics serve results/runs --port 9464
+    """
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ModuleNotFoundError:
+        raise UserError(
+            "Prometheus' client is not installed here [SL-no-prometheus]: pip install 'stratlab[prometheus]'"
+        ) from None
+    from stratlab.machine import signals_raise
+    from stratlab.metrics_exporter import RunGauges
+    from stratlab.run_directory.given_folder import check_folder
+
+    check_folder(results, "the folder of results")
+    registry = CollectorRegistry()
+    registry.register(RunGauges(results, newest))
+    with signals_raise():
+        try:
+            server, thread = start_http_server(port, addr=host, registry=registry)
+        except OSError as failure:
+            raise UserError(
+                f"--host {host}, --port {port}: {failure.strerror} [SL-metrics-address]"
+            ) from None
+        print(f"serving {results} at http://{host}:{port}/metrics", flush=True)
+        try:
+            thread.join()
+        finally:
+            server.shutdown()
+
+
+def _replay_there(
+    run: str,
+    tracking_uri: str,
+    namespace: str | None,
+    context: str | None,
+    pod_resources: str,
+    given: dict[str, str],
+    image: str,
+) -> str:
+    from stratlab.cluster.connection import connect
+    from stratlab.cluster.results_location import find_place, read_name
+    from stratlab.cluster.workloads import find_workload
+    from stratlab.machine import signals_raise
+    from stratlab.metrics import replay_on_cluster
+
+    def say(sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+    comparison, name = read_name(run)
+    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
+    if not tracking_uri and (workload := find_workload(connection, connection.namespace, name)):
+        tracking_uri = workload.facts.tracking_uri
+    place = find_place(connection, connection.namespace, comparison, **given, say=say)
+    with signals_raise():
+        return replay_on_cluster(
+            connection, connection.namespace, run, tracking_uri, place=place, image=image, progress=say
+        )
+
+
+export = typer.Typer(help="Files for other programs.", no_args_is_help=True, rich_markup_mode="markdown")
+
+
+@export.callback()
+def choose() -> None:
+    """Write files for other programs."""
+
+
+@export.command(short_help="Write TensorBoard's event files.")
+def tensorboard(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_DIR...",
+            help="Run directories, or a comparison with all its runs.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="FOLDER/COMPARISON/RUN; `tensorboard` of each run if left out."),
+    ] = None,
+) -> None:
+    """Write TensorBoard's event files from metrics.jsonl: every number of it, under MLflow's names.
+
+    The trainer's own program does it. What was there of an earlier export is replaced.
+
+    Example: stratlab export tensorboard results/runs/demo --output boards
+    """
+    from stratlab.metrics import write_event_files
+
+    raise typer.Exit(write_event_files(runs, output))
+
+
+def mlflow(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The store.", show_default=False)],
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="A free one if left out.")] = None,
+) -> None:
+    """Serve the MLflow store in FOLDER on this machine until Ctrl-C.
+
+    Example: stratlab mlflow demo-results/mlflow --port 5000
+    """
+    from stratlab.machine import signals_raise
+    from stratlab.tracking_server import serve_store
+
+    with signals_raise():
+        raise typer.Exit(serve_store(folder, port, _say))
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def verify(
+    run_dir: RunDirectory,
+    tracking_uri: TrackingUri = "",
+    report: Annotated[bool, typer.Option(help="Whether an analysis belongs to the run.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of checks, at the end.")] = False,
+) -> None:
+    """Check that the run in RUN_DIR is whole: files, ranks, traces, report, and the same in MLflow.
+
+    One line per check. Without --tracking-uri the server is the one in mlflow.json; that of a rehearsal
+    has ended with it, and is not asked then. Exit code 1: a check failed.
+
+    Example: stratlab verify results/runs/demo/ddp --tracking-uri http://localhost:5000
+    """
+    from stratlab.verify import verify_run
+
+    lines = []
+    for line in verify_run(run_dir, tracking_uri or None, with_report=report):
+        lines.append(line)
+        if not as_json:
+            print(line, flush=True)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(line) for line in lines], indent=1))
+    if any(line.state == "failed" for line in lines):
+        raise typer.Exit(1)

@@ -1,0 +1,178 @@
+"""The verb `stratlab predict`: its options, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratlab.predict.device_memory import DEVICE_GIB, Verdict
+from stratlab.user_error import UserError
+
+NOTHING_FITS = 10
+NOTHING_KNOWN = 3
+GPUS = 8
+
+
+def predict(
+    charts: Annotated[
+        list[Path] | None, typer.Argument(help="Chart folders or packages.", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="As for helm; with --model a setting of run.config: seq_len=4096.",
+        ),
+    ] = None,
+    values: Annotated[
+        list[Path] | None,
+        typer.Option("--values", "-f", metavar="FILE", help="As for helm; may be repeated."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="Instead of charts: every strategy that was counted for it.")
+    ] = "",
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="With --model: how many; 8 if left out.", show_default=False)
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --model: of them on one node; hsdp and zeropp depend on it; as counted if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    device_gib: Annotated[
+        float, typer.Option(min=0.1, max=100_000, help="Memory of one GPU. An H200 has 139.8.")
+    ] = DEVICE_GIB,
+    operations: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Further operations files, which go first.", show_default=False),
+    ] = None,
+    count: Annotated[
+        bool | None,
+        typer.Option(
+            "--count/--no-count",
+            help="Let the trainer count what no file answers, where it is installed: half a minute and more for each. "
+            "Of charts it does unless told not to.",
+            show_default=False,
+        ),
+    ] = None,
+    allow: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="What advice may propose besides: lora (trains adapters alone), offload (takes time), or both.",
+        ),
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of objects.")] = False,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with bars by cause.", show_default=False)
+    ] = None,
+) -> None:
+    """Say whether runs will fit their GPUs, and for what they need the memory, before anything is started.
+
+    No GPU and no torch: the trainer's own engines were counted beforehand. Exit code 10: nothing asked for fits
+    below 85 % of the device; 3: nothing is known of it.
+
+    Example: stratlab predict charts/ddp charts/fsdp --set run.processesPerNode=8 --values my.yaml
+
+    Example: stratlab predict --model qwen2.5-3b --gpus 8
+    """
+    from stratlab.predict.answering import Unknown, answer
+    from stratlab.predict.asking import ask_of_charts, ask_of_model
+    from stratlab.predict.counting import find_cache
+    from stratlab.predict.operations_file import read_operations
+    from stratlab.predict.prediction import Prediction
+    from stratlab.predict.remedies import ALLOWED
+    from stratlab_spec.memory.profiles import SHIPPED
+
+    if bool(charts) == bool(model):
+        raise UserError("give either charts or --model [SL-predict-source]")
+    if values and model:
+        raise UserError("--values: only with charts; with --model --set name=value [SL-values-of-model]")
+    if charts and gpus:
+        raise UserError(
+            "--gpus: only with --model; with charts --set run.nodes=N --set run.processesPerNode=N "
+            "[SL-gpus-of-charts]"
+        )
+    if charts and gpus_per_node:
+        raise UserError(
+            "--gpus-per-node: only with --model; with charts --set run.processesPerNode=N [SL-gpus-per-node-of-charts]"
+        )
+    if operations and not operations.is_dir():
+        raise UserError(f"--operations {operations}: no such folder [SL-operations-folder]")
+    if page and not page.absolute().parent.is_dir():
+        raise UserError(f"--page {page}: its folder is not there [SL-page-no-folder]")
+    if page and page.is_dir():
+        raise UserError(f"--page {page}: is a folder; expected a file [SL-page-is-folder]")
+    allowed = [name for name in allow.split(",") if name]
+    if wrong := [name for name in allowed if name not in ALLOWED]:
+        raise UserError(f"--allow {','.join(wrong)}: expected of {', '.join(ALLOWED)} [SL-predict-allow]")
+    cache = find_cache()
+    files = list(read_operations([operations] if operations else []))
+    files += read_operations([cache], lambda wrong: print(f"left out: {wrong}; delete it", file=sys.stderr))
+    files += read_operations([SHIPPED])
+    counting = count is not False if charts else bool(count)
+    if charts:
+        questions = ask_of_charts(charts, settings or (), values or ())
+    else:
+        questions = ask_of_model(
+            model, gpus or GPUS, files, settings or (), gpus_per_node or 0, counting=counting
+        )
+    answers = answer(questions, files, device_gib, cache if counting else None, allowed)
+    known = [one for one in answers if isinstance(one, Prediction)]
+    if as_json:
+        unknown = [
+            {"name": u.question.name, "verdict": u.verdict, "reason": u.reason}
+            for u in answers
+            if isinstance(u, Unknown)
+        ]
+        print(json.dumps([one.as_dict() for one in known] + unknown, indent=1))
+    else:
+        _show(answers, device_gib, offer=bool(model) and not counting)
+    if page:
+        from stratlab.predict.prediction_report import build_prediction_page
+
+        try:
+            page.write_text(build_prediction_page(answers, device_gib))
+        except OSError as failure:
+            raise UserError(f"--page {page}: {failure.strerror} [SL-page-not-written]") from None
+    if not known:
+        raise typer.Exit(NOTHING_KNOWN)
+    if not any(one.verdict is Verdict.FITS for one in known):
+        raise typer.Exit(NOTHING_FITS)
+
+
+def _show(answers: list, device_gib: float, *, offer: bool) -> None:  # type: ignore[type-arg]
+    from rich.console import Console
+
+    from stratlab.predict.prediction import Prediction
+    from stratlab.predict.prediction_report import (
+        build_causes,
+        build_table,
+        conclude,
+        count_unknown,
+        explain_lines,
+    )
+
+    console = Console(width=None if sys.stdout.isatty() else 200)  # a table must not be cut in a pipe
+    console.print(build_table(answers))
+    console.print()
+    if any(isinstance(one, Prediction) for one in answers):
+        console.print(build_causes(answers))
+        console.print()
+    for line in explain_lines(answers, device_gib):
+        print(line)
+    if offer and (uncounted := count_unknown(answers)):
+        print(
+            f"the same line with --count asks the trainer here, where it is installed: {uncounted} to count, "
+            "half a minute and more for each, kept for the next time"
+        )
+    if said := conclude(answers):
+        print(said)

@@ -1,0 +1,324 @@
+"""The verb `stratlab list`: its options, and what it prints.
+
+The verb `stratlab fetch`: its options, and what it prints.
+
+The verb `stratlab remove`: its options, and what it asks and prints.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratlab.commands.options import Certificates, Claim, Context, LabImage, Mount, Namespace, PodResources
+from stratlab.user_error import UserError
+
+if TYPE_CHECKING:
+    from stratlab.cluster.connection import Connection
+    from stratlab.run_folders import ListedRun
+
+
+def list_runs(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR", help="A folder of results, or of one comparison.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of objects.")] = False,
+    on_cluster: Annotated[
+        bool, typer.Option("--on-cluster", help="The runs on the results volume of a cluster.")
+    ] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    pod_resources: PodResources = "",
+    claim: Claim = "",
+    mount: Mount = "",
+    image: LabImage = "",
+) -> None:
+    """List the runs there are: strategy, how far they came, how they ended. The newest stands last.
+
+    Example: stratlab list results
+
+    Example: stratlab list --on-cluster --namespace stratlab
+    """
+    from stratlab import run_folders as run_list
+
+    if on_cluster == (folder is not None):
+        raise UserError("give either DIR or --on-cluster [SL-list-source]")
+    if folder:
+        runs = run_list.list_runs(folder)
+    else:
+        runs = _list_there(
+            namespace, context, pod_resources, {"claim": claim, "mount": mount, "image": image}
+        )
+    if as_json:
+        print(json.dumps([dataclasses.asdict(run) for run in runs], indent=1))
+        return
+    if not runs:
+        print("no run there yet")
+        return
+    from rich.console import Console
+
+    from stratlab.run_folders import build_table
+
+    console = Console(width=None if sys.stdout.isatty() else 200)  # a table must not be cut in a pipe
+    console.print(build_table(runs))
+
+
+def _list_there(
+    namespace: str | None, context: str | None, pod_resources: str, given: dict[str, str]
+) -> list[ListedRun]:
+    from stratlab.cluster.connection import connect
+    from stratlab.cluster.results_location import find_place
+    from stratlab.machine import signals_raise
+    from stratlab.results_pods import list_on_cluster
+
+    def say(sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
+    with signals_raise():
+        place = find_place(connection, connection.namespace, "", **given, say=say)
+        return list_on_cluster(connection, connection.namespace, place, say)
+
+
+HEAVY = {"traces": ("traces",), "checkpoints": ("checkpoints",), "models": ("model", "best_model")}
+SAY_EVERY_S = 5.0
+
+
+def fetch(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="COMPARISON[/RUN]", help="A run, or all runs of a comparison.", show_default=False
+        ),
+    ],
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="It becomes FOLDER/COMPARISON/RUN.")] = Path(
+        "results"
+    ),
+    also: Annotated[
+        str,
+        typer.Option(
+            "--with", metavar="NAMES", help="What is heavy stays there unless named: " + ",".join(HEAVY)
+        ),
+    ] = "",
+    replace: Annotated[bool, typer.Option("--replace", help="In place of what was fetched before.")] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    pod_resources: PodResources = "",
+    claim: Claim = "",
+    mount: Mount = "",
+    image: LabImage = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As JSON: an object with folder, files and reports.")
+    ] = False,
+) -> None:
+    """Fetch a run's folder from a cluster's volume: settings, metrics, logs, report, analysis.
+
+    A short-lived pod reads the volume. Nothing is half there: the folder appears when all of it has arrived.
+
+    Example: stratlab fetch demo/ddp --namespace stratlab
+
+    Example: stratlab fetch demo --with traces --output fetched --namespace stratlab
+    """
+    from stratlab.cluster.connection import connect
+    from stratlab.cluster.results_location import NAME, find_place
+    from stratlab.machine import signals_raise
+    from stratlab.results_pods import read_folder
+    from stratlab.run_folders import check_target, unpack
+
+    if not re.fullmatch(f"{NAME}(/{NAME})?", run):
+        raise UserError(
+            f"{run}: give COMPARISON or COMPARISON/RUN, such as demo/ddp; stratlab list --on-cluster names them "
+            "[SL-fetch-name]"
+        )
+    stays = {name: folders for name, folders in HEAVY.items() if name not in _read_names(also)}
+    target = output / run
+    check_target(target, replace)
+    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
+    with signals_raise():
+        place = find_place(
+            connection,
+            connection.namespace,
+            run.split("/")[0],
+            claim=claim,
+            mount=mount,
+            image=image,
+            say=_say,
+        )
+        left_out = [folder for folders in stays.values() for folder in folders]
+        pieces = read_folder(connection, connection.namespace, place, run, left_out, _say)
+        fetched = unpack(_telling(pieces, _say), target, [*stays])
+    pages = sorted(fetched.folder.rglob("report.html"))
+    if as_json:
+        told = {
+            "folder": str(fetched.folder),
+            "files": fetched.files,
+            "size_bytes": fetched.size_bytes,
+            "not_fetched": list(stays),
+            "reports": [str(page) for page in pages],
+        }
+        print(json.dumps(told, indent=1))
+        return
+    print(f"{fetched.folder}: {fetched.files} files, {fetched.size_bytes / 2**20:.1f} MiB")
+    if stays:
+        print(f"not fetched: {', '.join(stays)} (--with {','.join(stays)})")
+    for page in pages:
+        print(f"report: {page}")
+
+
+def _read_names(text: str) -> set[str]:
+    names = {name.strip() for name in text.split(",") if name.strip()}
+    if wrong := sorted(names - HEAVY.keys()):
+        raise UserError(f"--with {','.join(wrong)}: allowed are {', '.join(HEAVY)} [SL-fetch-with]")
+    return names
+
+
+def _telling(pieces: Iterable[bytes], say: Callable[[str], None]) -> Iterator[bytes]:
+    """The pieces; every few seconds a word of how much has arrived."""
+    arrived, told = 0, time.monotonic()
+    for piece in pieces:
+        arrived += len(piece)
+        if time.monotonic() - told > SAY_EVERY_S:
+            say(f"{arrived / 2**20:.1f} MiB have arrived")
+            told = time.monotonic()
+        yield piece
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def remove(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN_DIR...",
+            help="RESULTS/COMPARISON/RUN; on a cluster COMPARISON/RUN. With --older-than RESULTS, on a cluster none.",
+            show_default=False,
+        ),
+    ] = None,
+    older_than: Annotated[
+        str,
+        typer.Option(metavar="AGE", help="All runs that have recorded nothing for so long: 12h, 30d, 8w."),
+    ] = "",
+    with_mlflow: Annotated[
+        bool, typer.Option("--with-mlflow", help="Delete their runs in MLflow too, first.")
+    ] = False,
+    on_cluster: Annotated[
+        bool, typer.Option("--on-cluster", help="The runs lie on the results volume of a cluster.")
+    ] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    pod_resources: PodResources = "",
+    claim: Claim = "",
+    mount: Mount = "",
+    image: LabImage = "",
+    certificates: Certificates = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: an object with removed.")] = False,
+) -> None:
+    """Remove the folders of runs for good: traces, checkpoints, metrics and report.
+
+    What MLflow has stays, unless --with-mlflow. A run that has finished, or was started with other settings, keeps its
+    name taken until then. --older-than leaves what is at work, or suspended.
+
+    Example: stratlab remove results/runs/demo/ddp
+
+    Example: stratlab remove --older-than 30d --on-cluster --namespace stratlab
+    """
+    asked = runs or []
+    if older_than and len(asked) != (0 if on_cluster else 1):
+        raise UserError(
+            "--older-than with --on-cluster looks at the whole claim, leave RUN_DIR out [SL-older-than-claim]"
+            if on_cluster
+            else "--older-than needs one folder of results [SL-older-than-folder]: "
+            "stratlab remove RESULTS --older-than 30d"
+        )
+    if not older_than and not asked:
+        raise UserError("name a RUN_DIR, or the age of what may go: --older-than 30d [SL-remove-nothing]")
+    if on_cluster:
+        from stratlab.cluster.connection import connect
+
+        connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
+        given = {"claim": claim, "mount": mount, "image": image, "certificates": certificates}
+        removed = _remove_there(connection, asked, older_than, with_mlflow, given, yes)
+    else:
+        removed = _remove_here(asked, older_than, with_mlflow, yes)
+    if as_json:
+        print(json.dumps({"removed": removed if older_than or len(asked) > 1 else removed[0]}))
+    else:
+        print("\n".join(f"{run}: removed" for run in removed) or f"no run is older than {older_than}")
+
+
+def _remove_here(asked: Sequence[str], older_than: str, with_mlflow: bool, yes: bool) -> list[str]:
+    from stratlab.run_folders import find_run, remove_run
+
+    if older_than:
+        from stratlab.run_folders import list_runs
+
+        root = Path(asked[0])
+        old = _pick(list_runs(root), older_than)
+        nested = [root / run.comparison / run.run for run in old]
+        asked = [str(path if path.is_dir() else root / path.name) for path in nested]
+    folders = [find_run(Path(run)) for run in asked]
+    if folders:
+        _ask([str(folder) for folder in folders], yes)
+    for folder in folders:
+        if said := remove_run(folder, with_mlflow):
+            _say(said)
+    return list(asked)
+
+
+def _remove_there(
+    connection: Connection,
+    asked: Sequence[str],
+    older_than: str,
+    with_mlflow: bool,
+    given: dict[str, str],
+    yes: bool,
+) -> list[str]:
+    from stratlab.cluster.results_location import find_place, read_name
+    from stratlab.machine import signals_raise
+    from stratlab.results_pods import check_ended, remove_on_cluster
+
+    names = [read_name(run) for run in asked]
+    space = connection.namespace
+    for comparison, name in names:
+        check_ended(connection, space, comparison, name)
+    place = find_place(connection, space, names[0][0] if names else "", **given, say=_say)
+    with signals_raise():
+        if older_than:
+            from stratlab.results_pods import list_on_cluster
+
+            old = _pick(list_on_cluster(connection, space, place, _say), older_than)
+            names = [(run.comparison, run.run) for run in old]
+        folders = ["/".join(name) for name in names]
+        if folders:
+            _ask([f"{run} on the claim {place.claim} of namespace {space}" for run in folders], yes)
+            remove_on_cluster(connection, space, folders, with_mlflow, place, _say)
+    return folders
+
+
+def _pick(runs: Sequence[ListedRun], older_than: str) -> list[ListedRun]:
+    from stratlab.results_pods import parse_age, pick_old
+
+    return pick_old(runs, parse_age(older_than), datetime.now(UTC))
+
+
+def _ask(what: Sequence[str], yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UserError(
+            f"{', '.join(what)}: nobody can be asked here, give --yes to remove it [SL-remove-unasked]"
+        )
+    typer.confirm("remove " + "\n       ".join(what) + "?", abort=True)

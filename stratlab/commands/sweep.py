@@ -1,0 +1,301 @@
+"""The verb `stratlab sweep`: its options, and what it prints.
+
+What a sweep prints before and after its work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratlab.commands.options import Context, PodResources
+from stratlab.wording import format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from stratlab.sweep.cluster_sweep import Result
+    from stratlab.sweep.definition import Tune
+    from stratlab.sweep.planned_release import Planned, Release
+    from stratlab.sweep.state import Decision, State
+
+
+def count_steps(todo: Sequence[tuple[Planned, Decision]]) -> str:
+    """`12 releases: 3 skip, 1 join, 8 install`, and why the skipped ones are skipped."""
+    steps = [decision.step for _, decision in todo]
+    counts = ", ".join(f"{steps.count(step)} to {step}" for step in dict.fromkeys(steps))
+    reasons = [f"  {p.release.name} {d.reason}" for p, d in todo if d.step in ("skip", "join", "reinstall")]
+    return "\n".join([f"{len(steps)} releases: {counts}", *reasons])
+
+
+def build_plan_table(plan: Sequence[Planned], todo: Sequence[tuple[Planned, Decision]]) -> Table:
+    """What would be started, one row per release; the last column only where a cluster was looked at."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="dry run")
+    paths = [path for path in plan[0].release.point if path != "strategy"]
+    for header in (
+        "release",
+        "strategy",
+        *(path.rpartition(".")[2] for path in paths),
+        "repeat",
+        "processes",
+    ):
+        table.add_column(header)
+    if todo:
+        table.add_column("what would happen")
+    for number, planned in enumerate(plan):
+        release = planned.release
+        cells = [
+            release.name,
+            release.strategy,
+            *(str(release.point[path]) for path in paths),
+            str(release.repeat),
+        ]
+        cells.append(str(planned.facts.processes or ""))
+        if todo:
+            decision = todo[number][1]
+            cells.append(f"{decision.step}: {decision.reason}")
+        table.add_row(*map(escape, cells))
+    return table
+
+
+def build_result_table(plan: Sequence[Planned], state: State) -> Table:
+    """How each release ended."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from stratlab.progress import format_seconds
+
+    table = Table(title=escape(f"sweep {state.comparison}"))
+    for header in ("release", "result", "time", "what was seen"):
+        table.add_column(header)
+    for planned in plan:
+        entry = state.releases.get(planned.release.name)
+        if entry is None:
+            table.add_row(planned.release.name, "not started", "", "")
+            continue
+        time = format_seconds(entry.ended - entry.started) if entry.ended else ""
+        table.add_row(*map(escape, (planned.release.name, entry.stage, time, entry.sentence)))
+    return table
+
+
+def print_result(console: Console, plan: Sequence[Planned], result: Result, output: Path) -> None:
+    """How the releases ended, the comparison, and what went wrong."""
+    from stratlab.compare.summary_view import terminal_table
+
+    console.print(build_result_table(plan, result.state))
+    if result.report:
+        console.print(terminal_table(result.report, console.width))
+        print(f"report: {output / 'report.html'}")
+    for problem in result.problems:
+        print(f"problem: {problem}")
+
+
+def say_tuning_plan(tune: Tune, combinations: Mapping[str, Sequence[Release]]) -> str:
+    """`tuned first: a, b; each by 4 candidates at most, ...`, and what is left as it comes."""
+    tuned = {name: each[0].strategy in tune.knobs for name, each in combinations.items()}
+    first = ", ".join(name for name, is_tuned in tuned.items() if is_tuned)
+    others = ", ".join(name for name, is_tuned in tuned.items() if not is_tuned)
+    text = (
+        f"tuned first: {first}; each by {tune.candidates} candidates at most, "
+        f"{format_count(tune.repeats, 'run')} of {tune.steps} steps for each"
+    )
+    return f"{text}\nnot tuned: {others}" if others else text
+
+
+CHECKING = "checking the settings of every release"
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The sweep, as YAML.", show_default=False)],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Render all charts, list the releases, start nothing.")
+    ] = False,
+    parallel: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=64,
+            help="Releases at work at the same time, instead of FILE's; on one node they disturb each other.",
+        ),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Instead of the one in FILE.")
+    ] = None,
+    context: Context = None,
+    pod_resources: PodResources = "",
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Start runs again that have failed.")
+    ] = False,
+    stop_on_failure: Annotated[
+        bool, typer.Option("--stop-on-failure", help="Start no further run after one that failed.")
+    ] = False,
+    uninstall: Annotated[
+        bool,
+        typer.Option(
+            "--uninstall",
+            help="At the end remove the releases that have ended, also failed ones; results stay.",
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where the report goes; COMPARISON-report if left out."),
+    ] = None,
+    rehearse: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Run all of it on this machine, without a cluster; runs, state and reports go there.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As JSON, at the end: an object with the releases.")
+    ] = False,
+) -> None:
+    """Run a matrix of strategies and settings on the cluster, one helm release each, and compare them.
+
+    What is done is kept in FILE.state.json: after Ctrl-C or a crash the same command goes on. Runs that have
+    succeeded are not repeated, running ones are joined. Exit code 1: a run failed, or the comparison.
+
+    With the key `tune` in FILE each strategy is tuned first, by short runs that form a comparison of their own, and
+    the best of each is compared.
+
+    Example: stratlab sweep examples/sweep.yaml --dry-run
+
+    Example: stratlab sweep examples/tuned.yaml --rehearse tuned-rehearsal
+
+    With --context releases go to that cluster, and what is done is kept apart from other clusters'.
+    """
+    from rich.console import Console
+
+    from stratlab.cluster.connection import connect
+    from stratlab.helm import find_helm
+    from stratlab.machine import Interrupted, signals_raise
+    from stratlab.progress import SweepDisplay
+    from stratlab.sweep.cluster_sweep import (
+        Choices,
+        ClusterPlace,
+        decide_all,
+        record_plan,
+        record_result,
+        run_sweep,
+        uninstall_ended,
+    )
+    from stratlab.sweep.definition import list_varied, read_sweep
+    from stratlab.sweep.helm_release import Site
+    from stratlab.sweep.planned_release import build_sweep_plan, check_settings, foretell_all
+    from stratlab.sweep.rehearsed_sweep import rehearse_sweep
+    from stratlab.sweep.state import only_one, read_state, state_file, tuning_file
+    from stratlab.sweep.tuning_loop import Workbench, check_candidates, tune_strategies
+    from stratlab.sweep.tuning_search import name_tuning
+    from stratlab.user_error import UserError
+
+    asked = read_sweep(file)
+    space = namespace or asked.namespace
+    helm = find_helm()
+    console = Console(width=None if Console().is_terminal else 160, stderr=as_json)
+    with SweepDisplay(console) as display, signals_raise(), ExitStack() as until_the_end:
+        bench = Workbench(asked, file.parent, helm, display)
+        plan = build_sweep_plan(asked, file.parent, helm, display.pass_by)
+        display.pass_by(CHECKING)
+        reasons = [
+            check_settings(
+                plan,
+                os.environ,
+                lambda waited: display.pass_by(f"{CHECKING}, for {waited:.0f} s"),
+                rehearse.expanduser().resolve() / "runs" if rehearse else None,
+            ),
+            check_candidates(bench) if asked.tune else "",
+        ]
+        for reason in dict.fromkeys(filter(None, reasons)):
+            display.say(f"the settings could not be checked beforehand: {reason}")
+        for told in foretell_all(plan):
+            display.say(told)
+        if rehearse and not dry_run:
+            result = rehearse_sweep(
+                bench, rehearse, output, retry_failed=retry_failed, stop_on_failure=stop_on_failure
+            )
+            output = output or rehearse / "report"
+            if as_json:
+                print(json.dumps(record_result(plan, result, output), indent=1))
+            else:
+                print_result(console, plan, result, output)
+            raise typer.Exit(1 if result.problems else 0)
+        if not dry_run:
+            until_the_end.enter_context(only_one(state_file(file)))
+        where = f"{context}/{space}" if context else space
+        state = read_state(state_file(file), asked.comparison, where)
+        tuning_state = read_state(tuning_file(file), name_tuning(asked.comparison), where)
+        try:
+            site = None
+            if not rehearse:
+                connection = connect(context=context, namespace=space, pod_resources=pod_resources)
+                site = Site(connection, space, helm, context)
+        except UserError as missing:
+            if not dry_run:
+                raise
+            display.say(f"the cluster was not looked at: {missing}")
+            site = None
+        if dry_run or site is None:
+            todo = decide_all(plan, state, site, retry_failed, display.pass_by) if site else []
+            if as_json:
+                print(json.dumps(record_plan(plan, todo), indent=1))
+            else:
+                display.print(build_plan_table(plan, todo))
+            if asked.tune:
+                display.say(say_tuning_plan(asked.tune, bench.combinations))
+            display.say(
+                f"{len(plan)} releases, all charts render, "
+                f"{'the settings were not looked at' if any(reasons) else 'no setting is refused'}; nothing was started"
+                + ("" if rehearse else ", no data or model was looked at")
+            )
+            return
+        record = None
+        output = output or Path(f"{asked.comparison}-report")
+        most = parallel or asked.parallel
+        try:
+            if asked.tune:
+                releases, record = tune_strategies(
+                    bench,
+                    ClusterPlace(site, most, display),
+                    tuning_state,
+                    Path(f"{output}-tuning"),
+                    retry_failed=retry_failed,
+                )
+                plan = build_sweep_plan(asked, file.parent, helm, display.pass_by, releases)
+            todo = decide_all(plan, state, site, retry_failed, display.pass_by)
+            display.say(count_steps(todo))
+            choices = Choices(most, stop_on_failure, output, record, list_varied(asked))
+            result = run_sweep(todo, state, site, choices, display)
+        except Interrupted:
+            display.say(
+                f"what runs in the cluster goes on; the same command joins it: {state.file} knows how far"
+            )
+            raise
+        problems = list(result.problems)
+        if uninstall:
+            if asked.tune:  # the state as the candidates left it
+                tuning_state = read_state(tuning_file(file), name_tuning(asked.comparison), where)
+                problems += uninstall_ended(tuning_state.releases, tuning_state, site, display.say)
+            names = [planned.release.name for planned in plan]
+            problems += uninstall_ended(names, result.state, site, display.say)
+    result = replace(result, problems=problems)
+    if as_json:
+        print(json.dumps(record_result(plan, result, output), indent=1))
+        raise typer.Exit(1 if problems else 0)
+    print_result(console, plan, result, output)
+    if not uninstall:
+        print("remove the releases, results stay: stratlab sweep", file, "--uninstall")
+    raise typer.Exit(1 if problems else 0)

@@ -1,0 +1,237 @@
+"""Why one run is slower than another: a difference in parts, their causes, and a sentence.
+
+Why one run takes longer per step than another: pairs against a baseline, with parts that sum to the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stratlab.compare.causes import (
+    CPU_ORIGIN,
+    NOT_TRACED,
+    build_sentence,
+    find_main_cause,
+    find_remedy,
+    format_ms,
+)
+from stratlab.compare.fairness import SETTINGS
+from stratlab.compare.run_rows import find_recorded_step_ms, is_compared
+from stratlab.compare.step_difference import TracedStep, build_differences, build_traced_step
+from stratlab.compare.variants import UNKNOWN, find_typical
+from stratlab.compare.winners import LEAST_LEAD_PCT, Band
+from stratlab.run_directory.record import TRACED
+from stratlab.user_error import UserError
+from stratlab.wording import name_allowed
+
+Row = Mapping[str, Any]
+OWN = "runs"
+
+
+def build_attribution(
+    rows: Sequence[Row],
+    analyses: Mapping[str, Mapping[str, Any]],
+    fairness: Mapping[str, Any],
+    variants: Sequence[Sequence[str]],
+    band: Band | None,
+    baseline: str | None = None,
+) -> dict[str, Any]:
+    """Every variant (of repeats the one in the middle) against the baseline.
+
+    Without a wish the baseline is the fastest run of each group of comparable runs, and the fastest of all for
+    those that are comparable with nobody.
+
+    Args:
+        rows: `runs` of the report.
+        analyses: run -> its analysis/report.json.
+        variants: names of the runs that are repeats of each other.
+        band: of the step times; None = no repeats.
+        baseline: name of a run.
+
+    Returns:
+        baseline (asked for, or None), pairs, and not_attributed: [{run, why}].
+
+    Raises:
+        UserError: `baseline` is no finished run with step times.
+    """
+    kinds = {row["run"]: _find_kind(row) for row in rows if is_compared(row)}
+    steps = {row["run"]: ms for row in rows if is_compared(row) and (ms := _find_step_ms(row))}
+    if baseline is not None and baseline not in steps:
+        ending = [name for name in steps if name.endswith(f"-{baseline}")]  # as pages and tables show it
+        baseline = ending[0] if len(ending) == 1 else baseline
+    if baseline is not None and baseline not in steps:
+        wish = "expected a finished run of this comparison:"
+        place = "that `stratlab list` shows as finished"
+        known = name_allowed(baseline, list(steps), wish, place) if steps else f"{wish} none"
+        raise UserError(f"--baseline {baseline}: {known} [SL-baseline-unknown]")
+    groups = [[name for name in group if name in steps] for group in fairness["groups"]]
+    typical = _choose_typical(groups, variants, steps, baseline)
+    traced = {name: build_traced_step(analyses.get(name) or {}) for group in typical for name in group}
+    missing = [
+        {"run": row["run"], "baseline": None, "why": "its traces have no labels of steps"}
+        for row in rows
+        if row["status"] == TRACED and row["run"] not in steps
+    ]
+    pairs = []
+    for run, base in _pair_up_kinds(typical, kinds, steps, baseline):
+        mine, other = traced[run], traced[base]
+        if isinstance(mine, str) or isinstance(other, str):
+            name, why = (run, mine) if isinstance(mine, str) else (base, other)
+            missing.append({"run": run, "baseline": base, "why": f"{name} {why}"})
+        elif mine.source != other.source:
+            why = f"{run} has {mine.source} traces, {base} has {other.source} traces"
+            missing.append({"run": run, "baseline": base, "why": why})
+        else:
+            differing = _find_differing(run, base, fairness)
+            if is_own := kinds[run] == kinds[base] == OWN:
+                ends = (run, mine, steps[run]), (base, other, steps[base])
+            else:
+                ends = (run, mine, mine.step_ms), (base, other, other.step_ms)
+            pairs.append(build_pair(*ends, differing, band if is_own else None, settings_known=is_own))
+    return {"baseline": baseline, "pairs": pairs, "not_attributed": missing}
+
+
+def build_pair(
+    run: tuple[str, TracedStep, float],
+    base: tuple[str, TracedStep, float],
+    differing: Sequence[str] = (),
+    band: Band | None = None,
+    settings_known: bool = True,
+) -> dict[str, Any]:
+    """The attribution of one pair.
+
+    Args:
+        run, base: name, traced step, and median of the measured step times in ms.
+        differing: facts that forbid to compare them.
+        settings_known: False = of one of them there are only traces; the steps are the recorded ones.
+
+    Returns:
+        run, baseline, comparable, settings_known, differing, sources, origin, difference_ms = the sum of the ms of
+        `parts`, difference_pct of the baseline, traced_difference_ms, noise_ms (None without repeats), parts, no_cause
+        (why none can be named, or None), main_cause, late_rank, gap_kind and gap_label (of the run's own report),
+        remedy, sentence.
+    """
+    (name, mine, ms), (base_name, other, base_ms) = run, base
+    difference_ms = ms - base_ms
+    parts = build_differences(mine, other, difference_ms)
+    noise_ms = band.of_difference(ms, base_ms) if band else None
+    pair: dict[str, Any] = {
+        "run": name,
+        "baseline": base_name,
+        "comparable": settings_known and not differing,
+        "settings_known": settings_known,
+        "differing": list(differing),
+        "sources": sorted({mine.source, other.source}),
+        "origin": _say_origin(mine, other, settings_known),
+        "run_ms": ms,
+        "baseline_ms": base_ms,
+        "difference_ms": difference_ms,
+        "difference_pct": 100 * difference_ms / base_ms,
+        "traced_difference_ms": mine.step_ms - other.step_ms,
+        "noise_ms": noise_ms,
+        "parts": parts,
+        "late_rank": mine.late_rank,
+        "gap_kind": mine.gap_kind,
+        "gap_label": mine.gap_label,
+        "no_cause": _find_doubt(difference_ms, max(ms, base_ms), parts, noise_ms),
+    }
+    found = find_main_cause(pair)
+    pair["main_cause"] = found if pair["comparable"] else None
+    pair["remedy"] = find_remedy(pair)
+    pair["sentence"] = build_sentence(pair)
+    return pair
+
+
+def _find_doubt(
+    difference_ms: float, slower_ms: float, parts: Sequence[Row], noise_ms: float | None
+) -> str | None:
+    """Why no cause may be named. The remainder counts where it is more than half of the larger difference, measured or
+    traced: then the traces explain less than they leave open, or show another difference than was measured. Recording
+    lengthens the steps that have more to record, so the traced one may well be the larger."""
+    size = abs(difference_ms)
+    if noise_ms is not None and size <= noise_ms:
+        return f"repeats differ by up to {format_ms(noise_ms)} by chance"
+    if noise_ms is None and 100 * size < LEAST_LEAD_PCT * slower_ms:
+        return f"less than {LEAST_LEAD_PCT:g} % apart, too close for one repeat"
+    remainder = sum(row["ms"] for row in parts if row["cause"] == NOT_TRACED)
+    if abs(remainder) > max(size, abs(difference_ms - remainder)) / 2:
+        shown = format_ms(abs(difference_ms - remainder))
+        direction = "" if (difference_ms - remainder) * difference_ms >= 0 else " the other way round"
+        return f"the traced steps differ by {shown}{direction}, which leaves most of it unexplained"
+    return None
+
+
+def _find_kind(row: Row) -> str:
+    """What can be held against each other without being asked: runs of this lab; traces alone, by their source."""
+    return OWN if row["status"] != TRACED else f"{row['trace_source']} traces"
+
+
+def _find_step_ms(row: Row) -> float | None:
+    return find_recorded_step_ms(row) if row["status"] == TRACED else row["step_time_ms_p50"]
+
+
+def _pair_up_kinds(
+    typical: Sequence[Sequence[str]],
+    kinds: Mapping[str, str],
+    steps: Mapping[str, float],
+    baseline: str | None,
+) -> list[tuple[str, str]]:
+    pairs = []
+    for kind in dict.fromkeys(kinds.values()):
+        mine = [[name for name in group if kinds[name] == kind] for group in typical]
+        pairs += _pair_up([group for group in mine if group], steps, baseline)
+    return sorted(pairs, key=lambda pair: list(steps).index(pair[0]))
+
+
+def _choose_typical(
+    groups: Sequence[Sequence[str]],
+    variants: Sequence[Sequence[str]],
+    steps: Mapping[str, float],
+    baseline: str | None,
+) -> list[list[str]]:
+    """One run for each variant, in the group of comparable runs that holds most runs: of its repeats there the one in
+    the middle. Repeats with another seed stand in groups of their own and are left to the noise."""
+    chosen: list[list[str]] = [[] for _ in groups]
+    for variant in variants:
+        places = [(i, [name for name in group if name in variant]) for i, group in enumerate(groups)]
+        with_baseline = [place for place in places if baseline in place[1]]
+        place, names = next((p for p in with_baseline or places if p[1]), (0, []))
+        if names:
+            chosen[place].append(baseline if baseline and baseline in names else find_typical(names, steps))
+    return chosen
+
+
+def _pair_up(
+    typical: Sequence[Sequence[str]], steps: Mapping[str, float], baseline: str | None
+) -> list[tuple[str, str]]:
+    """(run, baseline), in the order of the runs."""
+    everyone = [name for group in typical for name in group]
+    fastest = baseline or min(everyone, key=lambda name: steps[name], default="")
+    pairs = []
+    for group in typical:
+        best = baseline or min(group, key=lambda name: steps[name], default=fastest)
+        pairs += [(name, best) for name in group if name != best]
+        pairs += [(best, fastest)] if best != fastest and best in group else []
+    return sorted(pairs, key=lambda pair: list(steps).index(pair[0]))
+
+
+def _find_differing(run: str, base: str, fairness: Mapping[str, Any]) -> list[str]:
+    """Facts that matter and keep the two apart; empty where they are in one group of the audit."""
+    if any(run in group and base in group for group in fairness["groups"]):
+        return []
+    matters = [entry for entry in fairness["differences"] if entry["matters"]]
+    ends = {e["field"]: [str(e["values"].get(name, UNKNOWN)) for name in (run, base)] for e in matters}
+    if UNKNOWN in ends.get(SETTINGS, []):  # what one of them does not tell is not seen to differ
+        return [field for field, (a, b) in ends.items() if UNKNOWN not in (a, b) and a != b]
+    found = [entry["field"] for entry in matters if entry["values"].get(run) != entry["values"].get(base)]
+    return found or [
+        f"{e['field']} (unknown or not as it should be)" for e in fairness["differences"] if e["matters"]
+    ]
+
+
+def _say_origin(mine: TracedStep, other: TracedStep, settings_known: bool) -> str:
+    source = CPU_ORIGIN if mine.source == "cpu" else "GPU events"
+    measured = "medians of untraced steps" if settings_known else "means of the traced steps"
+    counts = [f"{step.steps} steps on {step.ranks} ranks" for step in (mine, other)]
+    return f"parts: {source}; traced: {' and '.join(dict.fromkeys(counts))}; difference: {measured}"

@@ -1,0 +1,233 @@
+"""What a difference between two steps can come from: words and remedies, one row per cause.
+
+The settings in the remedies exist: tests/stratlab/compare/explaining/test_sentence.py looks them up.
+
+One sentence per pair: how far apart, why, and what to try; or that no cause can be named, and why not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stratlab.run_directory.step_parts import BUBBLE, COMPUTE, COPIES, DATA, HOST, IDLE, LAST_RANK
+
+NOT_TRACED = "not_traced"
+COLLECTIVES = {
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_reduce": "all-reduce",
+    "all_to_all": "all-to-all",
+    "send_recv": "send/receive",
+    "": "communication",
+    "unknown": "communication of an unknown kind",
+}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause.
+
+    Attributes:
+        name: for tables, as the cause of a longer step.
+        more, less: what is said of its milliseconds; {what} is the collective.
+        remedy: what to try.
+    """
+
+    name: str
+    more: str
+    less: str
+    remedy: str
+
+
+CAUSES: dict[str, Cause] = {
+    "compute": Cause(
+        "more compute",
+        COMPUTE,
+        f"less {COMPUTE}",
+        "compare the kernels of both reports; run.config.compile=true, run.config.precision=bf16, and "
+        "run.config.activation_checkpointing=none where memory allows",
+    ),
+    "more_communication": Cause(
+        "slower link or more communication",
+        "exposed {what} ({why})",
+        "less exposed {what}",
+        "send less or nearer: where memory allows a run.config.strategy that shards less (zero3 or fsdp, then zero2, "
+        "then ddp), or hsdp with run.config.dp_shard = the devices of one node; run.config.precision=bf16",
+    ),
+    "less_overlap": Cause(
+        "less overlap",
+        "exposed {what} (less of it hidden behind compute)",
+        "exposed {what} (more of it hidden behind compute)",
+        "give it compute to hide behind: a larger run.config.micro_batch_size; check that nothing waits for a "
+        "collective early",
+    ),
+    "straggler": Cause(
+        LAST_RANK,
+        LAST_RANK,
+        f"less {LAST_RANK}",
+        "look at the slow rank's device and host: clocks, temperature, other work, its share of the data",
+    ),
+    "copies": Cause(
+        "copies between host and device",
+        COPIES,
+        f"less {COPIES}",
+        "run.config.data_residence=device where the images fit; run.config.offload=none where the state does",
+    ),
+    "data": Cause(
+        DATA,
+        DATA,
+        f"less {DATA}",
+        "run.config.data_residence=device where the images fit, a cheaper run.config.augment, more CPU cores per rank",
+    ),
+    "host": Cause(
+        "host-bound: the device waits for launches",
+        HOST,
+        f"less {HOST}",
+        "look in the merged trace of the run at what its host does in the gaps",
+    ),
+    "idle": Cause(
+        "other idle time of the device",
+        IDLE,
+        f"less {IDLE}",
+        "look for gaps in the timeline of the run's own report",
+    ),
+    "bubble": Cause(
+        BUBBLE,
+        BUBBLE,
+        f"less {BUBBLE}",
+        "more micro-batches per step: a smaller run.config.micro_batch_size or a larger run.config.global_batch_size",
+    ),
+    NOT_TRACED: Cause(
+        "not explained by the traced steps",
+        "that the traced steps do not show",
+        "that the traced steps do not show",
+        "",
+    ),
+}
+HOST_REMEDIES = {  # by the kind of most gaps (stratlab/analysis/step_rows.py); else that of CAUSES
+    "short": "launch less per sample: a larger run.config.micro_batch_size, run.config.compile=true",
+    "first": "look at what the host does before the first event of a step: prepare samples ahead, or once",
+    "label": "look at what the host does under {label}, where it leaves the device idle",
+}
+SLOW_LINK = (
+    "check the link between the devices, its topology, and who else uses it; where it stays slow, hsdp with "
+    "run.config.dp_shard = the devices of one node, or run.config.precision=bf16"
+)
+WHY_MORE = {"link": "the same bytes, slower", "bytes": "more bytes", "new": "", "": "more of it in total"}
+SAME_BYTES = 0.05  # relative
+
+
+def say_collective(name: str, axis: str = "") -> str:
+    """`all-gather`, `all-gather over dp_shard`."""
+    return COLLECTIVES.get(name, name.replace("_", "-")) + (
+        f" over {axis}" if axis and axis != "unknown" else ""
+    )
+
+
+LEAST_SHARE = 0.10  # of the difference: smaller causes are in the table only
+AS_TIMES = 10  # as long: percents are no help any more
+CPU_ORIGIN = "host operator time on gloo; says nothing about GPUs"
+ON_A_CPU = f"On a CPU ({CPU_ORIGIN}): "
+
+
+def build_sentence(pair: Mapping[str, Any]) -> str:
+    """The sentence of a pair of the attribution. The warnings come first, so that it cannot be quoted without them."""
+    warnings = []
+    if pair["differing"]:
+        warnings.append(f"Not comparable, no finding: they differ in {', '.join(pair['differing'])}. ")
+    elif not pair["comparable"]:
+        warnings.append(
+            "Whether they are comparable is not known, for traces do not tell the settings: no finding. "
+        )
+    if "cpu" in pair["sources"]:
+        warnings.append(ON_A_CPU)
+    return "".join(warnings) + _say_difference(pair) + _say_causes(pair) + _say_remedy(pair)
+
+
+def _say_difference(pair: Mapping[str, Any]) -> str:
+    ms = pair["difference_ms"]
+    if (times := 1 + pair["difference_pct"] / 100) >= AS_TIMES:
+        return f"{pair['run']} takes {times:,.0f} times as long per step as {pair['baseline']} ({format_ms(ms)} more)"
+    return (
+        f"{pair['run']} is {format_ms(abs(ms))} ({abs(pair['difference_pct']):.0f} %) "
+        f"{'slower' if ms >= 0 else 'faster'} per step than {pair['baseline']}"
+    )
+
+
+def _say_causes(pair: Mapping[str, Any]) -> str:
+    if pair["no_cause"]:
+        return f"; no cause can be named: {pair['no_cause']}"
+    sign = 1 if pair["difference_ms"] >= 0 else -1
+    along, against = find_causes(pair)
+    text = ": " + ", ".join(_say(row, sign, pair) for row in along)
+    if against:
+        text += "; partly offset by " + ", ".join(_say(row, -sign, pair) for row in against)
+    return text
+
+
+def find_causes(pair: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """(rows in the direction of the difference, rows against it), the largest first, without the small ones."""
+    sign = 1 if pair["difference_ms"] >= 0 else -1
+    least = LEAST_SHARE * abs(pair["difference_ms"])
+    rows = sorted(pair["parts"], key=lambda row: -abs(row["ms"]))
+    shown = [row for row in rows if abs(row["ms"]) > least]
+    return [row for row in shown if sign * row["ms"] > 0], [row for row in shown if sign * row["ms"] < 0]
+
+
+def _say(row: Mapping[str, Any], sign: int, pair: Mapping[str, Any]) -> str:
+    """`sign` of the row: 1 = the run takes longer in it."""
+    cause = CAUSES[row["cause"]]
+    what = say_collective(row["collective"] or "", row["axis"] or "")
+    why = row["why"] or ""
+    words = cause.more if sign > 0 else cause.less
+    if row["cause"] == "more_communication":
+        told = WHY_MORE.get(why, "")
+        words = words.replace(" ({why})", f" ({told})" if told else "")
+    if row["cause"] == "straggler" and sign > 0 and pair["late_rank"] is not None:
+        words += f" (rank {pair['late_rank']})"
+    return f"{format_ms(abs(row['ms']))} {words.format(what=what)}"
+
+
+def _say_remedy(pair: Mapping[str, Any]) -> str:
+    remedy = pair["remedy"]
+    return f"; remedy: {remedy}." if remedy else "."
+
+
+def find_main_cause(pair: Mapping[str, Any]) -> str | None:
+    """The cause with most of the difference, over all collectives; None when none can be named.
+
+    What is launched late cannot hide any communication. So of the lost overlap as much as there is more waiting for the
+    host counts with the host; the rows stay as they are.
+    """
+    if pair["no_cause"]:
+        return None
+    sums = dict.fromkeys(CAUSES, 0.0)
+    sign = 1 if pair["difference_ms"] >= 0 else -1
+    for row in pair["parts"]:
+        sums[row["cause"]] += sign * row["ms"]
+    del sums[NOT_TRACED]
+    late = max(min(sums["host"], sums["less_overlap"]), 0.0)
+    sums["host"], sums["less_overlap"] = sums["host"] + late, sums["less_overlap"] - late
+    best = max(sums, key=lambda cause: sums[cause])
+    return best if sums[best] > 0 else None
+
+
+def find_remedy(pair: Mapping[str, Any]) -> str:
+    """What to try against the main cause of a run that is slower; empty for a faster one, and on CPUs."""
+    cause = pair["main_cause"]
+    if not cause or pair["difference_ms"] <= 0 or "gpu" not in pair["sources"]:
+        return ""
+    if cause == "host":
+        kind = pair["gap_kind"] if pair["gap_label"] or pair["gap_kind"] != "label" else ""
+        return HOST_REMEDIES.get(kind, CAUSES[cause].remedy).format(label=pair["gap_label"])
+    largest = max((row for row in pair["parts"] if row["cause"] == cause), key=lambda row: row["ms"])
+    is_link = cause == "more_communication" and largest["why"] == "link"
+    return SLOW_LINK if is_link else CAUSES[cause].remedy
+
+
+def format_ms(ms: float) -> str:
+    """`31 ms`, `3.1 ms`, `0.31 ms`."""
+    digits = 0 if ms >= 10 else 1 if ms >= 1 else 2
+    return f"{ms:,.{digits}f} ms"

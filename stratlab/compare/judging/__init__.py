@@ -1,1 +1,0 @@
-"""May the runs be compared, and who is best in what. Nothing here draws."""

@@ -1,0 +1,381 @@
+"""Puts the comparison's report beside its runs: one MLflow run of the same experiment, of the kind `comparison`.
+
+Everything is on disk before; a server that is away costs seconds and a sentence.
+
+A comparison where the runs are: in a pod that mounts the results; the report comes back through its log.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+import shlex
+import sys
+import tarfile
+import tempfile
+import urllib.error
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stratlab import tracking as runs_page
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection
+from stratlab.cluster.volume_pod import run_on_volume
+from stratlab.compare.efficiency import say_sharding
+from stratlab.compare.report_files import FILES
+from stratlab.compare.run_sources import KIND, KIND_TAG
+from stratlab.compare.search_ranking import say_search
+from stratlab.drawing import drop_file_links
+from stratlab.machine import explain_untrusted, name_program, shorten
+from stratlab.run_directory.places import PAGE
+from stratlab.run_directory.record import RunRecord
+from stratlab.tracking import describe_redirect, find_redirect, impatient, is_of_this_machine, open_directly
+from stratlab.tracking_server import run_server
+from stratlab.user_error import NothingThere, UserError
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+
+MARK = b"stratlab-report"
+LARGEST_MIB = 32
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+TOO_LARGE = 4
+IN_MLFLOW = re.compile(r"(?P<what>report|charts) in MLflow: (?P<server>https?://[^/]+)(?P<path>/.*)")
+SERVICE = re.compile(r"http://([a-z0-9-]+):(\d+)")
+NOT_THERE = "the report is not in MLflow"
+"""Words of `stratlab compare` in the pod."""
+
+# Runs in the pod. argv: the folder of the comparison, the largest archive in MiB, options of the verb.
+SCRIPT = f"""
+import base64, hashlib, io, subprocess, sys, tarfile
+folder, largest_mib = sys.argv[1], int(sys.argv[2])
+command = [sys.executable, "-m", "stratlab", "compare", folder, *sys.argv[3:]]
+code = subprocess.run(command, stderr=subprocess.STDOUT).returncode
+if code:
+    sys.exit(code)
+buffer = io.BytesIO()
+with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+    archive.add(folder + "/report", arcname="report")
+data = buffer.getvalue()
+if len(data) > largest_mib << 20:
+    print(f"the report has {{len(data) >> 20}} MiB")
+    sys.exit({TOO_LARGE})
+print({MARK.decode()!r}, len(data), hashlib.sha256(data).hexdigest(), flush=True)
+for start in range(0, len(data), 3000):
+    print(base64.b64encode(data[start : start + 3000]).decode())
+"""
+
+
+def compare_on_cluster(
+    connection: Connection,
+    namespace: str,
+    comparison: str,
+    *,
+    claim: str,
+    mount: str,
+    image: str,
+    output: Path,
+    progress: Callable[[str], None],
+    options: Sequence[str] = (),
+    certificates: str = "",
+) -> dict[str, Any]:
+    """Compares the runs in `<mount>/<comparison>` on the claim; the report is there afterwards, and in `output`.
+
+    Args:
+        options: of `stratlab compare`, passed on.
+        certificates: of MLflow's authority, as the runs name them.
+
+    Returns:
+        the content of report.json.
+
+    Raises:
+        UserError: there is no such comparison, or `output` holds something else than a report.
+        ClusterError: the pod could not do it, or the report did not arrive whole.
+    """
+    if not NAME.fullmatch(comparison):
+        raise UserError(
+            f"{comparison}: with --on-cluster give the name of a comparison, not a folder [SL-on-cluster-name]"
+        )
+    check_output(output)
+    folder = f"{mount.rstrip('/')}/{comparison}"
+    finished = run_on_volume(
+        connection,
+        namespace,
+        claim=claim,
+        mount=mount,
+        image=image,
+        command=["python", "-c", SCRIPT, folder, str(LARGEST_MIB), *options],
+        read_only=False,
+        progress=progress,
+        certificates=certificates,
+        component="comparison",  # the network rules let it reach MLflow
+    )
+    words, _, payload = finished.output.partition(MARK + b" ")
+    said = words.decode(errors="replace").strip()
+    refusals = {UserError.exit_code: UserError, NothingThere.exit_code: NothingThere}
+    if refusal := refusals.get(finished.exit_code):
+        raise refusal(f"on the claim {claim} of namespace {namespace}: {_last_line(said)}")
+    if finished.exit_code == TOO_LARGE:
+        raise ClusterError(
+            f"{_last_line(said)}, more than {LARGEST_MIB}: it stays on the volume, {folder}/report "
+            "[SL-report-too-large]"
+        )
+    if finished.exit_code:
+        raise ClusterError(
+            f"stratlab compare {folder} ended with {finished.exit_code}: {_tail(said, finished.termination)} "
+            "[SL-compare-pod-failed]"
+        )
+    write_report_folder(unpack_payload(payload), output)
+    for sentence in find_mlflow(said, namespace):
+        progress(sentence)
+    report: dict[str, Any] = json.loads((output / "report.json").read_bytes())
+    return report
+
+
+def find_mlflow(said: str, namespace: str) -> list[str]:
+    """What the pod has said of MLflow: that the report is there, as this machine reaches it, or why it is not."""
+    found, forward = [], ""
+    for line in said.splitlines():
+        if line.startswith(NOT_THERE):
+            found.append(line)
+        elif place := IN_MLFLOW.fullmatch(line):
+            inside = SERVICE.fullmatch(place["server"])
+            server = "http://localhost:5000" if inside else place["server"]
+            found.append(f"{place['what']} in MLflow: {server}{place['path']}")
+            if inside:
+                forward = f"kubectl -n {namespace} port-forward service/{inside[1]} 5000:{inside[2]}"
+    return [*found, f"  after {forward}"] if forward else found
+
+
+def build_options(asked: Mapping[str, str | float | None]) -> list[str]:
+    """`--name=value` of each that was given: in one word, so that no value is taken for an option."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None]
+
+
+def unpack_payload(payload: bytes) -> dict[str, bytes]:
+    """File -> content of the report that came through the log.
+
+    Raises:
+        ClusterError: it is not whole, or not a report.
+    """
+    head, _, lines = payload.partition(b"\n")
+    try:
+        length, digest = head.decode().split()
+        data = base64.b64decode(b"".join(lines.split()), validate=True)
+        whole = len(data) == int(length) and hashlib.sha256(data).hexdigest() == digest
+    except ValueError:
+        whole = False
+    if not whole:
+        raise ClusterError(
+            "the report did not arrive whole, the log of the pod was cut; try again [SL-report-cut]"
+        )
+    files: dict[str, bytes] = {}
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        for member in archive.getmembers():
+            path = Path(member.name)
+            content = archive.extractfile(member) if member.isfile() else None
+            if content and path.parts[0] == "report" and ".." not in path.parts:
+                files[str(Path(*path.parts[1:]))] = content.read()
+    if "report.json" not in files or "report.html" not in files:
+        raise ClusterError(
+            f"what arrived is no report: {', '.join(sorted(files)) or 'no file'} [SL-report-not-one]"
+        )
+    return files
+
+
+def write_report_folder(files: dict[str, bytes], output: Path) -> None:
+    """Each file whole or not at all; what else is in `output` stays: it may be where somebody works."""
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output, prefix=".report.") as temporary:
+        for number, (name, content) in enumerate(files.items()):
+            fresh, target = Path(temporary) / str(number), output / name
+            page = name == PAGE  # the runs stay on the volume: here its links would lead nowhere
+            fresh.write_bytes(drop_file_links(content.decode()).encode() if page else content)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            fresh.rename(target)
+
+
+def check_output(output: Path) -> None:
+    """Before a pod is started: only a report may be replaced.
+
+    Raises:
+        UserError: `output` is something else.
+    """
+    if not output.exists():
+        return
+    is_report = (
+        output.is_dir() and (output / "report.json").is_file() and (output / "comparison.csv").is_file()
+    )
+    if not is_report and not (output.is_dir() and not any(output.iterdir())):
+        raise UserError(f"--output {output}: is there, and is no report of a comparison [SL-output-taken]")
+
+
+def _last_line(text: str) -> str:
+    return text.splitlines()[-1].removeprefix("error: ") if text else "no word from the pod"
+
+
+def _tail(said: str, termination: str) -> str:
+    return "\n".join(said.splitlines()[-15:]) or termination
+
+
+NOTE = "mlflow.note.content"  # the description that MLflow shows of a run and of an experiment
+ANSWER_S = 3.0
+
+
+def log_for_user(
+    report: Mapping[str, Any],
+    runs: Sequence[RunRecord],
+    folder: Path,
+    experiment: str | None,
+    tracking_uri: str,
+    store: Path | None,
+) -> str:
+    """Log the report to the server of the runs; return the sentence to print, empty where no server is known.
+
+    Args:
+        experiment: its name; None = that of the comparison.
+        tracking_uri: of the server; empty = the one that the runs were sent to, if it is one and the same.
+        store: of a rehearsal, instead: its server runs meanwhile.
+
+    Raises:
+        UserError, ServerFailed: the store is none, or its server does not start.
+    """
+    name = experiment or str(report["comparison"])
+    if store:
+        if not (store / "mlflow.db").is_file():
+            raise UserError(
+                f"--mlflow {store}: holds no mlflow.db, name the --mlflow folder of a rehearsal [SL-mlflow-no-store]"
+            )
+        with run_server(store, progress=lambda text: print(text, file=sys.stderr, flush=True)) as uri:
+            return log_to_store(report, folder, uri, store, name)
+    known = sorted({run.tracking_uri for run in runs if run.tracking_uri})
+    if len(known) > 1 and not tracking_uri:
+        sent = f"the runs were sent to {' and '.join(known)}"
+        return f"{NOT_THERE}: {sent}; --tracking-uri names one of them [SL-report-several-servers]"
+    uri = tracking_uri or "".join(known)
+    if not uri:
+        return ""
+    places = _try(report, folder, uri, name)
+    if isinstance(places, str):
+        return places
+    return f"report in MLflow: {uri}/{places.report}\ncharts in MLflow: {uri}/{places.charts}"
+
+
+def log_to_store(
+    report: Mapping[str, Any], folder: Path, uri: str, store: Path, experiment: str | None = None
+) -> str:
+    """To the server at `uri`, which serves a rehearsal's store for a while; the sentence to print."""
+    name = experiment or str(report["comparison"])
+    places = _try(report, folder, uri, name)
+    if isinstance(places, str):
+        return places
+    command = f"{name_program()} mlflow {shlex.quote(str(shorten(store)))}"
+    return f"report and charts in MLflow, experiment {name}:  {command}"
+
+
+def _try(report: Mapping[str, Any], folder: Path, uri: str, experiment: str) -> Places | str:
+    try:
+        return log_comparison(report, folder, uri, experiment)
+    except NotLogged as reason:
+        return f"{NOT_THERE}: {reason}"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Pages of a server, behind its address."""
+
+    report: str
+    charts: str
+
+
+class NotLogged(Exception):
+    """Why a report is not in MLflow. It is on the disk all the same."""
+
+
+def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, experiment: str) -> Places:
+    """Logs the files in `folder`; a second comparison replaces them in the same run.
+
+    Raises:
+        NotLogged: the server does not answer, refuses, or has no such experiment.
+    """
+    _check_answers(tracking_uri)
+    with impatient():
+        from mlflow.exceptions import MlflowException  # 3 s: only who logs pays
+        from mlflow.tracking import MlflowClient
+
+        try:
+            client = MlflowClient(tracking_uri)
+            found = client.get_experiment_by_name(experiment)
+            if found is None:
+                raise NotLogged(f"{tracking_uri} has no experiment {experiment} [SL-report-no-experiment]")
+            run_id = _log(client, found.experiment_id, report, folder)
+        except (MlflowException, OSError) as failure:
+            _check_answers(tracking_uri)  # it may have ended meanwhile
+            raise NotLogged(f"{tracking_uri}: {str(failure)[:300]} [SL-report-not-logged]") from failure
+    report_page = f"#/experiments/{found.experiment_id}/runs/{run_id}/artifacts"
+    return Places(report_page, runs_page.build_place(found.experiment_id))
+
+
+def describe(report: Mapping[str, Any]) -> str:
+    """The answer in Markdown: the verdict, who is best in what, and why the others are slower."""
+    headline = report["headline"]
+    lines = [f"**{headline['verdict']}**: {headline['reason']}."]
+    lines += [f"* {said}" for said in headline["answers"]]
+    lines += [f"* {metric}: **{run}**" for metric, run in report["winners"].items() if run]
+    found = [*say_search(report["search"]), *say_sharding(report["sharding"])]
+    lines += [f"* {said}" for said in found]
+    lines += [f"* {remark}" for remark in report["remarks"]]
+    lines += [pair["sentence"] for pair in report["attribution"]["pairs"]]
+    return "\n\n".join(lines)
+
+
+def _log(client: MlflowClient, experiment_id: str, report: Mapping[str, Any], folder: Path) -> str:
+    wanted = f"tags.`{KIND_TAG}` = '{KIND}'"
+    known = client.search_runs([experiment_id], filter_string=wanted, max_results=1)
+    tags = {
+        KIND_TAG: KIND,
+        "verdict": report["headline"]["verdict"],
+        "best": ", ".join(f"{metric}: {run}" for metric, run in report["winners"].items() if run) or "nobody",
+        NOTE: describe(report),
+    }
+    run = known[0] if known else client.create_run(experiment_id, run_name=KIND, tags={KIND_TAG: KIND})
+    run_id = str(run.info.run_id)
+    for name, value in tags.items():
+        client.set_tag(run_id, name, value)
+    for name in FILES:
+        if name == PAGE:  # in MLflow nothing lies beside it
+            page = drop_file_links((folder / name).read_text(encoding="utf-8"))
+            client.log_text(run_id, page, f"{KIND}/{name}")
+        else:
+            client.log_artifact(run_id, str(folder / name), KIND)
+    client.set_experiment_tag(experiment_id, NOTE, tags[NOTE])
+    client.set_experiment_tag(experiment_id, *runs_page.KIND_TAG)
+    metrics = {name for run in client.search_runs([experiment_id]) for name in run.data.metrics}
+    client.set_experiment_tag(experiment_id, runs_page.TAG, runs_page.build_view(metrics))
+    client.set_terminated(run_id)
+    return run_id
+
+
+def _check_answers(uri: str) -> None:
+    """Asked before mlflow's client is, whose import alone takes 3 s."""
+    try:
+        with open_directly(f"{uri.rstrip('/')}/health", ANSWER_S):
+            return
+    except urllib.error.HTTPError as answer:
+        if not 300 <= answer.code < 400:
+            return  # it says in its own words what is wrong
+        target = find_redirect(uri)
+        where = describe_redirect(target) if target else "redirects its callers"
+        raise NotLogged(f"{uri} {where} [SL-report-redirect]") from None
+    except (OSError, ValueError) as failure:
+        if cure := explain_untrusted(failure):
+            raise NotLogged(f"{uri}: {cure} [SL-report-untrusted]") from failure
+        ended = is_of_this_machine(uri)
+        hint = "; that of a rehearsal ends with it, name its store instead: --mlflow FOLDER" if ended else ""
+        raise NotLogged(f"{uri} does not answer{hint} [SL-report-server-away]") from failure

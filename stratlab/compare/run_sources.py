@@ -1,0 +1,361 @@
+"""The runs of a comparison on the results volume, or of several.
+
+How the strategies of a comparison were tuned, as the sweep has kept it beside their runs, and which runs have it.
+
+The runs of a comparison as MLflow holds them: an experiment whose runs carry their run directory.
+
+Which settings the runs of a comparison are meant to differ in, as the sweep has kept it beside them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from stratlab import tracking as redirect
+from stratlab.machine import name_program
+from stratlab.run_directory.files import MARKS, is_run
+from stratlab.run_directory.foreign import FOREIGN
+from stratlab.run_directory.given_folder import check_folder
+from stratlab.run_directory.record import RunRecord, read_run
+from stratlab.tracking_server import ServerFailed
+from stratlab.user_error import NothingThere, UserError
+from stratlab.wording import format_fact
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
+
+TUNING_FILE = "tuning.json"
+TUNED = "tuned"
+NOT_IN_MLFLOW = f"not known: {TUNING_FILE} lies beside the runs on the results volume, not in MLflow"
+PARTS = ("metric", "searches", "steps", "repeats", "tuning")
+
+
+def read_tuning(folder: Path) -> dict[str, Any] | None:
+    """The record in the folder of a comparison (its fields: stratlab/sweep/tuning_loop.py), or None.
+
+    Raises:
+        UserError: there is a file of this name that is something else.
+    """
+    file = folder / TUNING_FILE
+    if not file.is_file():
+        return None
+    try:
+        return parse_tuning(file.read_text())
+    except (OSError, ValueError) as failure:
+        raise UserError(
+            f"{file}: not the record of a tuning ({failure}); move it away [SL-tuning-file]"
+        ) from failure
+
+
+def parse_tuning(text: str) -> dict[str, Any]:
+    """The record out of JSON.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    content = json.loads(text)
+    missing = [name for name in PARTS if not isinstance(content, dict) or name not in content]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} is missing")
+    return dict(content)
+
+
+def keep_tuning(folder: Path, record: Mapping[str, Any]) -> None:
+    """Puts the record beside the runs, whole or not at all."""
+    temporary = folder / f".{TUNING_FILE}.tmp"
+    temporary.write_text(json.dumps(record, indent=1) + "\n")
+    os.replace(temporary, folder / TUNING_FILE)
+
+
+def apply_tuning(runs: Sequence[RunRecord], record: Mapping[str, Any] | None) -> list[RunRecord]:
+    """The records with `tuning`: "tuned", or why it is not."""
+    found = {name: each for each in (record or {}).get("searches", []) for name in each["runs"]}
+    return [dataclasses.replace(run, tuning=_tell(run, found.get(run.name))) for run in runs]
+
+
+def _tell(run: RunRecord, search: Mapping[str, Any] | None) -> str:
+    """A run whose knobs are not those that were chosen is not what was tuned; nor is one that has a value which was
+    tried and not chosen."""
+    if search is None:
+        return run.tuning
+    if search["why_not"]:
+        return f"not tuned: {search['why_not']}"
+    settings = run.config.get("config") or {}
+    other = [
+        f"{name} is {format_fact(settings.get(name))}, not {format_fact(value)}"
+        for name, value in search["chosen"].items()
+        if str(settings.get(name)) != str(value)
+    ]
+    for name, values in _turned_down(search).items():
+        if str(settings.get(name)) in values:
+            other.append(f"{name} is {format_fact(settings[name])}, which was tried and not chosen")
+    return f"not as tuned: {', '.join(other)}" if other else TUNED
+
+
+def _turned_down(search: Mapping[str, Any]) -> dict[str, set[str]]:
+    """knob that stays as it comes -> the values of it that were tried."""
+    found: dict[str, set[str]] = {}
+    for each in search["tried"]:
+        for name, value in each["knobs"].items():
+            if name not in search["chosen"]:
+                found.setdefault(name, set()).add(str(value))
+    return found
+
+
+def load_runs(folder: Path) -> list[RunRecord]:
+    """Reads every folder below a comparison, by name. What is not a run, or not whole, says so in its record.
+
+    Raises:
+        NothingThere: `folder` is absent, or without any run.
+        UserError: it is not a comparison: a file, a single run, or a folder of comparisons.
+    """
+    check_folder(folder, "the folder of a comparison, <results>/<comparison>")
+    if (folder / "config.json").is_file() or (folder / FOREIGN).is_file():
+        raise UserError(
+            f"{folder}: this is one run; give the folder of its comparison, {folder.parent} [SL-compare-one-run]"
+        )
+    below = sorted(path for path in folder.iterdir() if path.is_dir() and not _is_ours(path))
+    runs = [read_run(path) for path in below]
+    if all(run.status == "not a run" for run in runs):
+        if inside := find_comparisons(folder):
+            commands = [f"{name_program()} compare {shlex.quote(str(path))}" for path in inside]
+            raise UserError(
+                f"{folder}: holds comparisons and is none itself; compare one [SL-compare-several]:\n  "
+                + "\n  ".join(commands)
+            )
+        found = ", ".join(path.name for path in below) or "nothing"
+        raise NothingThere(
+            f"{folder}: no run in it; expected folders with one of {', '.join((*MARKS, FOREIGN))}, found {found} "
+            "[SL-compare-no-run]"
+        )
+    return runs
+
+
+def load_comparisons(folders: Sequence[Path]) -> list[RunRecord]:
+    """Reads the runs of several comparisons as those of one, each as a sweep of its own comparison has tuned it.
+
+    A name that several comparisons have is preceded by that of the folder, and of those above where that is needed.
+
+    Raises:
+        NothingThere, UserError: as `load_runs`, or a folder is given twice.
+    """
+    places = [folder.resolve() for folder in folders]
+    if len(set(places)) < len(places):
+        raise UserError(f"{', '.join(map(str, folders))}: one of them is given twice [SL-compare-twice]")
+    depth = next(
+        depth
+        for depth in range(1, max(len(place.parts) for place in places) + 1)
+        if len({place.parts[-depth:] for place in places}) == len(places)
+    )
+    found = [
+        ("/".join(place.parts[-depth:]), run)
+        for folder, place in zip(folders, places, strict=True)
+        for run in apply_tuning(load_runs(folder), read_tuning(folder))
+    ]
+    counts = Counter(run.name for _, run in found)
+    return [
+        replace(run, name=f"{prefix}/{run.name}") if counts[run.name] > 1 else run for prefix, run in found
+    ]
+
+
+def find_comparisons(folder: Path) -> list[Path]:
+    """Folders with runs in them, one or two levels below: of a folder of results, and of the one around it."""
+    below = [*folder.glob("*/*/"), *folder.glob("*/*/*/")]
+    return sorted({path.parent for path in below if is_run(path)})
+
+
+def _is_ours(path: Path) -> bool:
+    """The report of an earlier comparison, or a hidden folder."""
+    if path.name.startswith("."):
+        return True
+    return all((path / name).is_file() for name in ("report.json", "comparison.csv")) and not is_run(path)
+
+
+KIND_TAG = "stratlab.kind"
+KIND = "comparison"
+"""Tag and its value on the MLflow run that holds the report of a comparison, beside the runs of it."""
+
+SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+DOWNLOADED = ".from_mlflow"  # in a folder that was downloaded: what lacks it is somebody's own
+BULKY = ("_trace.json", ".log", ".gz", ".safetensors", ".pt")
+
+
+def load_experiment(name: str, tracking_uri: str, into: Path) -> list[RunRecord]:
+    """Downloads `run/*` and `analysis/report.json` of each run, and reads them as run directories.
+
+    Args:
+        name: of the experiment = the comparison.
+        into: gets one folder per run; traces and logs are not downloaded. Those of an earlier download are replaced.
+
+    Raises:
+        UserError: there is no such experiment, it has no runs, the server names files outside of a run, or a folder
+            would be replaced that was not downloaded.
+        ServerFailed: the server does not answer, which may be another matter in a minute.
+    """
+    # a server that is away costs seconds, not the four minutes of the client's own default
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # it would cross the table
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # its thread changes os.environ
+    for variable, value in redirect.REFUSED.items():
+        os.environ.setdefault(variable, value)
+    from mlflow.exceptions import MlflowException  # 3 s: only who asks for an experiment pays
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri)
+    try:
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            known = ", ".join(sorted(e.name for e in client.search_experiments()))
+            raise UserError(
+                f"--experiment {name}: not at {tracking_uri}; there are: {known} [SL-experiment-absent]"
+            )
+        runs = [run for run in _runs_of(client, experiment.experiment_id) if not is_comparison(run)]
+        if not runs:
+            raise UserError(f"--experiment {name}: has no runs at {tracking_uri} [SL-experiment-empty]")
+        folders = {run_id: into / name for run_id, name in _folder_names(runs).items()}
+        for folder in folders.values():
+            _check_free(folder)
+        into.mkdir(parents=True, exist_ok=True)
+        return sorted(
+            (_fetch(client, run, folders[run.info.run_id], tracking_uri) for run in runs),
+            key=lambda r: r.name,
+        )
+    except MlflowException as error:
+        if not redirect.does_answer(tracking_uri):
+            raise ServerFailed(
+                f"--experiment {name}: no MLflow server answers at {tracking_uri} [SL-experiment-server-away]"
+            ) from error
+        reason = redirect.explain_failure(tracking_uri, error.message)
+        raise UserError(
+            f"--experiment {name}: MLflow at {tracking_uri} failed: {reason} [SL-experiment-server-failed]"
+        ) from error
+
+
+def is_comparison(run: Run) -> bool:
+    """Whether an MLflow run holds the report of a comparison, and is no run of it."""
+    return run.data.tags.get(KIND_TAG) == KIND
+
+
+def _runs_of(client: MlflowClient, experiment_id: str) -> list[Run]:
+    runs, token = [], None
+    while True:
+        page = client.search_runs([experiment_id], max_results=1000, page_token=token)
+        runs += list(page)
+        token = page.token
+        if not token:
+            return runs
+
+
+def _folder_names(runs: list[Run]) -> dict[str, str]:
+    """Run id -> folder: the run's name where it is unique and a plain file name, else the id."""
+    names = [run.info.run_name for run in runs]
+    return {
+        run.info.run_id: name
+        if SAFE_NAME.fullmatch(name or "") and names.count(name) == 1
+        else run.info.run_id
+        for run, name in zip(runs, names, strict=True)
+    }
+
+
+def _check_free(folder: Path) -> None:
+    if folder.is_symlink() or (folder.exists() and not (folder / DOWNLOADED).is_file()):
+        raise UserError(
+            f"{folder}: is there, and was not downloaded from MLflow; choose another --output, its folder runs/ gets "
+            "the runs of the experiment [SL-experiment-folder-taken]"
+        )
+
+
+def _fetch(client: MlflowClient, run: Run, folder: Path, tracking_uri: str) -> RunRecord:
+    """The run in `folder`, whole or not at all; files of an earlier download do not mix with it."""
+    run_id = run.info.run_id
+    wanted = {
+        path: PurePosixPath(path).relative_to("run")
+        for path in _files_below(client, run_id, "run")
+        if not path.endswith(BULKY)
+    }
+    reports = [path for path in _files_below(client, run_id, "analysis") if path == "analysis/report.json"]
+    wanted |= {path: PurePosixPath(path) for path in reports}
+    with tempfile.TemporaryDirectory(dir=folder.parent) as downloads:
+        fresh = Path(downloads) / "fresh"
+        fresh.mkdir()
+        (fresh / DOWNLOADED).write_text(f"{run_id}\n")
+        for path, name in wanted.items():
+            target = fresh / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(client.download_artifacts(run_id, path, downloads), target)
+        _check_free(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
+    record = dataclasses.replace(
+        read_run(folder, downloaded=True),
+        mlflow_run_id=run_id,
+        mlflow_experiment_id=run.info.experiment_id,
+        tracking_uri=tracking_uri,
+        tuning=NOT_IN_MLFLOW,
+    )
+    return (
+        dataclasses.replace(record, ending="has no artifacts under run/, where its analysis puts them")
+        if not wanted
+        else record
+    )
+
+
+def _files_below(client: MlflowClient, run_id: str, folder: str) -> list[str]:
+    """A server could name anything: whatever does not lie below `folder` is refused before a byte is fetched."""
+    files: list[str] = []
+    for entry in client.list_artifacts(run_id, folder):
+        path, above = PurePosixPath(entry.path), PurePosixPath(folder)
+        if above not in path.parents or ".." in path.parts or "\0" in entry.path:
+            raise UserError(
+                f"run {run_id}: refusing the artifact path {entry.path!r}, it is not below {folder}/ [SL-artifact-path]"
+            )
+        files += _files_below(client, run_id, entry.path) if entry.is_dir else [entry.path]
+    return files
+
+
+VARIED_FILE = "varied.json"
+
+
+def read_varied(folder: Path) -> tuple[str, ...]:
+    """The names in the folder of a comparison; none where no sweep has left them.
+
+    Raises:
+        UserError: there is a file of this name that is something else.
+    """
+    file = folder / VARIED_FILE
+    if not file.is_file():
+        return ()
+    try:
+        found = json.loads(file.read_text())["varied"]
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            raise ValueError("`varied` is no list of names")
+    except (OSError, ValueError, KeyError, TypeError) as failure:
+        raise UserError(
+            f"{file}: not the varied settings of a sweep ({failure}); move it away [SL-varied-file]"
+        ) from failure
+    return tuple(found)
+
+
+def read_varied_of(folders: Sequence[Path]) -> tuple[str, ...]:
+    """The names that any of the folders has."""
+    return tuple(dict.fromkeys(name for folder in folders for name in read_varied(folder)))
+
+
+def keep_varied(folder: Path, varied: Sequence[str]) -> None:
+    """Puts the names beside the runs, whole or not at all."""
+    temporary = folder / f".{VARIED_FILE}.tmp"
+    temporary.write_text(json.dumps({"varied": list(varied)}) + "\n")
+    os.replace(temporary, folder / VARIED_FILE)

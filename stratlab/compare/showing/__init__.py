@@ -1,1 +1,0 @@
-"""The comparison for readers: the page and its sections, a table for a terminal, files."""

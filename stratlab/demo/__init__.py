@@ -1,1 +1,0 @@
-"""The comparison that a newcomer sees first."""

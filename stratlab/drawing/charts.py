@@ -1,0 +1,307 @@
+"""Bars from zero, their parts side by side: what a step, a rank or a device is made of.
+
+Things compared in two numbers at once, and the line of those that no other beats in both.
+
+A matrix as shaded cells: a confusion matrix, bytes from rank to rank.
+
+How often which size occurs: stacked columns over a logarithmic axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+from markupsafe import Markup
+
+from stratlab.drawing.canvas import (
+    LETTER,
+    WIDTH,
+    Scale,
+    build_svg,
+    colour_of,
+    dot,
+    fit_screens,
+    label_above,
+    label_width,
+    legend,
+    note,
+    rect,
+    row_label,
+    shorten,
+    text,
+    x_axis,
+    y_axis,
+)
+from stratlab.wording import fit_unit, format_number
+
+PITCH = 30
+MARGIN = 4.0
+NUMBERS = 80.0  # px at the right, for the total of a row
+
+
+def stacked_bars(
+    rows: Mapping[str, Mapping[str, float | None]],
+    unit: str,
+    colours: Mapping[str, int] | None = None,
+    digits: int | None = None,
+) -> Markup:
+    """One horizontal bar per row, from zero, its parts side by side and its total at the end.
+
+    Args:
+        rows: label -> {part: value in `unit`}; a value None is not drawn. Small sizes in GiB get a smaller unit.
+        colours: part -> place in the palette; behind its eight colours come the same ones, lighter.
+        digits: decimals of the totals; None = 4 significant digits.
+    """
+    names = list(dict.fromkeys(part for row in rows.values() for part, value in row.items() if value))
+    rows = {
+        label: {k: v if v is not None and math.isfinite(v) else None for k, v in row.items()}
+        for label, row in rows.items()
+    }
+    if unit.startswith("GiB"):
+        factor, fitting = fit_unit(sum(filter(None, row.values())) for row in rows.values())
+        unit = unit.replace("GiB", fitting, 1)
+        rows = {label: {k: v and v * factor for k, v in row.items()} for label, row in rows.items()}
+    totals = {label: sum(v for v in row.values() if v is not None) for label, row in rows.items()}
+    if not names or not any(totals.values()):
+        return note(f"No values to draw in {unit}.")
+    fills = dict(zip(names, colour_of(names, colours or {}), strict=True))
+
+    def draw(width: float) -> Markup:
+        return _draw(rows, totals, unit, fills, digits, width)
+
+    return fit_screens(draw)
+
+
+def _draw(
+    rows: Mapping[str, Mapping[str, float | None]],
+    totals: Mapping[str, float],
+    unit: str,
+    fills: Mapping[str, int],
+    digits: int | None,
+    width: float,
+) -> Markup:
+    """Where there is little room the labels stand above their bars."""
+    above = 0.0 if width == WIDTH else 15.0
+    left, pitch = (MARGIN if above else label_width(rows)), PITCH + above
+    keys, top = legend(list(fills), left, colours=fills, width=width)
+    top += 4
+    across = Scale(0.0, max(totals.values()), left, width - NUMBERS)
+    bottom = top + pitch * len(rows)
+    parts = [keys, *x_axis(across, top, bottom, unit, 4 if above else 8)]
+    for i, (label, row) in enumerate(rows.items()):
+        y, x = top + pitch * i + above + 5, left
+        named = label_above(label, left, y - 4, width - left) if above else row_label(label, y + 15, left)
+        parts.append(named)
+        for part, value in row.items():
+            if value is None or value <= 0:
+                continue
+            length = across(value) - left
+            share = f"{100 * value / totals[label]:.1f} %"
+            tooltip = f"{label}, {part}: {format_number(value)} {unit} ({share})"
+            parts.append(rect(x, y, length, PITCH - 10, f"f{fills[part]}", tooltip))
+            x += length
+        known = any(value is not None for value in row.values())
+        total = format_number(totals[label], digits) if known else "not known"
+        parts.append(text(x + 6, y + 15, total, css="n"))
+    return build_svg(bottom + 40, parts, f"Stacked bars in {unit}", width)
+
+
+ON_FRONT, BESIDE = 0, 7  # places in the palette: blue and grey
+LINE_HEIGHT = 15.0
+
+
+def scatter(
+    points: Mapping[str, tuple[float | None, float | None]],
+    x_label: str,
+    y_label: str,
+    front: Collection[str] = (),
+    height: float = 300,
+) -> Markup:
+    """One named dot per thing.
+
+    Args:
+        points: name -> (x, y); a point with None or a number that is not finite is left out, and that is said.
+        x_label, y_label: with their unit; small sizes in GiB get a smaller one.
+        front: names joined by a dashed line in the order of x, and drawn in blue; the others are grey.
+    """
+    shown = {
+        name: (float(x), float(y))
+        for name, (x, y) in points.items()
+        if x is not None and y is not None and math.isfinite(x) and math.isfinite(y)
+    }
+    if x_label.startswith("GiB"):
+        factor, unit = fit_unit(x for x, _ in shown.values())
+        shown = {name: (x * factor, y) for name, (x, y) in shown.items()}
+        x_label = x_label.replace("GiB", unit, 1)
+    left_out = [name for name in points if name not in shown]
+    remark = note(f"Left out, a value is not known: {', '.join(left_out)}.") if left_out else Markup("")
+    if not shown:
+        return note(f"No values to draw for {y_label} against {x_label}.") + remark
+
+    def draw(width: float) -> Markup:
+        return _draw_scatter(shown, x_label, y_label, front, height, width)
+
+    return fit_screens(draw) + remark
+
+
+def _draw_scatter(
+    shown: Mapping[str, tuple[float, float]],
+    x_label: str,
+    y_label: str,
+    front: Collection[str],
+    height: float,
+    width: float,
+) -> Markup:
+    top = 30.0
+    across = _scale([x for x, _ in shown.values()], 68, width - 20)
+    down = _scale([y for _, y in shown.values()], top + height, top)
+    parts = [text(10, 14, y_label, css="n")]
+    ticks = 8 if width == WIDTH else 4
+    parts += [*x_axis(across, top, top + height, x_label, ticks), *y_axis(down, 64, width - 16)]
+    line = sorted(shown[name] for name in shown if name in front)
+    if len(line) > 1:
+        path = "L".join(f"{across(x):.1f} {down(y):.1f}" for x, y in line)
+        parts.append(Markup('<path d="M{}" class="l s{} d1 w1"/>').format(path, ON_FRONT))
+    taken: list[tuple[float, float, float]] = []
+    for name, (x, y) in sorted(shown.items(), key=lambda entry: entry[1][1], reverse=True):
+        at, level = across(x), down(y)
+        tooltip = f"{name}: {format_number(y)} {y_label} at {format_number(x)} {x_label}"
+        parts.append(dot(at, level, 5, f"f{ON_FRONT if name in front else BESIDE}", tooltip))
+        parts.append(_label(shorten(name, 40 if width == WIDTH else 22), at, level, taken, width))
+    return build_svg(top + height + 40, parts, f"{y_label} against {x_label}", width)
+
+
+def _scale(values: list[float], start: float, end: float) -> Scale:
+    """A tenth of room at both ends; from zero where zero is near."""
+    low, high = min(values), max(values)
+    margin = (high - low) * 0.1 or abs(high) * 0.1 or 1.0
+    return Scale(0.0 if 0 <= low <= high / 2 else low - margin, high + margin, start, end)
+
+
+def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]], most: float) -> Markup:
+    """The name beside its dot: at the left where the right has no room, and lower where another one stands."""
+    width = len(name) * LETTER
+    at_left = x + 9 + width > most
+    start = x - 9 - width if at_left else x + 9
+    place = y + 4
+    while any(abs(place - other) < LINE_HEIGHT and start < b and a < start + width for a, b, other in taken):
+        place += LINE_HEIGHT
+    taken.append((start, start + width, place))
+    return text(x - 9 if at_left else x + 9, place, name, "end" if at_left else "start")
+
+
+MOST_CLASSES = 128  # 10,000 cells that are not 0 are about 1 MB
+CELL_WITH_NUMBER = 26.0  # px of an edge: 30 columns have it
+LETTER_OF_CELL = 7.5  # px of one letter of a column label
+
+
+def heat_map(
+    matrix: Sequence[Sequence[float]] | np.ndarray,
+    row_labels: Sequence[str],
+    column_labels: Sequence[str],
+    row_title: str = "",
+    column_title: str = "",
+    by_row: bool = False,
+) -> Markup:
+    """Cells as dark as their value; up to 30 columns show the number, all show it on hover.
+
+    With more columns the cells of 0 are one surface: of 100 classes most pairs are never confused.
+
+    Args:
+        matrix: shape (rows, columns), not negative.
+        by_row: shade by the share of the row (a confusion matrix) instead of the share of the largest cell.
+    """
+    values = np.nan_to_num(np.asarray(matrix, dtype=float)).reshape(len(row_labels), len(column_labels))
+    if not values.size or max(values.shape) > MOST_CLASSES:
+        return note(
+            f"A matrix of {values.shape[0]} x {values.shape[1]} is not drawn (1 to {MOST_CLASSES} are)."
+        )
+    whole = values.sum(axis=1, keepdims=True) if by_row else np.full((len(values), 1), values.max())
+    shares = np.divide(values, whole, out=np.zeros_like(values), where=whole > 0)
+    left, top = label_width(row_labels), 44.0
+    cell = min(42.0, (WIDTH - left - 10) / len(column_labels))
+    fitting = max(1, int(cell / LETTER_OF_CELL))
+    parts = [text(left, 14, column_title, css="n"), text(left - 8, top - 10, row_title, "end", "n")]
+    for j, name in enumerate(column_labels):
+        if cell >= 14:
+            parts.append(text(left + cell * (j + 0.5), top - 10, shorten(name, fitting), "middle", "n"))
+    shows_numbers = cell >= CELL_WITH_NUMBER
+    if not shows_numbers:
+        parts.append(rect(left, top, cell * len(column_labels) - 1, cell * len(row_labels) - 1, "h0"))
+    for i, name in enumerate(row_labels):
+        y = top + cell * i
+        if cell >= 10:
+            parts.append(row_label(name, y + cell / 2 + 4, left))
+        for j, value in enumerate(values[i]):
+            if not value and not shows_numbers:
+                continue
+            tooltip = (
+                f"{name} / {column_labels[j]}: {format_number(float(value))} ({100 * shares[i, j]:.1f} %)"
+            )
+            css = f"h{math.ceil(10 * shares[i, j])}"
+            parts.append(rect(left + cell * j, y, cell - 1, cell - 1, css, tooltip))
+            if shows_numbers and value:
+                ink = "n strong" if shares[i, j] <= 0.5 else "n onfill"
+                parts.append(text(left + cell * (j + 0.5), y + cell / 2 + 4, f"{value:.4g}", "middle", ink))
+    return build_svg(top + cell * len(row_labels) + 6, parts, f"{row_title} against {column_title}")
+
+
+def histogram(
+    edges: Sequence[float],
+    counts: Mapping[str, Sequence[float]],
+    x_label: str,
+    y_label: str = "count",
+    colours: Mapping[str, int] | None = None,
+    height: float = 220,
+) -> Markup:
+    """Columns side by side, the classes of one bin on top of each other; empty bins at both ends are cut off.
+
+    Args:
+        edges: of the bins, rising; all above 0 but perhaps the first, all finite but perhaps the last.
+        counts: class -> count per bin, one less than there are edges.
+        colours: class -> place in the palette.
+
+    Raises:
+        ValueError: a class has another number of bins.
+    """
+    bins = len(edges) - 1
+    if wrong := [name for name, values in counts.items() if len(values) != bins]:
+        raise ValueError(f"{wrong[0]}: {len(counts[wrong[0]])} counts for {bins} bins")
+    totals = [sum(values[i] for values in counts.values()) for i in range(bins)]
+    used = [i for i, total in enumerate(totals) if total > 0]
+    if not used:
+        return note(f"No values to draw for {x_label}.")
+    bounds = _drawable(edges)
+    first, last = used[0], used[-1]
+    names = [name for name, values in counts.items() if any(values)]
+    fills = colour_of(list(counts), colours or {})
+    own = {name: fills[list(counts).index(name)] for name in names}
+    keys, top = legend(names, 64, colours=own)
+    top += 22
+    across = Scale(bounds[first], bounds[last + 1], 68, WIDTH - 20, log=True)
+    down = Scale(0.0, max(totals) * 1.05, top + height, top)
+    parts = [keys, text(10, top - 10, y_label, css="n")]
+    parts += [*x_axis(across, top, top + height, x_label), *y_axis(down, 64, WIDTH - 16)]
+    for i in range(first, last + 1):
+        left, right, base = across(bounds[i]), across(bounds[i + 1]), 0.0
+        for name in names:
+            count = counts[name][i]
+            if count > 0:
+                span = f"{format_number(float(edges[i]))} to {format_number(float(edges[i + 1]))}"
+                tooltip = f"{name}, {span}: {format_number(count)}"
+                y, size = down(base + count), down(base) - down(base + count)
+                parts.append(rect(left + 0.5, y, right - left - 1, size, f"f{own[name]}", tooltip))
+                base += count
+    return build_svg(top + height + 40, parts, f"Distribution of {x_label}")
+
+
+def _drawable(edges: Sequence[float]) -> list[float]:
+    """Zero and infinity have no place on the axis: the outer bins get the width of their neighbours."""
+    bounds = [float(edge) for edge in edges]
+    if len(bounds) > 2 and bounds[0] <= 0:
+        bounds[0] = bounds[1] ** 2 / bounds[2]
+    if len(bounds) > 2 and math.isinf(bounds[-1]):
+        bounds[-1] = bounds[-2] ** 2 / bounds[-3]
+    return bounds

@@ -1,1 +1,0 @@
-"""What other programs read, made from run directories."""

@@ -1,0 +1,283 @@
+"""What a chart renders, and whether the trainer takes it.
+
+helm           finds helm, renders a chart
+refusal        what helm refuses, with the names and values there are
+pod_commands   a rendered pod template becomes commands
+installation   which `trainer` would be started here, where it cannot be asked
+checking       asks the trainer whether runs may start
+
+What helm says of values that a chart's schema refuses: with the names that there are, and what would be taken.
+
+Renders a chart with the real helm, and says which names there are where helm knows none of that name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stratlab.run_settings import SETTINGS, find_problem
+from stratlab.user_error import UserError
+from stratlab.wording import name_allowed
+from stratlab_spec.settings.config import SETTINGS_ELSEWHERE
+from stratlab_spec.settings.wording import VARIABLE
+
+UNKNOWN = re.compile(r"- at '(?P<path>[^']*)': additional properties (?P<names>'.*') not allowed")
+UNMATCHED = re.compile(r"- at '/config/(?P<name>\w+)': '(?P<text>.*)' does not match pattern ")
+NO_CHOICE = re.compile(r"- at '/config/(?P<name>\w+)': value must be one of ")
+OF_SETTING = re.compile(r" *- at '/config/(?P<name>\w+)': ")
+NOTHING = ", <nil>"
+"""Among helm's choices: null, which takes a setting back."""
+CONFIG = "run.config."
+
+
+def explain_refusal(text: str, chart: Path, settings: Sequence[str] = (), values: Sequence[Path] = ()) -> str:
+    """Helm's error, with the names that there are under each unknown one, and in place of patterns and choices the
+    value, which helm does not tell, and what is expected.
+
+    Args:
+        settings: as they were typed.
+        values: files, over which `settings` win.
+    """
+    subchart = ""
+    lines: list[str] = []
+    wishes = _find_wishes(text, settings, values)
+    for line in text.splitlines():
+        about = OF_SETTING.match(line)
+        if about and about["name"] in wishes:  # once, in place of a pattern, which says nothing to a reader
+            if (wish := wishes[about["name"]]) not in lines:
+                lines.append(wish)
+            continue
+        lines.append(line.removesuffix(NOTHING))
+        if re.fullmatch(r"\S+:", line):
+            subchart = line.removesuffix(":")
+        if found := UNKNOWN.search(line):
+            schema = _find_schema(chart, subchart)
+            allowed = _allowed_names(schema, found["path"])
+            lines += [
+                f"  {name}: {_explain_name(name, found['path'], allowed, schema, chart)}"
+                for name in re.findall(r"'([^']*)'", found["names"])
+                if allowed
+            ]
+    return "\n".join(lines)
+
+
+def _find_wishes(text: str, settings: Sequence[str], values: Sequence[Path]) -> dict[str, str]:
+    """Name of a setting -> the line in place of helm's."""
+    given = {found["name"]: found["text"] for found in map(UNMATCHED.search, text.splitlines()) if found}
+    for found in filter(None, map(NO_CHOICE.search, text.splitlines())):
+        if (value := _find_value(found["name"], settings, values)) is not None:
+            given.setdefault(found["name"], value)
+    wishes = {name: find_problem(name, value) for name, value in given.items()}
+    return {name: f"- {CONFIG}{name}={given[name]}: {wish}" for name, wish in wishes.items() if wish}
+
+
+def _find_value(name: str, settings: Sequence[str], values: Sequence[Path]) -> str | None:
+    """What was given for `run.config.<name>` last; None = it came by another way."""
+    for setting in reversed([part for text in settings for part in text.split(",")]):
+        key, equals, value = setting.partition("=")
+        if equals and key.strip() == f"{CONFIG}{name}":
+            return value
+    for file in reversed(values):
+        try:
+            node: Any = yaml.safe_load(file.read_text())
+        except (OSError, ValueError, yaml.YAMLError):
+            continue
+        for part in ("run", "config", name):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        if isinstance(node, str | int | float):
+            return str(node)
+    return None
+
+
+def _explain_name(name: str, path: str, allowed: Sequence[str], schema: Path, chart: Path) -> str:
+    """With the place where a setting of that very name is, and what it is called that has another name elsewhere."""
+    told = name_allowed(name, allowed, "allowed are", f"in {schema}")
+    if name in SETTINGS_ELSEWHERE:
+        instead = VARIABLE.sub(lambda found: f"run.config.{found[1].lower()}", SETTINGS_ELSEWHERE[name])
+        return f"{instead}; {told}"
+    of_run = _allowed_names(_find_schema(chart, "run"), "")
+    place = f"{CONFIG}{name}" if name in SETTINGS else f"run.{name}" if name in of_run else ""
+    if place and path != "/config":
+        told = f"did you mean {place}? {told[told.index('allowed are') :]}"
+    return told
+
+
+def _find_schema(chart: Path, subchart: str) -> Path:
+    folder = chart / "charts" / subchart if subchart and subchart != chart.name else chart
+    return folder / "values.schema.json"
+
+
+def _allowed_names(schema: Path, path: str) -> list[str]:
+    """The properties that the schema knows at this path; none for a packed chart."""
+    try:
+        node: Any = json.loads(schema.read_text())
+    except OSError:
+        return []
+    for part in filter(None, path.split("/")):
+        node = node.get("properties", {}).get(part, {})
+    return sorted(node.get("properties", {}))
+
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+TIMEOUT_S = 60
+RELEASE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+LONGEST = 53
+"""Of a release's name; helm says both in a pattern."""
+
+
+def find_helm() -> Path:
+    """helm from $STRATLAB_HELM, from .tools in the repository, or from PATH, in this order.
+
+    Raises:
+        UserError: there is none, or $STRATLAB_HELM names something that cannot be run.
+    """
+    if given := os.environ.get("STRATLAB_HELM"):
+        if not os.access(given, os.X_OK) or not Path(given).is_file():
+            raise UserError(f"STRATLAB_HELM={given}: no program there [SL-helm-no-program]")
+        return Path(given).absolute()
+    for place in (REPOSITORY / ".tools" / "helm", REPOSITORY / ".tools" / "bin" / "helm"):
+        if place.is_file():
+            return place
+    if found := shutil.which("helm"):
+        return Path(found)
+    raise UserError(
+        "helm is missing, which renders the charts: put Helm 3.17 or 4 on PATH, or set STRATLAB_HELM to its path; "
+        "in the repository `make setup` brings it [SL-helm-missing]"
+    )
+
+
+def read_chart_name(helm: Path, chart: Path) -> str:
+    """The name in the chart's Chart.yaml.
+
+    Raises:
+        UserError: `chart` is no chart.
+    """
+    if not chart.exists():
+        raise UserError(f"{chart}: no such chart{_hint_at_neighbour(chart)} [SL-no-such-chart]")
+    try:
+        told = _run_helm(helm, ["show", "chart", str(chart)])
+    except UserError as failure:
+        why = "no Chart.yaml is in it" + _hint_at_charts(chart)
+        if not chart.is_dir() or (chart / "Chart.yaml").exists():
+            why = str(failure)
+        raise UserError(
+            f"{chart}: no chart, expected its folder or its package; {why} [SL-no-chart]"
+        ) from None
+    content = yaml.safe_load(told)
+    if content.get("type") == "library":
+        others = _hint_at_charts(chart.parent)
+        raise UserError(f"{chart}: what all charts share, no chart by itself{others} [SL-chart-library]")
+    return str(content["name"])
+
+
+def render_chart(
+    helm: Path,
+    chart: Path,
+    release: str,
+    *,
+    settings: Sequence[str] = (),
+    values: Sequence[Path] = (),
+    literals: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """The objects that `helm install RELEASE CHART` would send to the cluster, without hooks such as tests.
+
+    `settings` are `key=value` as for `--set`; `literals` the same, but nothing in the value is special to
+    helm (a comma in a path); they win over `settings`, which win over the files in `values`.
+
+    Raises:
+        UserError: with helm's own words, for a value that the chart's schema refuses, and the names that it knows.
+    """
+    if not RELEASE.fullmatch(release) or len(release) > LONGEST:
+        raise UserError(
+            f"--name {release}: expected small letters, digits, '.' and '-', {LONGEST} at most, with a letter or a "
+            "digit at both ends [SL-helm-release-name]"
+        )
+    arguments = ["template", release, str(chart), "--no-hooks"]
+    for file in values:
+        _check_values(file)
+        arguments += ["--values", str(file)]
+    for setting in settings:
+        arguments += ["--set", setting]
+    for literal in literals:
+        arguments += ["--set-literal", literal]
+    try:
+        rendered = _run_helm(helm, arguments)
+    except UserError as failure:
+        told = explain_refusal(str(failure), chart, settings, values)
+        raise UserError(told if "[SL-" in told else f"{told} [SL-chart-refuses]") from None
+    return [each for document in yaml.safe_load_all(rendered) for each in _flatten(document)]
+
+
+def _check_values(file: Path) -> None:
+    """What helm would say in the words of its decoder; what is wrong inside of the YAML it says well."""
+    if not file.is_file():
+        why = "is a folder" if file.is_dir() else "no such file"
+        raise UserError(f"--values {file}: {why} [SL-values-no-file]")
+    try:
+        content = yaml.safe_load(file.read_bytes())
+    except (OSError, ValueError, yaml.YAMLError):
+        return
+    if (
+        isinstance(content, dict)
+        and not isinstance(content.get("run"), dict)
+        and content.keys() & SETTINGS.keys()
+    ):
+        raise UserError(
+            f"--values {file}: is a settings file, of `python -m trainer --config`; a chart's values have what it "
+            "holds below run: and config: [SL-values-settings-file]"
+        )
+    if content is not None and not isinstance(content, dict):
+        raise UserError(
+            f"--values {file}: holds a {type(content).__name__}; expected values of a chart by their names, "
+            "which begin with run: [SL-values-no-mapping]"
+        )
+
+
+def _flatten(document: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """What is in a List, by which a chart gives an order to what helm does not know."""
+    if not document:
+        return []
+    return list(document["items"]) if document.get("kind") == "List" else [document]
+
+
+def _run_helm(helm: Path, arguments: Sequence[str]) -> str:
+    done = subprocess.run(
+        [str(helm), *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
+    )
+    if done.returncode:
+        words = [line for line in done.stderr.strip().splitlines() if not line.startswith("level=INFO")]
+        said = "\n".join(words).removeprefix("Error: ")
+        raise UserError(f"helm {arguments[0]}: {said}")
+    return done.stdout
+
+
+def _hint_at_neighbour(chart: Path) -> str:
+    """The chart whose name is nearest, or which charts are there; "" = none in that folder, nor in `charts`."""
+    for folder in dict.fromkeys((chart.parent, Path("charts"))):
+        if known := _list_charts(folder):
+            near = difflib.get_close_matches(chart.name, known, n=1)
+            return f", did you mean {folder / near[0]}?" if near else f"; {folder} has {', '.join(known)}"
+    return ""
+
+
+def _hint_at_charts(folder: Path) -> str:
+    """Which charts are in what was taken for one, else in `charts`."""
+    for place in dict.fromkeys((folder, Path("charts"))):
+        if known := _list_charts(place):
+            return f"; {place} has {', '.join(known)}"
+    return ""
+
+
+def _list_charts(folder: Path) -> list[str]:
+    charts = folder.glob("*/Chart.yaml")
+    return sorted(path.parent.name for path in charts if "type: library" not in path.read_text())

@@ -1,0 +1,145 @@
+"""A run's metrics on their way to MLflow.
+
+command     the verbs `stratlab metrics ...`
+replay      asks the trainer for it, whose launcher sends them while a run is at work: here, or in a pod of its image
+run_gauges  the newest numbers for Prometheus, which asks for them
+
+What MLflow does not have yet of a run, sent by the trainer's own program: one way to send, whenever that is.
+
+TensorBoard's files, written by the trainer's own program: the names of the numbers are its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection
+from stratlab.cluster.results_location import Place
+from stratlab.cluster.volume_pod import read_file, run_on_volume
+from stratlab.machine import build_machine_env
+from stratlab.run_directory.files import is_run
+from stratlab.run_directory.given_folder import check_folder
+from stratlab.trainer_program import TRAINER, explain_trainer
+from stratlab.user_error import NothingThere, UserError
+
+WRONG_INPUT = 2
+
+
+def replay_here(folder: Path, uri: str, environ: Mapping[str, str], program: Sequence[str] = TRAINER) -> str:
+    """What the trainer says when it has sent everything.
+
+    Raises:
+        NothingThere: this is no run.
+        UserError: it is a file, or no trainer is installed here.
+        ReplayFailed: the server is away still, or refused.
+    """
+    check_folder(folder, "the folder of a run")
+    if not is_run(folder):
+        raise NothingThere(
+            f"{folder}: not a run: nothing in it says that the trainer has made it [SL-metrics-no-run]"
+        )
+    if absence := explain_trainer(program[0], environ):
+        raise UserError(f"the trainer sends metrics, and is not to be had: {absence} [SL-replay-no-trainer]")
+    done = subprocess.run(
+        [*program[:-1], f"{program[-1]}.program", "replay", *build_arguments(str(folder), uri)],
+        env=dict(environ),
+        capture_output=True,
+        text=True,
+    )
+    return _read_answer(done.returncode, done.stdout, done.stderr)
+
+
+def replay_on_cluster(
+    connection: Connection,
+    namespace: str,
+    run: str,
+    uri: str,
+    *,
+    place: Place,
+    image: str,
+    progress: Callable[[str], None],
+) -> str:
+    """The same in a pod that mounts the results.
+
+    Args:
+        run: COMPARISON/RUN.
+        image: of the trainer; "" = the one that the run had, by its config.json.
+
+    Raises:
+        UserError: there is no such run, or it does not say which image it had.
+        ReplayFailed, ClusterError: it could not be done.
+    """
+    folder = f"{place.mount.rstrip('/')}/{run}"
+    image = image or _read_image(connection, namespace, folder, place, progress)
+    finished = run_on_volume(
+        connection,
+        namespace,
+        claim=place.claim,
+        mount=place.mount,
+        image=image,
+        command=["python", "-m", "trainer.program", "replay", *build_arguments(folder, uri)],
+        read_only=False,
+        progress=progress,
+        certificates=place.certificates,
+        component="comparison",  # the network rules let it reach MLflow
+    )
+    said = finished.output.decode(errors="replace")
+    return _read_answer(finished.exit_code, said, finished.termination if not said.strip() else said)
+
+
+class ReplayFailed(ClusterError):
+    """Nothing is lost: what was not sent waits on."""
+
+
+def build_arguments(folder: str, uri: str) -> list[str]:
+    """Of `python -m trainer.program replay`."""
+    return [folder, *([f"--tracking-uri={uri}"] if uri else [])]
+
+
+def _read_answer(code: int, said: str, errors: str) -> str:
+    words = errors.strip().removeprefix("error: ") or f"exit code {code} [SL-replay-failed]"
+    if code == WRONG_INPUT:
+        raise UserError(words)
+    if code:
+        raise ReplayFailed(words)
+    return said.strip()
+
+
+def _read_image(
+    connection: Connection, namespace: str, folder: str, place: Place, progress: Callable[[str], None]
+) -> str:
+    pieces = read_file(
+        connection,
+        namespace,
+        claim=place.claim,
+        mount=place.mount,
+        image=place.image,
+        path=f"{folder}/config.json",
+        progress=progress,
+    )
+    image = str(json.loads(b"".join(pieces)).get("config", {}).get("image", ""))
+    if not image:
+        raise UserError(
+            f"{folder}: does not say which image of the trainer it had; name one with --image [SL-replay-no-image]"
+        )
+    return image
+
+
+def write_event_files(runs: Sequence[Path], output: Path | None) -> int:
+    """The exit code of the program, which says on standard output and error what it has done.
+
+    Raises:
+        UserError: no trainer is installed here.
+    """
+    env = build_machine_env(os.environ)
+    if absence := explain_trainer(TRAINER[0], env):
+        raise UserError(
+            f"the trainer writes event files, and is not to be had: {absence} [SL-export-no-trainer]"
+        )
+    command = [*TRAINER[:-1], f"{TRAINER[-1]}.program", "tensorboard", *map(str, runs)]
+    return subprocess.run([*command, *(["--output", str(output)] if output else [])], env=env).returncode

@@ -1,0 +1,348 @@
+"""Is a cluster ready for runs? One line per thing, with what to do where it is not.
+
+One line of `stratlab check`.
+
+The GPUs of the cluster: how many there are, and how many nobody has asked for.
+
+The namespace: its Pod Security level and the results claim.
+
+What the namespace allows: its quotas, how much of them is used, and what every container must say for them.
+
+Who may do what in the namespace: the analysis Job's account, and whoever runs this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kubernetes.client import AuthorizationV1Api
+from kubernetes.client.exceptions import ApiException
+from kubernetes.utils.quantity import parse_quantity
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection, explain
+from stratlab.cluster.pod_phase import PodRefused
+from stratlab.cluster.workloads import APIS
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, how it is, what was seen, and what to do about it. A warning leaves the exit code at 0."""
+
+    state: Literal["ok", "warning", "problem"]
+    subject: str
+    seen: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        line = f"{self.state:<8} {self.subject}: {self.seen}"
+        return f"{line}\n         -> {self.fix}" if self.fix else line
+
+
+def ask(
+    connection: Connection, path: str, query: dict[str, str] | None = None
+) -> dict[str, Any] | int | None:
+    """The object at `path`; None = there is none; 403 = may not look.
+
+    Raises:
+        ClusterError: anything else, so that the cluster cannot be asked at all.
+    """
+    try:
+        return connection.get(path, query)
+    except ClusterError as failure:
+        if failure.status == 404:
+            return None
+        if failure.status == 403:
+            return 403
+        raise
+
+
+def unseen(subject: str, what: str) -> Finding:
+    """For what the user may not look at: no verdict."""
+    return Finding(
+        "warning",
+        subject,
+        f"may not look at {what} [SL-may-not-look]",
+        "ask who runs the cluster, or look as an admin",
+    )
+
+
+def say_refused(subject: str, refused: PodRefused) -> Finding:
+    """For a pod that a quota or a LimitRange has refused: a warning where it may start later."""
+    return Finding("warning" if refused.passes else "problem", subject, refused.seen, refused.fix)
+
+
+def guarded(subject: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """The findings of `look`; an API that fails ends them with a problem, and the other checks go on."""
+    try:
+        yield from look()
+    except ClusterError as failure:
+        yield Finding("problem", subject, str(failure))
+
+
+GPU = "nvidia.com/gpu"
+
+
+def check_gpus(connection: Connection) -> Iterator[Finding]:
+    """Allocatable ones on nodes that take pods, and how many are asked for already."""
+    nodes = ask(connection, "/api/v1/nodes")
+    if not isinstance(nodes, dict):
+        yield unseen("GPUs", "nodes")
+        return
+    per_node = count_offered(nodes["items"])
+    total = sum(per_node.values())
+    if not total:
+        fix = 'train on CPUs with --set run.accelerator="", or install the GPU device plugin'
+        seen = f"no node of {len(per_node)} offers {GPU}: a run that asks for it waits until there is one [SL-no-gpus]"
+        yield Finding("warning", "GPUs", seen, fix)
+        return
+    pods = ask(connection, "/api/v1/pods", {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"})
+    where = f"on {sum(count > 0 for count in per_node.values())} of {len(per_node)} nodes"
+    if not isinstance(pods, dict):
+        yield Finding("ok", "GPUs", f"{total} {where}; how many are free cannot be seen")
+        return
+    used = sum(count_gpus(pod) for pod in pods["items"] if pod["spec"].get("nodeName") in per_node)
+    yield Finding("ok" if used < total else "warning", "GPUs", f"{total - used} of {total} are free, {where}")
+
+
+def offers_gpus(connection: Connection) -> bool:
+    """Whether a node that takes pods has some to give, as far as this may be seen."""
+    nodes = ask(connection, "/api/v1/nodes")
+    return isinstance(nodes, dict) and any(count_offered(nodes["items"]).values())
+
+
+def count_offered(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """GPUs by the name of each node that takes pods."""
+    return {
+        node["metadata"]["name"]: int(node["status"].get("allocatable", {}).get(GPU, 0))
+        for node in nodes
+        if not node["spec"].get("unschedulable")
+    }
+
+
+def count_gpus(pod: Mapping[str, Any]) -> int:
+    """As the scheduler counts them: a device is asked for by its limit."""
+    containers = pod["spec"].get("containers") or []
+    return sum(int(((each.get("resources") or {}).get("limits") or {}).get(GPU, 0)) for each in containers)
+
+
+ABSENT = "does not exist [SL-namespace-absent]"
+ENFORCE = "pod-security.kubernetes.io/enforce"
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+MANIFESTS = "kubectl apply -k manifests/overlays/cluster"
+
+
+def check_namespace(connection: Connection, namespace: str) -> Iterator[Finding]:
+    """Whether it exists and which Pod Security level it enforces."""
+    found = ask(connection, f"/api/v1/namespaces/{namespace}")
+    if found is None:
+        yield Finding("problem", f"namespace {namespace}", ABSENT, MANIFESTS)
+        return
+    if isinstance(found, int):
+        yield unseen(f"namespace {namespace}", "namespaces, so its Pod Security level is not known")
+        return
+    level = (found["metadata"].get("labels") or {}).get(ENFORCE)
+    if level is None:
+        fix = f"kubectl label namespace {namespace} {ENFORCE}=restricted"
+        seen = "enforces no Pod Security level of its own [SL-no-pod-security]"
+        yield Finding("warning", f"namespace {namespace}", seen, fix)
+        return
+    note = "; run.workload.api=mpijob-v1 needs baseline" if level == "restricted" else ""
+    yield Finding("ok", f"namespace {namespace}", f"enforces Pod Security {level}{note}")
+
+
+def check_claim(connection: Connection, namespace: str, claim: str) -> Iterator[Finding]:
+    """Bound, and for all nodes. Whether it really is shared, two pods find out."""
+    found = ask(connection, f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}")
+    subject = f"claim {claim}"
+    if found is None:
+        seen = f"is not in namespace {namespace} [SL-claim-absent]"
+        yield Finding("problem", subject, seen, f"{MANIFESTS}, or name it with --claim")
+        return
+    if isinstance(found, int):
+        yield unseen(subject, "claims")
+        return
+    modes, phase = found["spec"].get("accessModes") or [], (found.get("status") or {}).get("phase")
+    size = ((found.get("status") or {}).get("capacity") or {}).get("storage", "unknown size")
+    if phase == "Pending" and (finding := check_storage_class(connection, subject, found)):
+        yield finding
+    elif phase == "Lost" or (phase == "Pending" and "ReadWriteMany" not in modes):
+        seen = f"is {phase} [SL-claim-unusable]"
+        yield Finding("problem", subject, seen, f"kubectl -n {namespace} describe pvc {claim}")
+    elif phase != "Bound":
+        yield Finding(
+            "warning",
+            subject,
+            f"is {phase} until a pod uses it [SL-claim-pending]",
+            f"kubectl -n {namespace} describe pvc {claim}",
+        )
+    elif "ReadWriteMany" not in modes:
+        fix = "a StorageClass that offers ReadWriteMany (NFS, CephFS, a parallel file system), for more than one node"
+        seen = f"is {', '.join(modes)}: every pod must be on one node [SL-claim-one-node]"
+        yield Finding("warning", subject, seen, fix)
+    else:
+        yield Finding("ok", subject, f"is bound, ReadWriteMany, {size}")
+
+
+def check_storage_class(connection: Connection, subject: str, claim: Mapping[str, Any]) -> Finding | None:
+    """Why nothing will fill the claim: its StorageClass is not there, or it names none and there is no default."""
+    wanted = claim["spec"].get("storageClassName")
+    listed = ask(connection, "/apis/storage.k8s.io/v1/storageclasses")
+    if not isinstance(listed, dict) or wanted == "":  # "": a volume that somebody makes by hand
+        return None
+    classes = [each["metadata"] for each in listed["items"]]
+    names = [str(each["name"]) for each in classes]
+    there = f"there is {', '.join(names)}" if names else "there is none at all"
+    if wanted:
+        if wanted in names:
+            return None
+        seen = f"is Pending: its StorageClass {wanted} does not exist; {there} [SL-storage-class-absent]"
+    elif any((each.get("annotations") or {}).get(DEFAULT_CLASS) == "true" for each in classes):
+        return None
+    else:
+        why = "it names no StorageClass, and no one is the cluster's default"
+        seen = f"is Pending: {why}; {there} [SL-no-default-class]"
+    fix = (
+        "set storageClassName of the claim in your overlay (manifests/overlays), or make one the default: "
+        f"kubectl annotate storageclass NAME {DEFAULT_CLASS}=true"
+    )
+    return Finding("problem", subject, seen, fix)
+
+
+OF_CONTAINERS = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "limits.ephemeral-storage")
+SET_BY_CHARTS = ("limits.memory", "requests.cpu", "requests.memory")
+"""The charts set them for every pod that does not train, and requests for those that do."""
+
+
+def check_quotas(connection: Connection, namespace: str) -> Iterator[Finding]:
+    """One line per quota, and one for the amounts that no default of the namespace gives; none without a quota."""
+    core = f"/api/v1/namespaces/{namespace}"
+    quotas, ranges = ask(connection, f"{core}/resourcequotas"), ask(connection, f"{core}/limitranges")
+    if not isinstance(quotas, dict):
+        if quotas == 403:
+            yield unseen("quotas", "ResourceQuotas")
+        return
+    wanted: set[str] = set()
+    for quota in quotas["items"]:
+        yield judge_quota(quota)
+        wanted |= (quota["spec"].get("hard") or {}).keys() & {*OF_CONTAINERS}
+    given = find_defaults(ranges) if isinstance(ranges, dict) else set()
+    missing = sorted(wanted - given - {*SET_BY_CHARTS})
+    if missing:
+        names = " and ".join(f"run.resources.{name} and run.analysis.resources.{name}" for name in missing)
+        seen = f"every container must say {', '.join(missing)}, and no LimitRange gives a default [SL-quota-no-default]"
+        yield Finding("warning", "quotas", seen, f"set {names} of every run")
+
+
+def judge_quota(quota: Mapping[str, Any]) -> Finding:
+    """How much of each amount is used; a warning where one is used up."""
+    hard = quota["spec"].get("hard") or {}
+    used = (quota.get("status") or {}).get("used") or {}
+    full = [name for name in hard if name in used and _is_used_up(used[name], hard[name])]
+    text = ", ".join(f"{name} {used.get(name, '?')} of {amount}" for name, amount in sorted(hard.items()))
+    subject = f"quota {quota['metadata']['name']}"
+    if full:
+        fix = "no pod that asks for it starts until others have ended"
+        return Finding("warning", subject, f"{', '.join(full)} used up; {text} used [SL-quota-used-up]", fix)
+    return Finding("ok", subject, f"{text} used")
+
+
+def find_defaults(ranges: Mapping[str, Any]) -> set[str]:
+    """The amounts that a LimitRange gives to containers without: limits.cpu, requests.memory, ..."""
+    found = set()
+    for item in (each for one in ranges["items"] for each in one["spec"].get("limits") or []):
+        if item.get("type") != "Container":
+            continue
+        limits = (item.get("default") or item.get("max") or {}).keys()
+        found |= {f"limits.{name}" for name in limits}
+        found |= {f"requests.{name}" for name in limits | (item.get("defaultRequest") or {}).keys()}
+    return found
+
+
+def _is_used_up(used: str, hard: str) -> bool:
+    try:
+        return bool(parse_quantity(used) >= parse_quantity(hard) > 0)
+    except ValueError:
+        return False
+
+
+ACCOUNT = "stratlab-analysis"
+MINE = (
+    *((("", "pods", verb)) for verb in ("get", "list", "watch", "create", "delete")),
+    ("", "pods/log", "get"),
+    *((("", "secrets", verb)) for verb in ("list", "create", "update", "delete")),
+    ("batch", "jobs", "create"),
+    ("batch", "jobs", "watch"),
+)
+
+
+def check_account(connection: Connection, namespace: str, served: list[str]) -> Iterator[Finding]:
+    """The ServiceAccount of the analysis Job, and whether it may watch runs."""
+    subject = f"account {ACCOUNT}"
+    found = ask(connection, f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}")
+    if found is None:
+        yield Finding("problem", subject, f"is not in namespace {namespace} [SL-account-absent]", MANIFESTS)
+        return
+    if isinstance(found, int):
+        yield unseen(subject, "ServiceAccounts")
+    user = f"system:serviceaccount:{namespace}:{ACCOUNT}"
+    wanted = [
+        (APIS[name].group, APIS[name].plural, verb) for name in served for verb in ("get", "list", "watch")
+    ]
+    wanted += [("batch", "jobs", verb) for verb in ("get", "patch")]
+    missing = _denied(connection, namespace, wanted, user)
+    if missing is None:
+        yield unseen(subject, "the rights of others")
+    elif missing:
+        yield Finding("problem", subject, f"may not {', '.join(missing)} [SL-account-rights]", MANIFESTS)
+    else:
+        yield Finding(
+            "ok",
+            subject,
+            "may watch the runs of " + (", ".join(served) or "no API") + ", and start their analysis",
+        )
+
+
+def check_rights(connection: Connection, namespace: str, served: list[str]) -> Iterator[Finding]:
+    """Whether this user may install a chart and follow its run."""
+    wanted = [
+        (APIS[name].group, APIS[name].plural, verb)
+        for name in served
+        for verb in ("create", "watch", "delete")
+    ]
+    missing = _denied(connection, namespace, [*MINE, *wanted], None)
+    if missing:
+        fix = f"kubectl -n {namespace} create rolebinding NAME --role=stratlab-user --user=USER"
+        yield Finding("problem", "your rights", f"you may not {', '.join(missing)} [SL-user-rights]", fix)
+    elif missing is not None:
+        yield Finding("ok", "your rights", "you may install charts and follow runs")
+
+
+def _denied(
+    connection: Connection, namespace: str, wanted: list[tuple[str, str, str]], user: str | None
+) -> list[str] | None:
+    """What is not allowed, as `verb resource`; None = may not ask. `user` None = oneself."""
+    api = AuthorizationV1Api(connection.client)
+    denied = []
+    for group, resource, verb in wanted:
+        resource, _, subresource = resource.partition("/")
+        attributes = {"namespace": namespace, "group": group, "resource": resource, "verb": verb}
+        attributes |= {"subresource": subresource} if subresource else {}
+        try:
+            if user:
+                body = {
+                    "metadata": {"namespace": namespace},
+                    "spec": {"user": user, "resourceAttributes": attributes},
+                }
+                review = api.create_namespaced_local_subject_access_review(namespace, body)
+            else:
+                review = api.create_self_subject_access_review({"spec": {"resourceAttributes": attributes}})
+        except ApiException as failure:
+            if failure.status == 403:
+                return None
+            raise explain(connection, failure) from failure
+        if not review.status.allowed:
+            denied.append(f"{verb} {resource}{'/' * bool(subresource)}{subresource}")
+    return denied

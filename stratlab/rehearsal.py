@@ -1,0 +1,410 @@
+"""A rehearsal: what helm renders, run as local processes. No cluster, no container, no GPU needed.
+
+planned_run  renders each chart and checks what came of it before anything starts
+operator     pods of a PyTorchJob, with the environment that the training operator injects
+replicas     runs pods to their end; which exit code counts
+summary      what it says at the end
+folders      what a rehearsal creates, and takes away again
+rehearsal    the whole: server, runs one after the other, analysis
+
+Runs pods to their end, and says which exit code counts.
+
+What a rehearsal says at the end of a run, and at its own end.
+
+The whole rehearsal: an MLflow server, then one run after the other, each followed by its analysis.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stratlab.machine import Interrupted, build_machine_env, name_program, say_full, shorten
+from stratlab.pod_commands import Command, Pod
+from stratlab.predict.answering import foretell
+from stratlab.processes import TICK_S, GrowingWait, Processes, exit_code, free_port, tail
+from stratlab.progress import Display, Progress, RunReader, format_seconds
+from stratlab.rehearsal_plan import (
+    PlannedRun,
+    Request,
+    build_rehearsal_plan,
+    make_folder,
+    remove_empty,
+    replaced,
+)
+from stratlab.run_directory.files import Shape, read_lines, read_object
+from stratlab.run_directory.outcome import read_attempts
+from stratlab.run_directory.places import find_page
+from stratlab.traces.discover import MANIFEST, read_dropped
+from stratlab.tracking_server import run_server
+from stratlab.trainer_program import TRAINER, Refused, ask_trainer, list_refusals
+
+PEER_LOST = 134
+AFTER_FAILURE_S = 30.0
+
+
+@dataclass(frozen=True)
+class PodEnd:
+    """How a pod ended; `stopped` when only because another one had failed and this one went on."""
+
+    pod: str
+    log: Path
+    code: int
+    stopped: bool = False
+
+
+@dataclass
+class _Replica:
+    pod: Pod
+    log: Path
+    waiting: list[Command]
+    process: subprocess.Popen[bytes]
+
+
+def run_pods(
+    pods: Sequence[Pod],
+    processes: Processes,
+    machine_env: Mapping[str, str],
+    logs: Mapping[str, Path],
+    tick: Callable[[], None],
+    *,
+    after_failure_s: float = AFTER_FAILURE_S,
+) -> list[PodEnd]:
+    """Starts all pods at once and returns how they ended, in the order in which they did.
+
+    When one has failed the others have `after_failure_s` to notice and to end by themselves; then they are
+    stopped. In any case nothing of them runs any more on return. `logs` is by pod name; `tick` is called all
+    along.
+    """
+    ends: list[PodEnd] = []
+    deadline = float("inf")
+
+    def start(command: Command, log: Path) -> subprocess.Popen[bytes]:
+        return processes.start(command.arguments, {**machine_env, **command.env}, log, folder=command.folder)
+
+    try:
+        running = [
+            _Replica(pod, logs[pod.name], list(pod.commands[1:]), start(pod.commands[0], logs[pod.name]))
+            for pod in pods
+        ]
+        while running:
+            for replica in list(running):
+                code = exit_code(replica.process)
+                if code is None:
+                    continue
+                if code == 0 and replica.waiting:
+                    replica.process = start(replica.waiting.pop(0), replica.log)
+                    continue
+                running.remove(replica)
+                ends.append(PodEnd(replica.pod.name, replica.log, code))
+                if code:
+                    deadline = min(deadline, time.monotonic() + after_failure_s)
+            if time.monotonic() > deadline:
+                left = [(replica, replica.process) for replica in running]
+                processes.stop()
+                ends += [
+                    PodEnd(replica.pod.name, replica.log, exit_code(process) or 0, stopped=True)
+                    for replica, process in left
+                ]
+                break
+            tick()
+            time.sleep(TICK_S)
+    finally:
+        processes.stop()
+    return ends
+
+
+def deciding_end(ends: Sequence[PodEnd]) -> PodEnd:
+    """The end that is the run's: the first failure; but a permanent one wins over a signal, that over 134.
+
+    A code below 128 is permanent: the operator fails the job for it, whatever the others ended with. 134 says
+    'a peer was lost', so whoever has another code is the peer.
+    """
+    failed = [end for end in ends if end.code and not end.stopped]
+    permanent = [end for end in failed if end.code < 128]
+    culprits = [end for end in failed if end.code != PEER_LOST]
+    return (permanent or culprits or failed or list(ends))[0]
+
+
+EVENT: Shape = {"event": str}
+STORAGE_FULL = 13
+AGAIN = "--replace trains it again from the beginning"
+HEADLINES = ("train_loss", "test_accuracy_pct", "test_perplexity")
+SPEEDS = ("samples_per_s", "useful_tokens_per_s")
+TOLD = (
+    *("strategy", "model", "steps", "measured_steps", "world_size", "device_type", "backend"),
+    *("step_time_ms_p50", *SPEEDS, *HEADLINES),
+)
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How one run of a rehearsal ended. `code` is its exit code, or that of its analysis."""
+
+    name: str
+    run_dir: Path
+    code: int
+
+
+def describe_success(run_dir: Path, time_s: float) -> str:
+    """`done in 34 s: 60 steps, world size 2 (cpu, gloo), train_loss 0.1, ...`: what summary.json holds."""
+    text = f"done in {format_seconds(time_s)}"
+    summary = read_object(run_dir / "summary.json", [])
+    if not summary:
+        return f"{text}, without a summary.json"
+    facts = [f"{summary['steps']} steps"] if "steps" in summary else []
+    if "world_size" in summary:
+        origin = ", ".join(str(summary[key]) for key in ("device_type", "backend") if summary.get(key))
+        facts.append(f"world size {summary['world_size']}" + (f" ({origin})" if origin else ""))
+    facts += [f"{name} {summary[name]:.4g}" for name in HEADLINES if summary.get(name) is not None]
+    speeds = [f"{name} {summary[name]:.4g}" for name in SPEEDS if summary.get(name) is not None]
+    if speeds:
+        steps = summary.get("measured_steps")
+        facts.append(
+            f"{' and '.join(speeds)} (mean of {steps or 'the'} timed steps; a comparison takes the median)"
+        )
+    text = f"{text}: {', '.join(facts)}" if facts else text
+    if dropped := read_dropped(run_dir / "traces" / MANIFEST):
+        text += f"\nwarning: traces were dropped, {dropped}; the analysis lacks them"
+    starts = sum(line["event"] == "started" for line in read_lines(run_dir / "attempts.jsonl", [], EVENT))
+    if starts > 1:
+        text += f"\nit took {starts} attempts, so a comparison shows it and judges it with nobody: {AGAIN}"
+    return text
+
+
+def describe_end(end: RunEnd) -> dict[str, Any]:
+    """For a program: where the run is, how it ended and why, what it measured; what is not known is null."""
+    summary = read_object(end.run_dir / "summary.json", [])
+    report = find_page(end.run_dir)
+    return {
+        "run": end.name,
+        "comparison": end.run_dir.parent.name,
+        "run_dir": str(end.run_dir),
+        "exit_code": end.code,
+        "reason": _reason(end.run_dir, end.code) or None,
+        "report": str(report) if report.is_file() else None,
+        **{name: summary.get(name) for name in TOLD},
+    }
+
+
+def describe_stop(run_dir: Path) -> str:
+    """What the user who stopped a run can do with what is there."""
+    if read_object(run_dir / "summary.json", []):
+        command = f"{name_program()} analyze {shlex.quote(str(shorten(run_dir)))}"
+        return f"stopped after its training; {command} makes its report"
+    if any(run_dir.glob("checkpoints/step_*/COMMIT")):
+        return "stopped; the same chart with the same options goes on from its newest checkpoint"
+    return (
+        "stopped; the same chart with the same options trains it from the beginning: there is no checkpoint yet "
+        "(run.config.checkpoint_every, checkpoint_minutes)"
+    )
+
+
+def describe_failure(run: PlannedRun, end: PodEnd, what: str) -> list[str]:
+    """The exit code, the trainer's reason for it, the last lines of the log, what a cluster would do now."""
+    reason = _reason(run.run_dir, end.code) or ("storage full" if end.code == STORAGE_FULL else "")
+    lines = [
+        f"{what} failed with exit code {end.code}" + (f" ({reason})" if reason else "") + f" in {end.pod}"
+    ]
+    lines += [f"  | {line}" for line in tail(end.log).splitlines()]
+    again = run.restart_policy in ("OnFailure", "Always") or (
+        run.restart_policy == "ExitCode" and end.code >= 128
+    )
+    if what == "training" and again:
+        lines.append(
+            f"  a cluster would start it again (restartPolicy {run.restart_policy}); a rehearsal does not: the same "
+            "command again goes on from its newest checkpoint, or from the start"
+        )
+    if full := say_full(run.logs):  # then the log may hold nothing of it
+        lines.append(f"  {full}: free space, then the same command again goes on")
+    if run.run_dir.exists():
+        lines.append(f"  log: {end.log}")
+    return lines
+
+
+def next_commands(ends: Sequence[RunEnd], mlflow: Path) -> list[str]:
+    """Where the runs are, and the commands that look at them, as they can be typed here."""
+    finished = [end for end in ends if end.run_dir.is_dir()]
+    if not finished:
+        return []
+    program, store = name_program(), shlex.quote(str(shorten(mlflow)))
+    lines = [f"run directory: {shorten(end.run_dir)}" for end in finished]
+    comparisons = [shorten(end.run_dir.parent) for end in ends if end.code == 0]
+    lines += [
+        f"compare them:  {program} compare {shlex.quote(str(folder))} --mlflow {store}"
+        for folder in dict.fromkeys(comparisons)
+        if comparisons.count(folder) > 1
+    ]
+    return [*lines, f"see them:      {program} mlflow {store}"]
+
+
+def _reason(run_dir: Path, code: int) -> str:
+    events = read_lines(run_dir / "attempts.jsonl", [], EVENT)
+    reasons = [e.get("reason", "") for e in events if e["event"] == "ended" and e.get("exit_code") == code]
+    return str(reasons[-1]) if reasons else ""
+
+
+REFRESH_S = 0.5
+SEPARATOR = re.compile(r"(?<!\\),")
+"""Of settings that helm takes in one --set; a comma of a value has a backslash before it."""
+
+
+def rehearse(
+    request: Request,
+    display: Display,
+    *,
+    start_server: Callable[..., AbstractContextManager[str]] = run_server,
+) -> list[RunEnd]:
+    """Runs every chart of `request`; stops at the first that fails unless told to keep going.
+
+    Whatever happens, no process is left behind, and where no run got as far as its run directory, no file.
+
+    Raises:
+        UserError: something in the request, a chart or this machine is wrong; nothing was started.
+        Refused: the trainer refuses settings or data of a run; nothing was started.
+    """
+    port = free_port()
+    plan = build_rehearsal_plan(request, f"http://127.0.0.1:{port}")
+    asked = ", ".join(dict.fromkeys(run.accelerator for run in plan if run.accelerator))
+    if asked and asks_for_accelerator(request):
+        display.say(
+            f"run.accelerator={asked} is not asked for in a rehearsal, which trains on what this machine has; on a "
+            "cluster a run that does not get it ends with exit code 4"
+        )
+    check_settings(plan, request.replace, display)
+    for run in plan:
+        if told := foretell(run.name, run.pods[0].commands[-1].env, request.results):
+            display.say(told)
+    created = make_folder(request.mlflow)
+    ends: list[RunEnd] = []
+    try:
+        with start_server(request.mlflow, port, progress=display.say):
+            for run in plan:
+                ends.append(rehearse_run(run, request, display))
+                if ends[-1].code and not request.keep_going:
+                    break
+    finally:
+        if request.mlflow in created and not any(run.run_dir.exists() for run in plan):
+            shutil.rmtree(request.mlflow)
+        remove_empty(created)
+    return ends
+
+
+def asks_for_accelerator(request: Request) -> bool:
+    """Whether the user has named one: that of the charts is there in every rehearsal, and says nothing."""
+    files = (yaml.safe_load(file.read_text()) for file in request.values)
+    runs = (content.get("run") for content in files if isinstance(content, dict))
+    settings = (one for text in request.settings for one in SEPARATOR.split(text))
+    return any(setting.startswith("run.accelerator=") for setting in settings) or any(
+        "accelerator" in run for run in runs if isinstance(run, dict)
+    )
+
+
+def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) -> None:
+    """Lets the trainer check all runs, as far as it is the trainer that they start.
+
+    Raises:
+        Refused: by the trainer, with every sentence; or there is none that could be started.
+    """
+    commands = {run.name: run.pods[0].commands[-1] for run in plan}
+    runs = {name: command.env for name, command in commands.items() if command.arguments == TRAINER}
+    if not runs:
+        return
+    display.say(f"checking the settings of {', '.join(runs)}")
+    patience = GrowingWait(0)
+
+    def tell(waited: float) -> None:
+        if patience.is_over(waited):
+            display.say(
+                f"still checking them, for {format_seconds(waited)}: data, models and tokenizers are read for it"
+            )
+
+    answers = ask_trainer(runs, build_machine_env(os.environ), ["--replace"] if replace else [], waiting=tell)
+    if answers.is_absent:
+        raise Refused([answers.reason], 2)
+    if answers.reason:
+        display.say(f"the settings could not be checked beforehand: {answers.reason}")
+    if answers.refused:
+        lines = list_refusals(answers, len(runs), runs)
+        raise Refused(lines, min(code for code, _ in answers.refused.values()))
+
+
+def rehearse_run(run: PlannedRun, request: Request, display: Display) -> RunEnd:
+    """One run and its analysis, with the server that its plan names; leaves no process behind."""
+    created: list[Path] = []
+    try:
+        with replaced(run.run_dir, replace=request.replace):
+            pods = [*run.pods, *([run.analysis] if run.analysis else [])]
+            for folder in (*(claim for pod in pods for claim in pod.claims), run.logs):
+                created += make_folder(folder)
+            return _train_and_analyze(run, request.analysis, display)
+    except Interrupted:
+        if run.run_dir.exists():
+            display.end(run.name, describe_stop(run.run_dir))
+        raise
+    finally:
+        if not run.run_dir.exists():
+            shutil.rmtree(run.logs, ignore_errors=True)
+        remove_empty(created)
+
+
+def _train_and_analyze(run: PlannedRun, analysis: bool, display: Display) -> RunEnd:
+    started = time.monotonic()
+    reader = RunReader(run.run_dir)
+    end = _run_stage(run, run.pods, reader.read, display)
+    if end.code:
+        display.end(run.name, "\n".join(describe_failure(run, end, "training")))
+        if run.analysis and analysis and _has_final_traces(run.run_dir, end.code):
+            after = _run_stage(run, [run.analysis], lambda: Progress("analyzing what it left"), display)
+            display.end(run.name, "its traces are analyzed" if after.code == 0 else "analysis failed too")
+        return RunEnd(run.name, run.run_dir, end.code)
+    trained = describe_success(run.run_dir, time.monotonic() - started)
+    if run.analysis and analysis:
+        end = _run_stage(run, [run.analysis], lambda: Progress("analyzing"), display)
+        if end.code:
+            display.end(run.name, "\n".join([f"training {trained}", *describe_failure(run, end, "analysis")]))
+            return RunEnd(run.name, run.run_dir, end.code)
+    display.end(run.name, trained)
+    return RunEnd(run.name, run.run_dir, 0)
+
+
+def _has_final_traces(run_dir: Path, code: int) -> bool:
+    """After a code from 128 a cluster would try again, and the waiter would wait for that.
+
+    An attempt that has not ended is of another start, beside which this one was refused.
+    """
+    attempts = read_attempts(run_dir)
+    has_ended = bool(attempts) and attempts[-1].get("event") == "ended"
+    return code < 128 and has_ended and (run_dir / "traces" / "manifest.json").is_file()
+
+
+def _run_stage(
+    run: PlannedRun,
+    pods: Sequence[Pod],
+    progress: Callable[[], Progress],
+    display: Display,
+) -> PodEnd:
+    machine_env = build_machine_env(os.environ)
+    logs = {pod.name: run.logs / f"{pod.log}.log" for pod in pods}
+    for log in logs.values():
+        log.write_bytes(b"")
+    shown = 0.0
+
+    def tick() -> None:
+        nonlocal shown
+        if time.monotonic() - shown >= REFRESH_S:
+            shown = time.monotonic()
+            display.show(run.name, progress())
+
+    return deciding_end(run_pods(pods, Processes(), machine_env, logs, tick))

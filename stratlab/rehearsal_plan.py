@@ -1,0 +1,347 @@
+"""Renders every chart and checks what came out, before anything is started or written.
+
+The pods that the training operator (v1.9) makes of a PyTorchJob, with the environment it injects.
+
+Host names become 127.0.0.1 and the port a free one; nothing else differs. Observed on a cluster and read in
+the operator's `envvar.go`: injected variables come last, so they win over rendered ones of the same name.
+
+What a rehearsal creates on disk, and takes away again when nothing came of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stratlab import helm
+from stratlab.cluster.pod_template import COMPONENT, WAITER
+from stratlab.pod_commands import HERE, Pod, build_pod, find_mount, place_on_volume
+from stratlab.processes import free_port
+from stratlab.run_directory.files import is_alive, is_run
+from stratlab.user_error import UserError
+
+
+def build_training_pods(job: Mapping[str, Any], port: int) -> list[Pod]:
+    """One pod per replica, the master first.
+
+    Raises:
+        UserError: the operator would refuse the job, or it would hang for want of a rendezvous.
+    """
+    name, spec = job["metadata"]["name"], job["spec"]
+    replicas = spec["pytorchReplicaSpecs"]
+    if unknown := sorted(replicas.keys() - {"Master", "Worker"}):
+        raise UserError(
+            f"PyTorchJob {name}: replica type {unknown[0]}, expected Master or Worker [SL-replica-type]"
+        )
+    if "Master" not in replicas and "elasticPolicy" not in spec:
+        raise UserError(
+            f"PyTorchJob {name}: neither a Master nor an elasticPolicy, its pods would never find each other "
+            "[SL-no-rendezvous]"
+        )
+    pods: list[Pod] = []
+    for role in ("Master", "Worker"):
+        for index in range(_count(replicas.get(role))):
+            pod = replicas[role]["template"]["spec"]
+            if "pytorch" not in [container["name"] for container in pod["containers"]]:
+                raise UserError(
+                    f"PyTorchJob {name}: the operator insists on a container with the name pytorch "
+                    "[SL-no-pytorch-container]"
+                )
+            if first := pod.get("initContainers"):
+                raise UserError(
+                    f"PyTorchJob {name}: the init container {first[0]['name']} runs in an image of its own, which a "
+                    "rehearsal has not: leave the cluster's values file out, or --set run.pod.initContainers=null "
+                    "[SL-init-container]"
+                )
+            injected = _injected(spec, len(pods), port)
+            pods.append(
+                build_pod(
+                    f"{name}-{role.lower()}-{index}",
+                    f"node{len(pods)}",
+                    pod,
+                    namespace=job["metadata"].get("namespace", "default"),
+                    injected=injected,
+                )
+            )
+    return pods
+
+
+def _count(replica: Mapping[str, Any] | None) -> int:
+    return int(replica.get("replicas", 1)) if replica else 0
+
+
+def _injected(spec: Mapping[str, Any], node: int, port: int) -> dict[str, str]:
+    replicas = spec["pytorchReplicaSpecs"]
+    nodes = sum(_count(replica) for replica in replicas.values())
+    per_node = str(spec.get("nprocPerNode", "auto"))  # "auto" means as many as the node has CPUs
+    env = {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": per_node, "PET_NNODES": str(nodes)}
+    env["TRAINER_ACCELERATOR"] = ""  # nobody gives any out here: a rehearsal trains on what this machine has
+    if "Master" in replicas:
+        world_size = nodes * (int(per_node) if per_node.isdigit() else 1)  # the operator counts "auto" as 1
+        env |= {"MASTER_ADDR": HERE, "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}
+        env |= {"PET_MASTER_ADDR": HERE, "PET_MASTER_PORT": str(port)}
+        env |= {"RANK": str(node), "PET_NODE_RANK": str(node)}  # RANK is the pod's index, not a process rank
+    if elastic := spec.get("elasticPolicy"):
+        env |= _elastic(elastic, _count(replicas.get("Worker")), port)
+    return env
+
+
+def _elastic(policy: Mapping[str, Any], workers: int, port: int) -> dict[str, str]:
+    env = {
+        "PET_NNODES": f"{policy.get('minReplicas', workers)}:{policy.get('maxReplicas', workers)}",
+        "PET_RDZV_BACKEND": policy.get("rdzvBackend", "c10d"),
+        "PET_RDZV_ENDPOINT": f"{HERE}:{port}",
+        "PET_LOCAL_ADDR": HERE,  # not injected: a pod's own host name resolves, this machine's may not
+    }
+    if "maxRestarts" in policy:
+        env["PET_MAX_RESTARTS"] = str(policy["maxRestarts"])
+    if "rdzvId" in policy:  # left out otherwise, as observed on a cluster
+        env["PET_RDZV_ID"] = policy["rdzvId"]
+    if conf := policy.get("rdzvConf"):
+        env["PET_RDZV_CONF"] = ",".join(f"{entry['key']}={entry['value']}" for entry in conf)
+    if policy.get("standalone"):
+        env["PET_STANDALONE"] = ""
+    return env
+
+
+def make_folder(folder: Path) -> list[Path]:
+    """Creates `folder` and its parents; returns those that were not there, the outermost first.
+
+    Raises:
+        UserError: it cannot be created.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()][::-1]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as failure:
+        raise UserError(f"{folder}: cannot be created ({failure.strerror}) [SL-folder-not-made]") from failure
+    return missing
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Removes those of `folders` that are empty, the last first."""
+    for folder in reversed(list(folders)):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def check_free(run_dir: Path, *, replace: bool) -> None:
+    """Raises UserError when a run would end up in a folder that is taken already."""
+    if not run_dir.exists():
+        return
+    if not run_dir.is_dir() or (any(run_dir.iterdir()) and not is_run(run_dir)):
+        raise UserError(
+            f"{run_dir}: there is something else than a run, choose another --results or --name [SL-folder-taken]"
+        )
+    if replace and is_alive(run_dir):
+        raise UserError(
+            f"{run_dir}: this run is at work, it has written something just now; stop it first "
+            "(if it was killed, it can be replaced in two minutes) [SL-rehearse-run-live]"
+        )
+    if (run_dir / "summary.json").is_file() and not replace:
+        raise UserError(
+            f"{run_dir}: this run is there already and has finished. "
+            "Give --replace to remove it and start anew, or --name for another name [SL-rehearse-run-finished]"
+        )
+
+
+@contextmanager
+def replaced(run_dir: Path, *, replace: bool) -> Iterator[None]:
+    """Puts an old run directory aside; removes it when a new one came into being, puts it back otherwise."""
+    aside = run_dir.with_name(f".{run_dir.name}.replaced")
+    if not replace or not run_dir.exists():
+        yield
+        return
+    shutil.rmtree(aside, ignore_errors=True)
+    run_dir.rename(aside)
+    try:
+        yield
+    finally:
+        if run_dir.exists():
+            shutil.rmtree(aside)
+        else:
+            aside.rename(run_dir)
+
+
+# They matter to a cluster and change nothing in a process.
+CLUSTER_ONLY = ("NetworkPolicy", "PersistentVolumeClaim", "Role", "RoleBinding", "ServiceAccount")
+# Other values of run.workload.api: the same pods, started by operators that are not imitated here.
+OTHER_WORKLOADS = ("MPIJob", "TrainJob", "TrainingRuntime")
+MOUNT = "/results/mountPath"  # where helm says that --results is refused
+DEFAULT_COMPARISON = "default"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for. `nodes` and `processes` of None leave the chart's own."""
+
+    charts: Sequence[Path]
+    results: Path
+    mlflow: Path
+    settings: Sequence[str] = ()
+    values: Sequence[Path] = ()
+    name: str | None = None
+    nodes: int | None = None
+    processes: int | None = None
+    analysis: bool = True
+    replace: bool = False
+    keep_going: bool = False
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One rendered chart, ready to start."""
+
+    name: str
+    run_dir: Path
+    pods: Sequence[Pod]
+    analysis: Pod | None
+    restart_policy: str
+    accelerator: str = ""
+    """What its pods ask a cluster for, one per process."""
+
+    @property
+    def logs(self) -> Path:
+        """Folder of what the processes print, beside the run directories: nobody reads them to get data."""
+        return self.run_dir.parent / ".logs" / self.name
+
+
+def build_rehearsal_plan(request: Request, tracking_uri: str) -> list[PlannedRun]:
+    """One `PlannedRun` per chart, in the order given.
+
+    Raises:
+        UserError: a chart, a setting, or something rendered that a rehearsal cannot do; of all charts at once.
+    """
+    program = helm.find_helm()
+    if request.name is not None and not request.name.strip():
+        raise UserError(
+            f"--name {request.name!r}: expected the name of the run; leave it out for the chart's [SL-name-empty]"
+        )
+    if request.name and len(request.charts) > 1:
+        raise UserError(
+            f"--name {request.name}: only with one chart, {len(request.charts)} were given [SL-name-many-charts]"
+        )
+    names = [request.name or helm.read_chart_name(program, chart) for chart in request.charts]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"{name}: two charts of this name, rehearse them one at a time with --name [SL-chart-twice]"
+            )
+    settings = [*request.settings]
+    if request.nodes is not None:
+        settings.append(f"run.nodes={request.nodes}")
+    if request.processes is not None:
+        settings.append(f"run.processesPerNode={request.processes}")
+    literals = [f"run.mlflow.trackingUri={tracking_uri}"]
+    literals.append("run.mlflow.existingSecret=")  # the login of another server than the rehearsal's own
+    folder = [f"run.results.mountPath={request.results}"]
+    plan: list[PlannedRun] = []
+    about: dict[str, list[str]] = {}
+    for chart, name in zip(request.charts, names, strict=True):
+        try:
+            here, there = (
+                helm.render_chart(
+                    program, chart, name, settings=settings, values=request.values, literals=given
+                )
+                for given in ([*folder, *literals], literals)
+            )
+            run = build_planned_run(name, here, request.results, find_mount(there))
+            check_free(run.run_dir, replace=request.replace)
+            plan.append(run)
+        except UserError as refusal:
+            if MOUNT in str(refusal) and not any("mountPath" in text for text in request.settings):
+                raise UserError(
+                    f"--results {request.results}: a chart takes it for no volume: a folder of the system, or a "
+                    "character such as : or , in its name; choose another folder [SL-results-no-volume]"
+                ) from None
+            about.setdefault(str(refusal), []).append(name)
+    if about:
+        several = len(request.charts) > 1
+        raise UserError(
+            "\n".join(f"{', '.join(who)}: {text}" if several else text for text, who in about.items())
+        )
+    return plan
+
+
+def build_planned_run(
+    name: str, objects: Sequence[Mapping[str, Any]], results: Path, mount: str = ""
+) -> PlannedRun:
+    """The run in the rendered `objects` of release `name`, whose results go below `results`.
+
+    Args:
+        mount: where a cluster has its results volume; what settings name below it is looked for below `results`.
+
+    Raises:
+        UserError: an object of a kind that a rehearsal does not know, or a job it cannot run.
+    """
+    training: list[Mapping[str, Any]] = []
+    analyses: list[Mapping[str, Any]] = []
+    waiters: list[Mapping[str, Any]] = []
+    for entry in objects:
+        kind = entry.get("kind")
+        if kind == "PyTorchJob":
+            training.append(entry)
+        elif kind == "Job" and entry.get("apiVersion") == "batch/v1":
+            is_waiter = (entry["metadata"].get("labels") or {}).get(COMPONENT) == WAITER
+            (waiters if is_waiter else analyses).append(entry)
+        elif kind in OTHER_WORKLOADS:
+            raise UserError(
+                f"{name}: the chart renders {kind} {entry.get('metadata', {}).get('name')} "
+                f"({entry.get('apiVersion')}); a rehearsal runs what run.workload.api=pytorchjob renders, "
+                "whose pods are the same [SL-other-workload]"
+            )
+        elif kind not in CLUSTER_ONLY:
+            what = f"{kind} {entry.get('metadata', {}).get('name')} ({entry.get('apiVersion')})"
+            raise UserError(
+                f"{name}: the chart renders {what}; a rehearsal runs PyTorchJob and Job, "
+                f"and needs nothing of {', '.join(CLUSTER_ONLY)} [SL-unknown-kind]"
+            )
+    if len(training) != 1 or len(analyses) > 1:
+        raise UserError(
+            f"{name}: the chart renders {len(training)} PyTorchJob and {len(analyses)} Job, "
+            "a run is one PyTorchJob and at most one Job [SL-chart-no-run]"
+        )
+    if training[0]["spec"].get("runPolicy", {}).get("suspend"):
+        raise UserError(
+            f"{name}: run.suspend=true: a suspended run has no pods, leave it out [SL-run-suspended]"
+        )
+    pods = build_training_pods(training[0], free_port())
+    replicas = training[0]["spec"]["pytorchReplicaSpecs"]
+    replica = next(iter(replicas.values()))
+    policy = replica.get("restartPolicy", "OnFailure")
+    rendered = replica["template"]["spec"]["containers"][0].get("env", [])
+    asked = [str(entry.get("value", "")) for entry in rendered if entry["name"] == "TRAINER_ACCELERATOR"]
+    analysis = None
+    if analyses:
+        metadata = analyses[0]["metadata"]
+        spec = analyses[0]["spec"]["template"]["spec"]
+        for waiter in waiters:  # no API server starts one Job after the other here
+            spec = spec | {"initContainers": waiter["spec"]["template"]["spec"]["containers"]}
+        analysis = build_pod(
+            metadata["name"],
+            "analysis",
+            spec,
+            namespace=metadata.get("namespace", "default"),
+        )
+    run_dir = _run_dir(name, pods[0], results)
+    pods = [place_on_volume(pod, mount, results) for pod in pods]
+    return PlannedRun(name, run_dir, pods, analysis, policy, accelerator="".join(asked))
+
+
+def _run_dir(name: str, pod: Pod, results: Path) -> Path:
+    """Where the trainer writes, read from its own settings; refused when that is not below `results`."""
+    env = pod.commands[-1].env
+    if "TRAINER_RUN" not in env:
+        raise UserError(
+            f"{name}: the chart renders no TRAINER_RUN, the run would have no name [SL-no-trainer-run]"
+        )
+    if env.get("TRAINER_RESULTS") != str(results):
+        raise UserError(
+            f"{name}: TRAINER_RESULTS is {env.get('TRAINER_RESULTS')!r}, not {str(results)!r}: "
+            "the chart does not follow run.results.mountPath [SL-results-not-followed]"
+        )
+    return results / env.get("TRAINER_COMPARISON", DEFAULT_COMPARISON) / env["TRAINER_RUN"]

@@ -1,1 +1,0 @@
-"""Removes the folder of a run, here or on the results volume of a cluster."""

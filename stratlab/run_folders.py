@@ -1,0 +1,383 @@
+"""Which runs there are: on this machine, or on a cluster's volume and in its namespace.
+
+command     the verb `stratlab list`
+list_table  the list as a table on a terminal
+list_pod    the list of a cluster
+run_list    the list of a folder of results
+
+The runs below a folder of results, each in one row: cheap to read, however long the runs were.
+
+The list of runs as a table on a terminal.
+
+A run, or a whole comparison, from a cluster's volume onto this machine.
+
+command     the verb `stratlab fetch`
+unpacking   what has arrived takes its place in a folder, whole or not at all
+folder_pod  a folder of the volume as an archive, through the log of a short-lived pod
+
+What has arrived takes its place in a folder: whole, or not at all.
+
+Removes the folder of a run, here or on the results volume of a cluster.
+
+A run's folder goes: all of it, and nothing that is no run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from stratlab.machine import say_refused
+from stratlab.run_directory.files import (
+    ATTEMPT,
+    has_marks,
+    is_alive,
+    is_number,
+    is_run,
+    read_config,
+    read_line,
+    read_lines,
+    read_object,
+    read_world_size,
+)
+from stratlab.run_directory.foreign import FOREIGN, read_foreign
+from stratlab.run_directory.given_folder import check_folder
+from stratlab.run_directory.places import FETCHED
+from stratlab.run_directory.record import AT_WORK, TRACED, read_standing
+from stratlab.run_settings import name_model
+from stratlab.tracking import delete_run
+from stratlab.user_error import NothingThere, UserError
+from stratlab.wording import format_number
+
+TAIL_BYTES = 65_536
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """One run. None or "" where its files do not tell.
+
+    `status`: finished, failed, stopped, unfinished, at work; "traces only": those of another program, analysed; on a
+    cluster also the state of a custom resource whose run has no folder yet, or is suspended. `started`, and `written`,
+    when it last recorded something, are UTC, ISO 8601; `step` the last one recorded, of `steps`; `resource` its custom
+    resource and that one's state.
+    """
+
+    comparison: str
+    run: str
+    status: str
+    strategy: str | None = None
+    model: str | None = None
+    world_size: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    samples_per_s: float | None = None
+    attempts: int = 0
+    started: str | None = None
+    ending: str = ""
+    resource: str = ""
+    has_report: bool = False
+    written: str | None = None
+
+
+def list_runs(results: Path) -> list[ListedRun]:
+    """The runs of a comparison, or of every comparison in a folder of results; the one that started last at the end.
+
+    Raises:
+        NothingThere: there is no such folder, or no run in it.
+        UserError: it is a file, one run, or a folder around results.
+    """
+    check_folder(results, "the folder of results, or of one comparison")
+    if _is_row(results):
+        raise UserError(
+            f"{results}: this is one run; give the folder of its comparison, {results.parent} [SL-list-one-run]"
+        )
+    below = sorted(path for path in results.iterdir() if _is_open(path))
+    found = [path for path in below if _is_row(path)]
+    found += [inner for path in below if path not in found for inner in _list_folder(path)]
+    if not found:
+        inner = next((path for path in below if any(map(_list_folder, _list_open(path)))), None)
+        hint = f"did you mean {inner}? " if inner else ""
+        refusal = UserError if inner else NothingThere
+        raise refusal(
+            f"{results}: no run in it; {hint}expected RESULTS, where runs lie as COMPARISON/RUN, or one comparison "
+            "[SL-list-no-run]"
+        )
+    return sorted(map(_read, found), key=lambda run: (run.started or "", run.comparison, run.run))
+
+
+def _is_row(path: Path) -> bool:
+    """Whether it is a run, or what the traces of another program were analysed into."""
+    return has_marks(path) or (path / FOREIGN).is_file()
+
+
+def _is_open(path: Path) -> bool:
+    return path.is_dir() and not path.name.startswith((".", "_"))
+
+
+def _list_folder(folder: Path) -> list[Path]:
+    return [path for path in _list_open(folder) if _is_row(path)]
+
+
+def _list_open(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if _is_open(path))
+    except PermissionError:
+        return []
+
+
+def _read(folder: Path) -> ListedRun:
+    nothing: list[str] = []
+    if not has_marks(folder):
+        told = read_foreign(folder, nothing)
+        return ListedRun(
+            comparison=folder.absolute().parent.name,
+            run=folder.name,
+            status=TRACED,
+            world_size=told.get("world_size"),
+            has_report=_has_report(folder),
+        )
+    config = read_config(folder, nothing)
+    asked, resolved = config.get("config", {}), config.get("resolved", {})
+    summary = read_object(folder / "summary.json", nothing)
+    attempts = read_lines(folder / "attempts.jsonl", nothing, ATTEMPT)
+    last = _read_last(folder / "metrics.jsonl")
+    begun = [line["t"] for line in attempts if line["event"] == "started" and is_number(line["t"])]
+    written = [line["t"] for line in (*attempts, *last[:1]) if is_number(line.get("t"))]
+    status, ending = read_standing(folder, asked.get("mode"), attempts, bool(summary))
+    return ListedRun(
+        comparison=folder.absolute().parent.name,
+        run=folder.name,
+        status=status,
+        strategy=_text(summary.get("strategy") or asked.get("strategy")),
+        model=name_model(asked) or None,
+        world_size=read_world_size(resolved, attempts) if config else None,
+        step=next((step for line in last if (step := _whole(line.get("step"))) is not None), None),
+        steps=_whole(resolved.get("steps")),
+        samples_per_s=_number(summary.get("samples_per_s")),
+        attempts=sum(line["event"] == "started" for line in attempts),
+        started=_format_time(min(begun, default=None)),
+        written=_format_time(max(written, default=None)),
+        ending=ending,
+        has_report=_has_report(folder),
+    )
+
+
+def _has_report(folder: Path) -> bool:
+    return (folder / "analysis" / "report.html").is_file()
+
+
+def _read_last(metrics: Path) -> list[dict[str, Any]]:
+    """The last lines, the newest first, from the end of the file: a long run's metrics have gigabytes."""
+    if not metrics.is_file():
+        return []
+    with metrics.open("rb") as file:
+        file.seek(max(0, metrics.stat().st_size - TAIL_BYTES))
+        lines = file.read().splitlines()
+    return [read_line(line) for line in reversed(lines)]
+
+
+def _format_time(seconds: float | None) -> str | None:
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if is_number(value) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def build_run(fields: Mapping[str, Any]) -> ListedRun:
+    """Back from JSON, as another version of this command may have written it: unknown fields are left out."""
+    known = {name: fields[name] for name in ListedRun.__dataclass_fields__ if name in fields}
+    return ListedRun(**known)
+
+
+COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "unfinished": "yellow", AT_WORK: "cyan"}
+
+
+def build_table(runs: Sequence[ListedRun]) -> Table:
+    """One line per run. Why a run failed stands below it; columns that no run fills are left out."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    cells = {
+        "run": [Text(f"{run.comparison}/{run.run}") for run in runs],
+        "status": [Text(run.status, style=COLOURS.get(run.status, "bold")) for run in runs],
+        "strategy": [Text(run.strategy or "") for run in runs],
+        "model": [Text(run.model or "") for run in runs],
+        "ranks": [Text(format_number(run.world_size, 0) if run.world_size else "") for run in runs],
+        "step": [Text(_say_step(run)) for run in runs],
+        "mean samples/s": [
+            Text(format_number(run.samples_per_s, 1) if run.samples_per_s else "") for run in runs
+        ],
+        "attempts": [Text(str(run.attempts) if run.attempts > 1 else "") for run in runs],
+        "started (UTC)": [Text((run.started or "")[:16].replace("T", " ")) for run in runs],
+        "resource": [Text(run.resource) for run in runs],
+        "how it ended": [Text(run.ending if run.status == "failed" else "", style="red") for run in runs],
+    }
+    shown = {name: column for name, column in cells.items() if any(cell.plain for cell in column)}
+    for name in shown:
+        is_number = name in ("ranks", "step", "mean samples/s", "attempts")
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in zip(*shown.values(), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _say_step(run: ListedRun) -> str:
+    if run.step is None:
+        return ""
+    return f"{run.step}/{run.steps}" if run.steps else str(run.step)
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Where it lies now, and how much it is."""
+
+    folder: Path
+    files: int
+    size_bytes: int
+
+
+def check_target(target: Path, replace: bool) -> None:
+    """Before anything is fetched.
+
+    Raises:
+        UserError: something is there, and may not be replaced: without --replace, or because it is no run's.
+    """
+    if not target.exists() and not target.is_symlink():
+        return
+    if not replace:
+        raise UserError(
+            f"{target}: is there already; --replace fetches it again, --output names another place "
+            "[SL-fetched-already]"
+        )
+    if target.is_symlink() or not target.is_dir() or not _is_ours(target):
+        raise UserError(
+            f"{target}: is no run and no comparison, and is not replaced; --output names another place "
+            "[SL-fetch-over-other]"
+        )
+
+
+def unpack(pieces: Iterable[bytes], target: Path, without: Sequence[str] = ()) -> Fetched:
+    """Writes the archive's one folder to `target`, in place of what is there.
+
+    Args:
+        without: what stayed on the volume; each run's folder says so, and `stratlab verify` does not miss it.
+
+    Raises:
+        UserError: the place cannot be written.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetched.") as temporary:
+            archive, fresh = Path(temporary) / "archive.tar", Path(temporary) / "folder"
+            with archive.open("wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+            with tarfile.open(archive) as opened:
+                _extract(opened, fresh)
+            (folder,) = fresh.iterdir()
+            for run in (folder, *folder.iterdir()):
+                if has_marks(run):
+                    (run / FETCHED).write_text(json.dumps({"without": list(without)}) + "\n")
+            if target.exists():
+                target.rename(Path(temporary) / "before")
+            folder.rename(target)
+            shutil.rmtree(Path(temporary) / "before", ignore_errors=True)
+    except OSError as failure:
+        if not say_refused(failure):  # as a full disk, or a connection that broke
+            raise
+        raise UserError(
+            f"{target}: cannot be written ({failure.strerror}) [SL-fetch-not-written]"
+        ) from failure
+    files = [path for path in target.rglob("*") if path.is_file()]
+    return Fetched(target, len(files), sum(path.stat().st_size for path in files))
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """Files and folders, and nothing outside of `folder` (Debian's Python 3.11.2 has no extraction filters yet)."""
+    for member in archive:
+        path = folder / member.name
+        assert not Path(member.name).is_absolute() and ".." not in path.parts, member.name
+        if member.isdir():
+            path.mkdir(parents=True, exist_ok=True)
+        elif content := archive.extractfile(member) if member.isfile() else None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                shutil.copyfileobj(content, file)
+
+
+def _is_ours(target: Path) -> bool:
+    """A run, or a folder with nothing but runs and the reports about them."""
+    if is_run(target):
+        return True
+    below = [path for path in target.iterdir() if path.is_dir()]
+    return any(map(is_run, below)) and all(
+        has_marks(path) or (path / "report.json").is_file() for path in below
+    )
+
+
+def find_run(folder: Path) -> Path:
+    """The folder, if it is a run's.
+
+    Raises:
+        NothingThere: there is none.
+        UserError: it is a file, a link, or at work.
+    """
+    check_folder(folder, "the folder of a run")
+    if folder.is_symlink():
+        raise UserError(f"{folder}: a link; expected the folder of a run itself [SL-remove-link]")
+    if any(folder.iterdir()) and not is_run(folder):
+        raise NothingThere(
+            f"{folder}: not a run: nothing in it says that the trainer has made it [SL-remove-no-run]"
+        )
+    if is_alive(folder):
+        raise UserError(
+            f"{folder}: this run is at work, it has written something just now; stop it first "
+            "(if it was killed, it can be removed in two minutes) [SL-remove-run-live]"
+        )
+    return folder.absolute()
+
+
+def remove_run(folder: Path, with_mlflow: bool = False) -> str:
+    """Removes the folder, and what a rehearsal keeps of its processes' output beside it; says what MLflow lost.
+
+    It gets another name first, so that nobody meets half of it.
+
+    Args:
+        with_mlflow: its run in MLflow too, and first: the folder says which one that is.
+
+    Raises:
+        UserError: it is no run, or may not be removed.
+    """
+    found = find_run(folder)
+    said = delete_run(found) if with_mlflow else ""
+    aside = found.with_name(f".{found.name}.removed")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        found.rename(aside)
+        shutil.rmtree(aside)
+    except OSError as failure:
+        raise UserError(
+            f"{folder}: cannot be removed ({failure.strerror or failure}) [SL-folder-not-removed]"
+        ) from failure
+    shutil.rmtree(found.parent / ".logs" / found.name, ignore_errors=True)
+    return said

@@ -1,0 +1,85 @@
+"""What `run.config` takes, and what a value's text must look like: the settings' schema, asked one value at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from stratlab.wording import name_allowed
+from stratlab_spec.models.model_specs import IMAGE_SIZES
+from stratlab_spec.settings.files import schema
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = schema()["properties"]
+MODELS = "in README.md (Models and data)"
+"""Where all are listed of the one setting that has more choices than a sentence holds."""
+
+
+WORDS = {"^[A-Za-z0-9][A-Za-z0-9._-]*$": "letters, digits, '.', '_' and '-', with a letter or a digit first"}
+"""Patterns that name nothing but characters."""
+
+
+def name_model(settings: Mapping[str, Any]) -> str:
+    """What a run calls its model: the last part of `model_path`, beside which `model` is a default; "" = unknown."""
+    if path := settings.get("model_path"):
+        return PurePosixPath(str(path)).name
+    return str(settings.get("model") or "")
+
+
+def find_problem(name: str, text: str) -> str:
+    """What is expected instead of this value; "" = the trainer takes it, or only a newer one knows the setting."""
+    entry = SETTINGS.get(name)
+    if entry is None:
+        return ""
+    if "enum" in entry:
+        return _find_choice_problem([str(value) for value in entry["enum"] if value is not None], text)
+    if "boolean" in entry.get("type", ()):
+        return "" if text.lower() in ("true", "false") else "expected true or false"
+    if "integer" in entry.get("type", ()):
+        least, most = entry["minimum"], entry["maximum"]
+        fits = re.fullmatch("-?[0-9]{1,18}", text) and least <= int(text) <= most
+        return "" if fits else f"expected a whole number from {least} to {most}"
+    if "anyOf" in entry and "enum" in entry["anyOf"][0]:
+        names, other = entry["anyOf"][:2]
+        fits = re.search(other["pattern"], text) is not None
+        return "" if fits else _find_choice_problem(names["enum"], text, f" or {other['description']}")
+    if "anyOf" in entry:
+        return "" if _is_number(entry["anyOf"], text) else f"expected {_describe_limits(entry['anyOf'][0])}"
+    fits = re.search(entry.get("pattern", ""), text) and len(text) >= entry.get("minLength", 0)
+    if not fits and (words := WORDS.get(entry.get("pattern", ""))):
+        return f"expected {words}"
+    return "" if fits else f"expected {entry['description'][0].lower()}{entry['description'][1:]}"
+
+
+def _find_choice_problem(allowed: list[str], text: str, other: str = "") -> str:
+    if text in allowed:
+        return ""
+    return name_allowed(text, allowed, "expected one of", MODELS) + other
+
+
+def _is_number(kinds: list[Mapping[str, Any]], text: str) -> bool:
+    return any("pattern" in kind and re.fullmatch(kind["pattern"], text) for kind in kinds)
+
+
+def _describe_limits(limits: Mapping[str, Any]) -> str:
+    words = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+    return " ".join(
+        ["a number", *(f"{word} {limits[name]:g}" for name, word in words.items() if name in limits)]
+    )
+
+
+def find_image_size(model: str, image_size: object) -> int:
+    """What `image_size` comes to; 0 = the own one of a model of the hub, which is not known here.
+
+    >>> find_image_size("vit_huge", "0"), find_image_size("vit_huge", 384), find_image_size("owner/name", 0)
+    (224, 384, 0)
+    """
+    return int(str(image_size)) or IMAGE_SIZES.get(model, 0)
+
+
+def say_image_size(model: str, image_size: object) -> str:
+    """`64`, or where it is 0 `224 (the model's own)`; of a model of the hub the number is not known here."""
+    if str(image_size) != "0":
+        return str(image_size)
+    return f"{IMAGE_SIZES[model]} (the model's own)" if model in IMAGE_SIZES else "the model's own"

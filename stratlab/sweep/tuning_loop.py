@@ -1,0 +1,349 @@
+"""Each strategy tuned by short runs before the runs that are compared.
+
+knobs       which strategy has which, and what is wrong with those in the file
+candidates  a combination of knobs as a release
+search      which candidate comes next, which one won: one knob at a time
+tuning_loop the loop: runs the candidates, has them measured, until every search has ended
+tuning_record what is kept of it, beside the runs of the comparison
+
+What is kept of a tuning, as JSON beside the runs of its comparison (read by compare/reading/kept_tuning.py).
+
+Where the runs of a sweep go: a cluster, or this machine.
+
+The loop of a tuning: candidates are run and measured, round by round, until every search has ended.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from stratlab.compare.run_sources import keep_tuning
+from stratlab.progress import SweepDisplay
+from stratlab.sweep.definition import Sweep, Tune
+from stratlab.sweep.planned_release import Planned, Release, build_sweep_plan, check_settings, expand
+from stratlab.sweep.state import ENDED, State
+from stratlab.sweep.tuning_search import (
+    METRICS,
+    Knobs,
+    Measured,
+    Metric,
+    Search,
+    apply_choice,
+    build_candidate,
+    check_knobs,
+    compute_lead,
+    find_band,
+    find_strategy,
+    list_knobs,
+    name_knobs,
+    name_tuning,
+    search,
+)
+from stratlab.user_error import UserError
+
+ORIGIN = ("backend", "device", "hardware", "world_size", "nodes", "steps", "measured_steps", "versions")
+
+
+def build_record(
+    tune: Tune,
+    comparison: str,
+    combinations: Mapping[str, Sequence[Release]],
+    strategies: Mapping[str, str],
+    searches: Mapping[str, Search],
+    report: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The record.
+
+    Args:
+        combinations: name of the first release -> that and its repeats, of the comparison.
+        strategies: name of a chart -> its strategy.
+        searches: name of the first release -> its search, where it was tuned.
+        report: of the comparison of the candidates.
+
+    Returns:
+        comparison; tuning (the name of the candidates' comparison); metric: {name, key, unit, highest}; steps, repeats,
+        candidates as asked for; origin: as in a report; searches: [{strategy, point, runs, tried, not_tried, chosen,
+        why_not}], where tried is [{knobs, runs, values, value, why, lead_pct, noise_pct, measured_noise}], in the order
+        of the search, the first one as it comes, leads against that one; not_tried: [knobs], values for which no
+        candidate was left; chosen: knobs; why_not: why nothing was tried.
+    """
+    metric = METRICS[tune.metric]
+    return {
+        "schema_version": 1,
+        "comparison": comparison,
+        "tuning": name_tuning(comparison),
+        "metric": {"name": tune.metric, "key": metric.key, "unit": metric.unit, "highest": metric.highest},
+        "steps": tune.steps,
+        "repeats": tune.repeats,
+        "candidates": tune.candidates,
+        "origin": {name: (report.get("origin") or {}).get(name) for name in ORIGIN},
+        "searches": [
+            {
+                "strategy": releases[0].strategy,
+                "point": dict(releases[0].point),
+                "runs": [release.name for release in releases],
+                **(
+                    _tell_search(searches[name], releases[0], tune, comparison, metric)
+                    if name in searches
+                    else {
+                        "tried": [],
+                        "not_tried": [],
+                        "chosen": {},
+                        "why_not": _say_why_not(strategies[releases[0].strategy]),
+                    }
+                ),
+            }
+            for name, releases in combinations.items()
+        ],
+    }
+
+
+def _tell_search(found: Search, base: Release, tune: Tune, comparison: str, metric: Metric) -> dict[str, Any]:
+    as_it_comes, band = found.tried[0][1], find_band(found.tried)
+    tried = []
+    for knobs, measured in found.tried:
+        lead = compute_lead(measured, as_it_comes, metric, band)
+        tried.append(
+            {
+                "knobs": dict(knobs),
+                "runs": [release.name for release in build_candidate(base, tune, comparison, knobs)],
+                "values": list(measured.values),
+                "value": measured.value,
+                "why": measured.why,
+                "lead_pct": lead.lead_pct if lead else None,
+                "noise_pct": lead.noise_pct if lead else None,
+                "measured_noise": bool(lead and lead.measured_noise),
+            }
+        )
+    nothing_works = all(measured.value is None for _, measured in found.tried)
+    return {
+        "tried": tried,
+        "not_tried": [dict(knobs) for knobs in found.not_tried],
+        "chosen": dict(found.best),
+        "why_not": "none of its candidates gave a number" if nothing_works else "",
+    }
+
+
+def say_search(found: Search, metric: Metric) -> str:
+    """What was chosen first, then the others: `as it comes, 98.2 samples per s; static_graph=true 30`."""
+    ordered = sorted(found.tried, key=lambda entry: entry[0] != found.best)
+    parts = [_say_candidate(knobs, measured) for knobs, measured in ordered]
+    parts[0] = f"{parts[0]} {metric.unit}" if ordered[0][1].value is not None else parts[0]
+    left_out = ", ".join(name_knobs(knobs) for knobs in found.not_tried)
+    return "; ".join([*parts, *([f"not tried: {left_out}"] if left_out else [])])
+
+
+def _say_candidate(knobs: Knobs, measured: Measured) -> str:
+    name = name_knobs(knobs) or "as it comes,"
+    return f"{name} out ({measured.why})" if measured.value is None else f"{name} {measured.value:.4g}"
+
+
+def _say_why_not(strategy: str) -> str:
+    return "" if not list_knobs(strategy) else f"the sweep's file gives {strategy} no knob to try"
+
+
+def read_measured(
+    names: Sequence[str],
+    rows: Mapping[str, Mapping[str, Any]],
+    said: Mapping[str, str],
+    metric: Metric,
+    disturbed: Mapping[str, Any],
+) -> Measured:
+    """What became of a candidate.
+
+    Args:
+        names: its runs.
+        rows: of the report of the candidates' comparison.
+        said: run -> how it ended, as the sweep has seen it.
+        disturbed: run -> what was at work beside it, "none" for nothing.
+    """
+    values: list[float] = []
+    for name in names:
+        row = rows.get(name)
+        why = ""
+        if row is None:
+            why = said.get(name) or "it left no run directory"
+        elif row["status"] != "finished":
+            why = row["ending"]
+        elif (row.get("attempts") or 1) > 1:
+            why = f"it took {row['attempts']} attempts, and its times hold those of a further start"
+        elif disturbed.get(name, "none") not in ("none", "unknown"):
+            why = f"{disturbed[name]} was at work beside it"
+        elif row.get(metric.key) is None:
+            why = f"{metric.key} was not measured"
+        if why:
+            return Measured((), f"{name}: {why}" if len(names) > 1 else why)
+        assert row
+        values.append(float(row[metric.key]))
+    return Measured(tuple(values))
+
+
+def find_disturbed(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Run -> what was at work beside it, of a report; empty where nothing was beside any."""
+    differences = (report.get("fairness") or {}).get("differences") or []
+    return next((entry["values"] for entry in differences if entry["field"] == "runs beside it"), {})
+
+
+class Place(Protocol):
+    """One of the two."""
+
+    def bring(
+        self, plan: Sequence[Planned], state: State, *, retry_failed: bool, stop_on_failure: bool
+    ) -> tuple[State, list[str]]:
+        """Brings releases to their end, but those that have ended; returns the state, and what is not known.
+
+        Raises:
+            UserError: a release must not be touched, or the place lacks something.
+        """
+
+    def compare(
+        self,
+        plan: Sequence[Planned],
+        comparison: str,
+        output: Path,
+        tuning: Mapping[str, Any] | None,
+        varied: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """The report of a comparison, which is in `output` afterwards.
+
+        Args:
+            tuning: how its strategies were tuned, to be kept beside its runs.
+            varied: settings that its runs are meant to differ in, to be kept beside them.
+
+        Raises:
+            UserError, ClusterError: it cannot be compared.
+        """
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What a tuning works with: the sweep's file and its folder, helm, where it tells what it does."""
+
+    sweep: Sweep
+    folder: Path
+    helm: Path
+    display: SweepDisplay
+
+    @property
+    def tune(self) -> Tune:
+        assert self.sweep.tune, "nothing is tuned"
+        return self.sweep.tune
+
+    @property
+    def combinations(self) -> dict[str, list[Release]]:
+        """Name of the first release of each combination of the matrix -> that and its repeats."""
+        found: dict[str, list[Release]] = {}
+        for release in expand(self.sweep):
+            found.setdefault(repr(sorted(release.point.items())), []).append(release)
+        return {releases[0].name: releases for releases in found.values()}
+
+
+def check_candidates(bench: Workbench) -> str:
+    """That charts and trainer take every value to be tried, each alone; returns why the trainer was not asked, or "".
+
+    Raises:
+        UserError: with one line per value that is refused.
+    """
+    check_knobs(bench.sweep, bench.folder)
+    releases: list[Release] = []
+    for name, (base, *_) in bench.combinations.items():
+        bench.display.pass_by(f"checking what may be tried for {name}")
+        for knobs in _list_alone(bench.tune, base.strategy):
+            releases += build_candidate(base, bench.tune, bench.sweep.comparison, knobs)[:1]
+    plan = build_sweep_plan(bench.sweep, bench.folder, bench.helm, bench.display.pass_by, releases)
+    return check_settings(plan, os.environ)
+
+
+def tune_strategies(
+    bench: Workbench, place: Place, state: State, output: Path, *, retry_failed: bool
+) -> tuple[list[Release], dict[str, Any]]:
+    """Tunes every combination that has knobs to try. What the state knows to have ended is not run again.
+
+    Args:
+        state: of the tuning.
+        output: where the report of the candidates goes, and the record, tuning.json, before a run of the comparison.
+
+    Returns:
+        the releases of the comparison with the knobs that were chosen, and the record.
+
+    Raises:
+        UserError, ClusterError: the end of a candidate is not known, or the candidates cannot be compared; the same
+            command goes on.
+    """
+    tune, comparison = bench.tune, bench.sweep.comparison
+    combinations = bench.combinations
+    bases = {name: each[0] for name, each in combinations.items() if each[0].strategy in tune.knobs}
+    measured: dict[str, dict[str, Measured]] = {name: {} for name in bases}
+    report: Mapping[str, Any] = {}
+    told: set[str] = set()
+    while True:
+        searches = {name: _search(tune, base, measured[name]) for name, base in bases.items()}
+        ended = {name for name, found in searches.items() if not found.following}
+        for name in sorted(ended - told, key=list(bases).index):
+            bench.display.say(f"{name} is tuned: {say_search(searches[name], METRICS[tune.metric])}")
+        told |= ended
+        asked = [(name, knobs) for name, found in searches.items() for knobs in found.following]
+        if not asked:
+            break
+        releases = [
+            release
+            for name, knobs in asked
+            for release in build_candidate(bases[name], tune, comparison, knobs)
+        ]
+        bench.display.say(_say_round(asked, len(releases)))
+        plan = build_sweep_plan(bench.sweep, bench.folder, bench.helm, bench.display.pass_by, releases)
+        state, problems = place.bring(plan, state, retry_failed=retry_failed, stop_on_failure=False)
+        entries = {release.name: state.releases.get(release.name) for release in releases}
+        problems += [
+            f"{name}: has not ended [SL-candidate-not-ended]"
+            for name, each in entries.items()
+            if not each or each.stage not in ENDED
+        ]
+        if problems:
+            why = "\n  ".join(["the tuning is not at its end, the same command goes on:", *problems])
+            raise UserError(why)
+        if any(entry.stage == "succeeded" for entry in state.releases.values()):
+            report = place.compare(plan, name_tuning(comparison), output, None)
+        rows = {row["run"]: row for row in report.get("runs", [])}
+        said = {name: entry.sentence for name, entry in entries.items() if entry}
+        for name, knobs in asked:
+            names = [each.name for each in build_candidate(bases[name], tune, comparison, knobs)]
+            result = read_measured(names, rows, said, METRICS[tune.metric], find_disturbed(report))
+            measured[name][name_knobs(knobs)] = result
+            bench.display.say(f"{names[0]}: {_say_result(result, tune)}")
+    charts = {each[0].strategy for each in combinations.values()}
+    strategies = {name: find_strategy(bench.folder / bench.sweep.charts / name) for name in charts}
+    record = build_record(tune, comparison, combinations, strategies, searches, report)
+    if report:  # into a folder without a report none would be written at the next start
+        output.mkdir(parents=True, exist_ok=True)
+        keep_tuning(output, record)
+    first = {release.name: name for name, releases in combinations.items() for release in releases}
+    chosen = {name: found.best for name, found in searches.items()}
+    return apply_choice(expand(bench.sweep), chosen, first), record
+
+
+def _search(tune: Tune, base: Release, measured: Mapping[str, Measured]) -> Search:
+    return search(tune.knobs[base.strategy], measured, tune.candidates, METRICS[tune.metric])
+
+
+def _list_alone(tune: Tune, chart: str) -> list[Knobs]:
+    """The strategy as it comes, then each value of each knob alone; nothing for what is not tuned."""
+    knobs = tune.knobs.get(chart)
+    if knobs is None:
+        return []
+    return [{}, *({name: value} for name, values in knobs.items() for value in values)]
+
+
+def _say_round(asked: Sequence[tuple[str, Knobs]], runs: int) -> str:
+    each = "; ".join(f"{name} {name_knobs(knobs) or 'as it comes'}" for name, knobs in asked)
+    return f"tuning, {runs} run{'s' if runs > 1 else ''}: {each}"
+
+
+def _say_result(result: Measured, tune: Tune) -> str:
+    if result.value is None:
+        return f"out: {result.why}"
+    return f"{result.value:.4g} {METRICS[tune.metric].unit}"

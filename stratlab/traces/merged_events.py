@@ -1,0 +1,224 @@
+"""The events of one rank, so changed that those of several ranks can stand in one file.
+
+Each of these left out shows in Perfetto as lost or wrong tracks: processes of different ranks have the same numbers (a
+GPU's is its index), flow arrows of different ranks the same ids, and Python's stack on the track of the operators makes
+Perfetto drop every label around it (pytorch#174555).
+"""
+
+from __future__ import annotations
+
+import zlib
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from stratlab.traces.chunks import TraceError, build_not_json
+from stratlab.traces.events import Oddities, mend_piece
+
+# to Perfetto, a process's thread 0 is the thread with the process's number: above those of streams and threads
+FIRST_PROCESS = 10_000_000
+PROCESSES_PER_RANK = 1000
+THREADS_PER_RANK = 20_000
+TOO_MANY_THREADS = f"has more than {THREADS_PER_RANK} threads [SL-merge-threads]"
+FLOWS_PER_RANK = 1 << 32  # times 2 million ranks it still is exact in a float64
+PYTHON_TRACK = 500_000_000  # above every thread number of Linux
+GPU_CATEGORIES = frozenset({"kernel", "Kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"})
+GPU_ORDER, OTHER_ORDER = 1, 900
+
+Value = int | float | str | bool | None | UnsetType
+ABSENT = Raw(b"")
+# Perfetto too refuses a control character inside a text (perfetto#598)
+_PRINTABLE = bytes(max(byte, 32) for byte in range(256))
+
+
+class Event(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """The fields that Kineto writes; `Raw` is written as it was read."""
+
+    ph: str = ""
+    cat: str | UnsetType = UNSET
+    name: Raw = ABSENT
+    pid: Value = UNSET
+    tid: Value = UNSET
+    ts: Raw = ABSENT
+    dur: Raw = ABSENT
+    id: Value = UNSET
+    bp: Raw = ABSENT
+    s: Raw = ABSENT
+    args: Raw = ABSENT
+
+
+class _Rest(msgspec.Struct):
+    traceEvents: list[Raw]
+
+
+_decode_events = msgspec.json.Decoder(list[Event]).decode
+_decode_any = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+_decode_rest = msgspec.json.Decoder(_Rest).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Renamed:
+    """One rank's processes, threads and flows. Counts what passed."""
+
+    def __init__(self, rank: int, shift_ns: int = 0) -> None:
+        self.rank = rank
+        self.shift_ns = shift_ns
+        self.events = 0
+        self.flows = 0
+        self.left_out = 0  # events without a usable time
+        self.processes: dict[Value, int] = {}
+        self.on_gpu: set[Value] = set()
+        self.labels: dict[Value, str] = {}
+        self.tracks: dict[tuple[Value, Value, str], Raw] = {}  # process, thread, kind -> args
+        self.python: set[tuple[Value, Value]] = set()
+
+    def build(self, piece: bytes) -> bytes:
+        """The events of one piece of `split_events`, one per line, without brackets; empty if none is left.
+
+        Raises:
+            TraceError: not JSON, of wrong types, or more processes or threads than a trace can have.
+        """
+        piece = clean(piece)
+        try:
+            try:
+                events = _decode(piece)
+            except (msgspec.DecodeError, UnicodeError, RecursionError):
+                events = _decode(mend_piece(piece, Oddities()))
+            return b",\n".join(filter(None, map(self._build_event, events)))
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
+            raise build_not_json(failure) from failure
+
+    def _build_event(self, event: Event | dict[str, Raw]) -> bytes:
+        if isinstance(event, dict):
+            return self._build_odd(event)
+        return _encode(event) if self._apply(event) else b""
+
+    def build_tracks(self) -> bytes:
+        """Names and order of the processes and threads that have an event."""
+        lines = []
+        for old, new in self.processes.items():
+            label = self.labels.get(old) or self._guess_label(old)
+            number = label.removeprefix("GPU ")
+            order = 0 if label == "CPU" else OTHER_ORDER
+            if number != label and number.isdecimal():
+                order = GPU_ORDER + min(int(number), OTHER_ORDER)
+            lines.append(_name("process_name", new, 0, {"name": f"rank {self.rank} {label}"}))
+            lines.append(_name("process_labels", new, 0, {"labels": label}))
+            index = {"sort_index": self.rank * PROCESSES_PER_RANK + order}
+            lines.append(_name("process_sort_index", new, 0, index))
+        for (old, thread, kind), args in self.tracks.items():
+            if old in self.processes:
+                lines.append(_name(kind, self.processes[old], thread, args))
+        for old, thread in self.python:
+            lines.append(
+                _name(
+                    "thread_name", self.processes[old], _beside(thread), {"name": f"Python stack of {thread}"}
+                )
+            )
+        return b",\n".join(lines)
+
+    def _apply(self, event: Event) -> bool:
+        """Changes the event; False if it is left out or comes back with the tracks."""
+        if event.ph == "M":
+            self._apply_metadata(event)
+            return False
+        ns = read_ns(bytes(event.ts)) if event.ts is not ABSENT else 0
+        if ns is None or ns <= 0 or ns + self.shift_ns < 0:
+            self.left_out += 1
+            return False
+        event.ts = Raw(b"%d.%03d" % divmod(ns + self.shift_ns, 1000))
+        dur = bytes(event.dur)
+        dur_ns = read_ns(dur) if dur.startswith(b'"') else None
+        if dur_ns is not None and dur_ns >= 0:
+            event.dur = Raw(b"%d.%03d" % divmod(dur_ns, 1000))
+        old = event.pid
+        event.pid = self.processes.get(old) or self._add_process(old)
+        if event.id is not UNSET:
+            event.id = self._build_flow(event.id)
+            self.flows += event.ph in ("t", "f")
+        if event.cat == "python_function":
+            self.python.add((old, event.tid))
+            if len(self.python) > THREADS_PER_RANK:
+                raise TraceError(TOO_MANY_THREADS)
+            event.tid = _beside(event.tid)
+        elif event.cat in GPU_CATEGORIES:
+            self.on_gpu.add(old)
+        self.events += 1
+        return True
+
+    def _build_odd(self, fields: dict[str, Raw]) -> bytes:
+        """The same for an event with other fields than `Event` has; they pass as they are."""
+        known = {name: fields.pop(name) for name in Event.__struct_fields__ if name in fields}
+        event = msgspec.json.decode(_encode(known), type=Event)
+        if "bind_id" in fields:
+            fields["bind_id"] = Raw(b"%d" % self._build_flow(msgspec.json.decode(fields["bind_id"])))
+        if not self._apply(event):
+            return b""
+        return _encode(event)[:-1] + (b"," + _encode(fields)[1:] if fields else b"}")
+
+    def _apply_metadata(self, event: Event) -> None:
+        kind = msgspec.json.decode(event.name, type=str) if event.name is not ABSENT else ""
+        if kind == "process_labels":
+            args = msgspec.json.decode(event.args, type=dict[str, Any]) if event.args is not ABSENT else {}
+            self.labels[event.pid] = str(args.get("labels", ""))[:100]
+        elif kind not in ("process_name", "process_sort_index"):
+            # copied: a Raw would keep its whole piece in memory
+            self.tracks[event.pid, event.tid, kind] = event.args.copy()
+        if len(self.tracks) + len(self.labels) > THREADS_PER_RANK:
+            raise TraceError(TOO_MANY_THREADS)
+
+    def _add_process(self, old: Value) -> int:
+        if len(self.processes) >= PROCESSES_PER_RANK:
+            raise TraceError(f"has more than {PROCESSES_PER_RANK} processes [SL-merge-processes]")
+        self.processes[old] = FIRST_PROCESS + self.rank * PROCESSES_PER_RANK + len(self.processes)
+        return self.processes[old]
+
+    def _build_flow(self, old: Any) -> int:
+        if type(old) is not int or not 0 <= old < FLOWS_PER_RANK:
+            old = zlib.crc32(str(old).encode())
+        return self.rank * FLOWS_PER_RANK + int(old)
+
+    def _guess_label(self, old: Value) -> str:
+        if isinstance(old, str):
+            return old or "profiler"
+        return f"GPU {old}" if old in self.on_gpu else "CPU"
+
+
+def _decode(piece: bytes) -> list[Event] | list[dict[str, Raw]]:
+    if piece.startswith(b"{"):
+        piece = _encode(_decode_rest(piece).traceEvents)
+    try:
+        return _decode_events(piece)
+    except msgspec.ValidationError:  # a field that Kineto does not write
+        return _decode_any(piece)
+
+
+def clean(piece: bytes) -> bytes:
+    """Without what is no JSON inside a text, and no harm: bytes that are not UTF-8, and control characters."""
+    if not piece.isascii():
+        piece = piece.decode("utf-8", "replace").encode()
+    return piece.translate(_PRINTABLE)
+
+
+def read_ns(text: bytes) -> int | None:
+    """A time in us, as JSON writes it or as text, in ns; None if it is no time. Not by float64: it would lose
+    nanoseconds."""
+    text = text.strip(b'"')
+    whole, _, part = text.partition(b".")
+    if whole.isdigit() and len(whole) < 16 and len(part) <= 3 and (part.isdigit() or not part):
+        return int(whole) * 1000 + int(part.ljust(3, b"0"))
+    try:
+        us = Decimal(text.decode())
+        return int((us * 1000).to_integral_value()) if abs(us) < 10**16 else None
+    except (ArithmeticError, UnicodeDecodeError):
+        return None
+
+
+def _beside(thread: Value) -> int | str:
+    return thread + PYTHON_TRACK if isinstance(thread, int) else f"{thread} Python"
+
+
+def _name(kind: str, process: int, thread: Value, args: Any) -> bytes:
+    return _encode(Event(ph="M", name=Raw(_encode(kind)), pid=process, tid=thread, args=Raw(_encode(args))))

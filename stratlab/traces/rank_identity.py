@@ -1,0 +1,210 @@
+"""What a trace file says of itself without being decoded: its rank, and of how many.
+
+The rank in names that others chose: of files, and of the folders that they lie in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stratlab.traces.chunks import (
+    LIMITS,
+    Limits,
+    TraceError,
+    read_blocks,
+    read_head,
+    say_unreadable,
+    split_events,
+)
+from stratlab.traces.events import LATEST_NS, NO_CLOCK, decode_head, say_no_head
+
+INFO_KEY = b'"distributedInfo"'
+
+
+class _Head(msgspec.Struct):
+    distributedInfo: dict[str, Any] | None = None
+    baseTimeNanoseconds: Any = None
+    mergedTrace: Any = None  # written by merge.py
+
+
+@dataclass(frozen=True)
+class Identity:
+    """`rank`, `world_size`, `backend`: of distributedInfo, None where it names none. `problem`: why the file is not the
+    trace of one rank."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    problem: str | None = None
+
+
+def read_identity(path: Path, limits: Limits = LIMITS, behind: bool = True) -> Identity:
+    """Reads what stands before the events. Never raises for what the file holds.
+
+    Args:
+        behind: where no rank is named there, also what stands after them: some writers put it there. That unpacks the
+            whole file, and reads it where there is such a thing.
+    """
+    try:
+        head = msgspec.convert(decode_head(read_head(path, limits)), _Head)
+    except TraceError as failure:
+        return Identity(problem=str(failure))
+    except msgspec.ValidationError as failure:
+        return Identity(problem=say_no_head(failure))
+    except OSError as failure:
+        return Identity(problem=say_unreadable(failure.strerror))
+    info, base = head.distributedInfo or {}, head.baseTimeNanoseconds
+    if head.mergedTrace is not None:
+        return Identity(problem="a merged trace, not that of one rank [SL-trace-merged]")
+    if info.get("rank") is not None and type(info["rank"]) is not int:
+        return Identity(problem="its distributedInfo names no whole number as rank [SL-rank-no-number]")
+    if isinstance(base, int) and abs(base) >= LATEST_NS:
+        return Identity(problem=NO_CLOCK)
+    if info.get("rank") is None and behind:
+        return _read_behind(path, info, limits)
+    return _build(info)
+
+
+def _read_behind(path: Path, info: dict[str, Any], limits: Limits) -> Identity:
+    try:
+        if _tells_behind(path, limits):
+            last = deque(split_events(path, limits), maxlen=1).pop()
+            info = {**info, **(msgspec.json.decode(last, type=_Head).distributedInfo or {})}
+    except TraceError as failure:
+        return Identity(problem=str(failure))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError):
+        pass  # what is wrong with it is found when it is read
+    return _build(info)
+
+
+def _tells_behind(path: Path, limits: Limits) -> bool:
+    """Whether the key is there, as far as it costs little to know: a file that is not packed is read at its end."""
+    with open(path, "rb") as file:
+        if file.read(2) != b"\x1f\x8b":
+            file.seek(max(0, path.stat().st_size - limits.piece_bytes))
+            return INFO_KEY in file.read()
+    last = b""
+    for block in read_blocks(path, limits):
+        if INFO_KEY in last + block:
+            return True
+        last = block[-len(INFO_KEY) :]
+    return False
+
+
+def _build(info: dict[str, Any]) -> Identity:
+    rank, size, backend = info.get("rank"), info.get("world_size"), info.get("backend")
+    return Identity(
+        rank if type(rank) is int else None,
+        size if type(size) is int else None,
+        backend if isinstance(backend, str) else None,
+    )
+
+
+RANKS_IN_NAME = (  # the first that a name holds
+    re.compile(r"rank[_.-]?(\d{1,6})(?!\d)", re.I),
+    re.compile(r"(?<![a-z])(?:worker|process|proc)[_.-]?(\d{1,6})(?!\d)", re.I),
+)
+ONLY_NUMBER = re.compile(r"(\d{1,6})")
+RANK_FOLDER = re.compile(r"(?:rank|worker|process|proc)[_.-]?(\d{1,6})", re.I)
+NODE_FOLDER = re.compile(r"(?:node|host)[_.-]?\d{1,6}", re.I)
+ENDING = re.compile(r"(\.pt)?(\.trace)?(\.json)?(\.gz)?$", re.I)
+# torch's own names: <host>_<pid>.<time>.pt.trace.json
+RECORDED_AT = re.compile(r"(_\d+)?\.\d{10,}(?=\.pt\.trace\.json)|\d{8,}")
+
+
+def say_other_name(named: int | None, rank: int) -> str:
+    """Of a trace whose name tells another rank than it does itself."""
+    return f"named as rank {named}, but of rank {rank} [SL-rank-other-name]"
+
+
+def strip_ending(name: str) -> str:
+    """`runs` of runs.json, runs.json.gz and runs.pt.trace.json."""
+    return ENDING.sub("", name)
+
+
+def split_folders(folders: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(folders of the experiment, those of nodes and ranks inside of it)."""
+    at = len(folders)
+    while at and (RANK_FOLDER.fullmatch(folders[at - 1]) or NODE_FOLDER.fullmatch(folders[at - 1])):
+        at -= 1
+    return tuple(folders[:at]), tuple(folders[at:])
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a trace belongs.
+
+    Attributes:
+        above: the folders of its experiment; below: those of ranks and nodes inside of it.
+        stem: what the traces of one experiment share of their names.
+    """
+
+    above: tuple[str, ...]
+    below: tuple[str, ...]
+    stem: str
+
+
+def find_place(parts: Sequence[str], asked: re.Match[str] | None = None) -> Place:
+    """Of the folders and the name of a file.
+
+    Args:
+        asked: what --rank-pattern has found in them, joined by slashes: it divides nothing.
+    """
+    *folders, name = _take_out(parts, asked) if asked and asked[1] else parts
+    above, below = split_folders(folders)
+    return Place(above, below, strip_rank(name, below))
+
+
+def _take_out(parts: Sequence[str], asked: re.Match[str]) -> list[str]:
+    """Without the rank; a folder that the pattern matches as a whole goes with it."""
+    kept, at = [], 0
+    for number, part in enumerate(parts, 1):
+        end = at + len(part)
+        if at <= asked.start(1) and asked.end(1) <= end:
+            is_folder, is_whole = number < len(parts), asked.start() <= at and end <= asked.end()
+            part = part[: asked.start(1) - at] + part[asked.end(1) - at :]
+            part = "" if is_folder and is_whole else part
+        kept += [part] if part or number == len(parts) else []
+        at = end + 1
+    return kept
+
+
+def find_rank(name: str) -> int | None:
+    """In the name of a file: after rank, worker, process or proc, or all of it."""
+    stem = strip_ending(name)
+    if found := ONLY_NUMBER.fullmatch(stem):
+        return int(found[1])
+    return next((int(m[1]) for pattern in RANKS_IN_NAME if (m := pattern.search(stem))), None)
+
+
+def find_named_rank(parts: Sequence[str]) -> tuple[int | None, str]:
+    """What the name of a file tells, or else its folders; and which of them."""
+    if (rank := find_rank(parts[-1])) is not None:
+        return rank, "file name"
+    return find_folder_rank(split_folders(parts[:-1])[1]), "folder name"
+
+
+def find_folder_rank(below: Sequence[str]) -> int | None:
+    """Of the innermost folder that is named after a rank."""
+    return next((int(m[1]) for part in reversed(below) if (m := RANK_FOLDER.fullmatch(part))), None)
+
+
+def strip_rank(name: str, below: Sequence[str]) -> str:
+    """What the traces of one experiment share: the name of a file, with the folders of nodes above it, without its
+    rank, when it was recorded, and its ending."""
+    stem = strip_ending(RECORDED_AT.sub("", name))
+    if ONLY_NUMBER.fullmatch(stem):
+        stem = ""
+    for pattern in RANKS_IN_NAME:
+        if pattern.search(stem):
+            stem = pattern.sub("", stem, count=1)
+            break
+    nodes = [part for part in below if NODE_FOLDER.fullmatch(part)]
+    return "-".join(filter(None, [*nodes, stem.strip("_.- ")])) or "traces"

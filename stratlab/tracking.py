@@ -1,0 +1,358 @@
+"""MLflow as every command meets it.
+
+address      of a server, as a user gives it
+redirect     a server that sends its callers elsewhere
+server       one that is started here, with its store in a folder
+mlflow_run   the MLflow run of a run directory
+
+The address of a tracking server, as a user gives it.
+
+A tracking server that sends its callers elsewhere: said with the address to set, never followed.
+
+MLflow's client follows redirects unless MLFLOW_ALLOW_HTTP_REDIRECTS says otherwise, and makes a GET of a POST then
+(requests, 301 and 302): nothing would be written, and the error would speak of something else. Its own message for a
+redirect that it may not follow does not say where it leads.
+
+The MLflow run of a run directory: which one it is, and that it does not stay open when nobody is left to close it.
+
+The trainer's launcher closes it. One that was killed, or whose server was away, leaves it RUNNING for ever: then
+whoever comes last does it, the waiter after a failure, and the analysis at its own end.
+
+What MLflow's own page of runs shows of a comparison: the numbers that decide, in this order, instead of all of them.
+
+MLflow keeps a view of an experiment that is shared by a link as a tag of the experiment, in JSON; this module writes
+that tag. The words are those of its page (MLflow 3.17; another one that does not know them shows its own view).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stratlab.machine import explain_untrusted
+from stratlab.run_directory.files import read_object
+from stratlab.run_directory.outcome import look
+from stratlab.run_directory.record import STOPPED_FROM_OUTSIDE
+from stratlab.user_error import UserError
+
+
+def check_tracking_uri(uri: str) -> str:
+    """The address, "" for none; a callback of typer.
+
+    Raises:
+        UserError: it is no address of a server, or holds a login, which reports and logs would tell everybody.
+    """
+    try:
+        parts = urllib.parse.urlsplit(uri)
+        login, host = "@" in parts.netloc, parts.hostname
+    except ValueError:
+        login, host = "@" in uri, None
+    if login:
+        raise UserError(
+            "--tracking-uri (or MLFLOW_TRACKING_URI): holds a login, which would end up in reports and logs; "
+            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, instead "
+            "[SL-tracking-uri-login]"
+        )
+    if uri and (not host or parts.scheme not in ("http", "https")):
+        raise UserError(
+            f"--tracking-uri (or MLFLOW_TRACKING_URI) {uri!r}: expected the address of a server, http://host:port "
+            "[SL-tracking-address]"
+        )
+    return uri
+
+
+def find_run_page(uri: str | None, experiment_id: str | None, run_id: str | None) -> str:
+    """The address of a run's page on a tracking server, for a link; "" where there is none that others reach.
+
+    Without a login, and without what an address has behind its path, for that may be a secret. A server of this machine
+    is a rehearsal's, which ends with it.
+    """
+    if not (uri and experiment_id and run_id) or is_of_this_machine(uri):
+        return ""
+    try:
+        parts = urllib.parse.urlsplit(uri)
+    except ValueError:
+        return ""
+    host = parts.netloc.rpartition("@")[2]
+    if parts.scheme not in ("http", "https") or not host:
+        return ""
+    place = f"#/experiments/{urllib.parse.quote(str(experiment_id))}/runs/{urllib.parse.quote(str(run_id))}"
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}/{place}"
+
+
+def is_of_this_machine(uri: str) -> bool:
+    """Whether the server is one that this machine alone reaches, such as a rehearsal's, which ends with it."""
+    try:
+        return urllib.parse.urlsplit(uri).hostname in ("127.0.0.1", "localhost", "::1")
+    except ValueError:  # no address at all
+        return False
+
+
+REFUSED = {"MLFLOW_ALLOW_HTTP_REDIRECTS": "false"}
+"""For the environment of MLflow's client."""
+
+API = "/api/2.0/mlflow/"
+TIMEOUT_S = 10.0
+OF_MLFLOW = re.compile(r"failed with error code 3\d\d")
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *redirect: Any) -> None:
+        return None
+
+
+def open_directly(url: str, timeout_s: float) -> Any:
+    """As urllib.request.urlopen; a redirect is an HTTPError."""
+    return urllib.request.build_opener(_NoRedirects).open(url, timeout=timeout_s)
+
+
+def does_answer(tracking_uri: str, timeout_s: float = 3.0) -> bool:
+    """Whether a server is there, whatever it says."""
+    try:
+        with open_directly(f"{tracking_uri.rstrip('/')}/health", timeout_s):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def explain_failure(tracking_uri: str, failure: str) -> str:
+    """MLflow's own words, or what to set where the server redirects its callers, or is not trusted."""
+    if cure := explain_untrusted(failure):
+        return cure
+    if not OF_MLFLOW.search(failure):
+        return failure
+    target = find_redirect(tracking_uri)
+    return describe_redirect(target) if target else failure
+
+
+def find_redirect(tracking_uri: str) -> str | None:
+    """Where a call of the API is sent, asked without a login; None = nowhere, or no answer."""
+    url = f"{tracking_uri.rstrip('/')}{API}experiments/search?max_results=1"
+    try:
+        with open_directly(url, TIMEOUT_S):
+            return None
+    except urllib.error.HTTPError as answer:
+        location = answer.headers.get("Location")
+        return urllib.parse.urljoin(url, location) if location and 300 <= answer.code < 400 else None
+    except (OSError, ValueError):
+        return None
+
+
+def describe_redirect(target: str) -> str:
+    """The sentence that helps, without a login or the tokens of a login page."""
+    parts = urllib.parse.urlsplit(target)
+    server, api, _ = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".partition(API)
+    if api:
+        return f"redirects to {server}: set run.mlflow.trackingUri to {server}"
+    return f"redirects to {server}, which is no MLflow server: set run.mlflow.trackingUri to the address behind it"
+
+
+IMPATIENT = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # else 246 s per call
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # it would cross our own lines
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # of a server that ends with the command, maybe
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # its thread changes os.environ in the middle of a request (3.17.2)
+    **REFUSED,
+}
+
+
+def close_run(run_dir: Path, tracking_uri: str, *, exit_code: int | None) -> str:
+    """Ends the MLflow run if it is still RUNNING; what was done, or why not, in one sentence, "" = nothing to do.
+
+    Args:
+        exit_code: of the run; 0 makes it FINISHED, that of a run that was told to stop KILLED, anything else, and
+            None = not known, FAILED.
+    """
+    run_id = read_run_id(run_dir / "mlflow.json")
+    if not run_id:
+        return ""
+    statuses: dict[int | None, str] = {0: "FINISHED", STOPPED_FROM_OUTSIDE: "KILLED"}
+    status = statuses.get(exit_code, "FAILED")
+    with impatient():
+        from mlflow.exceptions import MlflowException  # 3 s: only who has a server pays
+        from mlflow.tracking import MlflowClient
+
+        try:
+            client = MlflowClient(tracking_uri)
+            if client.get_run(run_id).info.status != "RUNNING":
+                return ""
+            client.set_terminated(run_id, status)
+        except (MlflowException, OSError) as failure:
+            reason = explain_failure(tracking_uri, str(failure))
+            return f"warning: the MLflow run {run_id} could not be closed: {tracking_uri}: {reason[:300]}"
+    return f"the MLflow run {run_id} was still RUNNING, it is {status} now"
+
+
+def delete_run(run_dir: Path, tracking_uri: str = "") -> str:
+    """Deletes the MLflow run that belongs to the folder; what was done in one sentence, "" = it has none.
+
+    MLflow keeps what is deleted until `mlflow gc`.
+
+    Args:
+        tracking_uri: "" = the server that the run had.
+
+    Raises:
+        UserError: the server is away or refuses; nothing was done.
+    """
+    run_id = read_run_id(run_dir / "mlflow.json")
+    if not run_id:
+        return ""
+    uri = tracking_uri or str(read_object(run_dir / "mlflow.json", []).get("tracking_uri", ""))
+    with impatient():
+        from mlflow.exceptions import MlflowException  # 3 s: only who has a server pays
+        from mlflow.tracking import MlflowClient
+
+        try:
+            MlflowClient(uri).delete_run(run_id)
+        except (MlflowException, OSError) as failure:
+            if getattr(failure, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":
+                return f"the MLflow run {run_id} is not there any more"
+            reason = explain_failure(uri, str(failure))
+            raise UserError(
+                f"{run_dir}: stays, because its MLflow run {run_id} could not be deleted: {uri}: {reason[:300]} "
+                "[SL-mlflow-run-stays]"
+            ) from failure
+    return f"the MLflow run {run_id} is deleted"
+
+
+def close_ended_run(run_dir: Path, tracking_uri: str) -> str:
+    """As `close_run`, where the files of the run say that it has ended, and how."""
+    outcome = look(run_dir, quiet=True)
+    return close_run(run_dir, tracking_uri, exit_code=outcome.exit_code) if outcome.ended else ""
+
+
+def read_run_id(path: Path) -> str | None:
+    """The run that mlflow.json names."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    run_id = content.get("run_id") if isinstance(content, dict) else None
+    return run_id if isinstance(run_id, str) else None
+
+
+@contextmanager
+def impatient() -> Iterator[None]:
+    """Short waits for a server that is away, unless the user has chosen others."""
+    with environment({name: value for name, value in IMPATIENT.items() if name not in os.environ}):
+        yield
+
+
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """These variables for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+NAME = "stratlab"
+TAG = f"mlflow.sharedViewState.{NAME}"
+KIND_TAG = ("mlflow.experimentKind", "custom_model_development")
+"""Without it MLflow opens an experiment with its pages for language model applications."""
+LONGEST_TAG = 5000
+"""Characters that every MLflow server takes."""
+ONLY_RUNS = "tags.strategy LIKE '%'"
+"""The report itself is a run of the experiment too, without a strategy."""
+
+SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "Speed and memory": (
+        ("samples_per_s",),
+        ("tokens_per_s",),
+        ("step_time_ms_p50",),
+        ("mfu_pct",),
+        ("peak_memory_gib",),
+        ("peak_host_memory_gib",),
+        ("peak_memory_gib", "samples_per_s"),
+    ),
+    "Learning": (("loss",), ("validation_loss",), ("validation_accuracy_pct",), ("test_accuracy_pct",)),
+    "Where the step goes, in the traced steps": (
+        ("trace/compute_pct",),
+        ("trace/comm_exposed_pct",),
+        ("trace/straggler_pct",),
+        ("trace/idle_pct",),
+        ("wire_bytes_per_step",),
+    ),
+}
+"""Charts: one metric as bars, or as a line where it has steps; two as a picture of the second against the first."""
+LINES = {"loss", "validation_loss", "validation_accuracy_pct"}
+COLUMNS = (
+    "params.`strategy`", "metrics.`samples_per_s`", "metrics.`step_time_ms_p50`", "metrics.`peak_memory_gib`",
+    "metrics.`mfu_pct`", "metrics.`trace/comm_exposed_pct`", "metrics.`test_accuracy_pct`", "tags.`trace_main_loss`",
+)  # fmt: skip
+
+
+def build_view(metrics: Collection[str]) -> str:
+    """The tag's value, for runs that have these metrics: charts without a number are left out."""
+    state = {
+        "searchFilter": ONLY_RUNS,
+        "orderByKey": "attributes.start_time",
+        "orderByAsc": False,
+        "selectedColumns": [one for one in COLUMNS if _is_there(one, metrics)],
+        "compareRunSections": [
+            {"uuid": title, "name": title, "display": True, "isReordered": True} for title in SECTIONS
+        ],
+        "compareRunCharts": [
+            _build_chart(title, names)
+            for title, charts in SECTIONS.items()
+            for names in charts
+            if set(names) <= set(metrics)
+        ],
+        "isAccordionReordered": True,
+    }
+    view = json.dumps(state, separators=(",", ":"))
+    assert len(view) <= LONGEST_TAG, len(view)
+    return view
+
+
+def build_place(experiment_id: str) -> str:
+    """Of the page with this view, behind the server's address."""
+    return f"#/experiments/{experiment_id}/runs?compareRunsMode=CHART&viewStateShareKey={NAME}"
+
+
+def find_places(uri: str) -> list[tuple[str, str]]:
+    """(experiment, page) of those that have this view, by their names."""
+    with impatient():
+        from mlflow.tracking import MlflowClient  # 3 s: only who has a server pays
+
+        found = MlflowClient(uri).search_experiments(filter_string=f"tags.`{TAG}` LIKE '%'")
+    return sorted((one.name, build_place(one.experiment_id)) for one in found)
+
+
+def _build_chart(section: str, names: tuple[str, ...]) -> dict[str, Any]:
+    shared = {"uuid": " ".join(names), "metricSectionId": section}
+    if len(names) == 2:
+        axes = ({"key": name, "type": "METRIC"} for name in names)
+        placed = dict(zip(("xaxis", "yaxis"), axes, strict=True))
+        return shared | {"type": "SCATTER", "runsCountToCompare": 100} | placed
+    if names[0] in LINES:
+        return shared | {
+            "type": "LINE", "runsCountToCompare": 20, "metricKey": names[0], "selectedMetricKeys": list(names),
+            "xAxisKey": "step", "xAxisScaleType": "linear", "scaleType": "linear", "lineSmoothness": 0,
+            "range": {}, "yAxisKey": "metric", "yAxisExpressions": [], "useGlobalXaxisKey": True,
+            "useGlobalLineSmoothing": True,
+        }  # fmt: skip
+    return shared | {"type": "BAR", "runsCountToCompare": 20, "metricKey": names[0]}
+
+
+def _is_there(column: str, metrics: Collection[str]) -> bool:
+    kind, _, name = column.partition(".")
+    return kind != "metrics" or name.strip("`") in metrics

@@ -1,0 +1,287 @@
+"""Checks that a finished run is whole, here and in MLflow.
+
+The numbers of a run as MLflow must hold them: what the trainer's sender makes of metrics.jsonl.
+
+Is a finished run whole: on the results volume, and in MLflow? The checks of the pod of `helm test`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from stratlab.machine import name_program, shorten
+from stratlab.run_directory.files import is_number, is_run, read_line, read_object
+from stratlab.run_directory.given_folder import check_folder
+from stratlab.run_directory.places import FETCHED, find_pod_logs
+from stratlab.run_directory.record import RunRecord, read_run
+from stratlab.tracking import IMPATIENT, does_answer, explain_failure, is_of_this_machine
+from stratlab.user_error import NothingThere
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+
+NOT_POINTS = ("t", "step", "attempt")  # the fields of a line of metrics.jsonl that the trainer does not send
+OF_A_RANK = re.compile(r"rank(\d+)_(.+)")  # in lines of kind system
+Point = tuple[int, int, float]
+"""Step, time stamp in ms, value: MLflow keeps equal ones once."""
+
+
+def read_points(lines: Iterable[Mapping[str, Any]]) -> dict[str, set[Point]]:
+    """Metric -> points that the trainer's sender makes of the lines of metrics.jsonl."""
+    points: dict[str, set[Point]] = {}
+    for line in lines:
+        for key, value in line.items():
+            if key not in NOT_POINTS and is_number(value):
+                name = _metric(line.get("kind"), key)
+                points.setdefault(name, set()).add((line["step"], int(line["t"] * 1000), float(value)))
+    return points
+
+
+def _metric(kind: str | None, key: str) -> str:
+    """`rank3_host_memory_gib` of a system line is system/rank3/host_memory_gib in MLflow."""
+    found = OF_A_RANK.fullmatch(key) if kind == "system" else None
+    return f"system/rank{found[1]}/{found[2]}" if found else key
+
+
+def compare_points(expected: Mapping[str, set[Point]], held: Mapping[str, set[Point]]) -> Iterator[str]:
+    """One sentence per metric of which MLflow holds fewer points, or others."""
+    for key, points in sorted(expected.items()):
+        missing, added = len(points - held[key]), len(held[key] - points)
+        if missing or added:
+            more = f", and {added} that are not in metrics.jsonl" if added else ""
+            yield f"{key}: {len(points) - missing} of {len(points)} points are there{more} [SL-verify-mlflow-points]"
+
+
+REPORT_PAGES = ("report.html", "report.json", "summary.md")
+REPORT_FILES = (*REPORT_PAGES, "tables/schema.json")  # what every analysis leaves, besides the merged trace
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line: what was looked at, how it is, what was seen.
+
+    `skipped`: there is nothing to look at; `warning`: what is wrong does not make the run less than whole.
+    """
+
+    name: str
+    state: Literal["ok", "skipped", "warning", "failed"]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.state:<8}{self.name}: {self.text}"
+
+
+def verify_run(run_dir: Path, tracking_uri: str | None, *, with_report: bool = True) -> Iterator[Check]:
+    """Looks at one thing after the other; nothing is changed.
+
+    Args:
+        run_dir: <results>/<comparison>/<run>.
+        tracking_uri: the MLflow server; that of mlflow.json when there is none.
+        with_report: False: nobody analyses this run, so no report is missing.
+
+    Raises:
+        NothingThere: `run_dir` is no run.
+        UserError: it is a file.
+    """
+    check_folder(run_dir, "the folder of a run")
+    run = read_run(run_dir)
+    if run.status == "not a run":
+        inside = sorted(path.name for path in run_dir.iterdir() if path.is_dir() and is_run(path))
+        runs = [f"it holds the runs {', '.join(inside)}: name one"] if inside else []
+        said = "; ".join([f"{run_dir}: {run.ending}", *runs, *_read_refusals(run_dir)])
+        raise NothingThere(f"{said} [SL-verify-no-run]")
+    yield _check_files(run)
+    yield _check_ranks(run)
+    if steps := run.summary.get("not_finite_steps"):
+        asked = run.config.get("config", {}).get("on_not_finite")
+        yield Check("losses", "warning", f"not finite in {steps} steps (run.config.on_not_finite={asked})")
+    yield _check_device(run)
+    yield _check_traces(run)
+    yield (
+        _check_report(run_dir)
+        if with_report
+        else Check("report", "skipped", "no analysis belongs to this run")
+    )
+    yield from _check_mlflow(run, tracking_uri, with_report)
+
+
+def _check_files(run: RunRecord) -> Check:
+    not_here = {"analysis/report.json", "traces/manifest.json"}  # these have lines of their own
+    missing = [
+        name for name in run.missing if name not in not_here and not name.startswith(("ranks", "traces"))
+    ]
+    wrong = [*(f"{name} is missing" for name in missing), *run.problems]
+    if run.status != "finished":
+        wrong.insert(0, f"{run.status}: {run.ending}")
+    if wrong:
+        return Check("run directory", "failed", f"{'; '.join(wrong)} [SL-verify-files]")
+    return Check("run directory", "ok", f"{run.folder}, {run.ending}, {run.summary.get('steps')} steps")
+
+
+def _check_ranks(run: RunRecord) -> Check:
+    world_size = run.config.get("resolved", {}).get("world_size")
+    if not isinstance(world_size, int):
+        return Check("ranks", "failed", "config.json names no world_size [SL-verify-world-size]")
+    done = {rank.get("rank") for rank in run.ranks if rank.get("done") is True}
+    absent = sorted(set(range(world_size)) - done)
+    if absent:
+        names = ", ".join(str(rank) for rank in absent)
+        return Check(
+            "ranks", "failed", f"{len(done)} of {world_size} are done, not {names} [SL-verify-ranks]"
+        )
+    return Check("ranks", "ok", f"all {world_size} are done")
+
+
+def _check_device(run: RunRecord) -> Check:
+    resolved = run.config.get("resolved", {})
+    device = f"{resolved.get('device_type')}, {resolved.get('device_name')}"
+    asked = run.config.get("config", {}).get("accelerator")
+    if asked and resolved.get("device_type") == "cpu":
+        said = f"run.accelerator={asked} was asked for, and it trained on {device} [SL-verify-device]"
+        return Check("device", "failed", said)
+    return Check("device", "ok", device)
+
+
+def _read_refusals(run_dir: Path) -> Iterator[str]:
+    """What pods left that were not let start."""
+    for path in sorted((run_dir / "pods").glob("*.jsonl")):
+        last = read_line((path.read_bytes().splitlines() or [b""])[-1])
+        if last.get("event") == "refused":
+            yield f"pod {path.stem}: {last.get('reason')} (exit code {last.get('exit_code')}): {last.get('text')}"
+
+
+def _check_traces(run: RunRecord) -> Check:
+    if run.config.get("config", {}).get("profile_steps", 1) == 0:
+        return Check("traces", "skipped", "profile_steps is 0")
+    path = run.folder / "traces" / "manifest.json"
+    if "traces" in _read_left(run.folder) and not path.parent.exists():
+        return Check("traces", "skipped", "not here, fetched without them (stratlab fetch --with traces)")
+    try:
+        manifest = json.loads(path.read_bytes())
+        files = {Path(entry["file"]).name: int(entry["bytes"]) for entry in manifest["files"]}
+        complete = manifest["complete"]
+    except OSError:
+        return Check("traces", "failed", "traces/manifest.json is missing [SL-verify-no-manifest]")
+    except (ValueError, KeyError, TypeError, RecursionError) as failure:
+        said = f"traces/manifest.json is not what the trainer writes ({failure!r}) [SL-verify-manifest]"
+        return Check("traces", "failed", said)
+    if complete is not True:
+        said = f"the manifest is not complete, it names {len(files)} files [SL-verify-manifest-part]"
+        return Check("traces", "failed", said)
+    sizes = {name: _size(path.with_name(name)) for name in files}
+    wrong = [f"{name}: {sizes[name]} of {files[name]} bytes" for name in files if sizes[name] != files[name]]
+    if wrong:
+        return Check("traces", "failed", f"{'; '.join(wrong)} [SL-verify-trace-bytes]")
+    return Check("traces", "ok", f"the manifest is complete, {len(files)} files, {sum(files.values())} bytes")
+
+
+def _read_left(run_dir: Path) -> list[str]:
+    """What `stratlab fetch` left on the volume; nothing of a run that was not fetched."""
+    left: list[str] = read_object(run_dir / FETCHED, [], {"without": list}).get("without", [])
+    return left
+
+
+def _check_report(run_dir: Path) -> Check:
+    names = [f"analysis/{name}" for name in REPORT_FILES]
+    merged = (
+        read_object(run_dir / "analysis" / "report.json", [], {"merged": dict}).get("merged", {}).get("file")
+    )
+    if merged:
+        names.append(f"analysis/{merged}")
+    missing = [name for name in names if not _size(run_dir / name)]
+    if missing:
+        said = f"missing or empty: {', '.join(missing)}; stratlab analyze makes it [SL-verify-report]"
+        return Check("report", "failed", said)
+    return Check("report", "ok", str(run_dir / names[0]))
+
+
+def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool) -> Iterator[Check]:
+    written = read_object(run.folder / "mlflow.json", [])
+    uri = tracking_uri or written.get("tracking_uri")
+    if not uri:
+        yield Check("mlflow", "skipped", "not asked: no tracking URI given and no mlflow.json here")
+        return
+    if not run.mlflow_run_id:
+        said = f"mlflow.json names no run, so nothing has reached {uri} [SL-verify-mlflow-no-run]"
+        yield Check("mlflow", "failed", said)
+        return
+    if not tracking_uri and (run.folder / FETCHED).is_file() and not does_answer(uri):
+        yield Check("mlflow", "skipped", f"not asked: {uri} does not answer here; give --tracking-uri")
+        return
+    if not tracking_uri and is_of_this_machine(uri) and not does_answer(uri):
+        store = _find_store(run.folder)
+        if store or find_pod_logs(run.folder).is_dir():
+            said = f"not asked: {uri} has ended with its rehearsal; {_say_start(store)}"
+            yield Check("mlflow", "skipped", said)
+        else:
+            said = f"nothing answers at {uri}, which this machine alone reaches [SL-verify-mlflow-away]"
+            yield Check("mlflow", "failed", said)
+        return
+    for name, value in IMPATIENT.items():
+        os.environ.setdefault(name, value)
+    from mlflow.exceptions import MlflowException  # 3 s: only who has a server pays
+    from mlflow.tracking import MlflowClient
+
+    try:
+        yield from _check_mlflow_run(MlflowClient(uri), uri, run, expects_report)
+    except MlflowException as failure:
+        said = f"{uri}: {explain_failure(uri, failure.message)[:500]} [SL-verify-mlflow-failed]"
+        yield Check("mlflow", "failed", said)
+
+
+def _find_store(run_dir: Path) -> Path | None:
+    """What a rehearsal's server kept: beside the results, if nobody said otherwise."""
+    beside = run_dir.resolve().parent.parent.parent / "mlflow"
+    return beside if (beside / "mlflow.db").is_file() else None
+
+
+def _say_start(store: Path | None) -> str:
+    """Without a store that was found, it is where --mlflow of the rehearsal said."""
+    folder = shlex.quote(str(shorten(store))) if store else "FOLDER"
+    whose = "its store" if store else "its store, the folder that --mlflow named,"
+    return (
+        f"to check it, start {whose} again ({name_program()} mlflow {folder} --port 5000) "
+        "and give --tracking-uri http://127.0.0.1:5000"
+    )
+
+
+def _check_mlflow_run(
+    client: MlflowClient, uri: str, run: RunRecord, expects_report: bool
+) -> Iterator[Check]:
+    run_id = run.mlflow_run_id
+    assert run_id
+    found = client.get_run(run_id)
+    status = found.info.status
+    yield Check("mlflow run", "ok" if status == "FINISHED" else "failed", f"{run_id} at {uri} is {status}")
+    expected = read_points(run.metrics)
+    held = {
+        key: {(m.step, m.timestamp, float(m.value)) for m in client.get_metric_history(run_id, key)}
+        for key in expected
+    }
+    differences = list(compare_points(expected, held))
+    total = sum(len(points) for points in expected.values())
+    if differences or not total:
+        text = "; ".join(differences) or "metrics.jsonl holds no numbers [SL-verify-no-numbers]"
+        yield Check("mlflow metrics", "failed", text)
+    else:
+        yield Check("mlflow metrics", "ok", f"{total} points of {len(expected)} metrics, as in metrics.jsonl")
+    if not expects_report:
+        yield Check("mlflow report", "skipped", "no analysis belongs to this run")
+        return
+    files = {entry.path for entry in client.list_artifacts(run_id, "analysis")}
+    missing = [name for name in REPORT_PAGES if f"analysis/{name}" not in files]
+    text = ", ".join(f"analysis/{name}" for name in missing or REPORT_PAGES)
+    state: Literal["ok", "failed"] = "failed" if missing else "ok"
+    yield Check("mlflow report", state, f"{text}: {'no artifact' if missing else 'artifacts'} of the run")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0

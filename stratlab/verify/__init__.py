@@ -1,1 +1,0 @@
-"""Checks that a finished run is whole, here and in MLflow."""

@@ -1,0 +1,263 @@
+"""Waits until a run has ended: by the files of its run directory, and by its resource on the cluster.
+
+The custom resource of a run, watched from a thread of its own while the files are looked at.
+
+Waits for the end of a run: what the files say, or what becomes of the resource.
+
+Starts the suspended Job of the analysis, and stays until it has ended.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import urllib3
+from kubernetes.client import BatchV1Api
+from kubernetes.client.exceptions import ApiException
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection, Patience, explain, may_pass
+from stratlab.cluster.pod_template import read_job_end
+from stratlab.cluster.pods import NO_STATUS_S, explain_no_status, read_events
+from stratlab.cluster.watching import DELETED, SYNCED, watch
+from stratlab.cluster.workloads import APIS, ENDED, NO_STATUS, SUCCEEDED, Api, Workload
+from stratlab.run_directory.outcome import Fingerprint, Outcome, fingerprint, look
+from stratlab.user_error import UserError
+
+# After the end: the files are given this long a silence to become complete, and this long in all. A run that
+# succeeded has written everything; another node may see it later (NFS keeps what it knows of a folder for 30 s).
+SILENCE_S = {SUCCEEDED: 30.0}
+OTHER_SILENCE_S = 5.0
+GRACE_S = 60.0
+
+
+def parse_resource(text: str) -> tuple[Api, str]:
+    """API/NAME as `--resource` takes it. Raises UserError."""
+    api, slash, name = text.partition("/")
+    if api not in APIS or not slash or not name:
+        raise UserError(
+            f"--resource {text}: must be API/NAME, API one of {', '.join(APIS)} [SL-resource-form]"
+        )
+    return APIS[api], name
+
+
+class Resource:
+    """What is known of the resource; `update` takes in what the watch has brought since."""
+
+    def __init__(self, connection: Connection, api: Api, namespace: str, name: str) -> None:
+        self.workload: Workload | None = None
+        self.gone = False
+        """It was there and was deleted."""
+        self.refused = ""
+        """Why the API cannot be asked; the files are all there is then."""
+        self._synced = False
+        self._explained = False
+        self._seen_s = self._ended_s = 0.0
+        self._connection, self._api, self._namespace, self._name = connection, api, namespace, name
+        self._changes: queue.Queue[Callable[[], str]] = queue.Queue()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="watch the resource", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def update(self) -> list[str]:
+        """Takes in what has happened; sentences worth telling."""
+        sentences = []
+        while True:
+            try:
+                sentences.append(self._changes.get_nowait()())
+            except queue.Empty:
+                break
+        sentences += self._explain_no_status()
+        return [sentence for sentence in sentences if sentence]
+
+    @property
+    def decides(self) -> bool:
+        """Whether the resource says when the run is over: it is there, or was, or was never looked for yet."""
+        return not self.refused and (self.workload is not None or self.gone)
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether its end was a success."""
+        return self.workload is not None and self.workload.state == SUCCEEDED
+
+    @property
+    def is_absent(self) -> bool:
+        """The API was asked, and there never was such a resource."""
+        return self._synced and not self.refused and self.workload is None and not self.gone
+
+    def end(self, quiet_s: float) -> str:
+        """How it ended, once the files were silent for long enough since; "" before."""
+        state = self.workload.state if self.workload else ""
+        if not self._ended_s or self.refused:
+            return ""
+        needed_s = SILENCE_S.get(state, OTHER_SILENCE_S)
+        since_s = time.monotonic() - self._ended_s
+        return self._sentence() if since_s >= GRACE_S or min(quiet_s, since_s) >= needed_s else ""
+
+    def _follow(self) -> None:
+        query = {"fieldSelector": f"metadata.name={self._name}"}
+        patience = Patience(stop=self._stop, say=lambda sentence: self._changes.put(partial(str, sentence)))
+        try:
+            for kind, changed in watch(self._connection, self._api.path(self._namespace), query, patience):
+                self._changes.put(partial(self._take, kind, changed))
+        except ClusterError as failure:
+            self._changes.put(partial(self._refuse, f"{failure}; waiting for the files alone"))
+        except Exception as bug:  # a thread that dies silently leaves the waiter to its deadline
+            self._changes.put(partial(_raise, bug))
+
+    def _take(self, kind: str, changed: Mapping[str, Any]) -> str:
+        before = self._sentence()
+        if kind == SYNCED:
+            self._synced = True
+        elif kind == DELETED:
+            self.gone = True
+            self._ended_s = self._ended_s or time.monotonic()
+        else:
+            self._seen_s = self._seen_s or time.monotonic()
+            self.workload = Workload(self._api, changed)
+            if self.workload.state in ENDED:
+                self._ended_s = self._ended_s or time.monotonic()
+        return self._sentence() if self._sentence() != before else ""
+
+    def _refuse(self, sentence: str) -> str:
+        self.refused = sentence
+        return sentence
+
+    def _sentence(self) -> str:
+        if self.workload is None:
+            return f"{self._api.kind} {self._name}: not there yet" if self._synced else ""
+        state = self.workload.state
+        if self.gone:
+            return f"{self.workload.title} was deleted"
+        return f"{self.workload.title}: {state}" + (f", {self.workload.message}" if state in ENDED else "")
+
+    def _explain_no_status(self) -> list[str]:
+        if self._explained or self.gone or self.refused or self.workload is None:
+            return []
+        if self.workload.state != NO_STATUS or time.monotonic() - self._seen_s < NO_STATUS_S:
+            return []
+        self._explained = True
+        try:
+            events = read_events(self._connection, self._namespace, self.workload.uid)
+        except ClusterError as failure:
+            return [str(failure)]
+        return explain_no_status(self.workload, events)
+
+
+def _raise(bug: Exception) -> str:
+    raise bug
+
+
+QUIET_S = 120.0
+
+
+def wait_for_run(
+    run_dir: Path,
+    *,
+    resource: Resource | None = None,
+    deadline_s: float | None = None,
+    poll_s: float = 1.0,
+    quiet_s: float = QUIET_S,
+    say: Callable[[str], None] = lambda text: None,
+) -> Outcome:
+    """Returns when the run in `run_dir` has ended, or when `deadline_s` have passed.
+
+    By its files a run has ended when its last attempt ended with a code that ends the run (0, or below 128), or
+    when its traces are complete and its summary is there. After another code somebody may try again: the operator,
+    until `resource` is Succeeded, Failed or deleted. Where there is no resource to ask, or none of that name, a
+    silence of `quiet_s` is the end. `say` gets a sentence whenever what is seen has changed.
+    """
+    started = time.monotonic()
+    changed: float = started
+    seen: Fingerprint | None = None
+    told = ""
+    while True:
+        for sentence in resource.update() if resource else []:
+            say(sentence)
+        now = time.monotonic()
+        found = fingerprint(run_dir)
+        if found != seen:
+            changed, seen = now, found
+        silence_s = now - changed
+        outcome = look(run_dir, quiet=silence_s >= quiet_s and not (resource and resource.decides))
+        if outcome.ended:
+            return outcome
+        if resource and (end := resource.end(silence_s)):
+            code = 0 if resource.has_succeeded else outcome.exit_code  # NFS may not show the files yet
+            return Outcome(True, f"{end}; {outcome.sentence}", code)
+        if resource and resource.is_absent and found and silence_s >= quiet_s:
+            return Outcome(
+                True, f"{outcome.sentence}, but nothing is written and there is no resource of its name"
+            )
+        if deadline_s is not None and now - started >= deadline_s:
+            return outcome
+        if outcome.sentence != told:
+            told = outcome.sentence
+            say(told)
+        time.sleep(poll_s)
+
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+POLL_S = 10.0
+
+
+def start_job(
+    connection: Connection,
+    namespace: str,
+    name: str,
+    queue: str,
+    say: Callable[[str], None],
+    poll_s: float = POLL_S,
+) -> None:
+    """Returns when the Job `name` has ended, or is gone.
+
+    A tool that holds a cluster to its manifests suspends the Job again: it is started again then.
+
+    Args:
+        queue: Kueue's LocalQueue. Kueue starts what has one; "" = the Job is started here.
+
+    Raises:
+        UserError: this account may not start Jobs, or there is none of this name.
+    """
+    started = False
+    while True:
+        try:
+            job = connection.get(f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}")
+            if read_job_end(job) is not None:
+                return
+            labels = job["metadata"].get("labels") or {}
+            if labels.get(QUEUE) != queue if queue else job["spec"].get("suspend"):
+                _patch(connection, namespace, name, queue)
+                say(f"Job {name}: {f'put into the queue {queue}' if queue else 'started'}")
+            started = True
+        except ClusterError as failure:
+            if failure.status == 404 and started:
+                return
+            if not may_pass(failure):
+                fix = "; kubectl apply -k manifests/overlays/cluster, which lets the analysis' account do it"
+                raise UserError(
+                    f"Job {name}: cannot be started: {failure}{fix} [SL-job-not-started]"
+                ) from failure
+            say(f"{failure}; trying again")
+        time.sleep(poll_s)
+
+
+def _patch(connection: Connection, namespace: str, name: str, queue: str) -> None:
+    change = {"metadata": {"labels": {QUEUE: queue}}} if queue else {"spec": {"suspend": False}}
+    try:
+        BatchV1Api(connection.client).patch_namespaced_job(
+            name, namespace, change, _request_timeout=30, _preload_content=False
+        )
+    except (ApiException, urllib3.exceptions.HTTPError, OSError) as failure:
+        raise explain(connection, failure) from failure

@@ -1,0 +1,274 @@
+"""Shows a run on the cluster as it goes, and ends with its outcome.
+
+The release to watch, also when its resource comes a moment later than the command.
+
+What a run is watched by: one thread for each kind of object, and one for the log of rank 0; all fill one queue.
+
+Watches one run to its end, then its analysis; the exit code is the run's outcome.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from stratlab.cluster import ClusterError
+from stratlab.cluster.connection import Connection, Patience
+from stratlab.cluster.pods import NO_STATUS_S, explain_no_status, read_events, training_container
+from stratlab.cluster.volume_pod import check_namespace
+from stratlab.cluster.watching import ADDED, DELETED, SYNCED, Change, follow_log, watch
+from stratlab.cluster.workloads import (
+    APIS,
+    NO_STATUS,
+    SUCCEEDED,
+    Api,
+    Workload,
+    find_workload,
+    list_workloads,
+)
+from stratlab.user_error import UserError
+from stratlab.watch_state import (
+    EVENTS,
+    FAILED,
+    JOBS,
+    LOG,
+    PODS,
+    REFUSED,
+    SURVIVORS,
+    TROUBLE,
+    WORKLOAD,
+    Picture,
+)
+from stratlab.wording import FEW, name_allowed
+
+APPEAR_S = 20.0
+
+
+def await_workload(
+    connection: Connection,
+    namespace: str,
+    release: str,
+    say: Callable[[str], None],
+    appear_s: float = APPEAR_S,
+) -> Workload:
+    """The workload of `release`, waited for up to `appear_s` seconds.
+
+    Raises:
+        UserError: there is none, and names those that are there; or no such namespace.
+        ClusterError: the cluster cannot be asked.
+    """
+    found = find_workload(connection, namespace, release)
+    if found is None:
+        check_namespace(connection, namespace)
+        say(f"no run {release} in namespace {namespace} yet, waiting {appear_s:.0f} s for it")
+        found = _watch_for(connection, namespace, release, appear_s)
+    if found is None:
+        others = _say_others(connection, namespace, release)
+        raise UserError(f"no run {release} in namespace {namespace}; {others} [SL-release-not-found]")
+    return found
+
+
+def _say_others(connection: Connection, namespace: str, release: str) -> str:
+    states = {
+        each.release: f"{each.release} ({each.state})" for each in list_workloads(connection, namespace)
+    }
+    if len(states) <= FEW:
+        return f"there is {', '.join(states.values()) or 'none at all'}"
+    return name_allowed(
+        release, list(states), "there are", f"that `stratlab list --on-cluster -n {namespace}` lists"
+    )
+
+
+def _watch_for(connection: Connection, namespace: str, release: str, appear_s: float) -> Workload | None:
+    """Whichever API it comes by."""
+    arrived: queue.Queue[Workload | Exception] = queue.Queue()
+    stop = threading.Event()
+    patience = Patience(deadline=time.monotonic() + appear_s, stop=stop)
+
+    def follow(api: Api) -> None:
+        try:
+            for kind, changed in watch(connection, api.path(namespace), None, patience):
+                if kind in (SYNCED, DELETED):
+                    continue
+                workload = Workload(api, changed)
+                if release in (workload.name, workload.release):
+                    arrived.put(workload)
+                    return
+        except ClusterError:
+            return  # this API is not served, or may not be read
+        except Exception as bug:
+            arrived.put(bug)
+
+    for api in APIS.values():
+        threading.Thread(target=follow, args=(api,), name=f"await {api.plural}", daemon=True).start()
+    try:
+        found = arrived.get(timeout=appear_s)
+        if isinstance(found, Exception):
+            raise found
+        return found
+    except queue.Empty:
+        return None
+    finally:
+        stop.set()
+
+
+Update = tuple[str, str, Any]
+DIED = "DIED"
+
+
+class Sources:
+    """`take` gives the next (source, kind, object), in the order of arrival."""
+
+    def __init__(self, connection: Connection, workload: Workload) -> None:
+        self._connection, self._workload = connection, workload
+        self._updates: queue.Queue[Update] = queue.Queue()
+        self._stop = threading.Event()
+        self._followed: set[str] = set()
+
+    def start(self) -> None:
+        namespace, release = self._workload.namespace, self._workload.release
+        instance = f"app.kubernetes.io/instance={release}"
+        name = {"fieldSelector": f"metadata.name={self._workload.name}"}
+        core = f"/api/v1/namespaces/{namespace}"
+        self._run(WORKLOAD, self._watch(self._workload.api.path(namespace), name))
+        self._run(PODS, self._watch(f"{core}/pods", {"labelSelector": instance}))
+        self._run(EVENTS, self._watch(f"{core}/events", {"fieldSelector": "type=Warning"}))
+        self._run(
+            JOBS, self._watch(f"/apis/batch/v1/namespaces/{namespace}/jobs", {"labelSelector": instance})
+        )
+
+    def follow(self, pod: Mapping[str, Any] | None) -> None:
+        """Reads the log of this pod, too, from its first line."""
+        if pod is None or pod["metadata"]["uid"] in self._followed:
+            return
+        self._followed.add(pod["metadata"]["uid"])
+        lines = follow_log(self._connection, pod, training_container(pod), self._patience())
+        self._run(LOG, ((ADDED, line) for line in lines))
+
+    def take(self, timeout_s: float) -> Update | None:
+        """None if nothing happened in `timeout_s`. Raises what a thread has died of."""
+        try:
+            update = self._updates.get(timeout=max(0.0, timeout_s))
+        except queue.Empty:
+            return None
+        if update[1] == DIED:
+            raise update[2]
+        return update
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _watch(self, path: str, query: Mapping[str, str]) -> Iterator[Change]:
+        return watch(self._connection, path, query, self._patience())
+
+    def _patience(self) -> Patience:
+        return Patience(stop=self._stop, say=lambda sentence: self._updates.put((TROUBLE, "", sentence)))
+
+    def _run(self, source: str, changes: Iterator[tuple[str, Any]]) -> None:
+        def drain() -> None:
+            try:
+                for kind, changed in changes:
+                    self._updates.put((source, kind, changed))
+            except ClusterError as failure:
+                self._updates.put((REFUSED, source, str(failure)))
+            except Exception as bug:  # else it would be waited for, for ever
+                self._updates.put((source, DIED, bug))
+
+        threading.Thread(target=drain, name=f"watch {source}", daemon=True).start()
+
+
+TICK_S = 1.0
+CULPRIT_S = 5.0  # the resource may fail before the pod's last words are here
+LAST_LINES_S = 3.0
+ANALYSIS_S = 15.0  # for the list of Jobs to arrive
+
+
+class Display(Protocol):
+    """What a session shows itself on."""
+
+    def show(self, picture: Picture) -> None: ...
+
+    def say(self, sentence: str) -> None: ...
+
+
+def watch_run(connection: Connection, picture: Picture, display: Display, *, analysis: bool = True) -> int:
+    """The exit code. 0: succeeded; else the trainer's own code, or 1 where nobody said one.
+
+    Args:
+        picture: a new one of the run; has what was seen last, also when this is interrupted.
+
+    Raises:
+        ClusterError: the workload or its pods may not be looked at.
+    """
+    sources = Sources(connection, picture.workload)
+    sources.start()
+    try:
+        _follow(connection, picture, sources, display, analysis)
+    finally:
+        sources.stop()
+    if picture.state == SUCCEEDED:
+        return 0
+    if picture.deleted or picture.culprit is None:
+        return FAILED
+    return picture.culprit.exit_code
+
+
+def _follow(
+    connection: Connection, picture: Picture, sources: Sources, display: Display, analysis: bool
+) -> None:
+    began = time.monotonic()
+    ended: float | None = None
+    explained = False
+    while True:
+        update = sources.take(TICK_S)
+        while update:
+            source, kind, changed = update
+            if source == TROUBLE:
+                display.say(changed)
+            picture.apply_change(source, kind, changed)
+            update = sources.take(0)
+        for needed in (WORKLOAD, PODS):
+            if needed in picture.refused:
+                raise ClusterError(picture.refused[needed])
+        sources.follow(picture.console)
+        display.show(picture)
+        now = time.monotonic()
+        if not explained and picture.state == NO_STATUS and now - began >= NO_STATUS_S:
+            explained = True
+            for sentence in _explain(connection, picture.workload):
+                display.say(sentence)
+        if picture.has_ended and picture.is_synced(PODS):
+            ended = ended or now
+            if _is_told(picture, now - ended) and not (analysis and _is_analysis_due(picture, now - ended)):
+                return
+
+
+def _is_told(picture: Picture, since_s: float) -> bool:
+    """Whether all that belongs to the end has arrived: the last line of rank 0, or the pod's last words."""
+    if picture.state == SUCCEEDED:
+        last = picture.progress
+        return since_s >= LAST_LINES_S or (last is not None and last.step == last.steps)
+    end = picture.culprit  # after a survivor's end the culprit's may still come
+    return since_s >= CULPRIT_S or (end is not None and end.exit_code not in SURVIVORS)
+
+
+def _is_analysis_due(picture: Picture, since_s: float) -> bool:
+    """Whether an analysis is still to end. A deleted run has none."""
+    if JOBS in picture.refused or picture.deleted:
+        return False
+    job = picture.analysis
+    if job is None:
+        return since_s < ANALYSIS_S and not picture.is_synced(
+            JOBS
+        )  # helm made it with the run, or there is none
+    return picture.analysis_state not in ("Complete", "Failed")
+
+
+def _explain(connection: Connection, workload: Workload) -> list[str]:
+    try:
+        return explain_no_status(workload, read_events(connection, workload.namespace, workload.uid))
+    except ClusterError as failure:
+        return [str(failure)]

@@ -1,0 +1,189 @@
+"""Why a run ended, as an exit code. Below 128: the same start would fail again. From 128: worth another attempt.
+
+The training operator's `restartPolicy: ExitCode` acts on exactly this boundary.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from stratlab_spec.settings.config import ConfigError
+
+DONE = 0
+CRASHED = 1
+BAD_CONFIG = 2
+DATA_MISSING = 3
+ACCELERATORS_MISSING = 4
+OUT_OF_MEMORY = 10
+NOT_FINITE = 12
+STORAGE_FULL = 13
+NO_PROGRESS = 14
+DEADLINE_PASSED = 15
+PEER_LOST = 134
+TERMINATED = 143
+
+REASONS = {
+    DONE: "done",
+    CRASHED: "crashed",
+    BAD_CONFIG: "bad configuration",
+    DATA_MISSING: "data or model missing",
+    ACCELERATORS_MISSING: "accelerators asked for, not visible",
+    OUT_OF_MEMORY: "accelerator out of memory",
+    NOT_FINITE: "loss not finite",
+    STORAGE_FULL: "storage full",
+    NO_PROGRESS: "no progress, given up",
+    DEADLINE_PASSED: "deadline passed",
+    PEER_LOST: "a peer was lost or a collective timed out",
+    137: "killed (SIGKILL)",
+    TERMINATED: "stopped from outside",
+}
+
+# What gloo, NCCL and the rendezvous store say on the survivors when another process has gone.
+PEER_GONE_WORDS = ("connection closed by peer", "connection reset by peer", "broken pipe")
+PEER_LOST_WORDS = (
+    *PEER_GONE_WORDS,
+    "timed out waiting",
+    "connection refused",
+    "store->get",
+    "recvvalue failed",
+    "nccl error",
+    "watchdog caught collective operation timeout",
+)
+
+
+# What libraries that write files make of a full volume, or of one that is gone: the errno is lost on the way.
+STORAGE_FULL_WORDS = (
+    "no space left on device",
+    "disk quota exceeded",
+    "read-only file system",
+    "input/output error",
+    "file too large",  # the longest file that the process or the volume allows
+    "pytorchstreamwriter failed writing",  # torch.save
+    "iostream error",  # torch.save to a path (torch 2.13)
+    "unexpected pos",  # torch.save, when it closes what it could not write; it takes the place of the one above
+)
+STORAGE_FULL_ERRNOS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,  # a broken file system is read-only,
+    errno.EIO,  # and so it answers for what was being written when it broke
+)
+
+
+class DataMissing(Exception):
+    """The data set or the model is not there, or cannot be read as configured."""
+
+
+class AcceleratorsMissing(Exception):
+    """The run asks for accelerators, and its processes would not find one each."""
+
+
+class NotFinite(Exception):
+    """The loss became NaN or infinite, or gradients did at every loss scale."""
+
+
+class StorageFull(Exception):
+    """A volume has no space left, and it is of no use to go on without."""
+
+
+class FolderGone(StorageFull):
+    """The run's folder was removed or moved while it ran."""
+
+
+class NoProgress(Exception):
+    """The last starts all ended without reaching a new step."""
+
+
+class PeerLost(Exception):
+    """Another process has given up, and this one cannot go on without it."""
+
+
+class Stopped(Exception):
+    """Somebody has told a rank to stop, and all of them have agreed on where."""
+
+
+class DeadlinePassed(Exception):
+    """The time that the run was given is over."""
+
+
+class OutOfMemory(Exception):
+    """The memory of a device did not suffice."""
+
+
+def exit_code(failure: BaseException) -> int:
+    """The exit code that tells the operator whether another attempt is worth it."""
+    kind, text = type(failure).__name__, str(failure).lower()
+    if isinstance(failure, ConfigError):
+        return BAD_CONFIG
+    if isinstance(failure, DataMissing):
+        return DATA_MISSING
+    if isinstance(failure, AcceleratorsMissing):
+        return ACCELERATORS_MISSING
+    if isinstance(failure, NotFinite):
+        return NOT_FINITE
+    if isinstance(failure, NoProgress):
+        return NO_PROGRESS
+    if isinstance(failure, DeadlinePassed):
+        return DEADLINE_PASSED
+    if isinstance(failure, Stopped):
+        return TERMINATED
+    if isinstance(failure, StorageFull):
+        return STORAGE_FULL
+    if isinstance(failure, OutOfMemory) or kind == "OutOfMemoryError":  # torch's; torch is not imported here
+        return OUT_OF_MEMORY
+    if is_storage_full(failure):
+        return STORAGE_FULL
+    if (
+        isinstance(failure, PeerLost)
+        or kind in ("DistBackendError", "DistNetworkError", "DistStoreError")
+        or kind.startswith("Rendezvous")
+    ):
+        return PEER_LOST
+    if isinstance(failure, RuntimeError) and any(words in text for words in PEER_LOST_WORDS):
+        return PEER_LOST
+    return CRASHED
+
+
+def is_told_in_a_sentence(failure: BaseException) -> bool:
+    """Whether its text says it all. A crash needs the stack, and a lost peer too where nobody has seen it go: a
+    time-out, what NCCL has refused."""
+    code = exit_code(failure)
+    if code == PEER_LOST:
+        return isinstance(failure, PeerLost) or any(
+            words in str(failure).lower() for words in PEER_GONE_WORDS
+        )
+    return code != CRASHED
+
+
+def is_storage_full(failure: BaseException) -> bool:
+    """Whether a failure, or what it was caused by, is a volume without space."""
+    cause: BaseException | None = failure
+    while cause is not None:
+        if isinstance(cause, StorageFull):
+            return True
+        if isinstance(cause, OSError) and cause.errno in STORAGE_FULL_ERRNOS:
+            return True
+        if any(words in str(cause).lower() for words in STORAGE_FULL_WORDS):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def reason(code: int) -> str:
+    """A sentence for an exit code, also for signals."""
+    if code in REASONS:
+        return REASONS[code]
+    return f"signal {code - 128}" if code > 128 else f"exit code {code}"
+
+
+def first_failure(exit_codes: dict[int, int]) -> tuple[int, int]:
+    """(rank, exit code) of the culprit: a rank that only lost its peer, or was told to stop, is a survivor.
+
+    A negative code is a signal (multiprocessing's convention) and becomes 128 + n.
+    """
+    codes = {rank: code if code >= 0 else 128 - code for rank, code in exit_codes.items()}
+    survivors = (PEER_LOST, TERMINATED)
+    culprits = {rank: code for rank, code in codes.items() if code not in survivors} or codes
+    rank = next(iter(culprits))
+    return rank, culprits[rank]

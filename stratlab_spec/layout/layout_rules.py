@@ -1,0 +1,175 @@
+"""What a layout of the strategy nd asks of model, batch and settings. All rules are looked at, whatever breaks first.
+
+Each of them would otherwise be a shape error or a hang inside a collective, on GPUs that wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from stratlab_spec.models.decoder import VIRTUAL_STAGES
+from stratlab_spec.models.decoder_config import size_problems
+from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.library_rules import refused_compositions
+from stratlab_spec.strategies import pipeline_problems, replica_problems
+
+if TYPE_CHECKING:
+    from stratlab_spec.layout.parallel_dims import Axes
+    from stratlab_spec.models.decoder import DecoderShape
+
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+MLP = ("gate_proj", "up_proj", "down_proj")
+
+
+def broken_layout_rules(
+    config: Config, world_size: int, shape: DecoderShape, axes: Axes, sequence_parallel: bool
+) -> list[str]:
+    """One sentence per broken rule."""
+    return [
+        *size_problems(config),
+        *_processes(config, world_size, axes),
+        *_tensor(config, axes, shape, sequence_parallel),
+        *_pipeline(config, axes, shape),
+        *_sequence(config, axes, shape, sequence_parallel),
+        *_experts(config, axes, shape),
+        *_batch(config, axes),
+        *_adapters(config, shape),
+        *refused_compositions(config, experts=shape.experts > 0, cp=axes.cp, tp=axes.tp),
+    ]
+
+
+def _processes(config: Config, world_size: int, axes: Axes) -> Iterator[str]:
+    if axes.world_size == world_size:
+        return
+    names = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+    factors = " x ".join(f"{name}={getattr(axes, name)}" for name in names)
+    others = axes.world_size // axes.dp_shard
+    fix = (
+        f"TRAINER_DP_SHARD=0 or {world_size // others} would fit"
+        if world_size % others == 0
+        else f"the product of those without dp_shard is {others} and must be one of {_list_divisors(world_size)}"
+    )
+    yield f"{factors} makes {axes.world_size} processes, but there are {world_size}; {fix} [SL-nd-processes]"
+
+
+def _tensor(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel: bool) -> Iterator[str]:
+    sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads, "vocab": shape.vocab}
+    if not shape.experts:  # experts are shared out whole, by ep
+        sizes["intermediate"] = shape.intermediate
+    undivided = [f"{name}={size}" for name, size in sizes.items() if size % axes.tp]
+    if undivided:
+        yield (
+            f"TRAINER_TP={axes.tp}: does not divide {', '.join(undivided)} of {config.model_name}; "
+            f"expected one of {_list_divisors(math.gcd(*sizes.values()))} [SL-nd-tp-indivisible]"
+        )
+    if config.sequence_parallel == "on" and axes.tp == 1:
+        yield (
+            "TRAINER_SEQUENCE_PARALLEL=on: splits the sequence on the tp axis, and tp is 1; leave it out "
+            "[SL-nd-sequence-without-tp]"
+        )
+    if shape.experts and axes.tp > 1 and not sequence_parallel:
+        yield (
+            f"TRAINER_SEQUENCE_PARALLEL=off, tp={axes.tp}: the experts of {config.model_name} need distinct tokens "
+            "from each process of the tp axis; expected auto or on, or tp=1 [SL-nd-experts-sequence]"
+        )
+
+
+def _pipeline(config: Config, axes: Axes, shape: DecoderShape) -> Iterator[str]:
+    held = VIRTUAL_STAGES[config.pp_schedule]
+    if axes.pp > 1:
+        yield from pipeline_problems(config)
+    if axes.pp > 1 and axes.pp * held > shape.layers:
+        each = f" x {held} stages each (TRAINER_PP_SCHEDULE={config.pp_schedule})" if held > 1 else ""
+        yield (
+            f"TRAINER_PP={axes.pp}{each}: needs {axes.pp * held} layers, {config.model_name} has {shape.layers}; "
+            f"expected at most {max(1, shape.layers // held)} [SL-nd-pp-layers]"
+        )
+
+
+def _sequence(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel: bool) -> Iterator[str]:
+    parts = axes.cp * (axes.tp if sequence_parallel else 1)
+    if config.seq_len % parts:
+        near = max(1, round(config.seq_len / parts)) * parts
+        split_by = f"cp={axes.cp}" + (f" x tp={axes.tp} (sequence parallel)" if sequence_parallel else "")
+        yield (
+            f"TRAINER_SEQ_LEN={config.seq_len}: must be a multiple of {split_by}, for example {near} "
+            "[SL-nd-seq-len-indivisible]"
+        )
+    heads = shape.heads // axes.tp
+    if axes.cp > 1 and config.cp_kind == "ulysses" and shape.heads % axes.tp == 0 and heads % axes.cp:
+        yield (
+            f"TRAINER_CP={axes.cp}, TRAINER_CP_KIND=ulysses: does not divide heads/tp={heads} of {config.model_name}; "
+            f"expected one of {_list_divisors(heads)}, or TRAINER_CP_KIND=allgather [SL-nd-cp-heads]"
+        )
+
+
+def _experts(config: Config, axes: Axes, shape: DecoderShape) -> Iterator[str]:
+    if not shape.experts:
+        if axes.ep > 1:
+            yield f"TRAINER_EP={axes.ep}: {config.model_name} has no experts; leave it out [SL-nd-ep-dense]"
+        if config.dimensions == 5:
+            yield (
+                f"TRAINER_DIMENSIONS=5: the fifth is that of the experts, and {config.model_name} is a dense model; "
+                "expected at most 4, or a mixture of experts such as qwen3-30b-a3b [SL-nd-five-dimensions-dense]"
+            )
+        return
+    pool = axes.dp_shard * axes.cp * axes.tp
+    if shape.experts % axes.ep or pool % axes.ep:
+        undivided = [f"experts={shape.experts}"] if shape.experts % axes.ep else []
+        undivided += [f"dp_shard x cp x tp = {pool}"] if pool % axes.ep else []
+        yield (
+            f"TRAINER_EP={axes.ep}: does not divide {' nor '.join(undivided)}; "
+            f"expected one of {_list_divisors(math.gcd(shape.experts, pool))} [SL-nd-ep-indivisible]"
+        )
+
+
+def _batch(config: Config, axes: Axes) -> Iterator[str]:
+    rows, micro = config.global_batch_size, config.micro_batch_size
+    per_micro = micro * axes.dp
+    wanted = f"TRAINER_GLOBAL_BATCH_SIZE={rows}"
+    if rows % per_micro:
+        yield (
+            f"{wanted}: must be a multiple of TRAINER_MICRO_BATCH_SIZE={micro} x dp={axes.dp} = {per_micro}, "
+            f"for example {max(1, rows // per_micro) * per_micro} [SL-nd-batch-indivisible]"
+        )
+        return
+    count = rows // per_micro
+    yield from replica_problems(config, axes.dp_replicate, axes.dp_shard * axes.cp, count, axes.pp)
+    if axes.pp == 1:
+        return
+    if count < axes.pp:
+        yield (
+            f"{wanted}, TRAINER_MICRO_BATCH_SIZE={micro}: makes {count} micro-batches on dp={axes.dp}, a pipeline of "
+            f"pp={axes.pp} needs at least {axes.pp}; {4 * axes.pp} (TRAINER_GLOBAL_BATCH_SIZE="
+            f"{4 * axes.pp * per_micro}) would keep it idle {_bubble_pct(axes.pp, 4 * axes.pp):.0f} % of the time "
+            "[SL-nd-micro-batches-few]"
+        )
+    elif VIRTUAL_STAGES[config.pp_schedule] > 1 and count % axes.pp:
+        yield (
+            f"{wanted}, TRAINER_MICRO_BATCH_SIZE={micro}: makes {count} micro-batches on dp={axes.dp}, "
+            f"TRAINER_PP_SCHEDULE={config.pp_schedule} needs a multiple of pp={axes.pp}, for example "
+            f"TRAINER_GLOBAL_BATCH_SIZE={(count // axes.pp + 1) * axes.pp * per_micro} "
+            "[SL-nd-micro-batches-interleaved]"
+        )
+
+
+def _bubble_pct(pp: int, micro_batches: int) -> float:
+    """Idle share of a 1f1b or gpipe pipeline with equal stages (Narayanan et al., arXiv 2104.04473, section 2.2)."""
+    return 100.0 * (pp - 1) / (micro_batches + pp - 1)
+
+
+def _adapters(config: Config, shape: DecoderShape) -> Iterator[str]:
+    allowed = ATTENTION if shape.experts else (*ATTENTION, *MLP)
+    targets = [name for name in config.lora_targets.split(",") if name]
+    if wrong := [t for t in targets if t.removeprefix("self_attn.").removeprefix("mlp.") not in allowed]:
+        yield (
+            f"TRAINER_LORA_TARGETS={config.lora_targets!r}: strategy nd cannot split {', '.join(wrong)}; "
+            f"expected some of {', '.join(allowed)} [SL-nd-lora-target]"
+        )
+
+
+def _list_divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

@@ -1,0 +1,280 @@
+"""The axes of the device mesh and where a rank is on them; without torch.
+
+rank = (((pp x dp_replicates + dp_replicate) x dp_shards + dp_shard) x cps + cp) x tps + tp
+
+Processes, model and dimensions wanted -> the degrees of the strategy nd, and why these; without torch.
+
+    dimensions   promises             8 processes         16 processes, 5 with experts
+    1            data                 dp8x1               dp16x1
+    2            + pipeline           pp2.dp4             pp2.dp8
+    3            + tensor             pp2.dp2.tp2         pp2.dp4.tp2
+    4            + sequence           pp2.dp2.tp2+sp      pp2.dp2.cp2.tp2+sp
+    5            + expert             pp2.dp2.tp2+sp.ep4  pp2.dp2.cp2.tp2+sp.ep8
+
+One dimension is plain data parallelism: every process holds the whole model, as with the strategy ddp. From two on the
+data axis shards (dp_shard).
+
+On few processes some promises cannot be kept: the layout is then degenerate, and says what it lacks.
+
+    python -m trainer.layout --help
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from stratlab_spec.layout.layout_rules import broken_layout_rules
+from stratlab_spec.models.decoder import VIRTUAL_STAGES
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.strategies import ND_AXES
+
+if TYPE_CHECKING:
+    from stratlab_spec.models.decoder import DecoderShape
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Sizes of the mesh's axes, all at least 1."""
+
+    dp_replicate: int = 1
+    dp_shard: int = 1
+    cp: int = 1
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    """Shares out the experts among dp_shard x cp x tp, and takes no processes of its own."""
+
+    @property
+    def world_size(self) -> int:
+        return self.pp * self.dp_replicate * self.dp_shard * self.cp * self.tp
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Where a rank is on each axis of ND_AXES; the last axis runs fastest."""
+        found = {}
+        for axis in reversed(ND_AXES):
+            rank, found[axis] = divmod(rank, getattr(self, axis))
+        return {axis: found[axis] for axis in ND_AXES}
+
+    def dp_rank(self, rank: int) -> int:
+        """Which of the `dp` parts of a batch is this rank's."""
+        at = self.coordinates(rank)
+        return at["dp_replicate"] * self.dp_shard + at["dp_shard"]
+
+    def computes_loss(self, rank: int) -> bool:
+        """Whether a rank has the end of the model: the last of the pipeline, in every schedule."""
+        return self.coordinates(rank)["pp"] == self.pp - 1
+
+    @property
+    def dp(self) -> int:
+        """Processes that see different samples."""
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def shards(self) -> bool:
+        """Whether fully_shard has several ranks to shard parameters over (those of experts over tp as well)."""
+        return self.dp_shard * self.cp * self.tp > 1
+
+    @property
+    def world_axis(self) -> str:
+        """What a group of all processes stands for: the axis that takes them all, or "world" where several do."""
+        several = [name for name in ND_AXES if getattr(self, name) > 1]
+        return several[0] if len(several) == 1 else "world"
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+KINDS = ("data", "pipeline", "tensor", "sequence", "expert")
+"""n dimensions promise the first n."""
+OWN_SEQUENCE_AXIS_FROM = 16
+"""Processes. Below, sequence parallelism on the tp axis stands for the fourth dimension and costs no processes."""
+LARGEST_EP = 8
+FIRST_DIMENSIONS = {"pp": 2, "tp": 3, "cp": 4}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the processes of a run are used."""
+
+    axes: Axes
+    sequence_parallel: bool
+    """On the tp axis: between the layers each of its processes holds a part of the sequence."""
+    dimensions: int
+    missing: tuple[str, ...]
+    """Of KINDS: promised by the number of dimensions, but of degree 1."""
+    reason: str
+    """Why these degrees, one line."""
+    is_first: bool = True
+    """What the settings lead to where memory makes no difference."""
+
+    @property
+    def degenerate(self) -> bool:
+        """Whether its name promises more than it holds; such a run is kept out of comparisons."""
+        return bool(self.missing)
+
+    @property
+    def name(self) -> str:
+        """All degrees above 1, outermost first; dp2x4 is 2 replicas of 4 shards, dp8x1 8 replicas, dp8 8 shards."""
+        return name_axes(self.axes, self.sequence_parallel)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For config.json; the degrees themselves are in its `axes`."""
+        return {
+            "name": self.name,
+            "dimensions": self.dimensions,
+            "missing": list(self.missing),
+            "degenerate": self.degenerate,
+            "sequence_parallel": self.sequence_parallel,
+            "reason": self.reason,
+        }
+
+
+def name_axes(axes: Axes, sequence_parallel: bool) -> str:
+    """pp2.dp2.tp2+sp.ep4; dp1 if nothing is split."""
+    parts = [f"pp{axes.pp}"] if axes.pp > 1 else []
+    if axes.dp_replicate > 1:
+        parts.append(f"dp{axes.dp_replicate}x{axes.dp_shard}")
+    elif axes.dp_shard > 1:
+        parts.append(f"dp{axes.dp_shard}")
+    parts += [f"cp{axes.cp}"] if axes.cp > 1 else []
+    parts += [f"tp{axes.tp}{'+sp' if sequence_parallel else ''}"] if axes.tp > 1 else []
+    parts += [f"ep{axes.ep}"] if axes.ep > 1 else []
+    return ".".join(parts) or "dp1"
+
+
+def resolve_layout(config: Config, world_size: int, shape: DecoderShape) -> Layout:
+    """The layout of a run of strategy nd.
+
+    Raises:
+        ConfigError: naming every broken rule, with what would work.
+    """
+    layout = _find_layout(config, world_size, shape)
+    if problems := broken_layout_rules(config, world_size, shape, layout.axes, layout.sequence_parallel):
+        raise ConfigError(problems)
+    return layout
+
+
+def layout_problems(config: Config, world_size: int, shape: DecoderShape) -> list[str]:
+    """One sentence per rule that this model on so many processes breaks."""
+    layout = _find_layout(config, world_size, shape)
+    return broken_layout_rules(config, world_size, shape, layout.axes, layout.sequence_parallel)
+
+
+def count_stages(config: Config, pp: int) -> int:
+    """Stages of the pipeline over all processes; with the interleaved schedule each holds two."""
+    return pp * VIRTUAL_STAGES[config.pp_schedule] if pp > 1 else 1
+
+
+def _find_layout(config: Config, world_size: int, shape: DecoderShape) -> Layout:
+    if config.layout == "auto":
+        axes, reason = _choose_axes(config, world_size, shape)
+        dimensions = config.dimensions
+    else:
+        axes = _given_axes(config, world_size)
+        named = "dimensions" in config.model_fields_set
+        dimensions = config.dimensions if named else max(1, len(_kinds(axes, sequence_parallel=False)))
+        reason = "degrees as given"
+    return build_layout(config, axes, shape, reason, dimensions, is_first=True)
+
+
+def build_layout(
+    config: Config, axes: Axes, shape: DecoderShape, reason: str, dimensions: int = 0, is_first: bool = False
+) -> Layout:
+    """These axes as a layout.
+
+    Args:
+        dimensions: 0 = those that were asked for.
+    """
+    dimensions = dimensions or config.dimensions
+    split = _splits_sequence(config, axes, dimensions, shape)
+    if config.layout == "auto" or "dimensions" in config.model_fields_set:
+        missing = tuple(kind for kind in KINDS[:dimensions] if kind not in _kinds(axes, split))
+    else:  # nothing was promised
+        dimensions, missing = max(1, len(_kinds(axes, split))), () if _kinds(axes, split) else ("data",)
+    return Layout(axes, split, dimensions, missing, reason, is_first)
+
+
+def _kinds(axes: Axes, sequence_parallel: bool) -> list[str]:
+    """Those of KINDS with a degree of at least 2."""
+    degrees = (axes.dp, axes.pp, axes.tp, max(axes.cp, axes.tp if sequence_parallel else 1), axes.ep)
+    return [kind for kind, degree in zip(KINDS, degrees, strict=True) if degree > 1]
+
+
+def _splits_sequence(config: Config, axes: Axes, dimensions: int, shape: DecoderShape) -> bool:
+    """Whether the tp axis splits the sequence too. Experts need it: tp ranks must send them distinct tokens."""
+    if config.sequence_parallel != "auto":
+        return config.sequence_parallel == "on" and axes.tp > 1
+    return axes.tp > 1 and (dimensions >= 4 or shape.experts > 0)
+
+
+def _given_axes(config: Config, world_size: int) -> Axes:
+    """0 = 1, and for dp_shard what the others leave."""
+    given = {axis: getattr(config, axis) or 1 for axis in (*ND_AXES, "ep")}
+    axes = Axes(**given)
+    if config.dp_shard:
+        return axes
+    return replace(axes, dp_shard=max(1, world_size // axes.world_size))
+
+
+def _choose_axes(config: Config, world_size: int, shape: DecoderShape) -> tuple[Axes, str]:
+    """2 each for pp, tp and cp as far as wanted and possible; dp_shard takes what is left; ep takes no processes.
+
+    One dimension is dp_replicate alone.
+    """
+    plural = "process" if world_size == 1 else "processes"
+    if config.dimensions == 1:
+        reason = f"1D on {world_size} {plural}: dp_replicate {world_size} (plain data parallelism, nothing is sharded)"
+        return Axes(dp_replicate=world_size), reason
+    taken, notes, left = {"pp": 1, "tp": 1, "cp": 1}, [], world_size
+    for axis, from_dimensions in FIRST_DIMENSIONS.items():
+        if config.dimensions < from_dimensions:
+            continue
+        if obstacle := _obstacle(axis, config, world_size, left, shape, taken["tp"]):
+            notes.append(f"{axis} 1 ({obstacle})")
+        else:
+            taken[axis], left = 2, left // 2
+            notes.append(f"{axis} 2")
+    axes = find_ep(config, shape, Axes(dp_shard=left, **taken))
+    notes.append(f"dp_shard {left} (what is left)")
+    if config.dimensions == 5 and shape.experts:
+        pool = axes.dp_shard * axes.cp * axes.tp
+        notes.append(
+            f"ep {axes.ep} ({shape.experts} experts, dp_shard x cp x tp = {pool}, at most {LARGEST_EP})"
+        )
+    return axes, f"{config.dimensions}D on {world_size} {plural}: {', '.join(notes)}"
+
+
+def find_ep(config: Config, shape: DecoderShape, axes: Axes) -> Axes:
+    """The axes with the experts shared out among them, as far as they go; unchanged with fewer than 5 dimensions."""
+    if config.dimensions < 5 or not shape.experts:
+        return axes
+    pool = axes.dp_shard * axes.cp * axes.tp
+    return replace(
+        axes, ep=max(n for n in range(1, LARGEST_EP + 1) if pool % n == 0 and shape.experts % n == 0)
+    )
+
+
+def _obstacle(axis: str, config: Config, world_size: int, left: int, shape: DecoderShape, tp: int) -> str:
+    """Why `axis` cannot be 2; "" = it can."""
+    if axis == "pp" and config.dimensions == 5 and shape.experts and world_size == 2:
+        return "on 2 processes a pipeline would leave the experts only one"
+    if axis == "cp" and world_size < OWN_SEQUENCE_AXIS_FROM:
+        return f"from {OWN_SEQUENCE_AXIS_FROM} processes on; below, tp splits the sequence"
+    if left % 2:
+        return "1 process is left" if left == 1 else f"2 does not divide the {left} processes left"
+    if axis == "pp":
+        stages = count_stages(config, 2)
+        return (
+            f"{stages} stages need as many layers, there are {shape.layers}" if stages > shape.layers else ""
+        )
+    if axis == "tp":
+        sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads, "vocab": shape.vocab}
+        sizes |= {} if shape.experts else {"intermediate": shape.intermediate}
+        odd = [f"{name}={size}" for name, size in sizes.items() if size % 2]
+        return f"2 does not divide {', '.join(odd)}" if odd else ""
+    if config.seq_len % (2 * tp):
+        return f"{2 * tp} does not divide seq_len={config.seq_len}"
+    if config.cp_kind == "ulysses" and shape.heads // tp % 2:
+        return f"2 does not divide heads/tp={shape.heads // tp}"
+    return ""

@@ -1,0 +1,360 @@
+"""The layouts among which `auto` chooses: those that keep the promises of a number of dimensions.
+
+What a layout needs of its fullest device: foreseen from an operations file, else at least the model's state.
+
+`layout: auto` on a device: the first of the candidates that is not known to exceed it.
+
+Whether the state of a language model can be held at all, before torch is imported: refused, never sharded silently.
+
+Counted is what a process holds between two steps (stratlab_spec/memory/prediction.py). Activations come on top, so
+that what is refused here cannot run, and what is not refused may still run out of memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stratlab_spec.layout.layout_rules import broken_layout_rules
+from stratlab_spec.layout.parallel_dims import (
+    FIRST_DIMENSIONS,
+    OWN_SEQUENCE_AXIS_FROM,
+    Axes,
+    Layout,
+    build_layout,
+    find_ep,
+    resolve_layout,
+)
+from stratlab_spec.memory.prediction import (
+    GIB,
+    Forecast,
+    RankMemory,
+    describe_ranks,
+    describe_remedies,
+    find_remedies,
+    forecast_memory,
+)
+from stratlab_spec.models.decoder import DecoderShape
+from stratlab_spec.models.teacher import count_teacher_bytes
+from stratlab_spec.settings.config import Config
+from stratlab_spec.strategies import ND_AXES, STRATEGIES
+
+if TYPE_CHECKING:
+    from stratlab_spec.models.decoder import DecoderShape
+
+
+def list_candidates(config: Config, world_size: int, shape: DecoderShape) -> list[Layout]:
+    """First the layout that stands for the dimensions, then the others, those that leave most to the data axis first.
+
+    What is given, or has one dimension, is alone: with one nothing is sharded, which is the point of it.
+
+    Raises:
+        ConfigError: the first one breaks a rule.
+    """
+    first = resolve_layout(config, world_size, shape)
+    if config.layout != "auto" or config.dimensions == 1:
+        return [first]
+    others = [
+        layout
+        for axes in _list_axes(config, world_size, shape)
+        if axes != first.axes
+        and not {*(layout := build_layout(config, axes, shape, _tell(config, axes))).missing}
+        - {*first.missing}
+        and not broken_layout_rules(config, world_size, shape, axes, layout.sequence_parallel)
+    ]
+    return [first, *sorted(others, key=lambda layout: _take(layout.axes))]
+
+
+def _list_axes(config: Config, world_size: int, shape: DecoderShape) -> Iterator[Axes]:
+    allowed = {
+        axis: _divisors(world_size) if config.dimensions >= first else [1]
+        for axis, first in FIRST_DIMENSIONS.items()
+    }
+    if world_size < OWN_SEQUENCE_AXIS_FROM:
+        allowed["cp"] = [1]
+    for sizes in product(*allowed.values()):
+        taken = dict(zip(allowed, sizes, strict=True))
+        claimed = taken["pp"] * taken["tp"] * taken["cp"]
+        if world_size % claimed == 0:
+            yield find_ep(config, shape, Axes(dp_shard=world_size // claimed, **taken))
+
+
+def _take(axes: Axes) -> tuple[int, ...]:
+    """Processes that the data axis does not have; of as many rather a pipeline, which sends least."""
+    return axes.pp * axes.tp * axes.cp, axes.tp, axes.cp
+
+
+def _tell(config: Config, axes: Axes) -> str:
+    degrees = (f"{axis} {getattr(axes, axis)}" for axis in ("pp", "tp", "cp", "dp_shard", "ep"))
+    told = ", ".join(degree for degree in degrees if not degree.endswith(" 1"))
+    return f"{config.dimensions}D on {axes.world_size} processes: {told}"
+
+
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
+STATE = "state alone"
+"""Source of a need that no operations file tells."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Of one layout."""
+
+    layout: Layout
+    gib: float
+    """As `stratlab predict` has it; without a file weights, gradients and optimizer state, which is a lower bound."""
+    causes_gib: dict[str, float]
+    source: str
+    """An operations file's name, or STATE."""
+    at_most: bool = False
+    """No more than that: what exceeds a device by it may fit all the same."""
+    forecast: Forecast | None = field(default=None, repr=False)
+
+    def exceeds(self, device_gib: float) -> bool:
+        """Whether it is known not to fit."""
+        return self.gib > device_gib and not self.at_most
+
+    @property
+    def largest(self) -> str:
+        """`activations 60.20`: the cause that takes most."""
+        name = max(self.causes_gib, key=lambda cause: self.causes_gib[cause])
+        return f"{name} {self.causes_gib[name]:.2f}"
+
+    def describe(self) -> str:
+        """`pp2.dp4 needs 92.10 GiB (most of it activations 60.20; nd-2d.json)`."""
+        least = "at least " if self.source == STATE else "<= " if self.at_most else ""
+        return (
+            f"{self.layout.name} needs {least}{self.gib:.2f} GiB (most of it {self.largest}; {self.source})"
+        )
+
+
+def measure_need(
+    config: Config, world_size: int, shape: DecoderShape, layout: Layout, folders: Sequence[Path] = ()
+) -> Need:
+    """Of `layout`, whichever `config` asks for.
+
+    Args:
+        folders: of further operations files, which go first.
+    """
+    for asked in _ask(config, layout):
+        if forecast := forecast_memory(asked, world_size, world_size, folders=folders):
+            causes = {name: size / GIB for name, size in forecast.peak.causes.items()}
+            rest = forecast.on_device_gib - forecast.peak_gib
+            return Need(
+                layout,
+                forecast.on_device_gib,
+                {**causes, "context, libraries, fragmentation": rest},
+                forecast.file.path.name,
+                forecast.at_most,
+                forecast,
+            )
+    fullest = max(describe_ranks(config, shape, layout), key=lambda rank: rank.total_bytes)
+    return Need(layout, fullest.total_bytes / GIB, _list_state(fullest), STATE)
+
+
+def as_laid_out(config: Config, layout: Layout | None) -> Config:
+    """The settings of which an operations file answers for a run with this layout, None = of another strategy than nd.
+
+    They stay what they are where they lead to it by themselves.
+    """
+    return config if layout is None or layout.is_first else _as_given(config, layout)
+
+
+def _as_given(config: Config, layout: Layout) -> Config:
+    """The settings with the degrees of `layout` typed, as an operations file of it was asked for."""
+    degrees = {axis: getattr(layout.axes, axis) for axis in (*ND_AXES, "ep")}
+    split = {} if config.sequence_parallel != "auto" else {"sequence_parallel": _name_split(layout)}
+    typed = {axis: 0 if size == 1 else size for axis, size in degrees.items()}
+    return config.model_copy(update={"layout": "given", "dimensions": 1, **typed, **split})
+
+
+def _name_split(layout: Layout) -> str:
+    return "on" if layout.sequence_parallel else "auto"
+
+
+def _ask(config: Config, layout: Layout) -> list[Config]:
+    """Settings under which a file may have counted this layout: these, if they lead to it, or its degrees as typed."""
+    given = _as_given(config, layout)
+    filled = given.model_copy(update={"dp_shard": 0})
+    return [*([config] if layout.is_first else []), given, filled]
+
+
+def _list_state(rank: RankMemory) -> dict[str, float]:
+    sizes = {
+        "weights": rank.parameter_bytes,
+        "gradients": rank.gradient_bytes,
+        "optimizer state": rank.optimizer_bytes,
+        "teacher": rank.teacher_bytes,
+    }
+    return {name: size / GIB for name, size in sizes.items() if size}
+
+
+MOST_TOLD = 3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `auto` came to."""
+
+    layout: Layout
+    """The one that fits, with the reason; where none does, the one that needs least."""
+    need: Need
+    left_out: Sequence[Need]
+    """Known to exceed the device."""
+    fits: bool
+
+    def tell_left_out(self, device_gib: float) -> str:
+        """One sentence; "" where nothing was."""
+        if not self.left_out:
+            return ""
+        told = "; ".join(need.describe() for need in self.left_out[:MOST_TOLD])
+        more = len(self.left_out) - MOST_TOLD
+        return f"left out, for a device has {device_gib:.2f} GiB: {told}" + (
+            f"; and {more} more" if more > 0 else ""
+        )
+
+    def tell_least(self) -> str:
+        """Where none fits: what the one that needs least needs it for."""
+        return f"the least is {self.need.gib:.2f} GiB of {self.layout.name}, most of it {self.need.largest}"
+
+    def advise(self, config: Config) -> str:
+        """What to try first, as a user types it."""
+        rest = find_remedies(config, self.layout.axes.world_size)
+        if self.need.source == STATE:  # smaller batches and recomputation leave the state as it is
+            rest = [each for each in rest if "offload" in each or "strategy" in each]
+        weights = ", run.config.init=pretrained" if config.init == "scratch" else ""
+        return describe_remedies(rest[:1]) or (
+            f"more processes, or adapters alone (run.config.lora_rank=16{weights})"
+        )
+
+
+def choose_layout(
+    config: Config, world_size: int, shape: DecoderShape, device_bytes: int, folders: Sequence[Path] = ()
+) -> Choice:
+    """Of the strategy nd.
+
+    Raises:
+        ConfigError: naming every broken rule.
+    """
+    device_gib = device_bytes / GIB
+    left_out: list[Need] = []
+    for layout in list_candidates(config, world_size, shape):
+        need = measure_need(config, world_size, shape, layout, folders)
+        if not need.exceeds(device_gib):
+            choice = Choice(layout, need, left_out, fits=True)
+            told = choice.tell_left_out(device_gib)
+            if told and need.source == STATE:
+                told += f"; of {layout.name} no operations file tells more than its state, {need.gib:.2f} GiB"
+            return (
+                replace(choice, layout=replace(layout, reason=f"{layout.reason}; {told}")) if told else choice
+            )
+        left_out.append(need)
+    least = min(left_out, key=lambda need: need.gib)
+    return Choice(least.layout, least, left_out, fits=False)
+
+
+def resolve_on_device(
+    config: Config, world_size: int, shape: DecoderShape, device_bytes: int | None
+) -> Layout:
+    """The layout of a run of strategy nd on devices of this memory; None = not known, it makes no difference.
+
+    Raises:
+        ConfigError: naming every broken rule.
+    """
+    if device_bytes is None or not depends_on_device(config):
+        return resolve_layout(config, world_size, shape)
+    return choose_layout(config, world_size, shape, device_bytes).layout
+
+
+def depends_on_device(config: Config) -> bool:
+    """Whether there is something to choose by memory."""
+    return config.strategy == "nd" and config.layout == "auto" and config.dimensions > 1
+
+
+log = logging.getLogger("trainer")
+
+
+def fit_problems(
+    config: Config, world_size: int, shape: DecoderShape, device_bytes: int | None
+) -> Iterator[str]:
+    """A sentence if a process would hold more than a device has.
+
+    Args:
+        device_bytes: of the largest device here; None = not known, and nothing is said.
+    """
+    counted = config.strategy == "nd" or STRATEGIES[config.strategy].holds_whole_model
+    if not counted or not device_bytes or config.mode != "train":
+        return
+    if config.strategy == "nd":
+        layout = resolve_on_device(config, world_size, shape, device_bytes)
+    else:
+        layout = _build_layout(Axes(dp_replicate=world_size))
+    held = _largest(config, shape, layout)
+    if held <= device_bytes:  # what else a layout needs, launch/foreseen_memory.py asks
+        return
+    name = f"TRAINER_STRATEGY={config.strategy}" + (f", {layout.name}" if config.strategy == "nd" else "")
+    taught = " and its teacher" if config.teacher else ""
+    yield (
+        f"{name}: a process holds {held / GIB:.1f} GiB of weights, gradients and optimizer state of "
+        f"{config.model_name}{taught}, and its device has {device_bytes / GIB:.1f} GiB; "
+        f"{_advice(config, world_size, shape, device_bytes)} [SL-state-over-device]"
+    )
+
+
+def _advice(config: Config, world_size: int, shape: DecoderShape, device_bytes: int) -> str:
+    """The setting with which it would fit."""
+    shared = _largest(config, shape, _build_layout(Axes(dp_shard=world_size)))
+    if world_size > 1 and shared < device_bytes:
+        return f"TRAINER_STRATEGY=fsdp shares them out, {shared / GIB:.1f} GiB for each of {world_size} processes"
+    whole = _largest(config, shape, _build_layout(Axes()))
+    teacher = count_teacher_bytes(config)  # on every process, whole
+    if teacher >= device_bytes:
+        return f"its teacher alone takes {teacher / GIB:.1f} GiB on each; take a smaller one"
+    least = (whole - teacher) // (device_bytes - teacher) + 1
+    lora = "" if config.lora_rank else ", or train adapters alone: TRAINER_LORA_RANK=16"
+    lora += ", TRAINER_INIT=pretrained" if lora and config.init == "scratch" else ""
+    return f"TRAINER_STRATEGY=fsdp shares them out over more processes, here at least {least}{lora}"
+
+
+def _largest(config: Config, shape: DecoderShape, layout: Layout) -> int:
+    return max(rank.total_bytes for rank in describe_ranks(config, shape, layout))
+
+
+def _build_layout(axes: Axes) -> Layout:
+    return Layout(axes, sequence_parallel=False, dimensions=1, missing=(), reason="")
+
+
+def largest_device_bytes() -> int | None:
+    """Memory of the largest GPU here, asked without torch; None where there is none, or no answer.
+
+    The largest, because NVML counts all GPUs of the machine, also those that CUDA_VISIBLE_DEVICES takes from a process.
+    """
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception:  # no driver, or a driver without the library: the package has an exception for each
+        return None
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return max((_usable_bytes(nvml, handle) for handle in handles), default=None)
+    except nvml.NVMLError as failure:  # a slice of a GPU may not ask for the whole one's
+        log.warning("the memory of the GPUs is not known: %s", failure)
+        return None
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _usable_bytes(nvml: Any, handle: Any) -> int:
+    """Without what the driver keeps back, half a GiB of an H100, which is in `total` and which no process gets."""
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    except (nvml.NVMLError, AttributeError):  # a driver before 510, or its library
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return int(memory.total) - int(memory.reserved)

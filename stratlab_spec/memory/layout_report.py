@@ -1,0 +1,200 @@
+"""The command `python -m trainer.layout`: what a run of strategy nd would look like, before any process starts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.layout.parallel_dims import Layout, count_stages
+from stratlab_spec.memory.fit import (
+    STATE,
+    Choice,
+    Need,
+    choose_layout,
+    largest_device_bytes,
+    list_candidates,
+    measure_need,
+)
+from stratlab_spec.memory.prediction import RankMemory, describe_ranks
+from stratlab_spec.models.decoder import DecoderShape, count_parameters, split_layers
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.models.teacher import teacher_problems
+from stratlab_spec.settings.config import PREFIX, Config, ConfigError
+
+GIB = 1 << 30
+MOST_LAYOUTS = 12
+EXAMPLE = """\
+Settings are TRAINER_* variables, or name=value here. Without a batch size, 8 rows per process are taken, one at a time.
+
+  python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 3
+  python -m trainer.layout --model qwen2.5-3b --processes 8 --dimensions 2 --device-gib 79.2 --operations FOLDER
+  python -m trainer.layout --model qwen3-30b-a3b --processes 16 --dimensions 5 seq_len=4096 lora_rank=16
+  python -m trainer.layout --processes 8 layout=given pp=2 tp=4     # refused: says what would work, exit code 2"""
+DEFAULTS = {"run": "layout", "strategy": "nd", "model": "qwen2.5-3b"}
+
+
+def main(arguments: list[str]) -> int:
+    """Prints degrees, reason and memory per rank and of each layout; 0, or 2 with the broken rules."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.layout",
+        description="Degrees of strategy nd for a model and a number of processes, why, and what each rank holds.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--processes", type=_positive, required=True, help="in all, over all nodes")
+    parser.add_argument("--model", help=f"preset or hub id (default: {DEFAULTS['model']})")
+    parser.add_argument("--dimensions", help="1 to 5 (default: 1)")
+    parser.add_argument(
+        "--device-gib",
+        type=_memory,
+        default=None,
+        help="memory of one GPU, for `auto` leaves out what does not fit (an H100 has 79.2, an H200 139.8); "
+        "without it that of the GPUs here",
+    )
+    parser.add_argument(
+        "--operations", type=Path, metavar="FOLDER", help="further operations files, as of `stratlab predict`"
+    )
+    parser.add_argument("settings", nargs="*", metavar="name=value", help="any setting of run.config")
+    given = parser.parse_args(arguments)
+    try:
+        config = _read_config(given)
+        shape = read_shape(config)
+        device = given.device_gib * GIB if given.device_gib else largest_device_bytes()
+        folders = [given.operations] if given.operations else []
+        if given.operations and not given.operations.is_dir():
+            raise ConfigError(
+                [f"--operations {given.operations}: no such folder [SL-layout-operations-folder]"]
+            )
+        needs = [
+            measure_need(config, given.processes, shape, layout, folders)
+            for layout in list_candidates(config, given.processes, shape)
+        ]
+        layout = needs[0].layout
+        if device and config.layout == "auto":
+            choice = choose_layout(config, given.processes, shape, int(device), folders)
+            if not choice.fits:
+                raise ConfigError([_refuse(config, choice, device / GIB)])
+            layout = choice.layout
+        if problems := teacher_problems(config):
+            raise ConfigError(problems)
+        lines = [*_lines(config, shape, layout), "", *_compare(needs, layout, device)]
+    except (ConfigError, DataMissing) as failure:
+        print(failure, file=sys.stderr)
+        return 2
+    print("\n".join(lines))
+    return 0
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r} [SL-layout-number]")
+    return int(text)
+
+
+def _memory(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0.0 < found < 1e6:
+        raise argparse.ArgumentTypeError(f"expected GiB above 0, found {text!r} [SL-layout-device-gib]")
+    return found
+
+
+def _read_config(given: argparse.Namespace) -> Config:
+    typed = dict(setting.partition("=")[::2] for setting in given.settings)
+    named = {"model": given.model, "dimensions": given.dimensions}
+    typed |= {name: value for name, value in named.items() if value is not None}
+    variables = {f"{PREFIX}{name.upper()}": value for name, value in typed.items()}
+    defaults = {f"{PREFIX}{name.upper()}": value for name, value in DEFAULTS.items()}
+    known = {*os.environ, *variables}
+    if f"{PREFIX}MODEL_PATH" in known:
+        del defaults[f"{PREFIX}MODEL"]
+    if not {f"{PREFIX}GLOBAL_BATCH_SIZE", f"{PREFIX}MICRO_BATCH_SIZE"} & known:
+        defaults |= {
+            f"{PREFIX}GLOBAL_BATCH_SIZE": str(8 * given.processes),
+            f"{PREFIX}MICRO_BATCH_SIZE": "1",
+        }
+    return Config.from_env(defaults | dict(os.environ) | variables)
+
+
+def _lines(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[str]:
+    axes = layout.axes
+    yield f"{layout.name}   {config.model_name}, {count_parameters(shape) / 1e9:.2f} billion parameters"
+    yield f"why         {layout.reason}"
+    if layout.degenerate:
+        yield f"degenerate  {layout.dimensions}D without {', '.join(layout.missing)}: kept out of comparisons"
+    micro_batches = config.global_batch_size // (config.micro_batch_size * axes.dp)
+    rows = f"{config.micro_batch_size} x {config.seq_len} tokens"
+    yield f"per step    {micro_batches} micro-batches of {rows} on dp={axes.dp}"
+    yield ""
+    yield from _format(_table(config, shape, layout))
+    yield ""
+    yield "GiB between two steps, without activations and what libraries take. While it computes a rank also holds"
+    yield "the parameters that it gathers from its data axes: layer by layer, with a pipeline all at once."
+
+
+def _refuse(config: Config, choice: Choice, device_gib: float) -> str:
+    """Why nothing is chosen, with what takes most where least is needed."""
+    return (
+        f"TRAINER_LAYOUT=auto, TRAINER_DIMENSIONS={config.dimensions}: no layout fits; "
+        f"{choice.tell_left_out(device_gib)}; "
+        f"{choice.tell_least()}; try {choice.advise(config)} [SL-layout-none-fits]"
+    )
+
+
+def _compare(needs: Sequence[Need], chosen: Layout, device: float | None) -> Iterable[str]:
+    """Each layout of these dimensions with the memory of its fullest device, those that `auto` asks first in front."""
+    fits = ("fits",) if device else ()
+    rows: list[tuple[str, ...]] = [("layout", "from", "GiB", "most of it", *fits)]
+    for need in needs[:MOST_LAYOUTS]:
+        mark = " *" if need.layout.axes == chosen.axes else ""
+        verdict = (
+            "no" if device and need.exceeds(device / GIB) else "at least" if need.source == STATE else "yes",
+        )
+        rows.append(
+            (need.layout.name + mark, need.source, f"{need.gib:.2f}", need.largest, *verdict[: len(fits)])
+        )
+    yield from _format(rows)
+    if len(needs) > MOST_LAYOUTS:
+        yield f"and {len(needs) - MOST_LAYOUTS} more"
+    yield ""
+    yield "GiB of the fullest device as `stratlab predict` has it, from an operations file. Where there is none,"
+    yield f"{STATE}: weights, gradients and optimizer state are the least that it needs. * = chosen."
+
+
+def _table(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[tuple[str, ...]]:
+    """Ranks in a row that hold the same are one line."""
+    teaches = ("teacher",) if config.teacher else ()
+    names = ("ranks", "layers", "parameters", "trained", "gathered", "weights", "gradients", "optimizer")
+    yield (*names, *teaches, "GiB")
+    stages = split_layers(shape.layers, count_stages(config, layout.axes.pp))
+    first, previous = 0, None
+    for one in [*describe_ranks(config, shape, layout), None]:
+        if previous is not None and (one is None or not _same(previous, one)):
+            ranks = str(first) if first == previous.rank else f"{first}-{previous.rank}"
+            mine = stages[previous.coordinates["pp"] :: layout.axes.pp]
+            layers = ", ".join(str(r.start) if len(r) == 1 else f"{r.start}-{r.stop - 1}" for r in mine)
+            counts = (f"{n:,}" for n in (previous.parameters, previous.trained, previous.computed_with))
+            sizes = [previous.parameter_bytes, previous.gradient_bytes, previous.optimizer_bytes]
+            sizes += [previous.teacher_bytes] if teaches else []
+            yield ranks, layers, *counts, *(f"{size / GIB:.2f}" for size in (*sizes, previous.total_bytes))
+            first = previous.rank + 1
+        previous = one
+
+
+def _same(one: RankMemory, other: RankMemory) -> bool:
+    stage = one.coordinates["pp"] == other.coordinates["pp"]
+    return stage and (one.parameters, one.trained) == (other.parameters, other.trained)
+
+
+def _format(rows: Iterable[tuple[str, ...]]) -> Iterable[str]:
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        texts = [row[0].ljust(widths[0]), row[1].ljust(widths[1])]
+        yield "  ".join(texts + [text.rjust(width) for text, width in zip(row[2:], widths[2:], strict=True)])

@@ -1,0 +1,378 @@
+"""Where the teacher of a run lies: below the results folder, in a folder of its own, or on the hub. Without torch.
+
+Whether a teacher is one at all: of its student's kind, with weights. Without torch, and without the hub.
+
+The teacher of a run: where it lies, what it must have in common with the student. Without torch.
+
+teacher      demo/large ─▶ <results>/demo/large/model     a finished run's exported weights
+             /models/t  ─▶ that folder, or its model/ where it is a run's
+             resnet, qwen2.5-3b, owner/name ─▶ published weights
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.models.decoder import FAMILIES, TEXT_HUB_IDS, parameter_shapes
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.models.model_specs import (
+    HUB_IDS,
+    PUBLISHED,
+    TORCHVISION,
+    default_image_size,
+    describe_other,
+    image_size_problem,
+    match_names,
+    model_problems,
+    read_model_json,
+    read_names,
+    registered_name,
+)
+from stratlab_spec.registry import SIZES
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.fields import HUB_ID, MODELS, TEXT_MODELS
+
+HOW_WEIGHTS = "one leaves them at its end if it has a checkpoint, as with TRAINER_CHECKPOINT_EVERY above 0"
+HUB_TRIES = 2
+HUB_PAUSE_S = 1.0
+NAMED_RUNS = 5
+"""At most so many of a comparison's runs are named."""
+
+
+def said_teacher(config: Config) -> str:
+    """How an error names it."""
+    return f"TRAINER_TEACHER={config.teacher!r}"
+
+
+@contextmanager
+def naming_the_teacher(config: Config) -> Iterator[None]:
+    """What its files alone tell is refused in its name, not in those of settings that nobody has set."""
+    try:
+        yield
+    except ConfigError as failure:
+        raise ConfigError([f"{said_teacher(config)}: {problem}" for problem in failure.problems]) from None
+    except DataMissing as failure:
+        raise DataMissing(f"{said_teacher(config)}: {failure}") from failure
+
+
+def expected_teachers(config: Config) -> str:
+    """What may stand there."""
+    published = ", ".join(TEXT_HUB_IDS if config.is_text else PUBLISHED)
+    return (
+        f"a finished run (<comparison>/<run> below TRAINER_RESULTS={config.results!r}), a folder in Hugging Face "
+        f"format, one of {published}, or a hub id (owner/name)"
+    )
+
+
+def find_teacher_folder(config: Config) -> Path | None:
+    """None = a name or a hub id.
+
+    Raises:
+        ConfigError: it is neither, or a run that cannot teach.
+    """
+    given, own = Path(config.teacher), Path(config.results) / config.comparison / config.run
+    places = (Path(config.results) / given, given)  # an absolute path stays itself
+    for path in places:
+        if path.resolve() in (own.resolve(), (own / "model").resolve()):
+            raise ConfigError(
+                [
+                    (
+                        f"{said_teacher(config)}: is this run itself; expected another run, a finished one "
+                        "[SL-teacher-itself]"
+                    )
+                ]
+            )
+        if (path / "model" / "config.json").is_file():
+            return path / "model"
+        content = read_object(path / "config.json")
+        if "resolved" in content:
+            raise ConfigError([f"{said_teacher(config)}: {_no_weights(path)}"])
+        if content:
+            return path
+    if config.teacher in MODELS:
+        return None
+    if problem := _lost_run(config):
+        raise ConfigError([f"{said_teacher(config)}: {problem}"])
+    if re.fullmatch(HUB_ID, config.teacher):
+        return None
+    lacks = "holds no config.json" if any(path.is_dir() for path in places) else "no such folder"
+    raise ConfigError(
+        [f"{said_teacher(config)}: {lacks}, expected {expected_teachers(config)} [SL-teacher-absent]"]
+    )
+
+
+def _no_weights(run: Path) -> str:
+    return f"the run in {run} has left no weights; {HOW_WEIGHTS} [SL-teacher-run-no-weights]"
+
+
+def _lost_run(config: Config) -> str:
+    """Why it can only be a run of the results folder, but none that is there; "" = it may be something else."""
+    comparison, _, run = config.teacher.partition("/")
+    folder = Path(config.results) / comparison
+    if Path(config.teacher).is_absolute() or not run or not folder.is_dir():
+        return ""
+    if (folder / run).is_dir():
+        return _no_weights(folder / run)
+    found = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    named = ", ".join(found[:NAMED_RUNS]) + (", ..." if len(found) > NAMED_RUNS else "")
+    return (
+        f"no such run below TRAINER_RESULTS={config.results!r}: the comparison {comparison!r} there holds "
+        f"{named or 'no run'}; the hub was not asked, as that comparison goes before an owner of that name "
+        "[SL-teacher-run-absent]"
+    )
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A file's JSON object; empty where there is none."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def fetch_teacher_json(config: Config, source: str) -> dict[str, Any]:
+    """The config.json of a hub id, from the hub or its cache.
+
+    Raises:
+        DataMissing: neither has it; told after a few tries, where the hub's own client goes on for half a minute.
+    """
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    try:
+        if not isinstance(try_to_load_from_cache(source, "config.json"), str):
+            _ask(source)
+        return read_object(Path(hf_hub_download(source, "config.json")))
+    except Exception as failure:  # network, disk, no such model: all mean "not to be had"
+        raise DataMissing(
+            f"no such run below TRAINER_RESULTS={config.results!r} and no such folder, and {source} is neither on the "
+            f"hub nor in its cache: {_first_line(failure)} [SL-teacher-unfetched]"
+        ) from failure
+
+
+def _ask(source: str) -> None:
+    """Raises what keeps the hub from giving it; a hub that does not answer is asked again."""
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if constants.HF_HUB_OFFLINE:
+        raise ConnectionError("HF_HUB_OFFLINE is set, so the hub was not asked")
+    for left in reversed(range(HUB_TRIES)):
+        try:
+            get_hf_file_metadata(hf_hub_url(source, "config.json"))
+            return
+        except Exception as failure:
+            answered = isinstance(failure, HfHubHTTPError) and failure.response.status_code < 500
+            if answered or not left:
+                raise
+            time.sleep(HUB_PAUSE_S)
+
+
+def _first_line(failure: Exception) -> str:
+    return str(failure).strip().partition("\n")[0] or type(failure).__name__
+
+
+def kind_problem(config: Config, teacher: Config) -> str | None:
+    """Why it cannot teach the model of `config`, whatever its numbers are; None = nothing of that kind shows.
+
+    Args:
+        teacher: the settings under which it is built.
+    """
+    return _folder_problem(config, teacher) if teacher.model_path else _name_problem(config, teacher)
+
+
+def _name_problem(config: Config, teacher: Config) -> str | None:
+    name = registered_name(teacher)
+    if not name:  # of the hub
+        return None
+    if problem := _wrong_kind(config, name in TEXT_MODELS):
+        return f"{problem}; expected {expected_teachers(config)} [SL-teacher-kind]"
+    if name not in (*PUBLISHED, *TEXT_HUB_IDS):
+        return (
+            f"nobody has published weights of {name}; expected {expected_teachers(config)} "
+            "[SL-teacher-unpublished]"
+        )
+    return None
+
+
+def _folder_problem(config: Config, teacher: Config) -> str | None:
+    folder, content = Path(teacher.model_path), read_model_json(teacher)
+    family, ours = str(content.get("model_type", "")), registered_name(teacher)
+    if not content:
+        return (
+            f"{folder} holds no readable config.json, expected a model in Hugging Face format "
+            "[SL-teacher-json-absent]"
+        )
+    if ours and ours not in MODELS:
+        return (
+            f"the config.json of {folder} names the architecture {ours!r}, expected one of {', '.join(MODELS)} "
+            "[SL-teacher-architecture]"
+        )
+    if problem := _wrong_kind(config, family in FAMILIES):
+        found = f"the architecture {ours}" if ours else f"model_type {family!r}"
+        allowed = f", expected model_type {' or '.join(FAMILIES)}" if config.is_text else ""
+        return f"{problem}: {found} in {folder}/config.json{allowed} [SL-teacher-folder-kind]"
+    if not list(folder.glob("*.safetensors")):
+        return (
+            f"{folder} holds no *.safetensors, which its weights are loaded from [SL-teacher-weights-absent]"
+        )
+    return None
+
+
+def _wrong_kind(config: Config, is_text: bool) -> str:
+    if is_text and not config.is_text:
+        return f"is a language model, {config.model_name} takes images"
+    if config.is_text and not is_text:
+        return f"is no language model that is built here, {config.model_name} is one"
+    return ""
+
+
+IMAGENET_CLASSES = 1000
+REPEATED_CHANNELS = 3
+"""Of published weights, for which one grey channel is repeated."""
+
+
+def teacher_config(config: Config) -> Config:
+    """The settings under which the teacher of `config` is built: its own weights, nothing that only training has.
+
+    Raises:
+        ConfigError: there is no such teacher, or the run that is named has left no weights.
+    """
+    folder = find_teacher_folder(config)
+    return config.model_copy(
+        update={
+            "task": "text" if config.is_text else "image",
+            "model": config.model if folder else config.teacher,
+            "model_path": str(folder or ""),
+            "init": "pretrained",
+            "teacher": "",
+            "normalization": "auto",
+            "batch_norm": "local",
+            "lora_rank": 0,
+            "lora_targets": "",
+            "activation_checkpointing": "none",
+            "compile": False,
+            "label_smoothing": 0.0,
+            **dict.fromkeys(SIZES, 0),
+        }
+    )
+
+
+def teacher_problems(
+    config: Config, class_names: Sequence[str] | None = None, channels: int | None = None
+) -> list[str]:
+    """One sentence per reason for which this teacher cannot teach this student.
+
+    Args:
+        class_names: of the data set; None = not known, and not compared. The same ones may have another order.
+        channels: of its images, likewise.
+    """
+    if not config.teacher or config.mode != "train":
+        return []
+    try:
+        return [
+            f"{said_teacher(config)}: {problem}" for problem in _find_problems(config, class_names, channels)
+        ]
+    except ConfigError as failure:
+        return failure.problems
+    except DataMissing as failure:
+        return [f"{said_teacher(config)}: {failure}"]
+
+
+def _find_problems(config: Config, class_names: Sequence[str] | None, channels: int | None) -> list[str]:
+    teacher = teacher_config(config)
+    if problem := kind_problem(config, teacher):
+        return [problem]
+    if teacher.is_text:
+        if "/" in teacher.model and not teacher.model_path:
+            _fetch_json(teacher)  # before what reads it goes there and waits for long
+        return model_problems(teacher) or [*_vocabulary_problems(config, teacher)]
+    size = image_size_problem(teacher, config.image_size or default_image_size(config))
+    return [
+        *model_problems(teacher),
+        *([size] if size else []),
+        *([] if class_names is None else _class_problems(config, teacher, class_names)),
+        *([] if channels is None else _channel_problems(config, teacher, channels)),
+    ]
+
+
+def _vocabulary_problems(config: Config, teacher: Config) -> Iterator[str]:
+    words, known = read_shape(config).vocab, read_shape(teacher).vocab
+    if words != known:
+        yield (
+            f"has a vocabulary of {known} words, {config.model_name} has {words}; expected the same "
+            "[SL-teacher-vocabulary]"
+        )
+
+
+def _class_problems(config: Config, teacher: Config, class_names: Sequence[str]) -> Iterator[str]:
+    known = read_classes(teacher)
+    if len(known) != len(class_names) or match_names([name for name in known if name], class_names) is None:
+        yield f"{describe_other(known, class_names, config.dataset_name)} [SL-teacher-classes]"
+
+
+def _channel_problems(config: Config, teacher: Config, channels: int) -> Iterator[str]:
+    taken = read_channels(teacher)
+    repeats = channels == 1 and taken == REPEATED_CHANNELS and registered_name(teacher) in ("", *PUBLISHED)
+    if taken not in (None, channels) and not repeats:
+        yield (
+            f"was trained on images of {taken} channels, those of {config.dataset_name} have {channels}; "
+            "expected the same [SL-teacher-channels]"
+        )
+
+
+def read_channels(teacher: Config) -> int | None:
+    """Of the images that an image classifier with weights takes; None = its config.json does not say.
+
+    Raises:
+        DataMissing: the hub has no such model, nor its cache.
+    """
+    if registered_name(teacher) in PUBLISHED and not teacher.model_path:
+        return REPEATED_CHANNELS
+    content = read_model_json(teacher) if teacher.model_path else _fetch_json(teacher)
+    said = content.get("vision_config", content)
+    found = content.get("channels") if registered_name(teacher) else said.get("num_channels")
+    return found if isinstance(found, int) else None
+
+
+def read_classes(teacher: Config) -> list[str]:
+    """The classes that an image classifier with weights tells apart, each "" where they have no names.
+
+    Raises:
+        DataMissing: the hub has no such model, nor its cache.
+    """
+    if registered_name(teacher) in TORCHVISION and not teacher.model_path:
+        return [""] * IMAGENET_CLASSES
+    content = read_model_json(teacher) if teacher.model_path else _fetch_json(teacher)
+    unnamed = len(content.get("id2label") or {}) or int(
+        content.get("num_labels", 2)
+    )  # transformers' own default
+    return read_names(content) or [""] * unnamed
+
+
+def _fetch_json(teacher: Config) -> dict[str, Any]:
+    return fetch_teacher_json(teacher, HUB_IDS.get(registered_name(teacher), teacher.model))
+
+
+def count_teacher_bytes(config: Config) -> int:
+    """Of a language model's teacher on a rank that holds it: weights of products in the products' type, others fp32.
+
+    Raises:
+        ConfigError, DataMissing: no such teacher.
+    """
+    if not config.teacher:
+        return 0
+    half = config.precision != "fp32"
+    total = 0
+    for name, size in parameter_shapes(read_shape(teacher_config(config))).items():
+        is_product = len(size) > 1 and not name.endswith("mlp.gate.weight")
+        total += math.prod(size) * (2 if half and is_product else 4)
+    return total

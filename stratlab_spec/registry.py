@@ -1,0 +1,224 @@
+"""Every optimizer, one row each: what it can be told besides rate and decay, and what it keeps.
+
+Every image network that is no vision transformer, one row each; those have their shapes in shapes/model_shapes.py.
+
+A new one takes a row here and a file in trainer/models; `make schema` writes its line of the README. No column has a
+default, so that what is forgotten is an error at import.
+
+Sizes that may be given instead of the preset's own, and of which kind of model each is; 0 = the preset's own.
+
+Files of weights that torchvision publishes for the networks of the registry, as it calls them.
+
+Which weights a run starts from, in words; adapters on random weights must be asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stratlab_spec.settings.fields import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerRow:
+    """One optimizer."""
+
+    arguments: Mapping[str, tuple[str, ...]]
+    """Its argument in torch.optim -> the settings it is made of."""
+    moments: int
+    """Tensors of the size of the trained parameters, in fp32, that it keeps in any case."""
+    moments_with: Mapping[str, int]
+    """Setting -> how many more it keeps where that is not zero or false."""
+
+
+OPTIMIZERS: dict[str, OptimizerRow] = {
+    "sgd": OptimizerRow(
+        arguments={"momentum": ("momentum",), "nesterov": ("nesterov",)},
+        moments=0,
+        moments_with={"momentum": 1},
+    ),
+    "adamw": OptimizerRow(
+        arguments={"betas": ("beta1", "beta2"), "eps": ("eps",)},
+        moments=2,
+        moments_with={},
+    ),
+}
+SHARED = ("lr", "weight_decay")
+ARGUMENTS = (*SHARED, *(name for row in OPTIMIZERS.values() for name in row.arguments))
+"""Of all of them."""
+
+
+def list_own_settings(optimizer: str) -> tuple[str, ...]:
+    """Settings that this optimizer has and the other ones have not."""
+    return tuple(setting for settings in OPTIMIZERS[optimizer].arguments.values() for setting in settings)
+
+
+def count_moments(config: Settings) -> int:
+    """Tensors of the size of the trained parameters that the run's optimizer keeps."""
+    row = OPTIMIZERS[config.optimizer]
+    return row.moments + sum(more for name, more in row.moments_with.items() if getattr(config, name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkRow:
+    """One network."""
+
+    builder: str
+    """`module:function` in trainer/models: (config, image_size, channels, num_labels) -> ImageClassifier. "" =
+    torchvision's (models/torchvision_networks.py)."""
+    image: int
+    """Pixels of an edge, where nobody asks for others."""
+    step: int
+    """The edge must be a multiple of it."""
+    smallest: int
+    """Fewest pixels of an edge."""
+    what: str
+    """It is, as the README says it."""
+
+
+def _of_torchvision(what: str) -> NetworkRow:
+    """All four halve an image five times."""
+    return NetworkRow(builder="", image=224, step=1, smallest=32, what=f"{what}, torchvision's")
+
+
+NETWORKS: dict[str, NetworkRow] = {
+    # ours halve an image three times; cnn_lstm does so with windows of half its width
+    "cnn": NetworkRow(builder="cnn:build", image=32, step=8, smallest=8, what="a small CNN"),
+    "mobilenet": _of_torchvision("MobileNet v3 large"),
+    "efficientnet": _of_torchvision("EfficientNet b0"),
+    "vgg": _of_torchvision("VGG 16"),
+    "resnet": _of_torchvision("ResNet 50"),
+    "cnn_lstm": NetworkRow(
+        builder="cnn_lstm:build", image=32, step=16, smallest=16, what="a CNN per frame under an LSTM"
+    ),
+    "ensemble": NetworkRow(
+        builder="ensemble:build",
+        image=32,
+        step=8,
+        smallest=8,
+        what="several members with one average of logits",
+    ),
+}
+FINETUNED = "_finetuned"
+"""End of a name: the network of the row before it with its published weights and a new head."""
+FINETUNED_NETWORKS = {f"{name}{FINETUNED}": name for name, row in NETWORKS.items() if not row.builder}
+"""Only what torchvision has published can be fine-tuned by name."""
+
+
+def write_rows(text: str) -> str:
+    """A README with the rows of NETWORKS in its table of models: between the transformers and what is fine-tuned."""
+    lines = text.splitlines(keepends=True)
+    first = next(i for i, line in enumerate(lines) if line.startswith("| `vit_")) + 1
+    last = next(i for i, line in enumerate(lines) if line.startswith("|") and f"{FINETUNED}`" in line)
+    lines[first:last] = [f"| `{name}` | {row.what} |\n" for name, row in NETWORKS.items()]
+    return "".join(lines)
+
+
+VIT_SIZES = {
+    "model_layers": "layers",
+    "model_hidden": "hidden",
+    "model_heads": "heads",
+    "model_intermediate": "mlp",
+    "model_patch": "patch",
+}
+"""Setting -> its name in VitShape."""
+DECODER_SIZES = {
+    "model_layers": "layers",
+    "model_hidden": "hidden",
+    "model_heads": "heads",
+    "model_kv_heads": "kv_heads",
+    "model_intermediate": "intermediate",
+    "model_vocab": "vocab",
+}
+"""Setting -> its name in DecoderShape."""
+SIZES = tuple({**VIT_SIZES, **DECODER_SIZES})
+
+
+def given_sizes(config: Settings, names: dict[str, str]) -> dict[str, int]:
+    """Those of `names` that are given, by their names in the shape."""
+    return {field: getattr(config, name) for name, field in names.items() if getattr(config, name)}
+
+
+def misplaced_sizes(config: Settings, vits: tuple[str, ...], decoders: tuple[str, ...]) -> Iterator[str]:
+    """Sizes of a model that has others, or none.
+
+    Args:
+        vits, decoders: the presets of each kind.
+    """
+    given = [name for name in SIZES if getattr(config, name)]
+    if not given:
+        return
+    told = ", ".join(f"TRAINER_{name.upper()}={getattr(config, name)}" for name in given)
+    presets = f"the presets with sizes are {', '.join((*vits, *decoders))}"
+    if config.model_path:
+        yield (
+            f"{told}: the model in TRAINER_MODEL_PATH has its own sizes; leave them out; {presets} "
+            "[SL-sizes-of-folder]"
+        )
+        return
+    if config.model not in (*vits, *decoders):
+        yield f"{told}: {config.model} has sizes of its own; leave them out; {presets} [SL-sizes-of-model]"
+        return
+    if config.init == "pretrained":
+        yield (
+            f"{told}, TRAINER_INIT=pretrained: the published weights of {config.model} have its sizes; take scratch "
+            "[SL-sizes-pretrained]"
+        )
+    allowed = VIT_SIZES if config.model in vits else DECODER_SIZES
+    if wrong := [f"TRAINER_{name.upper()}" for name in given if name not in allowed]:
+        names = ", ".join(f"TRAINER_{name.upper()}" for name in allowed)
+        yield (
+            f"{', '.join(wrong)}: {config.model} has no such size, expected some of {names} [SL-size-unknown]"
+        )
+
+
+SERVER = "https://download.pytorch.org/models"
+PUBLISHED_FILES: Mapping[str, str] = {
+    "mobilenet": "mobilenet_v3_large-5c1a4163.pth",
+    "efficientnet": "efficientnet_b0_rwightman-7f5810bc.pth",
+    "vgg": "vgg16-397923af.pth",
+    "resnet": "resnet50-11ad3fa6.pth",
+}
+"""Network -> file: its best weights for ImageNet, which `<network>_finetuned` starts from."""
+
+
+INITIAL_WEIGHTS = "initial_weights"
+"""Their place in `resolved` of config.json and in summary.json."""
+
+
+def adapter_problems(config: Settings) -> list[str]:
+    """A sentence if adapters would be trained on random weights because `init` was left out.
+
+    Only for a run that trains: memory and layouts do not depend on the values of the weights.
+    """
+    if not config.lora_rank or config.resume_from or "init" in config.model_fields_set:
+        return []
+    given = f"those of {config.model_path}"
+    if not config.model_path:
+        given = "published ones, where the model has some, or those of a folder in TRAINER_MODEL_PATH"
+    return [
+        f"TRAINER_LORA_RANK={config.lora_rank}, TRAINER_INIT is not set: the base model would be random weights, "
+        f"which stay frozen under the adapters; TRAINER_INIT=pretrained takes {given}; "
+        "TRAINER_INIT=scratch asks for random ones [SL-lora-without-init]"
+    ]
+
+
+def describe_starting_weights(config: Settings) -> str:
+    """What a run's first attempt starts from, as in "starts from random weights"."""
+    if config.resume_from:
+        return f"a checkpoint of {config.resume_from}"
+    if config.init == "scratch":
+        return "random weights"
+    if config.model_path:
+        return f"the weights in {config.model_path}"
+    return f"the published weights of {FINETUNED_NETWORKS.get(config.model, config.model)}"
+
+
+if __name__ == "__main__":  # make schema
+    readme = Path(sys.argv[1])
+    readme.write_text(write_rows(readme.read_text()))

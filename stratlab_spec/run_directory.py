@@ -1,0 +1,237 @@
+"""The run directory: the only thing that training and everything after it share. Fields: docs/architecture.md.
+
+Rungs of the ladder that a run has climbed: rungs.json, and what the ranks are told of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FAR_TIME_S = 1e12
+"""30,000 years: no clock tells it."""
+RESULTS_BYTES, RANK_BYTES = 64 << 10, 16 << 10
+"""Several times what evaluation.json, summary.json and the facts of a rank take."""
+
+
+class RunDirectory:
+    """Names of the files of one run. JSON files appear whole or not at all."""
+
+    def __init__(self, results: str | Path, comparison: str, run: str) -> None:
+        self.path = Path(results) / comparison / run
+        self.config = self.path / "config.json"
+        self.attempts = self.path / "attempts.jsonl"
+        self.rungs = self.path / "rungs.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.sent = self.path / "metrics.sent"
+        self.mlflow = self.path / "mlflow.json"
+        self.tensorboard = self.path / "tensorboard"
+        self.pods = self.path / "pods"
+        self.ranks = self.path / "ranks"
+        self.traces = self.path / "traces"
+        self.manifest = self.traces / "manifest.json"
+        self.flops_profiler = self.traces / "flops_profiler.txt"
+        self.memory_snapshots = self.traces / "memory_snapshots"
+        self.checkpoints = self.path / "checkpoints"
+        self.model = self.path / "model"
+        self.best_model = self.path / "best_model"
+        self.deepspeed = self.path / "deepspeed.json"
+        self.evaluation = self.path / "evaluation.json"
+        self.summary = self.path / "summary.json"
+        self.hangs = self.path / "hangs"
+        self.flight_recorder = self.hangs / "flight_recorder"
+        self.faults = self.path / "faults"
+        self.reserve = self.path / ".reserve"
+        self.lease = self.path / ".lease"
+
+    def create(self) -> None:
+        """Makes the folders; all of them exist before the first file."""
+        self.ranks.mkdir(parents=True, exist_ok=True)
+        self.traces.mkdir(exist_ok=True)
+
+    def find_strangers(self) -> list[str]:
+        """What lies in the folder when nothing in it is a run's; hidden files are the file system's."""
+        ours = {path.name for path in vars(self).values()} - {self.path.name}
+        found = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
+        return [] if ours & {*found} else [name for name in found if not name.startswith(".")]
+
+    def keep_reserve(self, ranks: int) -> None:
+        """Takes the space that the results will need: a volume that is full at the end costs no finished run."""
+        size = RESULTS_BYTES + ranks * RANK_BYTES
+        if self.reserve.exists() and self.reserve.stat().st_size == size:  # of an earlier attempt
+            return
+        with open(self.reserve, "wb") as file:
+            file.write(b"\0" * size)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def release_reserve(self) -> None:
+        """Before the results are written; also when there is none, as behind a last step of an earlier attempt."""
+        self.reserve.unlink(missing_ok=True)
+
+    def rank_log(self, rank: int) -> Path:
+        return self.ranks / f"rank{rank}.log"
+
+    def rank_facts(self, rank: int) -> Path:
+        return self.ranks / f"rank{rank}.json"
+
+    def pod_ledger(self, pod: str) -> Path:
+        return self.pods / f"{pod}.jsonl"
+
+    def pod_hang(self, pod: str) -> Path:
+        return self.hangs / f"{pod}.json"
+
+    def out_of_memory(self, rank: int) -> Path:
+        return self.ranks / f"rank{rank}.out_of_memory.json"
+
+    def trace(self, rank: int) -> Path:
+        return self.traces / f"rank{rank}_trace.json"
+
+    def memory_snapshot(self, rank: int) -> Path:
+        return self.memory_snapshots / f"rank{rank}.pickle"
+
+    def has_all_traces(self) -> bool:
+        """An attempt has recorded its steps, and lost no rank's trace."""
+        try:
+            return read_line(self.manifest.read_bytes()).get("complete") is True
+        except FileNotFoundError:
+            return False
+
+    def is_written_by(self, launcher: str) -> bool:
+        """Whether the newest attempt is of the ranks that `launcher` has started."""
+        started = [line for line in self.read_attempts() if line.get("event") == "started"]
+        return bool(started) and started[-1].get("launcher") == launcher
+
+    def read_attempts(self) -> list[dict[str, Any]]:
+        """The lines of attempts.jsonl."""
+        return [line for line in read_events(self.attempts) if isinstance(line.get("attempt"), int)]
+
+    def read_world_sizes(self) -> dict[int, int]:
+        """Attempt -> its number of ranks."""
+        started = [line for line in self.read_attempts() if line["event"] == "started"]
+        return {
+            line["attempt"]: line["world_size"] for line in started if isinstance(line.get("world_size"), int)
+        }
+
+    def append_attempt(self, event: str, attempt: int, launcher: str, **facts: Any) -> None:
+        """One line: an attempt `started` or `ended`."""
+        line = {"t": time.time(), "attempt": attempt, "event": event, "launcher": launcher, **facts}
+        append_line(self.attempts, line)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a .jsonl file, none if it is not there; what is no object, as half a line, is left out."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [found for line in lines[:-1] if (found := read_line(line))]
+
+
+EVENT: dict[str, Any] = {
+    "t": (int, float),
+    "event": str,
+    "launcher": str,
+    "step": int,
+    "exit_code": (int, type(None)),
+}
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of starts and ends, each with t, event, launcher and step; any other line is left out."""
+    lines = [{"launcher": "", "step": 0, "exit_code": None, **line} for line in read_lines(path)]
+    return [line for line in lines if all(isinstance(line.get(name), kind) for name, kind in EVENT.items())]
+
+
+def read_line(line: bytes) -> dict[str, Any]:
+    """The object of a line; {} for what is none: a full volume leaves half a line, a crashed node a block of zeros."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_metrics(line: Mapping[str, Any]) -> bool:
+    """Whether a line has a time and a step that are numbers, and no number or name that cannot be sent or drawn."""
+    t, step = line.get("t"), line.get("step")
+    if not isinstance(t, int | float) or type(step) is not int:
+        return False
+    too_large = any(isinstance(value, int) and abs(value) > sys.float_info.max for value in line.values())
+    return (
+        not too_large
+        and abs(t) < FAR_TIME_S
+        and 0 <= step < 2**63
+        and all(name.isprintable() for name in line)
+    )
+
+
+def append_line(path: Path, line: dict[str, Any]) -> None:
+    """Adds one object to a .jsonl file; it is on the disk when this returns."""
+    with open(path, "ab+") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":  # half a line, of somebody who was killed or had no space
+                file.write(b"\n")
+        file.write(json.dumps(line).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a temporary file and renames it: a reader sees the whole file or none."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "w") as file:
+            json.dump(content, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # on a full volume its blocks are missed
+        raise
+
+
+VARIABLE = "STRATLAB_RUNGS"
+"""In the ranks' environment: the rungs that they stand on, as JSON."""
+RUNGS = "rungs"
+"""Their place in `resolved` of config.json."""
+
+Settings = dict[str, Any]
+Rung = dict[str, Any]
+"""rung (its number), settings, instead_of (what these were before), passed_over [{settings, reason}], step, t."""
+
+
+def read_rungs(folder: RunDirectory) -> list[Rung]:
+    """Those that any pod of the run has climbed."""
+    try:
+        found = json.loads(folder.rungs.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def read_own_rungs(env: Mapping[str, str]) -> list[Rung]:
+    """Those that this rank was started on."""
+    found: list[Rung] = json.loads(env.get(VARIABLE, "[]"))
+    return found
+
+
+def find_asked(rungs: Sequence[Rung]) -> Settings:
+    """What the release says of the settings that rungs have changed."""
+    asked: Settings = {}
+    for rung in reversed(rungs):
+        asked |= rung["instead_of"]
+    return asked
+
+
+def describe_rung(rung: Rung) -> str:
+    """`micro_batch_size 8 instead of 16`."""
+    before = rung["instead_of"]
+    return ", ".join(f"{name} {value} instead of {before[name]}" for name, value in rung["settings"].items())

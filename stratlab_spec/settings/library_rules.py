@@ -1,0 +1,368 @@
+"""What DeepSpeed would accept silently, or report only after minutes and on one rank; checked without torch.
+
+Each function gives sentences; the texts of DeepSpeed that they spare the user are quoted in the comments
+(deepspeed 0.19.8).
+
+What qwz and qgz of ZeRO++ send in few bits: which parameters, in blocks of what size. Needs no torch.
+
+Each rank's shard of a parameter is cut into blocks, the last one filled up with zeros. A block goes over the wire as
+whole numbers and one fp32 scale:
+
+    qwz   gathered weights      8 bits   512 + 4 bytes per block, half of bf16
+    qgz   reduced gradients     4 bits   256 + 4 bytes per block, an eighth of fp32
+
+A shard of less than two blocks (biases, norms, small models) would be more filling than numbers: it is sent as it is
+without qwz and qgz. DeepSpeed's own grouping asks that 8 divides every shard, and ends a run where it does not.
+
+What the setting activation_checkpointing means, block by block; one meaning under every strategy.
+
+What torch.compile needs of settings and of the machine, checked without torch: its first step would fail later.
+
+On a CPU it writes C++ and calls CXX, else g++ (torch 2.13, torch/_inductor/config.py `cpp.cxx`). On a GPU Triton builds
+a starter for its kernels with CC, else gcc or clang (triton 3.7, triton/runtime/build.py). Both include Python.h.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import shlex
+import shutil
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stratlab_spec.settings.config import Config
+from stratlab_spec.strategies import STRATEGIES
+
+RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+COMPILERS = ("c++", "nvcc", "ninja")
+PREBUILT_QUANTIZER = "deepspeed.ops.quantizer.quantizer_op"
+"""DeepSpeed's own name for it (op_builder/quantizer.py); images/trainer/quantizer.py builds it."""
+
+
+def has_gpu(devices: Path = Path("/dev")) -> bool:
+    """Whether an NVIDIA device is visible here, without asking torch.
+
+    /proc/driver/nvidia says nothing: a pod without a GPU sees its node's.
+    """
+    return any(devices.glob("nvidia[0-9]*"))
+
+
+def broken_deepspeed_rules(
+    config: Config,
+    world_size: int,
+    processes_per_node: int,
+    *,
+    env: Mapping[str, str],
+    gpu: bool,
+) -> list[str]:
+    """One sentence per broken rule; none for strategies that are not DeepSpeed's.
+
+    Args:
+        gpu: of `has_gpu`.
+    """
+    if not STRATEGIES[config.strategy].deepspeed_stage:
+        return []
+    problems = [*_compiled(config)]
+    if gpu:
+        problems += cache_problems(env)
+    if config.strategy == "zeropp":
+        problems += _partition(config, world_size, processes_per_node)
+        problems += _quantized(config, world_size, processes_per_node, gpu)
+        if gpu and _quantizes(config) and find_quantizer() is None:
+            problems += toolchain_problems(env)
+    return problems
+
+
+def placement_problems(config: Config, world_size: int, processes_per_node: int) -> list[str]:
+    """The rules that depend on settings and number of processes alone, not on data, device or image."""
+    if not STRATEGIES[config.strategy].deepspeed_stage:
+        return []
+    partition = _partition(config, world_size, processes_per_node) if config.strategy == "zeropp" else ()
+    return [*_compiled(config), *partition]
+
+
+def _quantizes(config: Config) -> bool:
+    return bool({"qwz", "qgz"} & set(config.zeropp.split(",")))
+
+
+def _compiled(config: Config) -> Iterator[str]:
+    # First gradients are equal (LAB.md, 2026-11-24), but four small layers become 15 graphs in 50 s instead of one in
+    # 6 s, and recomputed ones stay as they were.
+    if config.compile and STRATEGIES[config.strategy].deepspeed_stage == 3:
+        yield (
+            f"TRAINER_COMPILE=true: not with strategy {config.strategy}, whose hooks at every module cut blocks into "
+            "pieces of a few operators, which take long to compile; use zero1, zero2, fsdp or hsdp, or leave it out "
+            "[SL-deepspeed-compile]"
+        )
+
+
+def _partition(config: Config, world_size: int, processes_per_node: int) -> Iterator[str]:
+    if "hpz" not in config.zeropp.split(","):
+        return
+    if world_size % processes_per_node:  # AssertionError: 4 is not divisible by 3
+        yield (
+            f"TRAINER_ZEROPP={config.zeropp!r}: hpz keeps one copy per node, but {processes_per_node} processes per "
+            f"node do not divide {world_size} processes [SL-hpz-indivisible]"
+        )
+    elif processes_per_node == 1 and world_size > 1:  # size 1 switches it off, silently
+        yield (
+            f"TRAINER_ZEROPP={config.zeropp!r}: hpz has no effect with 1 process per node, this would be zero3; "
+            "use strategy zero3, or more than one process per node [SL-hpz-one-process]"
+        )
+    elif processes_per_node == world_size > 1:
+        # the copy is the shards once more: it costs memory and saves nothing
+        yield (
+            f"TRAINER_ZEROPP={config.zeropp!r}: hpz has no effect on one node, whose gathers never leave it, this "
+            "would be zero3 with a second copy of the parameters; use strategy zero3, or more nodes [SL-hpz-one-node]"
+        )
+
+
+def _quantized(config: Config, world_size: int, processes_per_node: int, gpu: bool) -> Iterator[str]:
+    parts = config.zeropp.split(",")
+    for part in ("qwz", "qgz"):
+        if part in parts and not gpu:  # ValueError: This op had not been implemented on CPU backend.
+            yield (
+                f"TRAINER_ZEROPP={config.zeropp!r}: {part} needs DeepSpeed's CUDA quantizer and there is no GPU "
+                "here; use hpz [SL-quantizer-no-gpu]"
+            )
+    if "qgz" in parts and config.reduce_dtype != "fp32":
+        yield (
+            f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: qgz reduces in 4 bits whatever this says; leave it out, or "
+            f"qgz out of TRAINER_ZEROPP={config.zeropp!r} [SL-qgz-reduce-dtype]"
+        )
+    if "qgz" in parts and world_size % processes_per_node:
+        yield (
+            f"TRAINER_ZEROPP={config.zeropp!r}: qgz reduces inside the nodes first, but {processes_per_node} processes "
+            f"per node do not divide {world_size} processes [SL-qgz-indivisible]"
+        )
+    elif "qgz" in parts and world_size == processes_per_node:
+        yield (
+            f"TRAINER_ZEROPP={config.zeropp!r}: qgz saves bytes between nodes, and this is one node; leave it out, or "
+            "use more nodes [SL-qgz-one-node]"
+        )
+
+
+def find_quantizer() -> Path | None:
+    """The CUDA quantizer that an image has been built with, found without importing DeepSpeed."""
+    top, *folders, name = PREBUILT_QUANTIZER.split(".")
+    package = importlib.util.find_spec(top)
+    if package is None or package.origin is None:
+        return None
+    return next(Path(package.origin).parent.joinpath(*folders).glob(f"{name}*.so"), None)
+
+
+def toolchain_problems(env: Mapping[str, str]) -> list[str]:
+    """Why the CUDA quantizer could not be compiled at the first start, which would fail minutes later or hang."""
+    problems = []
+    if missing := [name for name in COMPILERS if not shutil.which(name, path=env.get("PATH", ""))]:
+        problems.append(
+            f"TRAINER_ZEROPP: qwz and qgz are compiled at the first start, and {', '.join(missing)} cannot be found "
+            "on PATH; use an image with the CUDA toolkit or with the quantizer built, or leave out qwz and qgz "
+            "[SL-quantizer-compiler]"
+        )
+    for lock in sorted(
+        _caches(env)["TORCH_EXTENSIONS_DIR"].glob("**/lock")
+    ):  # it waits for it for ever, silently
+        problems.append(
+            f"{lock}: left by a build that was killed, the next one would wait for ever; remove it, or "
+            "wait if another run is building right now [SL-quantizer-lock]"
+        )
+    return problems
+
+
+def cache_problems(env: Mapping[str, str]) -> list[str]:
+    """Folders that DeepSpeed makes on a GPU when it is imported: PermissionError on every rank otherwise."""
+    return [
+        f"{name}={str(folder)!r}: not writable for user {os.getuid()}, and the compiled parts of DeepSpeed "
+        f"go there; set {name} to a folder that is [SL-deepspeed-cache]"
+        for name, folder in _caches(env).items()
+        if not _writable(folder)
+    ]
+
+
+def _caches(env: Mapping[str, str]) -> dict[str, Path]:
+    home = Path(env.get("HOME", "/nonexistent"))
+    return {
+        "TORCH_EXTENSIONS_DIR": Path(env.get("TORCH_EXTENSIONS_DIR") or home / ".cache" / "torch_extensions"),
+        "TRITON_CACHE_DIR": Path(env.get("TRITON_CACHE_DIR") or home / ".triton"),
+    }
+
+
+def _writable(folder: Path) -> bool:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def missing_rank_variables(env: Mapping[str, str]) -> list[str]:
+    """For a rank: without one of these DeepSpeed ends in `No module named 'mpi4py'`, whoever started it."""
+    if missing := [name for name in RANK_VARIABLES if not env.get(name)]:
+        return [
+            f"{', '.join(missing)}: not set; start the ranks with `python -m trainer`, torchrun or the "
+            "training operator [SL-rank-variables]"
+        ]
+    return []
+
+
+BLOCK = 512
+"""Elements. The kernel gives 16 of them to a thread, and adds up over a warp of 32."""
+LEAST_BLOCKS = 2
+BITS = {"qwz": 8, "qgz": 4}
+SCALE_BYTES = 4
+
+
+def is_quantized(elements: int, shards: int) -> bool:
+    """Whether a parameter of so many elements is sent in few bits."""
+    return math.ceil(elements / shards) >= LEAST_BLOCKS * BLOCK
+
+
+def count_blocks(elements: int, shards: int) -> int:
+    """Of each shard."""
+    return math.ceil(math.ceil(elements / shards) / BLOCK)
+
+
+def block_bytes(part: str) -> int:
+    """Of one block on the wire.
+
+    Args:
+        part: qwz or qgz.
+    """
+    return BLOCK * BITS[part] // 8 + SCALE_BYTES
+
+
+def describe_quantized(
+    parts: Sequence[str], sizes: Sequence[tuple[int, bool]], shards: int, persistent_elements: int
+) -> dict[str, dict[str, Any]]:
+    """For `resolved.quantized` of config.json: per part the bits, the block, and how much of the model has them.
+
+    Args:
+        parts: of the setting zeropp.
+        sizes: (elements, whether it trains) of each parameter.
+        persistent_elements: parameters of up to so many are never gathered in a pass, but once after the update, in
+            the type that they are kept in.
+    """
+    sent = {
+        "qwz": [elements for elements, _ in sizes if elements > persistent_elements],
+        "qgz": [elements for elements, trains in sizes if trains],
+    }
+    whole = {"qwz": [elements for elements, _ in sizes], "qgz": sent["qgz"]}
+    found = {}
+    for part in [name for name in BITS if name in parts]:
+        few = [elements for elements in sent[part] if is_quantized(elements, shards)]
+        found[part] = {
+            "bits": BITS[part],
+            "block": BLOCK,
+            "parameters": len(few),
+            "of_parameters": len(whole[part]),
+            "elements_pct": 100.0 * sum(few) / max(1, sum(whole[part])),
+        }
+    return found
+
+
+NONE, SELECTIVE = "none", "selective"
+EVERY = "every_"
+
+
+def recomputes(setting: str, block: int) -> bool:
+    """Whether block number `block` of the whole model computes its activations again (`selective`: some of them)."""
+    if setting.startswith(EVERY):
+        return block % int(setting.removeprefix(EVERY)) == 0
+    return setting != NONE
+
+
+# by whether there is a GPU: the variable that names the compiler, and what is looked for without it
+HOST_COMPILERS = {False: ("CXX", ("g++",)), True: ("CC", ("gcc", "clang"))}
+
+
+@dataclass(frozen=True)
+class Composition:
+    """What a block is made of, as far as it matters to a compiler."""
+
+    recomputed: str
+    """The setting activation_checkpointing."""
+    experts: bool
+    cp: int = 1
+    tp: int = 1
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Compiled blocks that are wrong, fail, or stay as they were."""
+
+    holds: Callable[[Composition], bool]
+    reason: str
+    code: str
+
+
+REFUSALS = (
+    # both: a call that stays outside compiled code breaks the graph inside of torch's checkpoint, which then runs whole
+    # as it was, without a word (torch 2.13: no graph at all)
+    Refusal(
+        lambda block: block.experts and block.recomputed != NONE,
+        "the experts' dispatch is never compiled, and a recomputed block around it is not compiled at all",
+        "[SL-compile-experts]",
+    ),
+    Refusal(
+        lambda block: block.cp > 1 and block.recomputed != NONE,
+        "the exchanges of context parallelism are never compiled, and a recomputed block around them is not compiled "
+        "at all",
+        "[SL-compile-cp]",
+    ),
+    # AssertionError: expected all tensors_saved_with_vc_check to be Tensors, got types: [.., DeviceMesh]
+    Refusal(
+        lambda block: block.tp > 1 and block.recomputed not in (NONE, SELECTIVE),
+        "a compiled block that is split over tp and recomputed fails at once (torch 2.13); selective does not",
+        "[SL-compile-tp]",
+    ),
+)
+"""Others: zero3 and zeropp in deepspeed_rules.py, batch norm in stratlab_spec/models/model_specs.py."""
+
+
+def refused_compositions(config: Config, *, experts: bool, cp: int = 1, tp: int = 1) -> Iterator[str]:
+    """One sentence per row of `REFUSALS` that holds; none without `compile`.
+
+    Args:
+        experts: the model has some.
+        cp, tp: ranks on these axes.
+    """
+    if not config.compile:
+        return
+    block = Composition(config.activation_checkpointing, experts, cp, tp)
+    for refusal in REFUSALS:
+        if refusal.holds(block):
+            yield (
+                f"TRAINER_COMPILE=true, TRAINER_ACTIVATION_CHECKPOINTING={block.recomputed}: not both here, "
+                f"{refusal.reason}; leave one of them out {refusal.code}"
+            )
+
+
+def compile_problems(
+    config: Config, env: Mapping[str, str], *, gpu: bool, headers: Path | None = None
+) -> list[str]:
+    """One sentence per thing that is missing; none without `compile`.
+
+    Args:
+        gpu: of `deepspeed_rules.has_gpu`.
+        headers: folder of Python.h; None = that of the running Python.
+    """
+    if not config.compile or config.mode == "evaluate":
+        return []
+    variable, names = HOST_COMPILERS[gpu]
+    wanted = tuple(shlex.split(env[variable])[:1]) if env.get(variable) else names
+    missing = []
+    if not any(shutil.which(name, path=env.get("PATH", "")) for name in wanted):
+        missing.append(f"{' or '.join(wanted)} ({variable} names another) is not on PATH")
+    folder = headers or Path(sysconfig.get_paths()["include"])
+    if not (folder / "Python.h").is_file():
+        missing.append(f"{folder / 'Python.h'} is not there")
+    if not missing:
+        return []
+    return [
+        f"TRAINER_COMPILE=true: torch.compile compiles at the first step, and {'; '.join(missing)}. Use an image with "
+        "a compiler and Python's headers (on Debian: gcc, g++, python3-dev), or leave it out [SL-compiler-absent]"
+    ]

@@ -1,0 +1,230 @@
+"""The bounds of a setting that is a number, as a number and as text: for the trainer and for the charts' schema.
+
+A pod's variables are text, and helm makes text of what `--set` cannot read (0.00001, 1e-5). So text must have its
+bounds too: 1e400 is infinite, and "2" no share. Bounds are powers of ten, which an expression without arithmetic can
+tell.
+
+Folders that the results volume must not hide: those of the system, and those of the images and pods.
+
+Faults on demand, as they are written: `kind@step[:rank][!]`, several with commas between them.
+"""
+
+from __future__ import annotations
+
+import math
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+MOST = 10**9
+"""Of a whole number without a bound of its own: floats, in which helm holds it, still tell it from the next one."""
+DIGITS = 38
+"""Before the point, of any other number: from 10**38 on, fp32 has little but infinity."""
+
+ZEROS, MORE = "0{0,9}", "[0-9]{0,30}"
+
+
+def with_bounds(entry: Schema) -> dict[str, Any]:
+    """The JSON schema of one setting, with the upper bound that it lacks if it is a number."""
+    if entry.get("type") == "integer" and "maximum" not in entry:
+        return {**entry, "maximum": MOST}
+    if entry.get("type") == "number" and not {"maximum", "exclusiveMaximum"} & entry.keys():
+        return {**entry, "exclusiveMaximum": 10.0**DIGITS}
+    return dict(entry)
+
+
+def text_pattern(entry: Schema) -> str:
+    """What a text must match to be a number within the bounds, in the syntax that RE2, ECMA-262 and Python share.
+
+    Written plainly (0.0015), or with one digit before the point and an exponent (1.5e-3).
+    """
+    if entry["type"] == "integer":
+        return "^-?[0-9]{1,18}$"  # its bounds are those of the number
+    least, positive = entry.get("exclusiveMinimum", entry.get("minimum")), "exclusiveMinimum" in entry
+    largest = entry.get("exclusiveMaximum", entry.get("maximum"))
+    digits = round(math.log10(largest))
+    assert largest == 10.0**digits
+    if least:
+        return _from_a_fraction(least, digits, itself="" if "exclusiveMaximum" in entry else _exactly(digits))
+    assert least == 0
+    below_one = rf"0{{1,9}}\.0{{0,30}}[1-9]{MORE}" if positive else rf"0{{1,9}}(\.{MORE})?"
+    first = f"[1-9][0-9]{{0,{digits - 1}}}" if positive else f"[0-9]{{1,{digits}}}"
+    plain = rf"{ZEROS}{first}(\.{MORE})?|{below_one}" if digits else below_one
+    mantissa = rf"([1-9](\.{MORE})?|0\.0{{0,30}}[1-9]{MORE})" if positive else rf"[0-9](\.{MORE})?"
+    exponent = rf"(-{ZEROS}[0-9]{{1,2}}|\+?{ZEROS}{_up_to(digits - 1)})" if digits else f"-{ZEROS}[1-9][0-9]?"
+    itself = "" if "exclusiveMaximum" in entry else _exactly(digits)
+    return f"^({plain}|{mantissa}[eE]{exponent}{itself})$"
+
+
+def _from_a_fraction(least: float, digits: int, itself: str) -> str:
+    """From 10**-1 to 10**-9 on, that itself among them, up to a number of so many digits from 1 on."""
+    places = round(-math.log10(least))
+    assert least == 10.0**-places and 1 <= places <= 9 and digits
+    plain = rf"{ZEROS}[1-9][0-9]{{0,{digits - 1}}}(\.{MORE})?|0{{1,9}}\.0{{0,{places - 1}}}[1-9]{MORE}"
+    exponent = rf"(-{ZEROS}[0-{places}]|\+?{ZEROS}{_up_to(digits - 1)})"
+    return rf"^({plain}|[1-9](\.{MORE})?[eE]{exponent}{itself})$"
+
+
+def number_problem(entry: Schema, value: Any) -> str | None:
+    """What is expected instead of this text or number; None where there is nothing to say."""
+    entry = with_bounds(entry)
+    if entry.get("type") not in ("integer", "number") or not isinstance(value, str | int | float):
+        return None
+    if isinstance(value, str) and re.fullmatch(text_pattern(entry), value):
+        value = float(value) if entry["type"] == "number" else int(value)
+    if isinstance(value, str) or not _is_within(entry, value):
+        return _expectation(entry)
+    return None
+
+
+def _is_within(entry: Schema, value: float) -> bool:
+    return (
+        math.isfinite(value)
+        and value >= entry.get("minimum", -math.inf)
+        and value > entry.get("exclusiveMinimum", -math.inf)
+        and value <= entry.get("maximum", math.inf)
+        and value < entry.get("exclusiveMaximum", math.inf)
+    )
+
+
+def _expectation(entry: Schema) -> str:
+    if entry["type"] == "integer":
+        return f"expected a whole number from {entry['minimum']} to {entry['maximum']}"
+    lowest = "above 0" if "exclusiveMinimum" in entry else f"from {entry['minimum']:g}"
+    most = (
+        f"and below {entry['exclusiveMaximum']:g}"
+        if "exclusiveMaximum" in entry
+        else f"to {entry['maximum']:g}"
+    )
+    return f"expected a number {lowest} {most}, written as 0.0015 or 1.5e-3"
+
+
+def _exactly(digits: int) -> str:
+    """10**digits, as one more way to match."""
+    return rf"|{ZEROS}10{{{digits}}}(\.0{{0,30}})?|1(\.0{{0,30}})?[eE]\+?{ZEROS}{digits}"
+
+
+def _up_to(largest: int) -> str:
+    """Whole numbers from 0 to `largest`, below 100."""
+    tens, ones = divmod(largest, 10)
+    below = f"[1-{tens - 1}][0-9]|" if tens > 1 else ""
+    last = f"|{tens}[0-{ones}]" if tens else ""
+    return f"({below}[0-{9 if tens else ones}]{last})"
+
+
+ITSELF = (
+    *(
+        "",
+        "bin",
+        "boot",
+        "dev",
+        "dev/shm",
+        "etc",
+        "home",
+        "lib",
+        "lib32",
+        "lib64",
+        "libx32",
+        "opt",
+        "proc",
+        "root",
+    ),
+    *("run", "sbin", "sys", "tmp", "usr", "usr/local", "var"),
+)
+"""May not be the volume, but hold it."""
+WITH_ALL_BELOW = (
+    *("bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "sys"),
+    *(
+        "usr/bin",
+        "usr/lib",
+        "usr/lib32",
+        "usr/lib64",
+        "usr/sbin",
+        "usr/share",
+        "usr/local/bin",
+        "usr/local/lib",
+    ),
+    *("opt/venv", "opt/package", "opt/kube", "home/mpiuser", "run/secrets", "var/run", "var/lib/kubelet"),
+)
+
+PATTERN = f"^/(({'|'.join(filter(None, ITSELF))})?/?|({'|'.join(WITH_ALL_BELOW)})(/.*)?)$"
+"""Of an absolute path without empty parts, for the charts' schema."""
+
+
+def is_reserved(path: str) -> bool:
+    """Whether an absolute path, however it is written, is one of them. A relative one never is."""
+    return path.startswith("/") and bool(re.match(PATTERN, "/" + posixpath.normpath(path).lstrip("/")))
+
+
+KINDS = {
+    "kill": "the rank ends without a word (SIGKILL)",
+    "hang": "the rank stands still for ever, without ending",
+    "slow": "from here on each step of the rank takes twice as long",
+    "nan": "the loss of the rank's samples is not a number, in this step",
+    "oom": "the rank runs out of memory of its accelerator; on a CPU torch's error is raised",
+    "disk-full": "from here on the rank cannot write more than 4 KiB into any file",
+    "corrupt": "one bit of the newest committed checkpoint changes",
+}
+"""Kind -> what happens at the beginning of the step (trainer/fault_injection.py)."""
+FAULT = rf"({'|'.join(KINDS)})@([1-9][0-9]{{0,8}})(:[0-9]{{1,6}})?!?"
+FAULTS = rf"^({FAULT}(,{FAULT})*)?$"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault of one rank.
+
+    Attributes:
+        every_attempt: it happens whenever the step is reached; else once in the run.
+    """
+
+    kind: str
+    step: int
+    rank: int
+    every_attempt: bool
+
+    @property
+    def name(self) -> str:
+        """As a file name."""
+        return f"{self.kind}@{self.step}_{self.rank}"
+
+
+def read_faults(text: str) -> list[Fault]:
+    """The faults of the setting; rank 0's where no rank is named."""
+    found = []
+    for part in filter(None, text.split(",")):
+        match = re.fullmatch(FAULT, part)
+        assert match, part
+        rank = int((match[3] or ":0")[1:])
+        found.append(Fault(match[1], int(match[2]), rank, part.endswith("!")))
+    return found
+
+
+def fault_problems(text: str, allowed: bool) -> Iterator[str]:
+    """What forbids the setting."""
+    if text and not allowed:
+        yield (
+            f"TRAINER_FAULT={text!r}: plants a fault in the run, which is allowed only with run.allowFaults=true "
+            "(TRAINER_ALLOW_FAULTS=true without a chart) [SL-fault-not-allowed]"
+        )
+
+
+def rank_problems(text: str, world_size: int) -> Iterator[str]:
+    """Faults of ranks that the run does not have."""
+    for fault in read_faults(text):
+        if fault.rank >= world_size:
+            yield (
+                f"TRAINER_FAULT={text!r}: there is no rank {fault.rank}, only 0 to {world_size - 1} "
+                "[SL-fault-rank]"
+            )
+
+
+def step_problems(text: str, steps: int) -> Iterator[str]:
+    """Faults of steps that never come: the run would end well, and show nothing."""
+    for fault in read_faults(text):
+        if fault.step > steps:
+            yield f"TRAINER_FAULT={text!r}: there is no step {fault.step}, only 1 to {steps} [SL-fault-step]"

@@ -1,0 +1,394 @@
+"""Every strategy, one row each: all that the lab must know of it besides how its engine is built.
+
+A new one takes a row here, a file in trainer/strategies if no present one will do, and a chart (README). No column has
+a default, so that what is forgotten is an error at import. Who reads a column is said beside it.
+
+What a strategy can be tuned by: settings that some strategies have and others do not, one row each.
+
+Which strategy has which knob is a column of settings/strategy_table.py; here stands why the default is what it is, and
+what is said to the strategies that do not have it. What is left to a strategy (`auto`, 0) is decided here as well, and
+recorded in config.json as `resolved.knobs`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from stratlab_spec.settings.fields import Settings
+
+
+CHART_NAME = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
+"""Of charts/new_chart.py."""
+ND_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+"""Of the strategy nd, outermost first: what communicates most has the closest ranks. ep cuts across the last three."""
+WIRE = ("", "none", "all-reduce", "reduces each micro-batch", "gathers", "gathers in replicas")
+"""Rows of the table of bytes on the wire (measuring/wire_formulas.py); "" = counted, without a formula."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a rank holds of the state: parameters, gradients, optimizer (`stratlab compare` measures against it)."""
+
+    divided: tuple[str, ...]
+    """Kinds of which a rank holds its share alone."""
+    over: tuple[str, ...] = ("dp_shard",)
+    """The axes whose ranks share it."""
+    copies: bool = False
+    """Beside fp32 parameters it keeps an fp32 copy of each rank's share (DeepSpeed's optimizers)."""
+    at_most: tuple[str, ...] = ()
+    """Kinds of which it may hold less when they are counted, between the backward pass and the update."""
+    again_in_node: str = ""
+    """The part of the setting `zeropp` with which a node's ranks share all parameters once more."""
+    but: Mapping[str, str] = field(default_factory=dict)
+    """Where it holds more, by kind: the usual reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyRow:
+    """One strategy."""
+
+    file: str
+    """In trainer/strategies: the module whose `build` makes its engine."""
+    axes: tuple[str, ...]
+    """Of the mesh that it may use (layout/mesh.py). The first one takes the processes that nobody claimed; where nobody
+    claims any, dp_shard of two axes takes the processes of one node: the fast links."""
+    builds_empty: Literal["nobody", "others", "everybody"]
+    """Whose model comes without memory (strategies): the weights arrive in shards from rank 0, or each rank reads its
+    own part."""
+    has_bf16_native: bool
+    """Has a bf16 of its own besides that of all (settings/precision.py, config_rules.py)."""
+    offload: tuple[str, ...]
+    """What may be kept in host memory besides `none` (config_rules.py): nothing where a process holds the whole model
+    anyway."""
+    knobs: tuple[str, ...]
+    """Settings that it can be tuned by (settings/knob_table.py)."""
+    defaults: Mapping[str, Any]
+    """Knobs that have another value here where nobody says one (settings/fields.py): what makes a strategy of a present
+    file another one."""
+    reduce_bucket_mib: int
+    """Gradients that are reduced together unless the setting of this name says otherwise; 0 = no buckets."""
+    by_nodes: bool
+    """How many ranks share a node decides who holds what, where no degree is given (counting/operations.py)."""
+    deepspeed_stage: int
+    """0 = not DeepSpeed's (deepspeed_rules.py, engines/deepspeed_config.py)."""
+    wire: str
+    """One of WIRE."""
+    holds: Held
+    """Of the state; for the comparison."""
+    holds_whole_model: bool
+    """Each process has all parameters, gradients and state: a model that does not fit is refused (layout/fit.py)."""
+    gathers: bool
+    """Parameters are gathered layer by layer; this and the next three are for the advice (stratlab/analysis/advice)."""
+    compiles: bool
+    """The advice may propose compiled blocks, whatever the model and the layout."""
+    holds_less: str
+    """The strategy to try for less state per rank; "" = none."""
+    sends_less: str
+    """The one to try for less communication, at more state per rank; "" = none."""
+    climbs_to: str
+    """Where the ladder goes that holds less and is of the same make (launch/ladder.py); "" = nowhere."""
+
+
+KINDS = ("parameters", "gradients", "optimizer")
+_CROSSING = {
+    "gradients": "tensors that cross the border of two shards are held whole: it shows in small models"
+}
+_PERSISTENT = {"parameters": "parameters of fewer elements than persistent_elements stay whole on every rank"}
+_STAGES = dict.fromkeys(KINDS, "stages of a pipeline are not equally large, and norms are not split by tp")
+OF_ZERO = {
+    # gradients are whole until they are reduced; what is left at the update is the rank's share
+    1: Held(("optimizer",), copies=True, at_most=("gradients",)),
+    2: Held(("gradients", "optimizer"), copies=True, but=_CROSSING),
+    3: Held(KINDS, copies=True, but=_PERSISTENT),
+}
+FULLY_SHARD = ("accumulate", "reshard_after_forward", "prefetch_blocks", "reduce_dtype")
+DEEPSPEED = ("reduce_bucket_mib", "overlap_reduction", "reduce_dtype")
+OF_STAGE = {
+    **dict.fromkeys((1, 2), ("gather_bucket_mib",)),
+    3: ("reshard_after_forward", "prefetch_blocks", "persistent_elements"),
+}
+
+
+def _zero(stage: int, **more: Any) -> StrategyRow:
+    """DeepSpeed's: all in one file, apart by their stage."""
+    shared: dict[str, Any] = {
+        "file": "zero",
+        "axes": ("dp_shard",),
+        "builds_empty": "others" if stage == 3 else "nobody",
+        "has_bf16_native": True,
+        "offload": ("optimizer", "all") if stage == 3 else ("optimizer",),
+        "knobs": (*DEEPSPEED, *OF_STAGE[stage]),
+        "defaults": {},
+        "reduce_bucket_mib": 192,
+        "by_nodes": False,
+        "deepspeed_stage": stage,
+        "holds": OF_ZERO[stage],
+        "holds_whole_model": False,
+        "gathers": stage == 3,
+        "compiles": stage != 3,
+    }
+    return StrategyRow(**shared | more)
+
+
+def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more: Any) -> StrategyRow:
+    """Every process holds all of it."""
+    return StrategyRow(
+        file=file,
+        axes=axes,
+        builds_empty="nobody",
+        has_bf16_native=False,
+        offload=(),
+        defaults={},
+        by_nodes=False,
+        deepspeed_stage=0,
+        wire=wire,
+        holds=Held(()),
+        holds_whole_model=True,
+        gathers=False,
+        compiles=True,
+        holds_less=holds_less,
+        sends_less="",
+        **more,
+    )
+
+
+def _sharded(
+    file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends_less: str, **defaults: Any
+) -> StrategyRow:
+    """PyTorch's fully_shard; `defaults` as reshard_after_forward="off"."""
+    return StrategyRow(
+        file=file,
+        axes=axes,
+        builds_empty="others",
+        has_bf16_native=False,
+        offload=("all",),
+        knobs=FULLY_SHARD,
+        defaults=defaults,
+        reduce_bucket_mib=0,
+        by_nodes=len(axes) > 1,
+        deepspeed_stage=0,
+        wire=wire,
+        holds=Held(KINDS),
+        holds_whole_model=False,
+        gathers=True,
+        compiles=True,
+        holds_less=holds_less,
+        sends_less=sends_less,
+        climbs_to=holds_less,
+    )
+
+
+STRATEGIES: dict[str, StrategyRow] = {
+    "single": _whole("single", (), "none", "", knobs=(), reduce_bucket_mib=0, climbs_to=""),
+    "ddp": _whole(
+        "ddp",
+        ("dp_replicate",),
+        "all-reduce",
+        "zero1",
+        knobs=("reduce_bucket_mib", "reduce_dtype", "static_graph"),
+        reduce_bucket_mib=25,
+        climbs_to="fsdp",
+    ),
+    "fsdp": _sharded("fsdp", ("dp_shard",), "gathers", "", "zero2"),
+    "hsdp": _sharded("hsdp", ("dp_replicate", "dp_shard"), "gathers in replicas", "fsdp", ""),
+    "zero1": _zero(1, wire="all-reduce", holds_less="zero2", sends_less="ddp", climbs_to="zero2"),
+    "zero2": _zero(
+        2, wire="reduces each micro-batch", holds_less="zero3", sends_less="zero1", climbs_to="zero3"
+    ),
+    "zero3": _zero(3, wire="gathers", holds_less="", sends_less="zero2", climbs_to=""),
+    "zeropp": _zero(
+        3,
+        by_nodes=True,
+        wire="",
+        holds=replace(OF_ZERO[3], again_in_node="hpz"),
+        holds_less="",
+        sends_less="zero2",
+        climbs_to="zero3",
+    ),
+    "nd": StrategyRow(
+        file="nd",
+        axes=ND_AXES,
+        builds_empty="everybody",
+        has_bf16_native=False,
+        offload=(),
+        knobs=FULLY_SHARD,
+        defaults={},
+        reduce_bucket_mib=0,
+        by_nodes=False,
+        deepspeed_stage=0,
+        wire="",
+        holds=Held(KINDS, ("pp", "dp_shard", "cp", "tp"), but=_STAGES),
+        holds_whole_model=False,
+        gathers=False,
+        compiles=False,
+        holds_less="",
+        sends_less="",
+        climbs_to="",
+    ),
+}
+
+
+for _name, _row in STRATEGIES.items():
+    assert re.fullmatch(CHART_NAME, _name), f"{_name}: is named like its chart, {CHART_NAME}"
+    assert set(_row.defaults) <= set(_row.knobs), f"{_name}: its defaults are of its knobs"
+    assert _row.wire in WIRE, f"{_name}: wire={_row.wire!r}, expected one of {WIRE}"
+    for _other in (_row.holds_less, _row.sends_less, _row.climbs_to):
+        assert _other in ("", *STRATEGIES), f"{_name}: {_other} is no strategy"
+
+
+GATHERING = tuple(name for name, row in STRATEGIES.items() if row.gathers)
+"""Those that gather parameters layer by layer."""
+COMPILING = tuple(name for name, row in STRATEGIES.items() if row.compiles)
+"""Those whose blocks can be compiled whatever the model and the layout."""
+
+
+MIB = 2**20
+NO_EFFECT = "no effect: nothing is sharded"
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One knob."""
+
+    reason: str
+    """For its default."""
+    others: str
+    """Why the strategies that are without it are."""
+
+
+KNOBS: dict[str, Knob] = {
+    "accumulate": Knob(
+        "sharded: whole gradients of the model on every rank cost more than all that fully_shard has sharded; a "
+        "pipeline keeps them whole, since its stages reduce once, behind the last of many micro-batches",
+        "single, ddp and zero1 hold whole gradients anyway, zero2, zero3 and zeropp shards",
+    ),
+    "reshard_after_forward": Knob(
+        "on: each block is whole only while it computes, the reason to shard parameters at all; a pipeline keeps its "
+        "own for all micro-batches of a step, between which it would gather them again and again",
+        "nothing is gathered before the forward pass",
+    ),
+    "prefetch_blocks": Knob(
+        "1, torch's own: one block travels while another computes; more hides no more where a block computes for "
+        "longer than it travels, and each takes its memory",
+        "no block is gathered",
+    ),
+    "reduce_bucket_mib": Knob(
+        "ddp 25, torch's own; DeepSpeed's 192: its own 1.9 GiB, twice over with overlap_reduction, take more memory "
+        "than they save time, for a reduction of some 100 MiB has the full speed of the links already",
+        "fully_shard reduces the gradients of one block together, and single none",
+    ),
+    "gather_bucket_mib": Knob(
+        "192, as for reduce_bucket_mib",
+        "only zero1 and zero2 gather all weights after the update",
+    ),
+    "overlap_reduction": Knob(
+        "on, as ddp, fsdp, hsdp and nd do; it takes a second bucket",
+        "their reductions always run beside the backward pass",
+    ),
+    "persistent_elements": Knob(
+        "100,000, DeepSpeed's own: norms and biases travel more slowly than they are held",
+        "only DeepSpeed's stage 3 can leave small parameters whole",
+    ),
+    "reduce_dtype": Knob(
+        "fp32: the recipe of bf16 promises reductions in fp32 (settings/precision.py)",
+        "nothing is reduced",
+    ),
+    "static_graph": Knob(
+        "off, torch's own: it saves the search for parameters without a gradient, of which there is none here",
+        "a switch of DistributedDataParallel",
+    ),
+}
+
+for _name, _row in STRATEGIES.items():
+    assert not set(_row.knobs) - set(KNOBS), f"{_name}: {set(_row.knobs) - set(KNOBS)} are no knobs"
+
+
+def misplaced_knobs(config: Settings) -> Iterator[str]:
+    """One sentence per knob that is set and that the strategy does not have."""
+    own = STRATEGIES[config.strategy].knobs
+    for name, knob in KNOBS.items():
+        if name in config.model_fields_set and name not in own:
+            having = ", ".join(each for each, row in STRATEGIES.items() if name in row.knobs)
+            value = getattr(config, name)
+            typed = str(value).lower() if isinstance(value, bool) else value
+            yield (
+                f"TRAINER_{name.upper()}={typed}: strategy {config.strategy} has no such knob "
+                f"({knob.others}), only {having}; leave it out [SL-knob-strategy]"
+            )
+
+
+def pipeline_problems(config: Settings) -> Iterator[str]:
+    """Knobs that a pipeline of more than one stage leaves no choice in."""
+    if config.accumulate == "sharded":
+        yield (
+            "TRAINER_ACCUMULATE=sharded: not with a pipeline, whose stages reduce once per step (torch's schedules); "
+            "expected auto or whole [SL-pipeline-accumulate]"
+        )
+    if config.reshard_after_forward == "on":
+        yield (
+            "TRAINER_RESHARD_AFTER_FORWARD=on: not with a pipeline, which gathers once for all micro-batches of a "
+            "step (torch's schedules); expected auto or off [SL-pipeline-reshard]"
+        )
+
+
+def replica_problems(
+    config: Settings, replicas: int, shards: int, micro_batches: int, stages: int = 1
+) -> Iterator[str]:
+    """Knobs that replicas of shards cannot have together, or one shard alone.
+
+    torch keeps the sum of the micro-batches' shards that the replicas have yet to add up in the type of the reduction
+    (torch 2.13, _fsdp_collectives.py, `partial_reduce_output`); without replicas it adds to fp32 gradients.
+    """
+    if replicas * shards == 1 and config.reduce_dtype == "bf16":
+        yield (
+            "TRAINER_REDUCE_DTYPE=bf16: no two ranks reduce here, and fully_shard would round the gradients all the "
+            "same (torch 2.13); take fp32 [SL-reduce-bf16-alone]"
+        )
+    sums = replicas > 1 and micro_batches > 1 and accumulates_sharded(config, stages)
+    if sums and config.reduce_dtype == "bf16":
+        yield (
+            f"TRAINER_REDUCE_DTYPE=bf16: with {replicas} replicas of the shards torch would add up the gradients of "
+            f"{micro_batches} micro-batches in bf16, which fsdp does in fp32; take fp32, or TRAINER_ACCUMULATE=whole, "
+            "which reduces once per step [SL-reduce-bf16-replicas]"
+        )
+
+
+def accumulates_sharded(config: Settings, stages: int = 1) -> bool:
+    """Whether fully_shard reduces the gradients of each micro-batch, instead of those of the step.
+
+    Args:
+        stages: of a pipeline.
+    """
+    return stages == 1 if config.accumulate == "auto" else config.accumulate == "sharded"
+
+
+def reshards_after_forward(config: Settings, stages: int = 1) -> bool:
+    """Whether parameters are given back between forward and backward pass, and gathered twice."""
+    automatic = config.reshard_after_forward == "auto"
+    return stages == 1 if automatic else config.reshard_after_forward == "on"
+
+
+def reduce_bucket_bytes(config: Settings) -> int:
+    """Gradients that are reduced together by ddp and DeepSpeed."""
+    return (config.reduce_bucket_mib or STRATEGIES[config.strategy].reduce_bucket_mib) * MIB
+
+
+def resolve_knobs(config: Settings, stages: int = 1, *, shards: bool = True) -> dict[str, Any]:
+    """Every knob of the run's strategy with the value that it came to.
+
+    Args:
+        shards: whether fully_shard has more than one rank to shard over; else nothing is gathered.
+    """
+    decided: dict[str, Any] = {
+        "accumulate": "sharded" if accumulates_sharded(config, stages) else "whole",
+        "reshard_after_forward": "on" if reshards_after_forward(config, stages) else "off",
+        "reduce_bucket_mib": reduce_bucket_bytes(config) // MIB,
+    }
+    own = STRATEGIES[config.strategy].knobs
+    if not shards and "accumulate" in own:  # one of fully_shard's strategies
+        decided |= dict.fromkeys(("reshard_after_forward", "prefetch_blocks"), NO_EFFECT)
+    return {name: decided.get(name, getattr(config, name)) for name in own}

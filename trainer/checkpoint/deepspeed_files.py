@@ -1,0 +1,249 @@
+"""DeepSpeed's checkpoint files read as tensors and plain values, without DeepSpeed and without running anything.
+
+Of its classes two stand in the files, and of older ones an enum (trainer/engines/deepspeed_checkpoint.py); what is
+put in their place here holds the same numbers and does nothing.
+
+A checkpoint of DeepSpeed's ZeRO (0.19.8) as whole tensors by the names of the model, whatever stage and world size.
+
+rank k: *zero_pp_rank_k_*_optim_states.pt   a flat part of each parameter and of its moments, one behind the other
+        *model_states.pt                    shapes and names, and what is frozen
+stages 1, 2: the parameters of a group lie behind each other, and each rank has an equal piece of the whole line
+stage 3:     each parameter is cut by itself into equal pieces, the last ones padded
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stratlab_spec.settings.config import ConfigError
+
+
+class Fragment:
+    """deepspeed.utils.tensor_fragment.fragment_address: `numel` elements from `start` on."""
+
+    numel: int
+    start: int
+
+
+class Scaler:
+    """deepspeed.runtime.fp16.loss_scaler.LossScaler: a number, the lab has its own (loss_scale.py)."""
+
+
+class Stage(IntEnum):
+    """deepspeed.runtime.zero.config.ZeroStageEnum."""
+
+    disabled = 0
+    optimizer_states = 1
+    gradients = 2
+    weights = 3
+
+
+def read_stage(owner: object, name: object) -> Any:
+    """Stands for `getattr` where a file is read: of that one enum, and of nothing else.
+
+    Raises:
+        ValueError: another object, or a name that is no member.
+    """
+    members = Stage.__members__
+    if owner is not Stage or name not in members:
+        raise ValueError(f"getattr of {owner!r}, {name!r}")
+    return members[str(name)]
+
+
+STAND_INS: list[Any] = [
+    (Scaler, "deepspeed.runtime.fp16.loss_scaler.LossScaler"),
+    (Fragment, "deepspeed.utils.tensor_fragment.fragment_address"),
+    (Stage, "deepspeed.runtime.zero.config.ZeroStageEnum"),
+    (read_stage, "builtins.getattr"),
+]
+
+
+def read_plain(file: Path) -> Any:
+    """The content; its tensors stay in the file until they are looked at.
+
+    Raises:
+        ConfigError: the file holds anything but tensors, plain values and the classes above, or is damaged.
+    """
+    with torch.serialization.safe_globals(STAND_INS):
+        try:
+            return torch.load(file, weights_only=True, map_location="cpu", mmap=True)
+        except Exception as failure:
+            reason = find_reason(failure)
+            raise ConfigError([describe_refused(file, reason)]) from failure
+
+
+def refuse_code(folder: Path) -> None:
+    """Opens every file as plain tensors first: DeepSpeed would run whatever a pickle contains.
+
+    Raises:
+        ConfigError: naming each file that holds anything else.
+    """
+    problems = []
+    for file in sorted(folder.rglob("*.pt")):
+        try:
+            read_plain(file)
+        except ConfigError as failure:
+            problems += failure.problems
+    if problems:
+        raise ConfigError(problems)
+
+
+def describe_refused(place: Path, reason: str) -> str:
+    """A sentence for a file, or a folder of files, that holds more than plain tensors, or less."""
+    return f"{place}: refused, not plain tensors or damaged: {reason} [SL-tensors-not-plain]"
+
+
+def find_reason(failure: Exception) -> str:
+    """torch says the reason at the end of advice for whoever loads files by hand, or in a paragraph below it."""
+    _, mark, reason = str(failure).rpartition("WeightsUnpickler error: ")
+    if not mark and reason.startswith("Weights only load failed"):
+        reason = reason.partition("\n\n")[2]
+    return reason.strip().split("\n")[0][:200] or type(failure).__name__
+
+
+TAG = "deepspeed"
+FACTS = "deepspeed_facts.json"
+BUFFERS = "deepspeed_buffers.pt"
+RANK = re.compile(r"zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt$")
+WEIGHT = "fp32"
+Piece = tuple[int, int, int]
+"""(group, start, elements) of a parameter in the file of one rank."""
+
+
+def is_zero(folder: Path) -> bool:
+    """Whether an engine of DeepSpeed has written this folder."""
+    return (folder / FACTS).is_file()
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """{"world_size", "stage"} of the engine that wrote it.
+
+    Raises:
+        ConfigError: it is not whole.
+    """
+    if not is_zero(folder) or not (folder / TAG).is_dir():
+        problem = (
+            f"{folder}: not a DeepSpeed checkpoint, {FACTS} or {TAG}/ is missing [SL-not-a-zero-checkpoint]"
+        )
+        raise ConfigError([problem])
+    found: dict[str, Any] = json.loads((folder / FACTS).read_text())
+    return found
+
+
+class ZeroTensors:
+    """Each rank reads what it wants, when it wants it; files are mapped, not loaded. No collective.
+
+    Raises:
+        ConfigError: a file is missing, or holds anything but plain tensors.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        facts = read_facts(folder)
+        self._folder = folder
+        self._stage = int(facts["stage"])
+        files = {
+            int(match[1]): path for path in (folder / TAG).iterdir() if (match := RANK.search(path.name))
+        }
+        if sorted(files) != list(range(facts["world_size"])):
+            raise ConfigError(
+                [
+                    f"{folder / TAG}: has files of {len(files)} ranks, was saved by {facts['world_size']} "
+                    "[SL-zero-files-missing]"
+                ]
+            )
+        self._parts = [read_plain(files[rank])["optimizer_state_dict"] for rank in sorted(files)]
+        self._pieces = [dict(self._find_pieces(rank)) for rank in range(len(files))]
+
+    @cached_property
+    def _models(self) -> list[dict[str, Any]]:
+        """By rank in stage 3; else the same of all."""
+        return [
+            read_plain(file) for file in sorted((self._folder / TAG).glob("*model_states.pt"), key=_rank_of)
+        ]
+
+    @cached_property
+    def _buffers(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = read_plain(self._folder / BUFFERS)
+        return found
+
+    @cached_property
+    def _shapes(self) -> dict[str, torch.Size]:
+        return {name: shape for group in self._models[0]["param_shapes"] for name, shape in group.items()}
+
+    def weight(self, name: str) -> Tensor | None:
+        """A trained parameter in fp32, a frozen one or a buffer as it was; None where none has this name."""
+        if name in self._shapes:
+            return self._join(name, WEIGHT)
+        if name in self._buffers:
+            return self._buffers[name]
+        if self._stage < 3:
+            found: Tensor | None = self._models[0]["module"].get(name)
+            return found
+        shape = (self._models[0].get("frozen_param_shapes") or {}).get(name)
+        if shape is None:
+            return None
+        parts = [model["frozen_param_fragments"][name].flatten() for model in self._models]
+        return torch.cat(parts)[: math.prod(shape)].view(shape)
+
+    def moments(self, name: str) -> dict[str, Tensor]:
+        """What the optimizer keeps of a parameter; nothing of a frozen one, nor of any with SGD."""
+        if name not in self._shapes:
+            return {}
+        states = [
+            self._state(rank, pieces[name][0]) for rank, pieces in enumerate(self._pieces) if name in pieces
+        ]
+        return {
+            key: self._join(name, key) if torch.is_tensor(value) and value.ndim else torch.as_tensor(value)
+            for key, value in states[0].items()
+        }
+
+    def loss_scale(self) -> Tensor:
+        return torch.tensor(self._models[0]["loss_scale"], dtype=torch.float64)
+
+    def _state(self, rank: int, group: int) -> dict[str, Any]:
+        """The optimizer's, of one flat part."""
+        part = self._parts[rank]
+        kept = part["optimizer_state_dict"] if self._stage == 3 else part["base_optimizer_state"]
+        found: dict[str, Any] = kept["state"].get(group, {})
+        return found
+
+    def _join(self, name: str, key: str) -> Tensor:
+        weights = "fp32_flat_groups" if self._stage == 3 else "single_partition_of_fp32_groups"
+        found = []
+        for rank, pieces in enumerate(self._pieces):
+            if name not in pieces:
+                continue
+            group, start, length = pieces[name]
+            flat = self._parts[rank][weights][group] if key == WEIGHT else self._state(rank, group)[key]
+            found.append(flat[start : start + length])
+        return torch.cat(found).view(self._shapes[name])
+
+    def _find_pieces(self, rank: int) -> Iterator[tuple[str, Piece]]:
+        part = self._parts[rank]
+        if self._stage < 3:
+            for group, mapping in enumerate(part["param_slice_mappings"]):
+                for name, address in mapping.items():
+                    yield name, (group, address.start, address.numel)
+            return
+        ranks = len(self._parts)
+        for group, shapes in enumerate(self._models[0]["param_shapes"]):
+            start = 0
+            for name, shape in shapes.items():
+                whole, length = math.prod(shape), math.ceil(math.prod(shape) / ranks)
+                yield name, (group, start, max(0, min(length, whole - rank * length)))
+                start += length
+
+
+def _rank_of(path: Path) -> int:
+    found = re.search(r"zero_pp_rank_(\d+)_", path.name)
+    return int(found[1]) if found else 0

@@ -1,0 +1,367 @@
+"""Host memory that a state is copied into, so that training goes on while the copy is written.
+
+Snapshots of a state of plain and sharded tensors, in the format of torch.distributed.checkpoint.
+
+Its planner says which rank writes what, so that a tensor that several ranks hold is copied and written once; the plan
+is made again only when the state has other tensors. Its writer writes. Its collectives are not used: no rank waits
+for another one's disk.
+
+A rank's part of a whole tensor, for every placement that tensor, expert and data parallelism produce.
+
+The state of one engine under another one: plain tensors by the names of the model, whoever wrote them.
+
+torch.distributed.checkpoint              ┐                        ┌  torch's own reader, which reshards: any mesh
+(single, ddp, fsdp, hsdp, nd)             ├─  names of the model  ─┤
+DeepSpeed (zero1, zero2, zero3, zeropp)   ┘   weights and moments  └  engines/deepspeed_place.py
+
+State of the strategies made of plain PyTorch: torch.distributed.checkpoint, which reshards when it reads.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint import FileSystemWriter, Metadata
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.nn.parallel import DistributedDataParallel
+
+from stratlab_spec.settings.config import ConfigError
+from trainer.checkpoint import dcp_files as native_files
+from trainer.checkpoint.dcp_files import NativeTensors, read_sharded
+from trainer.checkpoint.deepspeed_files import ZeroTensors, is_zero
+from trainer.engine import Written
+from trainer.models.mixed_precision import LossScale
+
+ALIGNMENT = 64
+
+
+class Staging:
+    """As much memory as the largest snapshot so far, taken once: memory that is new costs more than the copying.
+
+    The copies of one snapshot are valid until the next one is taken.
+    """
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+        self._pinned = False
+
+    @property
+    def held_bytes(self) -> int:
+        return self._memory.nbytes
+
+    def copy(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Copies on the CPU, each of which is all of its own storage; waits until they are there."""
+        sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
+        ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes], dtype=np.int64).tolist()
+        starts = [0, *ends][: len(sizes)]
+        on_device = any(tensor.is_cuda for tensor in tensors)
+        if ends and ends[-1] > self._memory.nbytes:
+            self._take(ends[-1], on_device)
+        copies = []
+        for tensor, start, size in zip(tensors, starts, sizes, strict=True):
+            place = torch.from_numpy(self._memory[start : start + size])  # a storage of just these bytes
+            copy = place.view(tensor.dtype).view(tensor.shape)
+            copies.append(copy.copy_(tensor.detach(), non_blocking=True))
+        if on_device:
+            torch.cuda.current_stream().synchronize()
+        return copies
+
+    def _take(self, size: int, pinned: bool) -> None:
+        """Pinned where it is asked for: registered with CUDA, for torch's pinned allocator takes powers of two."""
+        if self._pinned:
+            torch.cuda.cudart().cudaHostUnregister(self._memory.ctypes.data)
+        self._memory = np.empty(size, np.uint8)
+        self._pinned = False
+        if pinned:  # where the system refuses, copying is slower and nothing else
+            refused = torch.cuda.cudart().cudaHostRegister(self._memory.ctypes.data, size, 0)
+            self._pinned = int(refused) == 0
+
+
+METADATA = ".metadata"
+
+
+class ShardedStaging:
+    """What one engine keeps between its snapshots: the plan, and the memory of the copies."""
+
+    def __init__(self) -> None:
+        self._staging = Staging()
+        self._seen: SavePlan | None = None
+        self._plan: SavePlan | None = None
+        self._metadata: Metadata | None = None
+
+    def take(self, state: dict[str, Any]) -> ShardedSnapshot:
+        """Copies this rank's part of `state`; collective."""
+        planner = DefaultSavePlanner()
+        planner.set_up_planner(state, is_coordinator=dist.get_rank() == 0)
+        local = planner.create_local_plan()
+        if any(_gather(local != self._seen)):
+            plans, self._metadata = planner.create_global_plan(_gather(local))
+            self._plan = _writer(Path()).prepare_global_plan(plans)[dist.get_rank()]
+            self._seen = local
+        assert self._plan is not None and self._metadata is not None
+        found = {item.index: planner.lookup_object(item.index) for item in self._plan.items}
+        tensors = [item.index for item in self._plan.items if item.type != WriteItemType.BYTE_IO]
+        copies = self._staging.copy([found[index] for index in tensors])
+        held = dict(zip(tensors, copies, strict=True))
+        values = {index: copy.deepcopy(value) for index, value in found.items() if index not in held}
+        return ShardedSnapshot(self._plan, self._metadata, held | values, self._staging.held_bytes)
+
+
+class ShardedSnapshot:
+    """One rank's part of a state. Stands for a planner where torch's writer asks for the data."""
+
+    def __init__(
+        self, plan: SavePlan, metadata: Metadata, held: dict[MetadataIndex, Any], held_bytes: int
+    ) -> None:
+        self._plan = plan
+        self._metadata = metadata
+        self._held = held
+        self.held_bytes = held_bytes
+
+    def write(self, folder: Path) -> Written:
+        if not self._plan.items:
+            return Written([], [])
+        results = _writer(folder).write_data(self._plan, cast(SavePlanner, self)).wait()
+        return Written(sorted({result.storage_data.relative_path for result in results}), results)
+
+    def finish(self, folder: Path, parts: list[Any]) -> list[str]:
+        """`.metadata`: where each piece of each tensor lies."""
+        _writer(folder).finish(copy.copy(self._metadata), parts)
+        return [METADATA]
+
+    def resolve_data(self, item: WriteItem) -> torch.Tensor | io.BytesIO:
+        held = self._held[item.index]
+        if item.type != WriteItemType.BYTE_IO:
+            return held
+        content = io.BytesIO()
+        torch.save(held, content)
+        return content
+
+
+def _writer(folder: Path) -> FileSystemWriter:
+    return FileSystemWriter(folder, per_thread_copy_ahead=0)  # it is in host memory already
+
+
+def _gather(value: Any) -> list[Any]:
+    answers: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(answers, value)
+    return answers
+
+
+try:  # not public, though fully_shard makes it of every parameter that tp or ep has split along its first dimension
+    from torch.distributed.tensor.placement_types import _StridedShard
+except ImportError as failure:  # pragma: no cover
+    raise ImportError("this torch has no _StridedShard; tested with 2.11 and 2.13") from failure
+
+
+def take_local(whole: Tensor, like: DTensor) -> Tensor:
+    """What this rank holds of `whole` if it is laid out like `like`; a view, no communication.
+
+    fully_shard cuts what tp or ep has left of a parameter, although its axes come first in the mesh: such a
+    _StridedShard is applied after the plain ones. Uneven parts are torch.chunk's: the last ones are smaller or empty.
+    """
+    assert whole.shape == like.shape, f"{tuple(whole.shape)} is not the whole of {tuple(like.shape)}"
+    mesh, placements = like.device_mesh, like.placements
+    position = mesh.get_coordinate()
+    assert position is not None, "this rank is not on the tensor's mesh"
+    part = whole
+    for axis in _order(placements, mesh.shape):
+        dim = placements[axis].dim  # type: ignore[attr-defined]
+        part = _chunk(part, dim, mesh.shape[axis], position[axis])
+    return part
+
+
+def _order(placements: tuple[Placement, ...], sizes: tuple[int, ...]) -> list[int]:
+    """The mesh's axes that split something, in the order in which they do so."""
+    plain, strided = [], []
+    for axis, placement in enumerate(placements):
+        if isinstance(placement, _StridedShard):
+            inner = [
+                size
+                for size, other in list(zip(sizes, placements, strict=True))[axis + 1 :]
+                if not other.is_replicate() and other.dim == placement.dim  # type: ignore[attr-defined]
+            ]
+            assert placement.split_factor == prod(inner), f"{placements} on {sizes}: in an order of its own"
+            strided.append(axis)
+        elif isinstance(placement, Shard):
+            plain.append(axis)
+        else:
+            assert isinstance(placement, Replicate), f"{placement} holds no values of its own"
+    return plain + strided[::-1]
+
+
+def _chunk(tensor: Tensor, dim: int, parts: int, index: int) -> Tensor:
+    length = tensor.shape[dim]
+    size = -(-length // parts)
+    start = min(index * size, length)
+    return tensor.narrow(dim, start, min(size, length - start))
+
+
+STATE = "state."
+"""What the names of an optimizer's tensors begin with; its settings have another beginning."""
+
+
+class PlainTensors(Protocol):
+    """Whole tensors of a checkpoint."""
+
+    def weight(self, name: str) -> Tensor | None:
+        """A parameter or buffer; None where none has this name."""
+
+    def moments(self, name: str) -> dict[str, Tensor]:
+        """What the optimizer keeps of a parameter."""
+
+    def loss_scale(self) -> Tensor:
+        """Of LossScale."""
+
+
+def open_tensors(folder: Path) -> PlainTensors:
+    """What an engine's folder holds.
+
+    Raises:
+        ConfigError: nothing that an engine writes, or files that are not plain.
+    """
+    if is_zero(folder):
+        return ZeroTensors(folder)
+    if not (folder / native_files.FILE).is_file():
+        raise ConfigError([f"{folder}: holds no state of an engine [SL-no-engine-state]"])
+    return NativeTensors(folder)
+
+
+def read_state(state: dict[str, Any], folder: Path) -> None:
+    """Fills {"model", "optimizer", "loss_scale"} of a native engine, whatever wrote the folder; collective.
+
+    Raises:
+        ConfigError: the folder lacks a tensor, or has it in another shape.
+    """
+    if is_zero(folder):
+        fill_state(state, ZeroTensors(folder))
+    else:
+        read_sharded(state, folder)
+
+
+@torch.no_grad()
+def fill_state(state: dict[str, Any], source: PlainTensors) -> None:
+    """The same from plain tensors; each rank takes its part. What the optimizer was set to stays as it is."""
+    for name, value in state["model"].items():
+        _put(value, find_weight(source, name), name)
+    wanted: dict[str, list[str]] = {}
+    for key in state["optimizer"]:
+        if key.startswith(STATE):
+            name, _, leaf = key.removeprefix(STATE).rpartition(".")
+            wanted.setdefault(name, []).append(leaf)
+    for name, leaves in wanted.items():
+        moments = source.moments(name)
+        for leaf in leaves:
+            if leaf not in moments:
+                raise ConfigError(
+                    [
+                        f"the checkpoint holds no {leaf} of {name}: it is of another optimizer [SL-moment-missing]"
+                    ]
+                )
+            _put(state["optimizer"][f"{STATE}{name}.{leaf}"], moments[leaf], name)
+    state["loss_scale"] = source.loss_scale()
+
+
+def find_weight(source: PlainTensors, name: str) -> Tensor:
+    """A parameter or buffer that must be there.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    found = source.weight(name)
+    if found is None:
+        raise ConfigError([f"the checkpoint holds no {name}: it is of another model [SL-weight-missing]"])
+    return found
+
+
+def _put(target: Tensor, whole: Tensor, name: str) -> None:
+    if target.shape != whole.shape:
+        raise ConfigError(
+            [
+                f"{name} is {tuple(whole.shape)} in the checkpoint and {tuple(target.shape)} here [SL-weight-shape]"
+            ]
+        )
+    if isinstance(target, DTensor):
+        target.to_local().copy_(take_local(whole, target))
+    else:
+        target.copy_(whole)
+
+
+# flat: an optimizer's entries are named after its parameters, whatever the number of ranks
+_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+
+
+def snapshot(
+    staging: ShardedStaging, module: nn.Module, optimizer: Any, loss_scale: LossScale
+) -> ShardedSnapshot:
+    """A copy of this rank's part; collective."""
+    return staging.take(_state(module, optimizer, loss_scale))
+
+
+def load(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path) -> None:
+    """Reads what a snapshot wrote with any number of ranks, or what another strategy did; collective.
+
+    Of parameters that are one (a tied head) the first name is read: not every strategy writes both.
+    """
+    state = _state(module, optimizer, loss_scale)
+    again = find_names_again(module)
+    for name in again:
+        state["model"].pop(name)
+    read_state(state, folder)
+    state["model"] |= {name: state["model"][first] for name, first in again.items()}
+    set_state_dict(
+        module,
+        optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optimizer"],
+        options=_FLAT,
+    )
+    loss_scale.load(state["loss_scale"])
+
+
+def find_names_again(module: nn.Module) -> dict[str, str]:
+    """Further names of parameters that have one already, each with the first; as in the state, without DDP's prefix."""
+    first: dict[nn.Parameter, str] = {}
+    again = {}
+    inner = module.module if isinstance(module, DistributedDataParallel) else module
+    for name, parameter in inner.named_parameters(remove_duplicate=False):
+        if first.setdefault(parameter, name) != name:
+            again[name] = first[parameter]
+    return again
+
+
+def _state(module: nn.Module, optimizer: Any, loss_scale: LossScale) -> dict[str, Any]:
+    model, state = get_state_dict(module, optimizer, options=_FLAT)
+    return {"model": model, "optimizer": state, "loss_scale": loss_scale.state()}
+
+
+def gather(module: nn.Module) -> dict[str, Tensor]:
+    """The whole state under the names of the unwrapped model, fp32, on rank 0's CPU; collective."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    whole = get_model_state_dict(module, options=options)
+    if dist.get_rank() != 0:
+        return {}
+    return {name: _plain(tensor) for name, tensor in whole.items()}
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    copy = tensor.detach().clone()  # without sharding state_dict gives the parameters themselves
+    return copy.to("cpu", torch.float32) if copy.is_floating_point() else copy.cpu()

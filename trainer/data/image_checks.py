@@ -1,0 +1,194 @@
+"""Opens pictures before anything depends on them, on all cores, and finds those that stand in two splits.
+
+A run opens what it holds out, up to AT_ONCE pictures: they are met after its last step. Larger data sets are opened
+by `trainer.prepare`.
+
+How far images may be resized: a model learns nothing worth comparing from pixels that are not there.
+
+Which exported weights are judged, and on what; without torch, for the checks before the ranks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from stratlab_spec.models.model_specs import (
+    describe_other,
+    match_names,
+    read_model_json,
+    read_names,
+    registered_name,
+)
+from stratlab_spec.registry import SIZES
+from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import Config, ConfigError
+from trainer.data.files import StoredPictures, Unreadable, name_all
+from trainer.data.images import ImageData
+
+AT_ONCE = 5_000
+COMPARED = 50_000
+"""Pictures of the train split whose sizes a run looks at."""
+CHUNK = 512
+
+
+def say_nothing(_: object) -> None:
+    """For a caller who waits for no progress."""
+
+
+def check_held_out(data: ImageData, test_alone: bool = False, prepared: bool = False) -> list[str]:
+    """A line for each thing that is odd about the pictures that a run holds out; all of them are opened.
+
+    Args:
+        test_alone: the validation split is not looked at.
+        prepared: they have been opened when they were written.
+
+    Raises:
+        DataMissing: some cannot be decoded; names the first ten.
+    """
+    train, validation, test = data.train.stored, data.validation.stored, data.test.stored
+    if not train or not validation or not test:  # they are made, not read
+        return []
+    held = [test] if test_alone else [validation, test]
+    count = sum(map(len, held))
+    if count > AT_ONCE:
+        said = f"{test.data}: {count:,} held-out pictures, of which a run opens {AT_ONCE:,} at most before it trains"
+        return [] if prepared else [f"{said}: none was opened; charts/prepare opens all"]
+    if broken := [failure for pictures in held for failure in find_unreadable(pictures)]:
+        raise name_all(broken, count)
+    if len(train) > COMPARED:
+        return []
+    of_train = [train, validation] if validation.split == train.split else [train]
+    return [*describe_repeated(test, of_train)]
+
+
+def describe_repeated(test: StoredPictures, train: list[StoredPictures]) -> Iterator[str]:
+    """One line where test pictures stand in the train split too, whose parts are given."""
+    if count := _count_repeated(test, train):
+        yield (
+            f"{test.data}: {count:,} of the {len(test):,} test pictures stand in the train split too, byte for byte; "
+            "what is learnt by heart raises the test accuracy"
+        )
+
+
+def _count_repeated(test: StoredPictures, train: list[StoredPictures]) -> int:
+    """By a hash of their bytes, which is taken where the sizes are equal."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        sizes = [*pool.map(test.size, range(len(test)))]
+        known = {*sizes} - {0}
+        learnt: set[bytes] = set()
+        for part in train:
+            alike = [i for i, size in enumerate(pool.map(part.size, range(len(part)))) if size in known]
+            learnt.update(pool.map(_hash, [part] * len(alike), alike))
+        found = [i for i, size in enumerate(sizes) if size]
+        return sum(digest in learnt for digest in pool.map(_hash, [test] * len(found), found))
+
+
+def _hash(pictures: StoredPictures, index: int) -> bytes:
+    return hashlib.sha256(pictures.content(index)).digest()
+
+
+def find_unreadable(
+    pictures: StoredPictures, report: Callable[[int], None] = say_nothing
+) -> list[Unreadable]:
+    """Those that cannot be decoded, in their order.
+
+    Args:
+        report: is given how many pictures have been opened, now and then.
+    """
+
+    def look(index: int) -> Unreadable | None:
+        try:
+            pictures.open(index)
+        except Unreadable as failure:
+            return failure
+        return None
+
+    found: list[Unreadable] = []
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for start in range(0, len(pictures), CHUNK):
+            some = range(start, min(start + CHUNK, len(pictures)))
+            found += [failure for failure in pool.map(look, some) if failure]
+            report(some.stop)
+    return found
+
+
+MOST_ENLARGED = 7
+"""CIFAR's 32 pixels on the 224 of the published models: the farthest that this lab's sources go."""
+MOST_REDUCED = 16
+"""Food-101's 512 pixels on 32. Images of ImageNet were reduced about so far on purpose (arXiv 1707.08819)."""
+
+
+def scale_problem(config: Config, source_edge: int | None, image_size: int) -> str | None:
+    """Why images of this data set mean nothing at the size that the model gets, or None.
+
+    Args:
+        source_edge: pixels of an edge as the data set has them; None = they are drawn at any size.
+        image_size: pixels of an edge that the model gets.
+    """
+    if source_edge is None:
+        return None
+    if source_edge * MOST_ENLARGED < image_size:
+        how, most = "enlarged", MOST_ENLARGED
+    elif image_size * MOST_REDUCED < source_edge:
+        how, most = "reduced", MOST_REDUCED
+    else:
+        return None
+    asked = "" if config.image_size else f" (that of {registered_name(config) or config.model_name})"
+    times = max(source_edge / image_size, image_size / source_edge)
+    smallest, largest = -(-source_edge // MOST_REDUCED), source_edge * MOST_ENLARGED
+    return (
+        f"TRAINER_IMAGE_SIZE={image_size}{asked}: the images of {config.dataset_name} have {source_edge} pixels an "
+        f"edge and would be {how} {times:.0f} times, expected at most {most}; choose another TRAINER_DATASET, "
+        f"or a TRAINER_MODEL or TRAINER_IMAGE_SIZE of {smallest} to {largest} pixels [SL-image-scale]"
+    )
+
+
+def evaluated(config: Config, weights: Path | None = None) -> Config:
+    """The settings under which exported weights are judged: they are loaded, and nothing is trained or profiled.
+
+    Args:
+        weights: the folder; None = `model_path`, or what the run of this name has exported.
+    """
+    own = RunDirectory(config.results, config.comparison, config.run).model
+    return config.model_copy(
+        update={
+            "model_path": str(weights or config.model_path or own),
+            "init": "pretrained",
+            **dict.fromkeys(SIZES, 0),  # the folder says them
+            "teacher": "",
+            "lora_rank": 0,  # exported weights hold the adapters
+            "activation_checkpointing": "none",
+            "compile": False,
+            "profile_steps": 0,
+        }
+    )
+
+
+def check_classes(config: Config, data: ImageData) -> None:
+    """Whether the weights to be judged know the classes of the data set, in whatever order.
+
+    Raises:
+        ConfigError: they know other ones.
+    """
+    known = read_names(read_model_json(config))
+    if match_names(known, data.class_names) is None:
+        said = describe_other(known, data.class_names, config.dataset_name)
+        raise ConfigError([f"TRAINER_MODEL_PATH={config.model_path!r}: {said} [SL-exported-classes]"])
+
+
+def describe_head(config: Config, class_names: list[str]) -> str:
+    """What becomes of the outputs of the weights that a run starts from; "" where they are the data set's own."""
+    if config.init != "pretrained" or not config.model_path:
+        return ""
+    known = read_names(read_model_json(config))
+    order = match_names(known, class_names)
+    named = f"TRAINER_MODEL_PATH={config.model_path!r}"
+    if order is None:
+        return f"{named}: {describe_other(known, class_names, config.dataset_name)}; a new head is trained"
+    if order != list(range(len(order))):
+        return f"{named}: knows the classes of {config.dataset_name} in another order; its outputs are put into that"
+    return ""

@@ -1,0 +1,403 @@
+"""A folder with one folder of pictures per class, with or without splits above them.
+
+    pets/train/cat/1.jpg  pets/test/cat/2.jpg     splits, by any usual name in any case: Train, VAL, testing
+    pets/cat/1.jpg        pets/dog/2.jpg          one split
+    pets/a/cat/1.jpg      pets/b/dog/2.jpg        the innermost folder is the class, and lies equally deep for all
+
+Whatever could be read in two ways is refused. A class is known by its name: one list of names holds for all splits.
+
+Any image-classification data set in `datasets` format: a hub id, a saved folder, or a folder of images.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.settings.config import Config, hint_of_dataset
+from stratlab_spec.settings.wording import name_first
+from trainer.data.columns import describe_classes, name_data, pick_columns, read_labels
+from trainer.data.files import (
+    FULL,
+    MOST_FILES_NAMED,
+    Opened,
+    StoredPictures,
+    Unreadable,
+    check_unread,
+    choose_splits,
+    describe_unused,
+    find_unused,
+    load_with_own_names,
+    name_all,
+    usual_name,
+)
+from trainer.data.image_checks import AT_ONCE, find_unreadable
+from trainer.data.images import ImageData, Images, first_samples, hash_splits, hold_out
+
+ONE_FOLDER_PER_CLASS = "put the images into one folder per class, two classes at least"
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+"""Files by which `datasets` gives pictures their labels: such a folder is left to it."""
+TABLES = (".parquet", ".arrow")
+"""Where there is one, pictures beside it illustrate its description."""
+DATA_FILES = (".json", ".jsonl", ".csv", ".tsv", ".zip", ".tar", ".gz")
+
+
+def read_picture_folder(path: Path, data: str) -> dict[str, Any] | None:
+    """{split: table of `datasets` with the columns image and label}; None: it is another kind of folder.
+
+    Args:
+        data: what the data set is called in sentences.
+
+    Raises:
+        DataMissing: pictures whose classes are not clear.
+    """
+    pictures = _find_pictures(path)
+    if not pictures:
+        return None
+    try:
+        splits = {split: _read_classes(inner, where) for split, where, inner in _divide(pictures)}
+    except _Unclear as failure:
+        raise DataMissing(f"{data}: {failure}") from None
+    names = sorted({name for classes in splits.values() for name, _ in classes})
+    return {split: _build_table(path, classes, names) for split, classes in splits.items()}
+
+
+class _Unclear(Exception):
+    """Pictures whose class is not clear, as a sentence."""
+
+
+def describe_unlisted(path: Path, data: str, tables: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one line where the metadata of a folder lists fewer pictures than lie in it.
+
+    Args:
+        data: the name of the data set in sentences.
+        tables: of `datasets`, read from `path`.
+    """
+    if not any(True for name in METADATA for where in ("", "*/") for _ in path.glob(where + name)):
+        return
+    listed = {
+        os.path.abspath(name)
+        for table in tables.values()
+        for column, feature in table.features.items()
+        if type(feature).__name__ == "Image"
+        for chunk in table.data.column(column).chunks
+        for name in chunk.field("path").to_pylist()
+        if name
+    }
+    known = _list_extensions()
+    pictures = sorted(
+        file for file in _list_files(path) if file.suffix.lower() in known and not file.name.startswith(".")
+    )
+    unlisted = [file for file in pictures if os.path.abspath(path / file) not in listed]
+    if listed and unlisted:
+        yield (
+            f"{data}: {len(unlisted)} of {len(pictures)} pictures are left out, because no line of the metadata names "
+            f"them: {name_first([str(file) for file in unlisted], MOST_FILES_NAMED)}"
+        )
+
+
+def _find_pictures(path: Path) -> list[PurePath]:
+    """Sorted, relative to `path`; none where other files are the data."""
+    known, pictures, others = _list_extensions(), [], 0
+    for file in _list_files(path):
+        extension = file.suffix.lower()
+        if file.name in METADATA or extension in TABLES:
+            return []
+        if extension in known and not file.name.startswith("."):
+            pictures.append(file)
+        others += extension in DATA_FILES
+    return sorted(pictures) if len(pictures) > others else []
+
+
+def _list_extensions() -> set[str]:
+    from PIL import Image
+
+    return {*Image.registered_extensions(), ".jpg"}
+
+
+def _list_files(path: Path) -> Iterator[PurePath]:
+    """Every file relative to `path`, but for hidden folders; a folder that links lead to twice is read once."""
+    seen: set[str] = set()
+    for parent, folders, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(parent)
+        folders[:] = [name for name in folders if not name.startswith((".", "__")) and real not in seen]
+        if real not in seen:
+            seen.add(real)
+            yield from (PurePath(parent, name).relative_to(path) for name in names)
+
+
+def _divide(pictures: list[PurePath]) -> Iterator[tuple[str, str, list[PurePath]]]:
+    """(split, its folder, its pictures relative to that) of each split."""
+    tops = dict.fromkeys(picture.parts[0] for picture in pictures if len(picture.parts) > 1)
+    folders = [top for top in tops if usual_name(top)]
+    others = [top for top in tops if not usual_name(top)]
+    if folders and others:
+        if not any(picture.parts[0] in folders and len(picture.parts) > 2 for picture in pictures):
+            folders = []  # a class is called so
+        else:
+            raise _Unclear(
+                f"the folders {', '.join(folders)} are splits, and {', '.join(others)} beside them holds images too; "
+                "move it away or into a split [SL-folder-beside-splits]"
+            )
+    if not folders:
+        yield "train", "", pictures
+        return
+    if stray := next((picture for picture in pictures if len(picture.parts) == 1), None):
+        raise _Unclear(
+            f"{stray} lies beside the splits {', '.join(folders)}; move it into the folder of its class "
+            "[SL-picture-beside-splits]"
+        )
+    for usual in dict.fromkeys(map(usual_name, folders)):
+        mine = [top for top in folders if usual_name(top) == usual]
+        if len(mine) > 1:
+            raise _Unclear(
+                f"the folders {', '.join(mine)} both mean the split {usual}; expected one [SL-split-folder-twice]"
+            )
+        yield usual, mine[0], [PurePath(*p.parts[1:]) for p in pictures if p.parts[0] == mine[0]]
+
+
+def _read_classes(pictures: list[PurePath], where: str) -> list[tuple[str, PurePath]]:
+    """(class, picture relative to the data set) of one split."""
+    place = f"{where}/ " if where else ""
+    straight = [picture for picture in pictures if len(picture.parts) == 1]
+    if len(straight) == len(pictures):
+        raise _Unclear(
+            f"{place}holds images and no classes ({where and f'{where}/'}{straight[0]}); {ONE_FOLDER_PER_CLASS} "
+            "[SL-folder-unlabelled]"
+        )
+    depths = sorted({len(picture.parts) for picture in pictures})
+    if len(depths) > 1:
+        low, high = (next(p for p in pictures if len(p.parts) == depth) for depth in (depths[0], depths[-1]))
+        raise _Unclear(
+            f"{place}holds images at several depths, so that their classes are not clear: {PurePath(where, low)} and "
+            f"{PurePath(where, high)}; {ONE_FOLDER_PER_CLASS}, with no folder in it [SL-folder-depths]"
+        )
+    parents: dict[str, set[str]] = defaultdict(set)
+    for picture in pictures:
+        parents[picture.parts[-2]].add(str(PurePath(where, picture.parent)))
+    if twice := next((found for found in parents.values() if len(found) > 1), None):
+        raise _Unclear(
+            f"the folders {' and '.join(sorted(twice))} have one name, and a class is known by it; rename them "
+            "[SL-class-folder-twice]"
+        )
+    if usual_name(where) in ("", "train") and len(parents) == 1:
+        raise _Unclear(
+            f"{place}holds images and no classes but {next(iter(parents))}; {ONE_FOLDER_PER_CLASS} "
+            "[SL-folder-one-class]"
+        )
+    return [(picture.parts[-2], PurePath(where, picture)) for picture in pictures]
+
+
+def _build_table(path: Path, classes: list[tuple[str, PurePath]], names: list[str]) -> Any:
+    import datasets
+
+    code = {name: i for i, name in enumerate(names)}
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
+    rows = {
+        "image": [str(path / picture) for _, picture in classes],
+        "label": [code[name] for name, _ in classes],
+    }
+    return datasets.Dataset.from_dict(rows, features=features)
+
+
+TEST_FRACTION = 0.2
+PROBES = 64
+DARK = 1 / 16
+"""Of the range of 16 bits: what 12 bits reach in it."""
+STORED_PER_IMAGE_SIZE = 8 / 7  # 256 for 224: what a random crop has room in (He et al. 2016, section 3.4)
+
+
+class Known(NamedTuple):
+    """A data set by a short name. The columns are its authors'."""
+
+    hub_id: str
+    image_column: str
+    label_column: str
+
+
+KNOWN = {
+    "cifar100": Known("uoft-cs/cifar100", "img", "fine_label"),
+    "food101": Known("ethz/food101", "image", "label"),  # its `validation` is the published test split
+}
+
+
+def load_images(config: Config, image_size: int) -> ImageData:
+    """The data set named by `dataset_path` or `dataset`, as RGB.
+
+    A split `test` (else `validation`) is the test split; without either a fifth of `train` is held out.
+    `validation` beside `test` is the validation split, else `validation_fraction` of `train` is.
+
+    Images are stored as they are where all are squares of one size that is not above 8/7 of `image_size` (CIFAR);
+    else the shorter edge is resized to that and the middle is cut out, once.
+
+    Raises:
+        ConfigError: columns that are not there, or not to be told.
+        DataMissing: no such data set, images that cannot be decoded, or samples without a class.
+    """
+    source, data = _open_source(config), name_data(config)
+    splits = choose_splits(source, data)
+    known = KNOWN.get(config.dataset) if not config.dataset_path else None
+    columns = pick_columns(
+        config, splits["train"], (known.image_column, known.label_column) if known else None
+    )
+    names, codes = read_labels(splits, columns)
+    pictures = {split: columns.open_pictures(table, split) for split, table in splits.items()}
+    probes, broken = _probe(pictures["train"])
+    sizes = [probe.rgb.size for probe in probes]
+    edge = _stored_size(sizes, image_size)
+    parts = {split: _images(pictures[split], codes[split], len(names), edge, image_size) for split in splits}
+    train = parts["train"]
+    test = parts.get("test") or parts.get("validation")
+    if test is None:
+        train, test = hold_out(train, TEST_FRACTION)
+    validation = parts.get("validation") if "test" in parts else None
+    if validation is None:
+        train, validation = hold_out(train, config.validation_fraction)
+    train = first_samples(train, config.train_samples)
+    digest = _hash(train, validation, test, broken)
+    shorter = int(np.median([min(size) for size in sizes]))
+    notes = (
+        *describe_unused(data, find_unused(source, splits)),
+        *(describe_unlisted(Path(config.dataset_path), data, source) if config.dataset_path else ()),
+        *describe_classes(data, names, train.labels, test.labels),
+        *_describe_pixels(data, probes),
+    )
+    return ImageData(train, validation, test, names, digest, shorter, notes)
+
+
+def open_folder(path: Path, data: str) -> dict[str, Any]:
+    """The tables of a folder: saved by `datasets`, one folder of pictures per class, or files that `datasets` reads.
+
+    Args:
+        data: what the data set is called in sentences.
+
+    Raises:
+        DataMissing: pictures whose classes are not clear, or data files that would be left out.
+        Exception: whatever `datasets` raises.
+    """
+    import datasets
+
+    if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+        source = datasets.load_from_disk(str(path))
+        return dict(source) if isinstance(source, dict) else {"train": source}
+    found = read_picture_folder(path, data)
+    if found is None:
+        check_unread(data, path)
+        return load_with_own_names(path, data)
+    return found
+
+
+def _open_source(config: Config) -> dict[str, Any]:
+    import datasets
+
+    datasets.disable_progress_bars()
+    data = name_data(config)
+    if not config.dataset_path:
+        known = KNOWN.get(config.dataset)
+        try:
+            return dict(datasets.load_dataset(known.hub_id if known else config.dataset))
+        except Exception as failure:  # a dozen classes of the hub's client: they all mean "not to be had"
+            hint = hint_of_dataset(config.dataset)
+            raise DataMissing(
+                f"{data}: cannot be loaded: {failure}{hint} [SL-dataset-unloadable]"
+            ) from failure
+    path = Path(config.dataset_path)
+    if not path.is_dir():
+        raise DataMissing(f"{data}: no such folder [SL-dataset-folder-absent]")
+    try:
+        return open_folder(path, data)
+    except DataMissing:
+        raise
+    except Exception as failure:  # as above
+        raise DataMissing(
+            f"{data}: not a data set in `datasets` format "
+            f"(saved with save_to_disk, parquet files, or folders of images): {failure} [SL-dataset-format]"
+        ) from failure
+
+
+def _probe(pictures: StoredPictures) -> tuple[list[Opened], list[Unreadable]]:
+    """Some pictures, spread over the split, and those of them that cannot be decoded.
+
+    Raises:
+        DataMissing: none can.
+    """
+    opened, broken = [], []
+    for index in np.unique(np.linspace(0, len(pictures) - 1, PROBES).astype(np.int64)):
+        try:
+            opened.append(pictures.open(int(index)))
+        except Unreadable as failure:
+            broken.append(failure)
+    if not opened:
+        raise name_all(broken, len(broken))
+    return opened, broken
+
+
+def _hash(train: Images, validation: Images, test: Images, broken: list[Unreadable]) -> str:
+    """sha256 of the splits; where pictures are found broken on the way, all of them that are held out are named too.
+
+    Raises:
+        DataMissing: pictures that cannot be decoded.
+    """
+    try:
+        if not broken:
+            return hash_splits(train, validation, test)
+    except Unreadable as failure:
+        broken = [failure]
+    held = [part.stored for part in (validation, test) if part.stored]
+    count = sum(map(len, held))
+    if count <= AT_ONCE:
+        broken = broken + [failure for pictures in held for failure in find_unreadable(pictures)]
+    raise name_all([*{failure.place: failure for failure in broken}.values()], count + PROBES)
+
+
+def _describe_pixels(data: str, probes: list[Opened]) -> Iterator[str]:
+    """What is odd about all probed pictures."""
+    brightest = [probe.brightest for probe in probes if probe.brightest is not None]
+    if brightest and max(brightest) < DARK:
+        yield (
+            f"{data}: the largest of the 16-bit values looked at is {max(brightest) * FULL:,.0f} of {FULL:,}, which is "
+            "white, so the pictures are nearly black; stretch them to the whole range if they mean fewer bits"
+        )
+    if all(np.ptp(np.asarray(probe.rgb), axis=(0, 1)).max() == 0 for probe in probes):
+        yield f"{data}: each of the {len(probes)} pictures looked at has one flat colour"
+    if several := sum(probe.frames for probe in probes):
+        yield (
+            f"{data}: {several} of the {len(probes)} pictures looked at have several frames; the first one of each "
+            "is used"
+        )
+
+
+def _stored_size(sizes: list[tuple[int, int]], image_size: int) -> int:
+    largest = math.ceil(image_size * STORED_PER_IMAGE_SIZE)
+    width, height = sizes[0]
+    return width if len(set(sizes)) == 1 and width == height and width <= largest else largest
+
+
+def _images(
+    pictures: StoredPictures, labels: NDArray[np.int64], classes: int, edge: int, image_size: int
+) -> Images:
+    def decode(index: int) -> NDArray[np.uint8]:
+        image = _cut_square(pictures.open(index).rgb, edge)
+        return np.ascontiguousarray(np.asarray(image, np.uint8).transpose(2, 0, 1))
+
+    shape = (3, edge, edge)
+    return Images(decode, labels, shape, image_size=image_size, classes=classes, slow=True, stored=pictures)
+
+
+def _cut_square(image: Image.Image, edge: int) -> Image.Image:
+    """The middle of the image after its shorter edge was resized to `edge`."""
+    width, height = image.size
+    if (width, height) == (edge, edge):
+        return image
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return image.resize((edge, edge), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))

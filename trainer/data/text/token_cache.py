@@ -1,0 +1,347 @@
+"""Which documents share a row.
+
+The token cache: where it lies, what its name depends on, and how it is written. Files: docs/text_data.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.settings.config import Config, ConfigError
+from trainer.data.images import SPLIT_SEED
+from trainer.data.text import text_source as arithmetic
+from trainer.data.text.text_source import (
+    TEST_FRACTION,
+    Questions,
+    absent,
+    describe_files,
+    hub_id,
+    is_built_in,
+    load_questions,
+    named,
+)
+from trainer.data.text.tokenizer import (
+    CHUNK,
+    EMPTY,
+    Tally,
+    as_array,
+    count_altered,
+    count_vocabulary,
+    encode_chats,
+    hash_tokenizer,
+    identify_tokenizer,
+    load_tokenizer,
+)
+
+TRIES = 32  # fills of a row that are looked for below the full one
+
+
+def pack_lengths(lengths: NDArray[np.int64], seq_len: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(documents in the order of the rows, how many of them each row holds). No document is split.
+
+    The better of two ways, since either loses 3 % of the places somewhere: best fit decreasing where lengths are alike
+    (`arithmetic`), because it never looks for a sum; sums where long and short documents are about equally many,
+    because the short ones are used up early. Depends on nothing but the lengths. Sets of lengths are the bits of
+    integers, so that "is there a pair with this sum" is one shift and one AND, and a row costs microseconds.
+    """
+    assert len(lengths) and lengths.min() > 0 and lengths.max() <= seq_len
+    rows = min(_fill_by_sums(lengths, seq_len), _fit_best(lengths, seq_len), key=len)
+    return np.concatenate(rows).astype(np.int64), np.array([len(row) for row in rows], np.int64)
+
+
+def _fill_by_sums(lengths: NDArray[np.int64], seq_len: int) -> list[list[int]]:
+    """Row by row: the longest document that is left, then as long as something fits, the two that fill the rest of the
+    row, the one that does, or the longest."""
+    left = _Left(lengths, seq_len)
+    rows = []
+    while left.lengths:
+        row: list[int] = []
+        room = seq_len
+        chosen = [left.longest(room)]
+        while chosen:
+            for length in chosen:
+                row.append(left.take(length))
+                room -= length
+            chosen = left.fill(room)
+        rows.append(row)
+    return rows
+
+
+def _fit_best(lengths: NDArray[np.int64], seq_len: int) -> list[list[int]]:
+    """Best fit decreasing: from the longest document down, each into the row that it leaves least room in."""
+    rows: list[list[int]] = []
+    by_room: dict[int, list[int]] = defaultdict(list)
+    rooms = 0
+    for document in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[document])
+        wide = rooms >> length
+        if wide:
+            room = length + (wide & -wide).bit_length() - 1
+            row = by_room[room].pop()
+            if not by_room[room]:
+                rooms ^= 1 << room
+        else:
+            room, row = seq_len, len(rows)
+            rows.append([])
+        rows[row].append(document)
+        by_room[room - length].append(row)
+        rooms |= 1 << (room - length)
+    return rows
+
+
+class _Left:
+    """Documents that have no row yet, by length."""
+
+    def __init__(self, lengths: NDArray[np.int64], seq_len: int) -> None:
+        self._seq_len = seq_len
+        self._documents: dict[int, list[int]] = defaultdict(list)
+        for document in range(len(lengths) - 1, -1, -1):  # so that the first one is taken first
+            self._documents[int(lengths[document])].append(document)
+        self.lengths = sum(1 << length for length in self._documents)
+        self._mirrored = sum(1 << (seq_len - length) for length in self._documents)
+
+    def take(self, length: int) -> int:
+        documents = self._documents[length]
+        document = documents.pop()
+        if not documents:
+            self.lengths ^= 1 << length
+            self._mirrored ^= 1 << (self._seq_len - length)
+        return document
+
+    def longest(self, room: int) -> int:
+        """Not above `room`; 0 = nothing fits."""
+        return max(0, (self.lengths & ((1 << (room + 1)) - 1)).bit_length() - 1)
+
+    def fill(self, room: int) -> list[int]:
+        """One or two lengths that leave little of `room`, or the longest that fits; empty where nothing does."""
+        longest = self.longest(room)
+        if not longest:
+            return []
+        for total in range(room, max(longest, room - TRIES), -1):
+            if 2 * longest < total:
+                break
+            pair = self._pair(total)
+            if pair:
+                return pair
+        return [longest]
+
+    def _pair(self, total: int) -> list[int]:
+        found = self.lengths & (self._mirrored >> (self._seq_len - total))
+        if total % 2 == 0 and len(self._documents[total // 2]) < 2:
+            found &= ~(1 << (total // 2))
+        if not found:
+            return []
+        first = found.bit_length() - 1
+        return [first, total - first]
+
+
+def pad_lengths(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The same for one document per row."""
+    return np.arange(len(lengths)), np.ones(len(lengths), np.int64)
+
+
+VERSION = 3  # raise it when the same settings give other files
+PREPARED = "_prepared"
+INDEX = "index.json"
+TOKENIZER = "tokenizer"
+ARRAYS = ("ids", "documents", "rows")
+
+
+def describe_cache(config: Config) -> dict[str, Any]:
+    """All that the files depend on. Neither the data nor the tokenizer is opened, so that every rank can ask.
+
+    A local data set counts by the names, sizes and times of its files (by its hash where `trainer.prepare` wrote
+    it), a tokenizer in a folder by its content, and both by their id where they come from the hub: what was there
+    when the cache was made stays.
+
+    Raises:
+        DataMissing: no such data set, or no tokenizer in the folder.
+    """
+    return {
+        "version": VERSION,
+        "data": _describe_data(config),
+        "tokenizer": identify_tokenizer(config),
+        "seq_len": config.seq_len,
+        "packing": config.packing,
+        "split": [SPLIT_SEED, TEST_FRACTION, config.validation_fraction],
+        "train_samples": config.train_samples,
+    }
+
+
+def _describe_data(config: Config) -> dict[str, Any]:
+    if is_built_in(config):
+        return {"name": data_name(config), "version": arithmetic.VERSION}
+    if not config.dataset_path:
+        return {"name": data_name(config)}
+    path = Path(config.dataset_path)
+    if not path.exists():
+        raise absent(config)
+    described: dict[str, Any] = {"name": data_name(config)}
+    try:
+        return described | {"sha256": json.loads((path / "DONE.json").read_text())["sha256"]}
+    except (OSError, ValueError, KeyError):
+        return described | {"files": describe_files(path)}
+
+
+def data_name(config: Config) -> str:
+    """What the data set is called in a cache: the same for a short name and the hub id that it stands for."""
+    return hub_id(config) if not config.dataset_path else config.dataset_name
+
+
+def cache_name(config: Config) -> str:
+    """tokens-<hash>; the number of processes is no part of it."""
+    text = json.dumps(describe_cache(config), sort_keys=True)
+    return f"tokens-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def cache_folder(config: Config) -> Path:
+    """Where the cache of these settings lies once it is whole."""
+    return Path(config.results) / PREPARED / cache_name(config)
+
+
+def array_path(folder: Path, split: str, array: str) -> Path:
+    """One of the three arrays of a split."""
+    return folder / f"{split}-{array}.npy"
+
+
+def write_cache(
+    config: Config, folder: Path, scratch: Path, note: Callable[[str], None], revision: str | None = None
+) -> dict[str, Any]:
+    """Writes the arrays of every split, the tokenizer and index.json into `folder`; the content of index.json.
+
+    Args:
+        scratch: for the tokens before they are in the order of the rows.
+        note: is told from time to time how far it is.
+        revision: of a data set on the hub.
+
+    Raises:
+        ConfigError: columns that are missing, a chat template that does not work, rows too short for any document.
+        DataMissing: no data set or no tokenizer, or a split without text.
+    """
+    notes: list[str] = []
+    splits, tokenizer = load_questions(config, revision, notes.append), load_tokenizer(config)
+    vocab = count_vocabulary(tokenizer)
+    facts, tallies = {}, {name: Tally() for name in splits}
+    for name, questions in splits.items():
+        facts[name] = _write_split(
+            config, name, questions, tokenizer, vocab, folder, scratch, note, tallies[name]
+        )
+        notes += tallies[name].describe(name)
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    index = {
+        "schema_version": 1,
+        "settings": describe_cache(config),
+        "seq_len": config.seq_len,
+        "packing": config.packing,
+        "vocab": vocab,
+        "pad_id": pad or 0,
+        "tokenizer_sha256": hash_tokenizer(tokenizer),
+        "splits": facts,
+        "fidelity": count_altered(tallies.values()),
+        "notes": notes,
+    }
+    tokenizer.save_pretrained(folder / TOKENIZER)
+    (folder / INDEX).write_text(json.dumps(index, indent=1) + "\n")
+    return index
+
+
+def _write_split(
+    config: Config,
+    name: str,
+    questions: Questions,
+    tokenizer: Any,
+    vocab: int,
+    folder: Path,
+    scratch: Path,
+    note: Callable[[str], None],
+    tally: Tally,
+) -> dict[str, Any]:
+    dtype = np.uint16 if vocab <= 1 << 16 else np.uint32
+    path = scratch / f"{name}.ids"
+    kept: list[tuple[int, int, int]] = []  # index in the source, tokens, tokens before the answer
+    left_out = cut = 0
+    with open(path, "wb") as file:
+        chunk = []
+        for number, document in enumerate(encode_chats(questions, tokenizer, config.seq_len, tally), 1):
+            if document is None:
+                left_out += 1
+            else:
+                cut += document.cut
+                kept.append((document.index, len(document.ids), document.prompt))
+                chunk.append(document)
+            if chunk and (number % CHUNK == 0 or number == len(questions)):
+                as_array(chunk, dtype).tofile(file)
+                chunk = []
+                note(f"{name}: {number} of {len(questions)} documents tokenised")
+    if tally.counts[EMPTY] == tally.documents:
+        raise DataMissing(
+            f"{named(config)}: no document of the {name} split has a question and an answer "
+            "[SL-text-split-unanswered]"
+        )
+    if not kept:
+        raise ConfigError(
+            [
+                f"TRAINER_SEQ_LEN={config.seq_len}: no document of the {name} split has room in a row for its "
+                "question and one token of its answer [SL-seq-len-too-short]"
+            ]
+        )
+    documents = np.array(kept, np.int64)
+    lengths = documents[:, 1]
+    order, counts = pack_lengths(lengths, config.seq_len) if config.packing else pad_lengths(lengths)
+    ends = np.cumsum(counts)
+    documents, begins = documents[order], (np.cumsum(lengths) - lengths)[order]
+    rows = np.zeros((len(counts) + 1, 3), np.int64)
+    rows[1:, 0] = ends
+    rows[1:, 1] = np.cumsum(documents[:, 1])[ends - 1]
+    rows[1:, 2] = np.cumsum(documents[:, 1] - documents[:, 2])[ends - 1]
+    note(f"{name}: {len(counts)} rows of {config.seq_len} tokens")
+    _write_ids(array_path(folder, name, "ids"), np.memmap(path, dtype, "r"), begins, documents[:, 1])
+    np.save(array_path(folder, name, "documents"), documents)
+    np.save(array_path(folder, name, "rows"), rows)
+    path.unlink()
+    tokens, places = int(rows[-1, 1]), len(counts) * config.seq_len
+    fewest = -(-tokens // config.seq_len) if config.packing else len(counts)
+    return {
+        "documents": len(documents),
+        "documents_cut": cut,
+        "documents_left_out": left_out,
+        "rows": len(counts),
+        "tokens": tokens,
+        "labels": int(rows[-1, 2]),
+        "useful_pct": 100 * tokens / places,
+        "possible_useful_pct": 100 * tokens / (fewest * config.seq_len),
+        "sha256": _hash_arrays(folder, name),
+    }
+
+
+def _write_ids(path: Path, ids: NDArray[Any], begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+    """Copies the documents into the order of the rows, some at a time."""
+    target = np.lib.format.open_memmap(path, "w+", ids.dtype, (len(ids),))
+    done = 0
+    for start in range(0, len(begins), CHUNK):
+        parts = [
+            ids[b : b + n]
+            for b, n in zip(begins[start : start + CHUNK], lengths[start : start + CHUNK], strict=True)
+        ]
+        joined = np.concatenate(parts)
+        target[done : done + len(joined)] = joined
+        done += len(joined)
+    assert done == len(ids)
+    target.flush()
+
+
+def _hash_arrays(folder: Path, split: str) -> str:
+    digest = hashlib.sha256()
+    for array in ARRAYS:
+        with open(array_path(folder, split, array), "rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

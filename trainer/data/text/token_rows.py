@@ -1,0 +1,260 @@
+"""The token cache as ranks see it: rows of token ids, positions and labels, read from memory-mapped files.
+
+What keeps a run from training on text, as far as that can be told before the ranks start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.models.decoder import SHAPES
+from stratlab_spec.models.decoder_config import read_shape, too_long
+from stratlab_spec.settings.config import Config
+from trainer.data.text.token_cache import ARRAYS, INDEX, TOKENIZER, array_path, cache_folder
+from trainer.data.text.tokenizer import (
+    count_vocabulary,
+    load_tokenizer,
+    read_tokenizer,
+    refuse_altered,
+    tokenizer_source,
+)
+
+IGNORED = -100
+"""As in trainer.data.batches, which needs torch."""
+DOCUMENTS, TOKENS, LABELS = 0, 1, 2  # columns of `rows`: running totals before each row
+LENGTH, PROMPT = 1, 2  # columns of `documents`; 0 is the index in the source
+
+
+class TokenRows:
+    """One split. Nothing is read before a row is asked for; a row costs the same wherever it lies.
+
+    Args:
+        ids: [tokens] of all documents, in the order of the rows, without padding.
+        documents: int64 [documents, 3]: index in the source, tokens, tokens before the answer.
+        rows: int64 [rows + 1, 3]: documents, tokens and labels before each row.
+        packed: several documents per row.
+        pad_id: token of places without a document.
+    """
+
+    def __init__(
+        self,
+        ids: NDArray[Any],
+        documents: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        *,
+        seq_len: int,
+        packed: bool,
+        pad_id: int,
+    ) -> None:
+        self.seq_len = seq_len
+        self.packed = packed
+        self.documents = documents
+        self._ids = ids
+        self._rows = rows
+        self._pad_id = pad_id
+
+    def __len__(self) -> int:
+        return len(self._rows) - 1
+
+    def label_counts(self, indices: NDArray[np.int64]) -> int:
+        """Tokens that are learnt in these rows together."""
+        return self._count(indices, LABELS)
+
+    def token_counts(self, indices: NDArray[np.int64]) -> int:
+        """Places of these rows that hold a document."""
+        return self._count(indices, TOKENS)
+
+    def pair_counts(self, indices: NDArray[np.int64]) -> int:
+        """Pairs of tokens of one document in these rows: the sum of the documents' squared lengths."""
+        return int(np.square(self._places(indices)[1]).sum())
+
+    def most_documents(self) -> int:
+        """Of any row; its padding, if it has some, counts as one."""
+        return int((np.diff(self._rows[:, DOCUMENTS]) + (self._padding() > 0)).max())
+
+    def longest_document(self) -> int:
+        """Tokens of the longest document or padding."""
+        return int(max(self.documents[:, LENGTH].max(), self._padding().max()))
+
+    def _padding(self) -> NDArray[np.int64]:
+        return self.seq_len - np.diff(self._rows[:, TOKENS])
+
+    def _count(self, indices: NDArray[np.int64], column: int) -> int:
+        return int((self._rows[indices + 1, column] - self._rows[indices, column]).sum())
+
+    def rows(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(inputs [row, 2, token], labels [row, token]), int64.
+
+        inputs[:, 0] are token ids, inputs[:, 1] positions in the document. Packed, the padding is a document of its
+        own; else positions go on counting through it. labels are the next token of the answer, elsewhere IGNORED.
+        """
+        count, seq_len = len(indices), self.seq_len
+        ids = np.full((count, seq_len), self._pad_id, np.int64)
+        spans = zip(self._rows[indices, TOKENS], self._rows[indices + 1, TOKENS], strict=True)
+        for row, (first, last) in enumerate(spans):
+            ids[row, : last - first] = self._ids[first:last]
+        begins, lengths, prompts = self._places(indices)
+        inputs = np.stack((ids, self._positions(indices, begins)), axis=1)
+        turns = np.zeros(count * seq_len + 1, np.int8)  # where learning begins, and where it ends
+        turns[begins + prompts - 1] = 1
+        turns[begins + lengths - 1] -= 1
+        learnt = np.cumsum(turns[:-1]).astype(bool)
+        following = np.append(ids.reshape(-1)[1:], self._pad_id)
+        return inputs, np.where(learnt, following, IGNORED).reshape(count, seq_len)
+
+    def _places(
+        self, indices: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Of each document in these rows: its first place when they are laid end to end, its tokens, its prompt."""
+        first = self._rows[indices, DOCUMENTS]
+        counts = self._rows[indices + 1, DOCUMENTS] - first
+        row = np.repeat(np.arange(len(indices)), counts)
+        before = np.cumsum(counts) - counts
+        facts = self.documents[np.arange(len(row)) - before[row] + first[row]]
+        lengths = facts[:, LENGTH]
+        ends = np.cumsum(lengths)
+        used = np.append(0, ends)[before]  # tokens in the rows before this one
+        return ends - lengths - used[row] + row * self.seq_len, lengths, facts[:, PROMPT]
+
+    def _positions(self, indices: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArray[np.int64]:
+        count, seq_len = len(indices), self.seq_len
+        if not self.packed:
+            return np.tile(np.arange(seq_len), (count, 1))
+        used = self._rows[indices + 1, TOKENS] - self._rows[indices, TOKENS]
+        padding = (np.arange(count) * seq_len + used)[used < seq_len]
+        columns = np.arange(count * seq_len)
+        starts = np.zeros(count * seq_len, np.int64)
+        starts[begins] = begins
+        starts[padding] = padding
+        return (columns - np.maximum.accumulate(starts)).reshape(count, seq_len)
+
+
+@dataclass(frozen=True)
+class TextData:
+    """A data set as token rows; `sha256` identifies tokens, split and the arrangement in rows."""
+
+    train: TokenRows
+    validation: TokenRows
+    test: TokenRows
+    sha256: str
+    tokenizer_sha256: str
+    vocab: int
+    """rows that the tokenizer needs of an embedding"""
+    facts: dict[str, Any]
+    """by split: documents, rows, tokens, labels, useful_pct, ... (docs/text_data.md)"""
+    folder: Path
+
+    @property
+    def tokenizer(self) -> Any:
+        """transformers' PreTrainedTokenizerFast as the cache was made with it; takes a second with a large one."""
+        return read_tokenizer(str(self.folder / TOKENIZER))
+
+
+def open_text(config: Config) -> TextData:
+    """The rows of a run, without torch and without opening its data set or tokenizer.
+
+    Raises:
+        DataMissing: the cache of these settings is not there, or its files are damaged.
+    """
+    folder = cache_folder(config)
+    index = read_index(folder)
+    if index is None:
+        raise DataMissing(
+            f"{folder}: no token cache for these settings [SL-token-cache-absent]; the launcher makes it before the "
+            "ranks start, or python -m trainer.prepare --tokenize"
+        )
+    splits = {name: _open_split(folder, name, index) for name in index["splits"]}
+    digest = hashlib.sha256("".join(facts["sha256"] for facts in index["splits"].values()).encode())
+    return TextData(
+        **splits,
+        sha256=digest.hexdigest(),
+        tokenizer_sha256=index["tokenizer_sha256"],
+        vocab=index["vocab"],
+        facts=index["splits"],
+        folder=folder,
+    )
+
+
+def read_index(folder: Path) -> dict[str, Any] | None:
+    """The content of index.json, None where there is no whole cache."""
+    try:
+        index: dict[str, Any] = json.loads((folder / INDEX).read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as failure:
+        raise DataMissing(
+            f"{folder / INDEX}: cannot be read: {failure}; remove {folder} [SL-token-index-damaged]"
+        ) from failure
+    return index
+
+
+def _open_split(folder: Path, split: str, index: dict[str, Any]) -> TokenRows:
+    try:
+        ids, documents, rows = (
+            np.load(array_path(folder, split, array), mmap_mode="r", allow_pickle=False) for array in ARRAYS
+        )
+    except (OSError, ValueError) as failure:
+        raise DataMissing(
+            f"{folder}: the {split} split cannot be read: {failure}; remove the folder [SL-token-cache-damaged]"
+        ) from failure
+    facts = index["splits"][split]
+    if (len(ids), len(documents), len(rows)) != (facts["tokens"], facts["documents"], facts["rows"] + 1):
+        raise DataMissing(
+            f"{folder}: the {split} split is not what {INDEX} says; remove the folder [SL-token-cache-differs]"
+        )
+    return TokenRows(
+        ids,
+        documents,
+        rows,
+        seq_len=index["seq_len"],
+        packed=index["packing"],
+        pad_id=index["pad_id"],
+    )
+
+
+IMAGES = ("digits", "synthetic", "cifar100", "food101")
+
+
+def text_problems(config: Config) -> list[str]:
+    """One sentence per setting that does not fit, without torch.
+
+    Raises:
+        DataMissing: no such tokenizer, a model whose shape is not to be had, or answers that a token cache has lost.
+    """
+    problems = []
+    if not config.dataset_path and config.dataset in IMAGES:
+        problems.append(
+            f"TRAINER_DATASET={config.dataset!r}: holds images, and {config.model_name} reads text; use arithmetic, "
+            "metamathqa, the hub id of a data set with the columns query and response, or TRAINER_DATASET_PATH "
+            "[SL-images-for-text]"
+        )
+        return problems + _vocabulary_problems(config, None)
+    longest = read_shape(config).max_positions
+    if config.seq_len > longest:
+        problems.append(too_long(config, longest))
+    index = read_index(cache_folder(config))
+    if index:
+        refuse_altered(config, index["fidelity"])
+    return problems + _vocabulary_problems(config, index["vocab"] if index else None)
+
+
+def _vocabulary_problems(config: Config, vocab: int | None) -> list[str]:
+    needed = count_vocabulary(load_tokenizer(config)) if vocab is None else vocab
+    room = read_shape(config).vocab
+    if needed <= room:
+        return []
+    named = f"TRAINER_TOKENIZER={tokenizer_source(config)!r}"
+    widened = config.model in SHAPES and not config.model_path and config.init == "scratch"
+    cure = f"set TRAINER_MODEL_VOCAB={needed}, or " if widened else ""
+    return [
+        f"{named}: has {needed} tokens, {config.model_name} has room for {room}; {cure}use the model's own tokenizer "
+        "[SL-tokenizer-above-model]"
+    ]

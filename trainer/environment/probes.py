@@ -1,0 +1,390 @@
+"""How fast an all-reduce is, from small to large messages; collective over the default group, which is of the hosts.
+
+How far the ranks' clocks are from rank 0's, whatever a message takes; collective over the default group.
+
+The device of a rank: whether it computes, how much of it is free, and how it is joined to the others of its pod.
+
+What a rank finds out without its peers and without a device: versions, shared memory, the results volume.
+
+Whether each rank reads on the results volume what the others wrote there; collective over the default group.
+
+By what ranks reach each other: what NCCL has chosen, and how fast the network of the node says it is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import os
+import platform
+import re
+import shutil
+import socket
+import struct
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.distributed.world import processor_name
+from trainer.installation import read_version
+
+MIB = 2**20
+HOST_SIZES = (MIB // 16, MIB, 16 * MIB)
+DEVICE_SIZES = (MIB, 16 * MIB, 256 * MIB)
+REPEATS = 5
+LONGEST_S = 4.0
+"""For one all-reduce: a larger message that would take longer is left out."""
+
+
+def bus_gb_per_s(size: int, ranks: int, seconds: float) -> float:
+    """What each rank sends and receives, in GB/s: 2 (n - 1) / n of the message, as nccl-tests count it."""
+    return 2 * (ranks - 1) / ranks * size / seconds / 1e9
+
+
+def prove_sum(device: str, group: Any) -> None:
+    """One all-reduce whose result is known.
+
+    Raises:
+        RuntimeError: it is another one.
+    """
+    one = torch.ones(1000, device=device)
+    dist.all_reduce(one, group=group)
+    size = dist.get_world_size(group)
+    if not bool((one == size).all()):
+        raise RuntimeError(f"an all-reduce of ones over {size} ranks gave {float(one[0])}")
+
+
+def measure_all_reduce(device: str, group: Any) -> list[dict[str, float]]:
+    """Of each size `mib`, the milliseconds of the best of REPEATS on the slowest rank, and the bus bandwidth."""
+    ranks = dist.get_world_size(group)
+    if ranks == 1:
+        return []
+    found: list[dict[str, float]] = []
+    for size in HOST_SIZES if device == "cpu" else DEVICE_SIZES:
+        if found and found[-1]["ms"] * size / (found[-1]["mib"] * MIB) > LONGEST_S * 1e3:
+            break
+        message = torch.zeros(size // 4, device=device)
+        best = min(_time(message, group) for _ in range(REPEATS + 1))
+        slowest = torch.tensor(best, dtype=torch.float64)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)  # of all groups: all go on to the same size
+        seconds = float(slowest)
+        found.append({"mib": size / MIB, "ms": seconds * 1e3, "gb_per_s": bus_gb_per_s(size, ranks, seconds)})
+    return found
+
+
+def _time(message: torch.Tensor, group: Any) -> float:
+    _finish(message)
+    began = time.monotonic()
+    dist.all_reduce(message, group=group)
+    _finish(message)
+    return time.monotonic() - began
+
+
+def _finish(message: torch.Tensor) -> None:
+    if message.is_cuda:
+        torch.cuda.synchronize()
+
+
+ROUNDS = 8
+
+
+def compare_clocks() -> dict[str, float]:
+    """`offset_s` of this rank's clock before that of rank 0, true to `within_s`: half of the shortest round trip.
+
+    One rank after the other asks rank 0 for the time; a message's way back takes as long as its way there, or else the
+    difference is inside `within_s`.
+    """
+    rank, size = dist.get_rank(), dist.get_world_size()
+    best = (float("inf"), 0.0)
+    for asking in range(1, size):
+        for _ in range(ROUNDS):
+            answer = torch.zeros(1, dtype=torch.float64)
+            if rank == asking:
+                sent, began = time.time(), time.monotonic()
+                dist.send(answer, 0)
+                dist.recv(answer, 0)
+                trip = time.monotonic() - began
+                best = min(best, (trip, sent + trip / 2 - float(answer)))
+            elif rank == 0:
+                dist.recv(answer, asking)
+                answer[0] = time.time()
+                dist.send(answer, asking)
+    return {"offset_s": best[1], "within_s": best[0] / 2} if rank else {"offset_s": 0.0, "within_s": 0.0}
+
+
+GIB = 2**30
+PCIE_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""GB/s per lane and direction, by generation."""
+# nvmlDeviceGetTopologyCommonAncestor, in the words of `nvidia-smi topo -m`
+ANCESTORS = {0: "SELF", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+
+
+def count_visible() -> int:
+    """Devices that torch can use in this process."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def describe_device(local_rank: int) -> dict[str, Any]:
+    """What this rank would compute on; with "visible" alone where there is no device for it but others are."""
+    visible = count_visible()
+    if not visible:
+        return {"visible": 0, "name": processor_name(), "type": "cpu"}
+    if local_rank >= visible:
+        return {"visible": visible, "type": "none"}
+    torch.cuda.set_device(local_rank)
+    one = torch.ones(1 << 20, device="cuda")
+    if (total := float(one.sum())) != one.numel():
+        raise RuntimeError(f"a sum of {one.numel()} ones came to {total:.0f}")
+    free, whole = torch.cuda.mem_get_info()
+    properties = torch.cuda.get_device_properties(local_rank)
+    return {
+        "visible": visible,
+        "type": "cuda",
+        "name": properties.name,
+        "uuid": str(properties.uuid),
+        "gib": whole / GIB,
+        "free_gib": free / GIB,
+        **_ask_nvml(local_rank, visible),
+    }
+
+
+def _ask_nvml(local_rank: int, visible: int) -> dict[str, Any]:
+    """Driver, links and topology; {} where NVML is not to be had."""
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        # by UUID: NVML counts all GPUs of the node, CUDA only those that are visible
+        uuids = [f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(visible)]
+        handles = [nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
+    except Exception as failure:  # its own errors, and those of a driver library that is not there
+        return {"nvml": f"{type(failure).__name__}: {failure}"}
+    own = handles[local_rank]
+
+    def ask(question: Callable[[], Any]) -> Any:
+        with suppress(nvml.NVMLError, AttributeError, KeyError):
+            return question()
+        return None
+
+    return {
+        "driver": _text(ask(nvml.nvmlSystemGetDriverVersion)),
+        "nvlink_gb_per_s": ask(lambda: _sum_links(nvml, own)),
+        "pcie_gb_per_s": ask(
+            lambda: (
+                PCIE_LANE[nvml.nvmlDeviceGetMaxPcieLinkGeneration(own)]
+                * nvml.nvmlDeviceGetCurrPcieLinkWidth(own)
+            )
+        ),
+        "joined": {
+            str(index): ask(partial(_name_join, nvml, own, other)) or "unknown"
+            for index, other in enumerate(handles)
+            if index != local_rank
+        },
+    }
+
+
+def _sum_links(nvml: Any, handle: Any) -> float:
+    """GB/s per direction of all NVLinks that are up; 0.0 for a device without."""
+    up = 0
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        with suppress(nvml.NVMLError):
+            up += nvml.nvmlDeviceGetNvLinkState(handle, link) == 1
+    if not up:
+        return 0.0
+    (speed,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
+    return up * float(speed.value.uiVal) / 1e3
+
+
+def _name_join(nvml: Any, own: Any, other: Any) -> str:
+    with suppress(nvml.NVMLError):
+        if nvml.nvmlDeviceGetP2PStatus(own, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == 0:
+            return "NVLink"
+    return ANCESTORS.get(int(nvml.nvmlDeviceGetTopologyCommonAncestor(own, other)), "unknown")
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value or "")
+
+
+SHM = Path("/dev/shm")
+SHM_SAMPLE = 4 * MIB
+VOLUME_SAMPLE = 32 * MIB
+PIECE = MIB
+
+
+def describe_versions() -> dict[str, str]:
+    """Of all that must be equal on all ranks; "" where there is none."""
+    nccl = torch.cuda.nccl.version() if torch.cuda.is_available() else ()
+    return {
+        "trainer": read_version(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or "",
+        "nccl": ".".join(map(str, nccl)),
+    }
+
+
+def describe_shared_memory() -> dict[str, Any]:
+    """GiB of /dev/shm in all and free; a file of SHM_SAMPLE bytes is really written there.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    state = os.statvfs(SHM)
+    found: dict[str, Any] = {
+        "gib": state.f_blocks * state.f_frsize / GIB,
+        "free_gib": state.f_bavail * state.f_frsize / GIB,
+    }
+    sample = SHM / f"stratlab-{uuid.uuid4().hex}"
+    try:
+        with open(sample, "wb") as file:
+            file.write(bytes(SHM_SAMPLE))
+    except OSError as failure:
+        found["error"] = str(failure.strerror)
+    finally:
+        sample.unlink(missing_ok=True)
+    return found
+
+
+def describe_volume(folder: Path) -> dict[str, Any]:
+    """Free GiB, MB/s of VOLUME_SAMPLE bytes until they are on the disk, and how far its clock is before this one's.
+
+    Args:
+        folder: on the results volume; made if it is not there.
+    """
+    found: dict[str, Any] = {}
+    sample = folder / f".sample-{uuid.uuid4().hex}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        state = os.statvfs(folder)
+        found = {
+            "free_gib": state.f_bavail * state.f_frsize / GIB,
+            "gib": state.f_blocks * state.f_frsize / GIB,
+        }
+        before = time.time()
+        with open(sample, "wb") as file:
+            made = time.time()
+            found["clock_s"] = os.fstat(file.fileno()).st_mtime - (before + made) / 2
+            found["clock_within_s"] = (made - before) / 2
+            piece, began = os.urandom(PIECE), time.monotonic()
+            for _ in range(VOLUME_SAMPLE // PIECE):
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+            found["mb_per_s"] = VOLUME_SAMPLE / 1e6 / (time.monotonic() - began)
+    except OSError as failure:
+        found["error"] = str(failure.strerror)
+    finally:
+        sample.unlink(missing_ok=True)
+    return found
+
+
+PLENTY_S = 65.0
+"""A network file system may show a new file late: NFS keeps what it knows of a folder for up to 60 s."""
+POLL_S = 0.2
+
+
+def exchange_files(folder: Path) -> dict[str, Any]:
+    """`unseen`: ranks whose file this one did not read within PLENTY_S; `after_s`: when it had read the last one;
+    `unwritten`: why its own is not there.
+
+    Args:
+        folder: of this check alone, and the same for all ranks; gone when this returns.
+    """
+    rank, size = dist.get_rank(), dist.get_world_size()
+    error = ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"rank{rank}").write_text(f"{folder.name} {rank}")
+    except OSError as failure:
+        error = str(failure.strerror)
+    errors: list[str] = [""] * size
+    dist.all_gather_object(errors, error)  # all that can be written has been written
+    waited_for = [other for other in range(size) if not errors[other]]
+    began = time.monotonic()
+    while unseen := [other for other in waited_for if not _is_there(folder, other)]:
+        if time.monotonic() - began > PLENTY_S:
+            break
+        time.sleep(POLL_S)
+    found = {"unseen": unseen, "after_s": time.monotonic() - began, "unwritten": error}
+    dist.all_gather_object(errors, "")  # nobody reads any more
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def _is_there(folder: Path, rank: int) -> bool:
+    with suppress(OSError):
+        os.listdir(folder)
+        return (folder / f"rank{rank}").read_text() == f"{folder.name} {rank}"
+    return False
+
+
+VIA = re.compile(r"\bvia ([A-Z][A-Za-z0-9]+(?:/[A-Za-z]+)?)")
+NETWORK = re.compile(r"Using network (\w+)")
+IB_RATE = re.compile(r"([\d.]+) Gb/sec")
+SIOCGIFADDR = 0x8915
+
+
+def hide_log(env: dict[str, str]) -> Path | None:
+    """Has NCCL tell what it chooses in a file of this process; None where somebody has asked it for something else."""
+    if "NCCL_DEBUG" in env:
+        return None
+    path = Path(tempfile.gettempdir()) / f"stratlab-nccl-{os.getpid()}.log"
+    env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,P2P,SHM", "NCCL_DEBUG_FILE": str(path)}
+    return path
+
+
+def read_log(path: Path | None) -> dict[str, list[str]]:
+    """`via`: transports between ranks, as P2P/CUMEM, SHM, NET/IB; `network`: IB or Socket. Removes the file."""
+    text = ""
+    if path:
+        with suppress(OSError):
+            text = path.read_text(errors="replace")
+        path.unlink(missing_ok=True)
+    return {
+        "via": sorted({*VIA.findall(text)}) + (["NVLS"] if "NVLS comm" in text else []),
+        "network": sorted({*NETWORK.findall(text)}),
+    }
+
+
+def describe_network(env: Mapping[str, str], first: str, sys: Path = Path("/sys/class")) -> dict[str, Any]:
+    """The interface that leads to the address `first`, its speed, and InfiniBand's ports that are up.
+
+    Speed is in GB/s, None where it is not known: a virtual interface, as that of a pod, says a number that means
+    nothing.
+    """
+    name = env.get("GLOO_SOCKET_IFNAME", "").split(",")[0] or find_interface(first)
+    speed = None
+    if name and (sys / "net" / name / "device").exists():
+        with suppress(OSError, ValueError):
+            megabits = int((sys / "net" / name / "speed").read_text())
+            speed = megabits / 8e3 if megabits > 0 else None
+    rates = []
+    for port in sorted((sys / "infiniband").glob("*/ports/*")):
+        with suppress(OSError, AttributeError):
+            if "ACTIVE" in (port / "state").read_text():
+                rates.append(float(IB_RATE.search((port / "rate").read_text())[1]) / 8)  # type: ignore[index]
+    return {"interface": name, "gb_per_s": speed, "ib_gb_per_s": rates}
+
+
+def find_interface(address: str) -> str:
+    """The name of the interface by which `address` is reached; "" where nobody knows."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))  # sends nothing
+        own = probe.getsockname()[0]
+        if own.startswith("127."):
+            return "lo"
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):
+                request = struct.pack("256s", name.encode()[:15])
+                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+                if socket.inet_ntoa(answer[20:24]) == own:
+                    return name
+    return ""

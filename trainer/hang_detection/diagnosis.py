@@ -1,0 +1,227 @@
+"""A rank's Python stack, written by C code inside a signal: it needs neither the main thread nor Python's lock.
+
+A process that is stopped (SIGSTOP, a frozen container) writes nothing; /proc says that it is.
+
+From what all ranks say of themselves: which of them did not arrive where the others wait, and what it was doing.
+
+In this order; the first that tells ranks apart decides:
+
+    silent       stopped, or keeps Python's lock: its witness does not run
+    elsewhere    its stack is in no collective, and it has none under way
+    behind       of those alike so far: fewer collectives begun than its peers in one group, or an earlier step
+
+A rank that waits is nobody's suspect as long as another one does not. And where all wait in one and the same collective
+they have all arrived: then it is the network, whatever else some of them have begun meanwhile (a checkpoint).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import re
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+ASK = signal.SIGUSR2  # the first one tells a rank to stop
+INNERMOST = 3
+"""Frames: a wait inside of torch is at most so far below the line that waits."""
+_FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+_THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
+
+
+class Frame(NamedTuple):
+    """One line of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def is_ours(self) -> bool:
+        """Of the trainer, and not of what looks at it."""
+        outside = "/site-packages/" in self.file or "/tests/" in self.file
+        return "/trainer/" in self.file and not outside and not self.is_wait
+
+    @property
+    def is_wait(self) -> bool:
+        """Of what waits for other ranks."""
+        return "/torch/distributed/" in self.file or self.file.endswith(
+            ("/hangs/alone.py", "/deepspeed/comm/torch.py")
+        )
+
+    def __str__(self) -> str:
+        name = (
+            f"trainer/{self.file.rpartition('/trainer/')[2]}"
+            if self.is_ours
+            else "/".join(Path(self.file).parts[-3:])
+        )
+        return f"{name}:{self.line} {self.function}"
+
+
+def write_stacks_to(file: IO[str]) -> None:
+    """From now on the signal `ASK` adds the stacks of all threads; the file stays open as long as the process."""
+    faulthandler.register(ASK, file=file, all_threads=True, chain=False)
+
+
+def read_stack(text: str, thread: int) -> list[Frame]:
+    """Of one thread, the innermost frame first; of the newest dump in `text`. Empty where there is none.
+
+    Args:
+        thread: Python's identity of it.
+    """
+    found: list[Frame] = []
+    inside = False
+    for line in text.splitlines():
+        if head := _THREAD.match(line):
+            inside = int(head[1], 16) == thread
+            found = [] if inside else found
+        elif inside and (frame := _FRAME.match(line)):
+            number = int(frame["line"]) if frame["line"].isdigit() else 0
+            found.append(Frame(frame["file"], number, frame["function"]))
+    return found
+
+
+def is_waiting(stack: list[Frame]) -> bool:
+    """Whether the innermost frames wait for other ranks."""
+    return any(frame.is_wait for frame in stack[:INNERMOST])
+
+
+def read_process_state(process: int) -> str:
+    """As in `ps`: R running, S asleep, D waiting for a disk, T stopped, Z ended; "" = gone."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+SILENT, ELSEWHERE, BESIDE, INSIDE, WAITS = range(5)
+"""How likely it is that a rank keeps the others; the first is the likeliest."""
+STOPPED = ("T", "t")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group, as one of its ranks knows it."""
+
+    about: str
+    ranks: list[int]
+    begun: int
+    """Collectives."""
+
+
+@dataclass(frozen=True)
+class RankState:
+    """One rank, while nobody goes on."""
+
+    rank: int
+    pod: str
+    node: str
+    step: int
+    still_s: float
+    """Since it last went on."""
+    answers: bool
+    """Whether its witness runs."""
+    process_state: str
+    phase: str = ""
+    waits_s: float = 0.0
+    pending: list[str] = field(default_factory=list)
+    """Collectives under way: what, number, group."""
+    groups: dict[str, Group] = field(default_factory=dict)
+    stack: list[Frame] = field(default_factory=list)
+
+    @property
+    def suspicion(self) -> int:
+        """One of the constants above."""
+        if self.process_state in STOPPED or (not self.answers and not is_waiting(self.stack)):
+            return SILENT
+        if not self.stack or is_waiting(self.stack):
+            return WAITS
+        inside = "/torch/autograd/" in self.stack[0].file  # a backward pass may wait inside of C++
+        if self.pending:
+            return WAITS if inside else BESIDE
+        return INSIDE if inside else ELSEWHERE
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Who did not arrive; nobody where all wait for each other."""
+
+    ranks: list[int]
+    sentence: str
+
+
+def judge(states: Sequence[RankState], world_size: int) -> Verdict:
+    """The verdict over the ranks of all pods that have answered; those that have not are the ones that are missing."""
+    known = {state.rank for state in states}
+    if missing := [rank for rank in range(world_size) if rank not in known]:
+        waits = _who_waits(states, missing)
+        return Verdict(missing, f"nothing is heard of {_name(missing)}{waits} [SL-ranks-unheard]")
+    least = min(state.suspicion for state in states)
+    suspects = [state for state in states if state.suspicion == least]
+    if len(suspects) > 1:
+        met = least == WAITS and set.intersection(*(set(state.pending) for state in states))
+        suspects = suspects if met else _behind(suspects, states)
+    if len(suspects) == len(states) > 1:
+        doing = "; ".join(f"rank {s.rank}: {_describe_doing(s)}" for s in states[:8])
+        return Verdict([], f"all ranks wait for each other: {doing} [SL-all-ranks-wait]")
+    ranks = sorted(state.rank for state in suspects)
+    said = "; ".join(_describe(state) for state in suspects[:4])
+    return Verdict(ranks, f"{said}{_who_waits(states, ranks)} [SL-rank-absent]")
+
+
+def _behind(suspects: list[RankState], states: Sequence[RankState]) -> list[RankState]:
+    late = {state.rank for state in suspects for group in state.groups if _lags(state, group, states)}
+    if late and len(late) < len(suspects):
+        return [state for state in suspects if state.rank in late]
+    first = min(state.step for state in suspects)
+    return [state for state in suspects if state.step == first]
+
+
+def _lags(state: RankState, group: str, states: Iterable[RankState]) -> bool:
+    peers = [other.groups[group].begun for other in states if group in other.groups]
+    return state.groups[group].begun < max(peers)
+
+
+def _name(ranks: Sequence[int]) -> str:
+    text = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"
+
+
+def _describe(state: RankState) -> str:
+    where = ", ".join(filter(None, [f"node {state.node}" if state.node else "", f"pod {state.pod}"]))
+    return f"rank {state.rank} ({where}) did not arrive: {_describe_doing(state)}"
+
+
+def _describe_doing(state: RankState) -> str:
+    step = f"at step {state.step}" if state.step else "before the first step"
+    said = [f"{step} ({state.phase})" if state.phase else step]
+    said.append(f"still for {state.still_s:.0f} s")
+    if state.process_state in STOPPED:
+        said.append("the process is stopped (SIGSTOP, or a frozen container)")
+    elif not state.answers and state.stack:
+        said.append("it keeps Python's lock")
+    if state.stack:
+        own = next((frame for frame in state.stack if frame.is_ours), None)
+        said.append(
+            f"in {state.stack[0]}" + (f", called from {own}" if own not in (None, state.stack[0]) else "")
+        )
+    if state.pending:
+        said.append(f"under way: {state.pending[0]}")
+    return ", ".join(said)
+
+
+def _who_waits(states: Iterable[RankState], without: Sequence[int]) -> str:
+    others = [state for state in states if state.rank not in without]
+    if not others:
+        return ""
+    verb = "waits" if len(others) == 1 else "wait"
+    where = next((f" in {state.pending[0]}" for state in others if state.pending), "")
+    return f"; {_name([state.rank for state in others])} {verb}{where}"
+
+
+def state_from(told: dict[str, Any]) -> RankState:
+    """The counterpart of `dataclasses.asdict`, as JSON leaves it."""
+    groups = {name: Group(**group) for name, group in told["groups"].items()}
+    return RankState(**{**told, "groups": groups, "stack": [Frame(*frame) for frame in told["stack"]]})

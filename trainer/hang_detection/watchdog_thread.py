@@ -1,0 +1,201 @@
+"""A thread of the rank that says whether the main thread goes on, whether it waits for other ranks, and in what.
+
+50 times a second it looks whether a forward pass waits, which tells a slow rank from those that wait for it
+(trainer/metrics/progress.py). Every tick it compares a handful of numbers and stores a time. Nothing of it is in a
+step. Only while the rank stands still it looks closer: what is under way comes from torch's flight recorder, which NCCL
+and gloo fill alike (torch 2.13), and from the main thread's Python frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import IO, Any
+
+import torch
+import torch.distributed as dist
+
+from trainer.hang_detection.diagnosis import INNERMOST, Frame, Group, is_waiting, write_stacks_to
+from trainer.hang_detection.heartbeat import (
+    ALIVE_NS,
+    ASKED,
+    MOVED_NS,
+    MOVES,
+    STEP,
+    TOLD,
+    WAITING_NS,
+    Pulse,
+    answer_file,
+    stack_file,
+)
+
+TICKS = 20
+"""Of a time-out."""
+SAMPLE_S = 0.02
+FEWEST = 20
+"""Looks at forward passes that say something."""
+
+
+class Witness(threading.Thread):
+    """Runs beside the main thread, from before its process group is made until that goes.
+
+    Args:
+        timeout_s: after which a collective fails.
+    """
+
+    def __init__(self, pulse: Pulse, timeout_s: float) -> None:
+        super().__init__(name="witness", daemon=True)
+        self.phase: Callable[[], str] = str
+        """Says what the main thread is at; set when there is something to say."""
+        self._pulse = pulse
+        self._every_s = min(1.0, max(0.2, timeout_s / TICKS))
+        self._over = threading.Event()
+        self._seen: tuple[Any, ...] = ()
+        self._forward = self._waited = 0
+        self._stacks: IO[str] | None = None
+        if pulse.path:
+            self._stacks = open(stack_file(pulse.path), "w")  # noqa: SIM115
+            write_stacks_to(self._stacks)
+
+    def run(self) -> None:
+        words = self._pulse.words
+        words[MOVED_NS] = time.monotonic_ns()
+        due = 0.0
+        while not self._over.wait(SAMPLE_S):
+            self._sample()
+            if time.monotonic() < due:
+                continue
+            due = time.monotonic() + self._every_s
+            now = time.monotonic_ns()
+            seen = (
+                words[STEP],
+                words[MOVES],
+                *(_count_begun(group) for group in _groups()),
+            )
+            if seen != self._seen:
+                self._seen, words[MOVED_NS], words[WAITING_NS] = seen, now, 0
+            elif not self._is_waiting():
+                words[WAITING_NS] = 0
+            elif not words[WAITING_NS]:
+                words[WAITING_NS] = now
+            if words[ASKED] != words[TOLD]:
+                self._answer(words[ASKED])
+            words[ALIVE_NS] = now
+
+    def _sample(self) -> None:
+        if self.phase() == "forward":
+            self._forward += 1
+            self._waited += is_waiting(_main_stack(INNERMOST))
+
+    def waited_share(self) -> float:
+        """Of the forward passes since enough were seen, the share that was waited for other ranks; NaN = too few."""
+        forward, waited = self._forward, self._waited
+        if forward < FEWEST:
+            return math.nan
+        self._forward = self._waited = 0
+        return waited / forward
+
+    def stop(self) -> None:
+        """Before the process group goes."""
+        self._over.set()
+        self.join()
+        self._pulse.words[WAITING_NS] = 0
+
+    def _is_waiting(self) -> bool:
+        return is_pending() or is_waiting(_main_stack())
+
+    def _answer(self, question: int) -> None:
+        if self._pulse.path is None:
+            return
+        names = dist.distributed_c10d._world.pg_names
+        told = {
+            "phase": self.phase(),
+            "pending": find_pending(),
+            "groups": {
+                str(names.get(group, "")): asdict(
+                    Group(
+                        group.group_desc,
+                        dist.get_process_group_ranks(group),
+                        _count_begun(group),
+                    )
+                )
+                for group in _groups()
+            },
+            "stack": _main_stack(),
+        }
+        path = answer_file(self._pulse.path)
+        aside = path.with_suffix(".told")
+        aside.write_text(json.dumps(told))
+        os.replace(aside, path)
+        self._pulse.words[TOLD] = question
+
+
+def _groups() -> list[Any]:
+    """Those that this rank is in; none before the process group is there and after it has gone."""
+    with contextlib.suppress(RuntimeError):  # one is being made
+        return list(dist.distributed_c10d._world.pg_names)
+    return []
+
+
+def _count_begun(group: Any) -> int:
+    """Collectives of a group that this rank has begun; of gloo with each message of a pipeline."""
+    with contextlib.suppress(RuntimeError):  # before its first
+        return group._get_sequence_number_for_group()
+    return 0
+
+
+def _main_stack(most: int = 1000) -> list[Frame]:
+    """The innermost frames of the main thread."""
+    frame: Any = sys._current_frames().get(threading.main_thread().ident or 0)
+    found: list[Frame] = []
+    while frame is not None and len(found) < most:
+        found.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return found
+
+
+def is_pending() -> bool:
+    """Whether a collective has begun and not ended; the whole record is read only where its counts leave that open."""
+    counts = _read_recorder(False).get("pg_status", {})
+    return any(_is_open(status) for status in counts.values()) and bool(find_pending())
+
+
+def find_pending() -> list[str]:
+    """What has begun and not ended, the oldest of each group: "gloo:all_reduce 57 of mesh_dp_shard".
+
+    The counts alone do not tell: of two that end at once in two threads of gloo the earlier one may be noted last
+    (torch 2.13), and then a group looks open until its next collective. Each entry knows whether it has ended.
+
+    Empty where this torch has no recorder to ask.
+    """
+    record, found = _read_recorder(True), []
+    for group, status in record.get("pg_status", {}).items():
+        if not _is_open(status):
+            continue
+        number = int(status["last_completed_collective"]) + 1
+        of_group = [each for each in record.get("entries", ()) if str(each["pg_id"]) == group]
+        late = [each for each in of_group if each["collective_seq_id"] >= number]
+        entry = next((each for each in late if not each["retired"]), None)
+        if entry:
+            number = entry["collective_seq_id"]
+            found.append(f"{entry['profiling_name']} {number} of {entry['process_group'][1]}")
+        elif not late:  # not recorded, or no longer
+            found.append(f"collective {number}")
+    return found
+
+
+def _is_open(status: dict[str, str]) -> bool:
+    return int(status["last_enqueued_collective"]) > int(status["last_completed_collective"])
+
+
+def _read_recorder(whole: bool) -> dict[str, Any]:
+    """What torch has recorded in this process; `whole` with each of the last collectives, else the counts alone."""
+    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
+    return json.loads(dump(includeCollectives=whole, onlyActive=False)) if dump else {}

@@ -1,0 +1,111 @@
+"""Checks many runs at once and starts nothing: `python -m trainer.program check < runs.json`.
+
+Reads {run: environment of its pods}, prints {run: {"code": exit code, "problems": [sentence]}}. What a run would
+refuse by itself is refused before the first of several begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.fields import MODELS
+from stratlab_spec.settings.wording import spell
+
+HELD_OUT_BY = ("dataset", "dataset_path", "image_column", "validation_fraction", "mode")
+"""Settings that say which pictures a run holds out."""
+
+
+def check_shape(env: Mapping[str, str]) -> dict[str, Any]:
+    """The same as `check_run`, of settings alone: no data, no length, no weights. What memory depends on.
+
+    A model or a teacher of a folder or of the hub is not looked at.
+    """
+    from stratlab_spec.layout.mesh_rules import shape_problems
+    from trainer.launch.preflight import read_pods
+
+    try:
+        config = Config.from_env(env)
+        pods = read_pods(env)
+        is_known = not config.model_path and "/" not in config.model and config.teacher in ("", *MODELS)
+        problems = shape_problems(config, pods.world_size, pods.processes_per_node) if is_known else []
+    except ConfigError as failure:
+        problems = failure.problems
+    said = [spell(each, env, elsewhere=True) for each in problems]
+    return {"code": failures.BAD_CONFIG if said else failures.DONE, "problems": said}
+
+
+def check_run(
+    env: Mapping[str, str], *, elsewhere: bool, replaces: bool, opened: set[tuple[Any, ...]]
+) -> dict[str, Any]:
+    """Exit code and sentences of one run, DONE and none where it may start.
+
+    Args:
+        elsewhere: it runs on another machine; only what does not depend on data, folders and devices is checked.
+        replaces: the run of its name goes before it starts.
+        opened: what identifies the held-out pictures that have been opened for another run; this one's are added.
+    """
+    from trainer.launch.preflight import check, check_elsewhere, read_pods
+    from trainer.launch.rendezvous import Lease
+
+    def say(problem: str) -> str:
+        return spell(problem, env, elsewhere=elsewhere)
+
+    try:
+        config = Config.from_env(env)
+        pods = read_pods(env)
+        if elsewhere:
+            check_elsewhere(config, pods)
+        else:
+            if config.mode == "train":
+                Lease(RunDirectory(config.results, config.comparison, config.run), "", "").check()
+            held_out = tuple(getattr(config, name) for name in HELD_OUT_BY)
+            check(
+                config,
+                pods.world_size,
+                {**os.environ, **env},
+                replaces=replaces,
+                makes_caches=False,
+                opens_pictures=held_out not in opened,
+            )
+            opened.add(held_out)
+    except ConfigError as failure:
+        return {"code": failures.BAD_CONFIG, "problems": [*map(say, failure.problems)]}
+    except DataMissing as failure:
+        return {"code": failures.DATA_MISSING, "problems": say(str(failure)).splitlines()}
+    return {"code": failures.DONE, "problems": []}
+
+
+def main(arguments: list[str]) -> int:
+    """Checks the runs on standard input; 0 whatever is found."""
+    parser = argparse.ArgumentParser(
+        "python -m trainer.program check",
+        description="Check the settings of runs, as {run: environment} on standard input, without starting them.",
+        epilog="""example: echo '{"a": {"TRAINER_RUN": "a", "TRAINER_LR": "-1"}}' | python -m trainer.program check""",
+    )
+    parser.add_argument(
+        "--elsewhere", action="store_true", help="they run on another machine: look at no folder"
+    )
+    parser.add_argument(
+        "--shape", action="store_true", help="look at what memory depends on alone: no data, no length"
+    )
+    parser.add_argument("--replace", action="store_true", help="runs of their names go before they start")
+    options = parser.parse_args(arguments)
+    runs = json.load(sys.stdin)
+    opened: set[tuple[Any, ...]] = set()
+    found = {
+        name: check_shape(env)
+        if options.shape
+        else check_run(env, elsewhere=options.elsewhere, replaces=options.replace, opened=opened)
+        for name, env in runs.items()
+    }
+    print(json.dumps(found))
+    return failures.DONE

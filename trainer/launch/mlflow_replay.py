@@ -1,0 +1,152 @@
+"""What the launcher could not send while a run's server was away, sent later: the same lines in the same way.
+
+A point that is sent twice is one point (trainer/launch/mlflow_sender.py), so that a replay of a run that is still at
+work, or a second replay, changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.run_directory import RunDirectory, read_line, write_json
+from stratlab_spec.settings.config import ConfigError
+from trainer.distributed.machine import trust_given
+from trainer.launch.mlflow_rest import Mlflow, MlflowError
+from trainer.launch.mlflow_sender import (
+    close_run,
+    find_run,
+    line_points,
+    mlflow_status,
+    read_offset,
+    send_new_lines,
+)
+
+TAIL_BYTES, TAIL_LINES = 65_536, 20
+URI = "MLFLOW_TRACKING_URI"
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What was done."""
+
+    run_id: str
+    lines: int
+    """That MLflow did not have."""
+    waiting_bytes: int
+    """Of a line that is only half written."""
+    closed: str
+    """What the MLflow run is now, if it was still RUNNING; "" = it was left as it is."""
+
+
+def replay(folder: RunDirectory, uri: str, env: Mapping[str, str]) -> Replayed:
+    """Sends what is behind the confirmed offset, and closes the MLflow run of a run that has ended.
+
+    Args:
+        uri: of the server; another one than before gets everything, and one whose store was lost, or restored from an
+            older copy.
+        env: with the login, as the launcher has it.
+
+    Raises:
+        MlflowError, OSError: the server is away still; what it has confirmed stays confirmed.
+    """
+    mlflow = Mlflow(uri, env)
+    before = read_line(folder.mlflow.read_bytes()) if folder.mlflow.exists() else {}
+    record, is_known = find_run(folder, mlflow, uri)
+    run_id = record["run_id"]
+    start = read_offset(folder) if is_known or before.get("run_id") == run_id else 0
+    if is_behind(folder, start, mlflow.read_latest(run_id)):
+        start = 0
+    end = send_new_lines(folder, mlflow, run_id, start)
+    if not is_known:
+        write_json(folder.mlflow, record)
+    size = folder.metrics.stat().st_size if folder.metrics.exists() else 0
+    return Replayed(run_id, _count_lines(folder, start, end), size - end, _close(folder, mlflow, run_id))
+
+
+def is_behind(folder: RunDirectory, offset: int, latest: Mapping[str, int]) -> bool:
+    """Whether the store has less than it had confirmed: it was restored from an older copy.
+
+    Args:
+        offset: confirmed bytes of metrics.jsonl.
+        latest: the last step of each metric in the store.
+    """
+    if not offset:
+        return False
+    with open(folder.metrics, "rb") as file:
+        file.seek(max(0, offset - TAIL_BYTES))
+        lines = file.read(offset - file.tell()).splitlines()
+    points = [point for line in lines[-TAIL_LINES:] for point in line_points(read_line(line))]
+    return any(latest.get(point["key"], -1) < point["step"] for point in points)
+
+
+def _close(folder: RunDirectory, mlflow: Mlflow, run_id: str) -> str:
+    attempts = folder.read_attempts()
+    if not attempts or attempts[-1]["event"] != "ended" or mlflow.read_status(run_id) != "RUNNING":
+        return ""
+    status = mlflow_status(attempts[-1]["exit_code"])
+    close_run(folder, mlflow, run_id, status)
+    return status
+
+
+def _count_lines(folder: RunDirectory, start: int, end: int) -> int:
+    if start == end:
+        return 0
+    with open(folder.metrics, "rb") as file:
+        file.seek(start)
+        return file.read(end - start).count(b"\n")
+
+
+def main(arguments: list[str]) -> int:
+    """Replays one run; 0, 1 if the server could not be reached or refused, 2 if the folder is no run."""
+    parser = argparse.ArgumentParser(
+        "python -m trainer.program replay",
+        description="Send to MLflow what it does not have yet of a run's metrics.",
+        epilog="example: python -m trainer.program replay results/runs/demo/ddp --tracking-uri http://mlflow:5000",
+    )
+    parser.add_argument("run", help="its folder: RESULTS/COMPARISON/RUN")
+    parser.add_argument(
+        "--tracking-uri", default=os.environ.get(URI, ""), help=f"{URI}, or the server that the run had"
+    )
+    options = parser.parse_args(arguments)
+    path = Path(options.run).absolute()
+    folder = RunDirectory(path.parent.parent, path.parent.name, path.name)
+    if not folder.config.is_file():
+        return _say(
+            f"{options.run}: is no run that has started, there is no {folder.config.name} [SL-replay-no-run]",
+            2,
+        )
+    try:
+        trust_given(os.environ)
+    except ConfigError as wrong:
+        return _say(str(wrong), 2)
+    uri = options.tracking_uri.rstrip("/") or _known_uri(folder)
+    if not uri:
+        return _say(
+            f"{options.run}: has had no server; name one with --tracking-uri [SL-replay-no-server]", 2
+        )
+    try:
+        done = replay(folder, uri, os.environ)
+    except (MlflowError, OSError) as failure:
+        left = folder.metrics.stat().st_size - read_offset(folder) if folder.metrics.exists() else 0
+        return _say(f"{uri}: {failure}; {left} bytes of {folder.metrics} wait on [SL-replay-unsent]", 1)
+    print(f"{options.run}: {done.lines} lines sent to {uri}, run {done.run_id}", end="")
+    print(f"; it is {done.closed} now" if done.closed else "")
+    if done.waiting_bytes:
+        print(f"{folder.metrics}: its last line is half written and waits")
+    return failures.DONE
+
+
+def _known_uri(folder: RunDirectory) -> str:
+    known = read_line(folder.mlflow.read_bytes()) if folder.mlflow.exists() else {}
+    return str(known.get("tracking_uri", ""))
+
+
+def _say(sentence: str, code: int) -> int:
+    print(f"error: {sentence}", file=sys.stderr)
+    return code

@@ -1,0 +1,286 @@
+"""Replays metrics.jsonl to MLflow from the launcher's process, so that no rank ever waits for a server.
+
+MLflow keeps one row per (key, value, timestamp, step): a line sent twice is one point as long as its own timestamp is
+sent. So "at least once" becomes exactly once, and after any failure the sender simply goes on from the last offset
+that the server confirmed. mlflow's own client is not used: one call blocks 246 s while the server is away, its
+asynchronous mode drops points silently, and importing it costs 3 s and 240 MB per process (mlflow 3.17.2).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
+
+from stratlab_spec.exit_codes import DONE, TERMINATED, is_storage_full
+from stratlab_spec.run_directory import RunDirectory, is_metrics, read_line, write_json
+from trainer.launch.mlflow_rest import Mlflow, MlflowError
+
+BATCH = 1000  # MLflow's limit of metrics per request
+POLL_S = 0.5
+LONGEST_PAUSE_S = 5.0
+LAST_TRY_S = 30.0
+TEXT_RESULTS = ("forecast_memory_deviates",)
+"""Of summary.json."""
+NOT_POINTS = ("t", "step", "attempt")
+OF_A_RANK = re.compile(r"rank(\d+)_(.+)")  # in lines of kind system
+
+log = logging.getLogger("trainer")
+
+
+class Sender(threading.Thread):
+    """Waits until rank 0 has opened the run directory under this launcher's name, then follows metrics.jsonl."""
+
+    def __init__(self, folder: RunDirectory, launcher: str, env: Mapping[str, str]) -> None:
+        super().__init__(name="mlflow-sender", daemon=True)
+        self._folder = folder
+        self._launcher = launcher
+        self._uri = env["MLFLOW_TRACKING_URI"].rstrip("/")
+        self._mlflow = Mlflow(self._uri, env)
+        self._run_id = ""
+        self._record: dict[str, str] = {}
+        self._offset: int | None = None
+        self._metrics: BinaryIO | None = None
+        """Kept open: a folder that is removed while the run is at work costs no point."""
+        self._stop_asked = threading.Event()
+        self._warned = ""
+
+    def run(self) -> None:
+        pause = POLL_S
+        while not self._stop_asked.wait(pause):
+            pause = POLL_S if self._try_send() else min(2 * pause, LONGEST_PAUSE_S)
+
+    def finish(self, exit_code: int, seconds: float = LAST_TRY_S) -> None:
+        """Sends the rest and closes the MLflow run; gives up after 30 s and leaves the file for a later replay.
+
+        Args:
+            seconds: what is left of a grace period, where that is less.
+
+        The run is closed then as well, if the server can be reached: it must not look as if it went on.
+        """
+        self._stop_asked.set()
+        self.join()
+        deadline = time.monotonic() + min(LAST_TRY_S, seconds)
+        while not self._try_finish(exit_code):
+            if time.monotonic() > deadline:
+                closed = self._try_close(exit_code)
+                log.warning("metrics not sent to %s: they wait in %s", self._uri, self._folder.metrics)
+                if not closed:
+                    log.warning("the MLflow run stays open until the analysis closes it")
+                return
+            time.sleep(POLL_S)
+
+    def _try_send(self) -> bool:
+        """True if nothing complete is left to send."""
+        try:
+            if not self._metrics:
+                if not self._folder.is_written_by(self._launcher):
+                    return True
+                with suppress(FileNotFoundError):
+                    self._metrics = open(self._folder.metrics, "rb")  # noqa: SIM115
+            if not self._run_id:
+                self._run_id = self._open_run()
+            self._write_record()
+            if self._metrics:
+                self._offset = send_new_lines(
+                    self._folder, self._mlflow, self._run_id, self._offset, self._metrics
+                )
+        except Exception as failure:  # a thread that dies would leave the run open for ever
+            if repr(failure) != self._warned:
+                self._warned = repr(failure)
+                is_bug = not isinstance(failure, MlflowError | OSError)
+                text = "MLflow at %s: %s; training goes on, metrics wait on disk"
+                log.warning(text, self._uri, failure, exc_info=is_bug)
+            return False
+        self._warned = ""
+        return True
+
+    def _try_finish(self, exit_code: int) -> bool:
+        return self._try_send() and self._try_close(exit_code)
+
+    def _try_close(self, exit_code: int) -> bool:
+        """True if this launcher has no open run in MLflow any more."""
+        if not self._run_id:
+            return not self._folder.is_written_by(self._launcher)
+        try:
+            close_run(self._folder, self._mlflow, self._run_id, mlflow_status(exit_code))
+        except (MlflowError, OSError):
+            return False
+        return True
+
+    def _open_run(self) -> str:
+        """The MLflow run of this run directory, at work again."""
+        record, is_known = find_run(self._folder, self._mlflow, self._uri)
+        if is_known:
+            self._mlflow.reopen_run(record["run_id"])
+        else:
+            self._record = record
+            self._offset = 0  # this store has nothing of it, whatever another one has confirmed
+        return record["run_id"]
+
+    def _write_record(self) -> None:
+        """On a full volume later: without it nobody finds the run, but its metrics can be sent."""
+        if self._record:
+            with suppress_full():
+                write_json(self._folder.mlflow, self._record)
+                self._record = {}
+
+
+def mlflow_status(exit_code: int) -> str:
+    """What MLflow calls a run that ended so. KILLED: it was stopped from outside, and may go on."""
+    return {DONE: "FINISHED", TERMINATED: "KILLED"}.get(exit_code, "FAILED")
+
+
+def find_run(folder: RunDirectory, mlflow: Mlflow, uri: str) -> tuple[dict[str, str], bool]:
+    """The record of this run directory's MLflow run, and whether mlflow.json has it already.
+
+    What this server does not know, or does not know any more, is made there.
+    """
+    if folder.mlflow.exists():
+        known: dict[str, str] = json.loads(folder.mlflow.read_text())
+        if known["tracking_uri"] == uri and mlflow.has_run(known["run_id"]):
+            return known, True
+    config = json.loads(folder.config.read_text())
+    experiment = mlflow.open_experiment(config["comparison"])
+    params = {**config["config"], **_flat(config["resolved"])}
+    if params.get("model_path"):  # `model` is a default there
+        params["model"] = os.path.basename(os.path.normpath(params["model_path"]))
+    run_id = mlflow.open_run(experiment, config["run"], config["run_uid"], params, _tags(config))
+    return {"tracking_uri": uri, "experiment_id": experiment, "run_id": run_id}, False
+
+
+def close_run(folder: RunDirectory, mlflow: Mlflow, run_id: str, status: str) -> None:
+    """Ends the MLflow run with the results that are texts, as tags: numbers are in metrics.jsonl.
+
+    Args:
+        status: FINISHED, KILLED or FAILED.
+
+    Raises:
+        MlflowError, OSError: it is still open, and may be closed again.
+    """
+    if tags := _result_tags(folder):
+        mlflow.set_tags(run_id, tags)
+    mlflow.end_run(run_id, status)
+
+
+def _result_tags(folder: RunDirectory) -> dict[str, str]:
+    """`none` where the memory is inside its band; no tag where nobody could tell."""
+    summary = read_line(folder.summary.read_bytes()) if folder.summary.is_file() else {}
+    return {name: str(summary[name] or "none") for name in TEXT_RESULTS if name in summary}
+
+
+@contextmanager
+def suppress_full() -> Iterator[None]:
+    """What a full volume, or a folder that is gone, does not take is not written, and the block is left."""
+    try:
+        yield
+    except OSError as failure:
+        if not (is_storage_full(failure) or isinstance(failure, FileNotFoundError)):
+            raise
+
+
+def send_new_lines(
+    folder: RunDirectory,
+    mlflow: Mlflow,
+    run_id: str,
+    offset: int | None = None,
+    metrics: BinaryIO | None = None,
+) -> int:
+    """Sends every complete line behind the confirmed offset; a half-written line waits. Returns the new offset.
+
+    Args:
+        offset: that of the last call, which a full volume may not have taken; None = what metrics.sent says.
+        metrics: metrics.jsonl, if it is open already.
+
+    Raises:
+        MlflowError, OSError: the offset then stands behind the last confirmed batch.
+    """
+    if offset is None:
+        offset = read_offset(folder)
+    if metrics is None:
+        if not folder.metrics.exists():
+            return offset
+        with open(folder.metrics, "rb") as file:
+            return send_new_lines(folder, mlflow, run_id, offset, file)
+    metrics.seek(offset)
+    points: list[dict[str, Any]] = []
+    for line in metrics:
+        if not line.endswith(b"\n"):
+            break
+        new = line_points(read_line(line))
+        if len(points) + len(new) > BATCH:
+            _send(folder, mlflow, run_id, points, offset)
+            points = []
+        points += new
+        offset += len(line)
+    if points or offset:
+        _send(folder, mlflow, run_id, points, offset)
+    return offset
+
+
+def read_offset(folder: RunDirectory) -> int:
+    """Bytes of metrics.jsonl that MLflow has confirmed; 0 where nothing is: a point that is sent twice is one point."""
+    try:
+        return int(folder.sent.read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def _send(
+    folder: RunDirectory, mlflow: Mlflow, run_id: str, points: list[dict[str, Any]], offset: int
+) -> None:
+    for start in range(0, len(points), BATCH):  # one line of a thousand ranks is more than a batch
+        mlflow.log_batch(run_id, points[start : start + BATCH])
+    temporary = folder.sent.with_name(".metrics.sent.tmp")
+    with suppress_full():
+        temporary.write_text(str(offset))
+        os.replace(temporary, folder.sent)
+
+
+def line_points(line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The MLflow points of one line of metrics.jsonl: every number in it, with the line's own timestamp in ms.
+
+    In a line of kind system `rank3_host_memory_gib` becomes `system/rank3/host_memory_gib`.
+    """
+    if not is_metrics(line):  # cut by a full volume, or not ours
+        return []
+    timestamp, step = int(line["t"] * 1000), line["step"]
+    return [
+        {"key": _key(line.get("kind"), key), "value": value, "timestamp": timestamp, "step": step}
+        for key, value in line.items()
+        if key not in NOT_POINTS and isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+
+
+def _key(kind: str | None, name: str) -> str:
+    found = OF_A_RANK.fullmatch(name) if kind == "system" else None
+    return f"system/rank{found[1]}/{found[2]}" if found else name
+
+
+def _flat(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """`resolved` with axes and layout beside the other facts: they replace what was asked for (0, auto)."""
+    flat = {k: v for k, v in resolved.items() if k not in ("axes", "layout")} | dict(resolved["axes"])
+    if layout := resolved.get("layout"):
+        flat |= {"layout": layout["name"], "layout_reason": layout["reason"]}
+        flat |= {name: layout[name] for name in ("dimensions", "degenerate", "sequence_parallel")}
+        flat["missing_dimensions"] = ",".join(layout["missing"]) or "none"
+    return flat
+
+
+def _tags(config: Mapping[str, Any]) -> dict[str, str]:
+    provenance, layout = config["provenance"], config["resolved"].get("layout")
+    return {
+        "strategy": config["config"]["strategy"],
+        **({"degenerate": str(layout["degenerate"]).lower()} if layout else {}),
+        "git_sha": provenance["git_sha"] or "",
+        "image": provenance["image"],
+        "hosts": ",".join(provenance["hosts"]),
+        "nodes": ",".join(provenance.get("nodes") or []),
+        **{f"version.{name}": version for name, version in provenance["versions"].items()},
+    }

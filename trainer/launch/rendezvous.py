@@ -1,0 +1,310 @@
+"""Ranks follow the pods: pod `ddp-worker-2` of 2 processes each holds ranks 4 and 5, and worker-0 has rank 0's console.
+
+torch's c10d rendezvous numbers the nodes in the order of their addresses as text, in which 10.1.0.10 comes before
+10.1.0.9 (dynamic_rendezvous.py, torch 2.13): after a restart, or on an unlucky day, rank 0 is in any pod. Its store is
+the launcher's, not rank 0's, so that the ranks may be dealt out anew before the process group is made.
+
+The other pods of a run: waited for as long as the chart says. A start that never had them all is no attempt.
+
+Nodes come one at a time: of two pods one may run for hours before the other has a node. torch starts the ranks of a pod
+when all pods have met, so the first rank's mark says that they have.
+
+One run directory, one start: the launcher of rank 0 says every two seconds that it is at work.
+
+Two releases of one name in two namespaces that share a volume, or a rehearsal beside a cluster, would write into one
+folder. What counts is that somebody else's file changes while it is watched, never how old it looks: clocks of nodes
+differ, and a pod that was killed leaves its file behind.
+
+Whether a run's folder is taken by a run that has finished: seen before data, tokenizers or devices are looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.exit_codes import PeerLost
+from stratlab_spec.run_directory import RunDirectory, read_line, write_json
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.wording import name_removal
+from trainer.launch.ledger import read_last_codes
+
+POD_INDEX = re.compile(r"-worker-(\d+)$")
+
+
+def read_node_rank(env: Mapping[str, str], pod_name: str) -> int | None:
+    """The pod's index, or None where torch's own numbering is right: no rendezvous, or pods without an index."""
+    found = POD_INDEX.search(pod_name)
+    return int(found.group(1)) if found and "PET_RDZV_ENDPOINT" in env else None
+
+
+def holds_rank_0(env: Mapping[str, str], pod_name: str, nodes: int) -> bool:
+    """Whether the first rank will be in this pod; False where only torch's rendezvous will know."""
+    if nodes == 1:
+        return True
+    node = read_node_rank(env, pod_name)
+    if node is None and "PET_RDZV_ENDPOINT" not in env:  # a TrainJob, or a PyTorchJob with a master
+        return env.get("PET_NODE_RANK") == "0"
+    return node == 0
+
+
+def read_rank(env: Mapping[str, str], pod_name: str) -> int:
+    """This process's rank, from the variables of torch's launcher and the pod it is in."""
+    node = read_node_rank(env, pod_name)
+    if node is None:
+        return int(env["RANK"])
+    return node * int(env["LOCAL_WORLD_SIZE"]) + int(env["LOCAL_RANK"])
+
+
+MARK = "STRATLAB_MARK"  # the file that a rank makes as its first deed
+POLL_S = 0.5
+SAY_EVERY_S = 30.0
+CONNECT_S = 5.0
+
+log = logging.getLogger("trainer")
+
+
+class Peers(threading.Thread):
+    """From the start of a pod to the meeting of all.
+
+    Args:
+        pod: this one's name.
+        nodes: pods of the run.
+        wait_s: how long this start may wait.
+        on_met: called once, when all are there.
+    """
+
+    def __init__(
+        self, folder: RunDirectory, pod: str, nodes: int, wait_s: float, on_met: Callable[[], None]
+    ) -> None:
+        super().__init__(name="peers", daemon=True)
+        self.wait_s = max(1.0, wait_s)
+        self.met_at: float | None = None
+        """Seconds since 1970; None as long as somebody is missing."""
+        self.in_vain = ""
+        """Why nobody will come any more."""
+        self._folder, self._pod, self._nodes, self._on_met = folder, pod, nodes, on_met
+        self._began = time.time()
+        self._over = threading.Event()
+        self._mark = Path(tempfile.mkdtemp(prefix="stratlab-")) / "mark"
+        self._store: object = None
+
+    def set_environment(self, env: MutableMapping[str, str]) -> None:
+        """How long torch waits, by its own options; and where a rank leaves its mark."""
+        env[MARK] = str(self._mark)
+        option = "join_timeout" if "PET_RDZV_ENDPOINT" in env else "timeout"
+        given = [each for each in env.get("PET_RDZV_CONF", "").split(",") if each.partition("=")[0] != option]
+        if "PET_RDZV_ENDPOINT" in env or "PET_MASTER_ADDR" in env:
+            env["PET_RDZV_CONF"] = ",".join([*filter(None, given), f"{option}={self.wait_s:.0f}"])
+
+    def keep_store(self, env: Mapping[str, str], open_store: Callable[[str, int], object]) -> None:
+        """In the first pod: the store of the rendezvous lives as long as this launcher, not as long as one meeting.
+
+        For the next rung the pods meet again at the same port. A server that ends when Python collects the last
+        meeting's takes with it whoever was there earlier for the next one.
+
+        Args:
+            open_store: torch's server at (host, port); its RuntimeError says that the port cannot be had.
+        """
+        if self._store is not None or read_node_rank(env, self._pod) != 0:
+            return
+        host, _, port = env["PET_RDZV_ENDPOINT"].rpartition(":")
+        self._store = open_store(host, int(port))
+
+    def run(self) -> None:
+        told = time.monotonic()
+        while not self._over.wait(POLL_S):
+            if self._look():
+                return
+            if time.monotonic() - told >= SAY_EVERY_S:
+                told = time.monotonic()
+                waited_s = time.time() - self._began
+                what = f"all {self._nodes} pods" if self._nodes > 1 else "the ranks to meet"
+                log.info("waiting for %s, %.0f s of %.0f s", what, waited_s, self.wait_s)
+            if why := self._find_final_end():
+                self.in_vain = why
+                os.kill(os.getpid(), signal.SIGTERM)  # torch's launcher has no other way out
+                return
+
+    def stop(self) -> None:
+        """Ends the thread, after a last look."""
+        self._over.set()
+        self.join()
+        self._look()
+        self._mark.unlink(missing_ok=True)
+        self._mark.parent.rmdir()
+
+    def _look(self) -> bool:
+        if self.met_at is None and self._mark.exists():
+            self.met_at = time.time()
+            self._on_met()
+        return self.met_at is not None
+
+    def _find_final_end(self) -> str:
+        for pod, code in read_last_codes(self._folder, self._began).items():
+            if pod != self._pod and failures.DONE < code < 128:
+                return (
+                    f"pod {pod} has ended for good: {failures.reason(code)} (exit code {code}) "
+                    "[SL-pod-ended-for-good]"
+                )
+        return ""
+
+
+def leave_mark(env: Mapping[str, str]) -> None:
+    """A rank's first deed."""
+    if path := env.get(MARK):
+        Path(path).touch()
+
+
+def wait_for_host(endpoint: str, wait_s: float, poll_s: float = 0.5) -> None:
+    """Until the pod that hosts the rendezvous listens: torch gives up on it after its read timeout, of seconds.
+
+    Raises:
+        PeerLost: it does not within `wait_s`.
+    """
+    host, _, port = endpoint.rpartition(":")
+    began = time.monotonic()
+    while True:
+        try:
+            with socket.create_connection((host, int(port)), timeout=CONNECT_S):
+                return
+        except OSError as failure:
+            if time.monotonic() - began > wait_s:
+                raise PeerLost(
+                    f"{endpoint} was not there for {wait_s:.0f} s: {failure} [SL-host-absent]"
+                ) from failure
+        time.sleep(poll_s)
+
+
+RENEW_S = 2.0
+WATCH_S = 8.0
+"""Several renewals: a busy node or a slow volume may leave one out."""
+
+
+class Lease(threading.Thread):
+    """The claim of one launcher: `check` before anything is read, `take` before it is written, `release` at the end.
+
+    Args:
+        launcher: of this start.
+        pod: its name, for the sentence that the other one gets.
+    """
+
+    def __init__(self, folder: RunDirectory, launcher: str, pod: str) -> None:
+        super().__init__(name="lease", daemon=True)
+        self._folder = folder
+        self._facts = {
+            "launcher": launcher,
+            "pod": pod,
+            "host": socket.gethostname(),
+            **_describe(os.getpid()),
+        }
+        self._released = threading.Event()
+        self._left: dict[str, Any] = {}
+        """What an earlier start has left, and does not change."""
+
+    def take(self) -> None:
+        """Claims the folder.
+
+        Raises:
+            ConfigError: another start is at work in it.
+        """
+        self.check()
+        self._write(0)
+        self.start()
+
+    def check(self) -> None:
+        """Waits for a few seconds where an earlier start has left its file: does it still change? Writes nothing.
+
+        Raises:
+            ConfigError: it does.
+        """
+        held = _read(self._folder)
+        if held in ({}, self._left):
+            return
+        if again := held if _is_there(held) else _watch(self._folder, held):
+            who = f"pod {again.get('pod')} on {again.get('host')}, process {again.get('pid', 'unknown')}"
+            raise ConfigError(
+                [
+                    f"{self._folder.path}: is being written by another start of this run, {who}; end that one "
+                    "first, or choose another name (TRAINER_RUN) [SL-run-being-written]"
+                ]
+            )
+        self._left = held
+
+    def run(self) -> None:
+        beat = 0
+        while not self._released.wait(RENEW_S):
+            beat += 1
+            self._write(beat)
+
+    def release(self) -> None:
+        self._released.set()
+        if self.ident is not None:
+            self.join()
+            with suppress(OSError):
+                self._folder.lease.unlink(missing_ok=True)
+
+    def _write(self, beat: int) -> None:
+        with suppress(OSError):  # a full volume costs the protection, not the run
+            if not beat:  # later on it was removed, and must not look as if it were there
+                self._folder.path.mkdir(parents=True, exist_ok=True)
+            write_json(self._folder.lease, {**self._facts, "beat": beat})
+
+
+def _describe(pid: int) -> dict[str, Any]:
+    """A process that is there: its number, its moment of start, and the container that counts it; {} if it is not."""
+    with suppress(OSError):
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        if state != "Z":
+            return {"pid": pid, "began": rest[18], "seen_from": os.readlink("/proc/self/ns/pid")}
+    return {}
+
+
+def _is_there(held: dict[str, Any]) -> bool:
+    """Whether another process of this machine or container holds it: it may stand still (Ctrl-Z), while its ranks
+    train on. Of another machine nobody knows."""
+    found = _describe(held.get("pid", 0))
+    return bool(found) and found["pid"] != os.getpid() and found.items() <= held.items()
+
+
+def _read(folder: RunDirectory) -> dict[str, Any]:
+    try:
+        return read_line(folder.lease.read_bytes())
+    except OSError:
+        return {}
+
+
+def _watch(folder: RunDirectory, held: dict[str, Any]) -> dict[str, Any]:
+    """The file as soon as it differs from `held`; {} if it does not within WATCH_S, or is gone."""
+    deadline = time.monotonic() + WATCH_S
+    while time.monotonic() < deadline:
+        time.sleep(0.2)
+        if (now := _read(folder)) != held:
+            return now
+    return {}
+
+
+def refuse_finished(config: Config, folder: RunDirectory, env: Mapping[str, str]) -> None:
+    """Lets an evaluation and a check of the environment pass.
+
+    Raises:
+        ConfigError: this run has finished already.
+    """
+    if config.mode == "train" and folder.summary.exists():
+        raise ConfigError(
+            [
+                f"{folder.path}: this run has finished already; choose another name (TRAINER_RUN) or comparison "
+                f"(TRAINER_COMPARISON), or remove the folder [SL-run-finished]: {name_removal(folder.path, env)}"
+            ]
+        )

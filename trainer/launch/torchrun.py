@@ -1,0 +1,220 @@
+"""Whether the accelerators that a run asks for are here: found out without torch, before anything else is done.
+
+Without a device plugin, with a broken driver or in an image for CPUs torch says nothing and trains on the CPU, and the
+pod holds its GPU node to the end.
+
+python -m trainer.program accelerators nvidia.com/gpu 1      # code 4 and a sentence if one process would not get one
+
+Starts the ranks of this pod through torch's elastic launcher, in this process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.exit_codes import AcceleratorsMissing
+from stratlab_spec.settings.library_rules import has_gpu
+from trainer.launch.stop import LAUNCHER_PID, LEFT_TO_TORCH, TO_RANKS, Stop, rank_seconds
+
+NVIDIA = "nvidia.com/"  # of other vendors' resources the rank looks at torch itself, see trainer/worker.py
+VARIANT = "STRATLAB_VARIANT"  # set by the image
+ANSWER_S = 120.0  # a driver that says nothing for so long never will
+
+# In a process of its own: a broken driver may hang or crash whoever asks. Prints how many, and CUDA's version x 1000.
+PROBE = """
+import ctypes
+try:
+    driver = ctypes.CDLL("libcuda.so.1")
+except OSError as failure:
+    raise SystemExit(f"there is no driver library in this container ({failure})")
+count, version, text = ctypes.c_int(0), ctypes.c_int(0), ctypes.c_char_p(b"unknown")
+driver.cuDriverGetVersion(ctypes.byref(version))
+code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+if code not in (0, 100):  # 100: no device
+    driver.cuGetErrorString(code, ctypes.byref(text))
+    raise SystemExit(f"the driver fails: {text.value.decode()} (CUDA error {code})")
+print(count.value, version.value)
+"""
+
+
+def check(accelerator: str, per_pod: int, env: Mapping[str, str]) -> None:
+    """Raises unless every process of this pod will find an accelerator.
+
+    Args:
+        accelerator: the resource that the pod asks for; empty = none, and nothing is looked at.
+        per_pod: processes, which get one each.
+
+    Raises:
+        AcceleratorsMissing: with what is wrong and what helps.
+    """
+    if not accelerator.startswith(NVIDIA):
+        return
+    needed = find_torch_cuda()
+    if env.get(VARIANT) == "cpu":
+        refuse(
+            accelerator,
+            per_pod,
+            "this image is the variant for CPUs (build it with VARIANT=cuda) [SL-image-for-cpus]",
+        )
+    if not needed:
+        refuse(accelerator, per_pod, "the torch of this image is built without CUDA [SL-torch-no-cuda]")
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-c", PROBE], env=dict(env), capture_output=True, text=True, timeout=ANSWER_S
+        )
+    except subprocess.TimeoutExpired:
+        refuse(accelerator, per_pod, f"the driver has not answered for {ANSWER_S:.0f} s [SL-driver-silent]")
+    if probe.returncode:
+        said = probe.stderr.strip().split("\n")[-1] or f"ended with {probe.returncode}"
+        refuse(accelerator, per_pod, f"{said} [SL-driver-failed]")
+    count, version = (int(word) for word in probe.stdout.split())
+    if count < per_pod:
+        refuse(accelerator, per_pod, f"{count or 'none'} visible [SL-too-few-devices]")
+    if version // 1000 < int(needed.partition(".")[0]):
+        known = f"{version // 1000}.{version % 1000 // 10}"
+        refuse(
+            accelerator,
+            per_pod,
+            f"the node's driver knows CUDA {known} and torch needs {needed} [SL-driver-too-old]",
+        )
+
+
+def count_devices(env: Mapping[str, str]) -> int:
+    """NVIDIA's devices that torch would find here; 0 where anything is missing."""
+    if not find_torch_cuda():
+        return 0
+    try:
+        probe = subprocess.run(
+            [sys.executable, "-c", PROBE], env=dict(env), capture_output=True, text=True, timeout=ANSWER_S
+        )
+    except subprocess.TimeoutExpired:
+        return 0
+    return int(probe.stdout.split()[0]) if probe.returncode == 0 else 0
+
+
+def refuse(accelerator: str, per_pod: int, seen: str) -> NoReturn:
+    """Raises AcceleratorsMissing."""
+    raise AcceleratorsMissing(
+        f"run.accelerator={accelerator}: asked for {per_pod} in this pod, one per process, but {seen}; look at the "
+        'node, its driver and device plugin, or train on CPUs with run.accelerator=""'
+    )
+
+
+def find_torch_cuda() -> str:
+    """The version of CUDA that torch was built for, "" for none: read from its file, for torch itself is not wanted."""
+    found = importlib.util.find_spec("torch")
+    file = Path(found.origin).with_name("version.py") if found and found.origin else None
+    text = file.read_text() if file and file.is_file() else ""
+    version = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
+    return version[1] if version else ""
+
+
+def main(arguments: list[str]) -> int:
+    """Looks, for `stratlab check`; returns the exit code."""
+    try:
+        accelerator, per_pod = arguments[0], int(arguments[1])
+    except (IndexError, ValueError):
+        print(__doc__, file=sys.stderr)
+        return failures.BAD_CONFIG
+    try:
+        check(accelerator, per_pod, os.environ)
+    except AcceleratorsMissing as missing:
+        print(missing, file=sys.stderr)
+        return failures.ACCELERATORS_MISSING
+    return failures.DONE
+
+
+def run_ranks(
+    module: str, per_node: int, grace_s: float, stop: Stop, before: Callable[[], None] = lambda: None
+) -> None:
+    """Returns when all ranks of this pod have ended well.
+
+    Args:
+        module: that each rank runs.
+        per_node: ranks of this pod.
+        before: called when torch is there, and interrupted as the ranks are.
+
+    Raises:
+        ChildFailedError: torch's; a rank has failed.
+        SignalException: torch's; this process was told to stop.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // per_node)))
+    if not has_gpu():  # else each trace would say "ERROR gpuGetDeviceCount failed"
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+
+    # the variable of --shutdown-timeout, an option that torch 2.11 does not have (30 s there)
+    os.environ["PET_SHUTDOWN_TIMEOUT"] = str(rank_seconds(grace_s))
+    options = ["--signals-to-handle", LEFT_TO_TORCH, "-m", module]  # the others are heard by `stop`
+    if "PET_RDZV_ENDPOINT" in os.environ:
+        if address := read_own_address():
+            os.environ.setdefault("PET_LOCAL_ADDR", address)
+    elif "PET_MASTER_ADDR" not in os.environ:
+        options = ["--standalone", "--nproc-per-node", str(per_node), *options]
+    os.environ[LAUNCHER_PID] = str(os.getpid())
+    try:
+        stop.interrupt = lambda: SignalException("stopped", TO_RANKS)
+        before()
+        with _heard_between_looks(stop):
+            run.run(run.parse_args(options))
+    finally:
+        stop.interrupt = None
+
+
+@contextmanager
+def _heard_between_looks(stop: Stop) -> Iterator[None]:
+    """While torch's agent looks at its ranks, ten times a second, a signal is noted, and heard when it has looked.
+
+    Raised in there it may be lost: the agent times each look, and where the exception comes before its clock is read
+    another one takes its place (`UnboundLocalError: ... 'start'`, torch 2.13, elastic/metrics/api.py), for which it
+    ends the ranks at once instead of letting them save. Ranks that have failed are told as that; where all have ended
+    well nobody waits for other pods, which may not come.
+    """
+    from torch.distributed.elastic.agent.server.api import WorkerState
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    look = LocalElasticAgent._monitor_workers
+
+    def look_undisturbed(agent: LocalElasticAgent, group: Any) -> Any:
+        interrupt, stop.interrupt = stop.interrupt, None
+        try:
+            found = look(agent, group)
+        finally:
+            stop.interrupt = interrupt
+        if (
+            stop.asked_at is not None
+            and interrupt
+            and found.state in (WorkerState.HEALTHY, WorkerState.SUCCEEDED)
+        ):
+            raise interrupt()
+        return found
+
+    LocalElasticAgent._monitor_workers = look_undisturbed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        LocalElasticAgent._monitor_workers = look  # type: ignore[method-assign]
+
+
+def read_own_address() -> str | None:
+    """The address under which other pods reach this one; None on a machine that only knows its loopback.
+
+    torch would hand out the host name, which nobody resolves in an MPIJob v1; and to torch a pod that comes back under
+    the same name is the one it has lost.
+    """
+    try:
+        address = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return None
+    return None if address.startswith("127.") else address

@@ -1,0 +1,238 @@
+"""What a rank's GPU and its own process use, cheap enough to ask at every write of the metrics; and how fast the GPU
+was allowed to be, which must be equal where runs are compared.
+
+NVML answers in up to some milliseconds, so a thread asks it once per second and `read` takes the mean of what has come
+since the last time. Memory counters are torch's own, on the host: no call here waits for the device.
+
+What else the machine did while a run trained: times of steps have it in them, whoever caused it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.distributed.world import World
+from trainer.measuring.memory import GIB, TrainingMemory
+
+SAMPLE_EVERY_S = 1.0
+NVML_NAMES = ("gpu_utilisation_pct", "gpu_temperature_c", "gpu_power_w", "gpu_clock_mhz")
+# HwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown (nvml.h); a power cap is no fault
+SLOWED = 0x8 | 0x20 | 0x40 | 0x80
+NAMES = ("memory_allocated_gib", "memory_reserved_gib", "memory_peak_gib", *NVML_NAMES, "host_memory_gib")
+"""What `Meter.read` returns, in this order."""
+
+GPU_FACTS = ("power_limit_w", "clock_limit_mhz", "memory_clock_limit_mhz", "highest_clock_mhz", "slowed_pct")
+"""What `Meter.describe` tells of a GPU; None where NVML does not."""
+
+log = logging.getLogger("trainer")
+
+
+class Meter:
+    """Memory, utilisation, temperature and power of this rank; NaN where something is not to be had.
+
+    Args:
+        memory: whose windows end when this is read.
+    """
+
+    def __init__(self, world: World, memory: TrainingMemory) -> None:
+        self._memory = memory
+        self._device = world.device if world.device_type == "cuda" else None
+        self._host = os.open("/proc/self/statm", os.O_RDONLY)
+        self._page_gib = os.sysconf("SC_PAGE_SIZE") / GIB
+        self._sampler = open_sampler(world.device) if self._device else None
+
+    def read(self) -> list[float]:
+        """The numbers called `NAMES`. Device memory is that of torch's allocator, its peak that of the steps since the
+        last call, utilisation a mean over the time since then."""
+        memory, found = [math.nan] * 3, self._memory.end_window()
+        if self._device is None:
+            return [*memory, *[math.nan] * len(NVML_NAMES), found.held / GIB]
+        if found.reserved is not None:
+            memory = [size / GIB for size in (found.held, found.reserved, found.peak)]
+        nvml = self._sampler.take() if self._sampler else [math.nan] * len(NVML_NAMES)
+        resident = int(os.pread(self._host, 100, 0).split()[1]) * self._page_gib
+        return [*memory, *nvml, resident]
+
+    def describe(self) -> dict[str, float | None] | None:
+        """What the GPU was allowed and how fast it was seen to be; None on a CPU. Fields: docs/architecture.md."""
+        if not self._device:
+            return None
+        return self._sampler.describe() if self._sampler else dict.fromkeys(GPU_FACTS)
+
+    def close(self) -> None:
+        """Ends the thread."""
+        os.close(self._host)
+        if self._sampler:
+            self._sampler.stop()
+
+
+class Sampler(threading.Thread):
+    """Asks NVML once per second. A number that this GPU does not give (a MIG slice has no utilisation) is NaN.
+
+    Args:
+        nvml: the module pynvml, initialised.
+        handle: NVML's of the GPU.
+    """
+
+    def __init__(self, nvml: Any, handle: Any, every_s: float = SAMPLE_EVERY_S) -> None:
+        super().__init__(name="nvml-sampler", daemon=True)
+        self._nvml = nvml
+        self._handle = handle
+        self._every_s = every_s
+        self._stopped = threading.Event()
+        self._samples: list[list[float]] = []
+        self._last = [math.nan] * len(NVML_NAMES)
+        self._highest_mhz = math.nan
+        self._slowed: list[bool] = []
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            sample = self._ask(
+                self._questions()
+            )  # not inside append(): `take` may put a new list there meanwhile
+            self._samples.append(sample)
+            self._watch(sample)
+            self._stopped.wait(self._every_s)
+
+    def _questions(self) -> tuple[Callable[[], float], ...]:
+        nvml, handle = self._nvml, self._handle
+        return (
+            lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+            lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+            lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,  # it counts in milliwatts
+            lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        )
+
+    def _ask(self, questions: Iterable[Callable[[], float]]) -> list[float]:
+        answers = []
+        for question in questions:
+            try:
+                answers.append(float(question()))
+            except self._nvml.NVMLError:
+                answers.append(math.nan)
+        return answers
+
+    def _watch(self, sample: list[float]) -> None:
+        """Keeps the highest clock, and whether the GPU holds itself back for heat or a power brake."""
+        clock = sample[NVML_NAMES.index("gpu_clock_mhz")]
+        if math.isfinite(clock):
+            self._highest_mhz = clock if math.isnan(self._highest_mhz) else max(self._highest_mhz, clock)
+        (reasons,) = self._ask([lambda: self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)])
+        if math.isfinite(reasons):
+            self._slowed.append(bool(int(reasons) & SLOWED))
+
+    def describe(self) -> dict[str, float | None]:
+        """The limits that somebody set, and what was seen so far, named as in `GPU_FACTS`."""
+        nvml, handle = self._nvml, self._handle
+        limits = self._ask(
+            (
+                lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
+                lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+                lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM),
+            )
+        )
+        slowed = list(self._slowed)
+        slowed_pct = 100.0 * sum(slowed) / len(slowed) if slowed else math.nan
+        found = zip(GPU_FACTS, (*limits, self._highest_mhz, slowed_pct), strict=True)
+        return {name: value if math.isfinite(value) else None for name, value in found}
+
+    def take(self) -> list[float]:
+        """Means since the last call, in the order of `NVML_NAMES`; the last ones where nothing has come since."""
+        samples, self._samples = self._samples, []
+        if samples:
+            self._last = [sum(column) / len(column) for column in zip(*samples, strict=True)]
+        return self._last
+
+    def stop(self) -> None:
+        """Ends the thread; a question that NVML has not answered yet is left alone."""
+        self._stopped.set()
+        self.join(timeout=1.0)
+
+
+def open_sampler(device: str) -> Sampler | None:
+    """A running sampler for this CUDA device, or None with the reason in the log."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        log.warning("no GPU utilisation, temperature and power: the package nvidia-ml-py is not installed")
+        return None
+    try:
+        nvml.nvmlInit()
+        # by UUID: NVML counts all GPUs of the node, CUDA only those of CUDA_VISIBLE_DEVICES
+        handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    except nvml.NVMLError as failure:
+        log.warning("no GPU utilisation, temperature and power: %s", failure)
+        return None
+    sampler = Sampler(nvml, handle)
+    sampler.start()
+    return sampler
+
+
+STAT = Path("/proc/stat")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class MachineLoad:
+    """Of the machine that this rank is on, from now until `describe`.
+
+    A container sees the processors of its whole node.
+    """
+
+    def __init__(self, stat: Path = STAT) -> None:
+        self._stat = stat
+        self._began = self._read()
+
+    def describe(self) -> dict[str, float | None]:
+        """Fields: docs/architecture.md. Null where the system does not tell."""
+        seconds, own_s, busy_s = (now - then for now, then in zip(self._read(), self._began, strict=True))
+        return {
+            "cores": float(os.cpu_count() or 1),
+            "load_average": os.getloadavg()[0],
+            "seconds": seconds,
+            "own_cpu_s": own_s,
+            "busy_cpu_s": busy_s if busy_s == busy_s else None,
+        }
+
+    def _read(self) -> tuple[float, float, float]:
+        """Clock, this process's and all processes' CPU time, in seconds."""
+        return time.monotonic(), time.process_time(), read_busy_s(self._stat)
+
+
+def read_busy_s(stat: Path) -> float:
+    """CPU time of all processes since the machine has started, idle and waiting for disks left out; NaN = not told."""
+    try:
+        _name, user, nice, system, _, _, interrupts, soft, *_ = stat.read_text().splitlines()[0].split()
+        return sum(map(int, (user, nice, system, interrupts, soft))) / TICKS_PER_S
+    except (OSError, ValueError, IndexError):
+        return float("nan")
+
+
+def sum_up_load(ranks: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """For summary.json, of the machine that was busiest with other things.
+
+    Returns:
+        load_average: of the last minute of training.
+        other_cpu_pct: of the machine's processors, what processes took that are no rank of this run.
+
+    Args:
+        ranks: the facts of every rank, with `host` and `machine`.
+    """
+    averages, shares = [], []
+    for host in dict.fromkeys(rank["host"] for rank in ranks):
+        found = [rank["machine"] for rank in ranks if rank["host"] == host]
+        averages.append(found[0]["load_average"])
+        busy_s, seconds = found[0]["busy_cpu_s"], found[0]["seconds"]
+        if busy_s is not None and seconds:
+            others_s = busy_s - sum(each["own_cpu_s"] for each in found)
+            shares.append(100.0 * max(others_s, 0.0) / (found[0]["cores"] * seconds))
+    return {"load_average": max(averages), "other_cpu_pct": max(shares, default=None)}

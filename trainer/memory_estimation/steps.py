@@ -1,0 +1,387 @@
+"""What code that reads a value gets where there are no values: the answer of an ordinary step.
+
+Batches of the right shape without data, and the facts of the data that a model's shape depends on.
+
+What a strategy keeps in host memory (`offload`). A count has no device, so its tensors are told apart by where the
+engine keeps them: these lists, and not their device.
+
+Two steps of a run's own engine, on nothing, and what they held.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from stratlab_spec.models.model_specs import default_image_size
+from stratlab_spec.models.teacher import teacher_config
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.strategies import STRATEGIES
+from trainer import strategies
+from trainer.data.batches import Batch
+from trainer.distributed.world import World, resolve_precision
+from trainer.measuring.phases import Phase, Phases
+from trainer.memory_estimation.causes import (
+    attribute_gradients,
+    attribute_optimizer,
+    attribute_state,
+    attribute_teacher,
+    attributed,
+    list_masters,
+    list_states,
+    optimizer_of_deepspeed,
+)
+from trainer.memory_estimation.fake_cluster import alone, as_on_cuda
+from trainer.memory_estimation.storages import StorageWatch, WaitWatch
+from trainer.memory_estimation.timeline import Count
+from trainer.models import build_model
+from trainer.models.decoder import restore_buffers
+from trainer.models.decoder_build import build_decoder
+from trainer.models.model_with_loss import Learner
+from trainer.models.teacher import Teacher, place_teacher
+from trainer.run import build_run, resolve_placement
+from trainer.strategies.sharding import tie_weights
+
+aten = torch.ops.aten
+
+
+class OrdinaryValues(TorchDispatchMode):
+    """Answers for fake tensors alone: a mesh reads its ranks from real ones.
+
+    A floating-point number is 1 (a norm, a loss that is finite), a flag false, a count 0.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = args[0] if args else None
+        if isinstance(given, FakeTensor) and func is aten._local_scalar_dense.default:
+            if given.dtype is torch.bool:
+                return False
+            return 1.0 if given.is_floating_point() else 0
+        return func(*args, **(kwargs or {}))
+
+
+MIXED = ("mixup", "all")
+"""Values of `augment` that give each image a share of every class as its label."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What an image model must know of the data; a language model needs none of it."""
+
+    labels: int
+    channels: int
+
+
+KNOWN = {
+    "digits": Pictures(10, 1),
+    "synthetic": Pictures(10, 3),
+    "cifar100": Pictures(100, 3),
+    "food101": Pictures(101, 3),
+}
+PHOTOGRAPHS = Pictures(1000, 3)
+"""Of any other data set, unless somebody says otherwise."""
+MOST = 1_000_000
+"""Classes or channels: no data set has as many."""
+
+
+def find_pictures(config: Config, labels: int = 0, channels: int = 0) -> Pictures:
+    """Classes and channels of the data set; what is given (not 0) goes first.
+
+    Raises:
+        ConfigError: a number that cannot be given.
+    """
+    given = {"labels": labels, "channels": channels}
+    if problems := [
+        f"{name}={value!r}: expected a whole number from 0 to {MOST:,} [SL-count-pictures]"
+        for name, value in given.items()
+        if type(value) is not int or not 0 <= value <= MOST
+    ]:
+        raise ConfigError(problems)
+    known = PHOTOGRAPHS if config.dataset_path else KNOWN.get(config.dataset, PHOTOGRAPHS)
+    return Pictures(labels or known.labels, channels or known.channels)
+
+
+def build_empty_model(config: Config, pictures: Pictures) -> Learner:
+    """The run's model on the meta device.
+
+    Raises:
+        ConfigError, DataMissing: a model that cannot be, or whose shape is not to be had.
+    """
+    if config.is_text:
+        return build_decoder(config, empty=True)
+    edge = config.image_size or default_image_size(config)
+    return build_model(
+        config, image_size=edge, channels=pictures.channels, num_labels=pictures.labels, empty=True
+    )
+
+
+def build_empty_teacher(config: Config, pictures: Pictures) -> Learner | None:
+    """The network that the run's model learns from, on the meta device; None without one.
+
+    Raises:
+        ConfigError, DataMissing: as `build_empty_model`.
+    """
+    if not config.teacher:
+        return None
+    edge = 0 if config.is_text else config.image_size or default_image_size(config)
+    # its weights make no difference to memory
+    asked = teacher_config(config).model_copy(update={"image_size": edge, "init": "scratch"})
+    return build_empty_model(asked, pictures)
+
+
+def build_micro_batch(config: Config, pictures: Pictures) -> tuple[Tensor, Tensor]:
+    """(inputs, labels) as the run's data gives them, m rows: images float [m, channel, edge, edge] with int64 [m] or
+    float [m, class], text int64 [m, 2, token] with int64 [m, token]."""
+    m = config.micro_batch_size
+    if config.is_text:
+        inputs = torch.zeros((m, 2, config.seq_len), dtype=torch.int64)
+        return inputs, torch.zeros((m, config.seq_len), dtype=torch.int64)
+    edge = config.image_size or default_image_size(config)
+    images = torch.zeros((m, pictures.channels, edge, edge))
+    if config.augment in MIXED:
+        return images, torch.zeros((m, pictures.labels))
+    return images, torch.zeros(m, dtype=torch.int64)
+
+
+OF_DEEPSPEED = (
+    *("param_buffer_of_bit16_for_cpu_offload_groups", "temp_grad_buffer_for_cpu_offload"),
+    *("accumulated_grads_in_cpu", "grad_partitions_flat_buffer"),
+)
+"""Attributes of DeepSpeed's optimizers, of stages 1 and 2 and of stage 3, whose tensors are on its `self.device`: the
+host's with offload_optimizer (stage_1_and_2.py, stage3.py, 0.19.8)."""
+
+
+def move_to_host(watch: StorageWatch, engine: Any, offload: str) -> None:
+    """Tells the watch which storages of now are the host's; nothing without offload."""
+    if offload == "none":
+        return
+    for tensor in (*list_states(engine), *_list_kept(engine, offload)):
+        watch.move_to_host(tensor)
+
+
+def _list_kept(engine: Any, offload: str) -> Iterator[Any]:
+    parameters = list(engine.module.parameters())
+    optimizer = optimizer_of_deepspeed(engine)
+    if optimizer is None:  # fully_shard's: shards, and what is reduced into shards
+        yield from parameters
+        yield from (parameter.grad for parameter in parameters)
+        return
+    for master in list_masters(engine):
+        yield from (master, master.grad)
+    yield from tree_iter([getattr(optimizer, name, None) for name in OF_DEEPSPEED])
+    if offload == "all":
+        yield from _list_shards(parameters)
+
+
+def _list_shards(parameters: Iterable[Any]) -> Iterator[Any]:
+    """Small ones stay on the device (`persistent_elements`)."""
+    for parameter in parameters:
+        if not getattr(parameter, "ds_persist", False):
+            yield getattr(parameter, "ds_tensor", None)
+
+
+BLOCK_BYTES = 512
+"""Of CUDA's caching allocator (c10/core/AllocatorConfig.h, kMinBlockSize): every size is rounded up to whole blocks."""
+STEPS = 2
+"""The first one makes the optimizer's state, so the second one is counted, and each further one of another batch."""
+
+Say = Callable[[str], None]
+
+
+class _WatchedPhase(Phase):
+    """Tells the watch where the step is; phases may lie in each other."""
+
+    __slots__ = ("_before", "_leave", "_watch")
+
+    def __init__(self, label: str, watch: StorageWatch, leave: Callable[[str], None]) -> None:
+        super().__init__(label)
+        self._watch, self._leave = watch, leave
+        self._before: list[str] = []
+
+    def __enter__(self) -> None:
+        self._before.append(self._watch.phase)
+        self._watch.begin(self.label)
+
+    def __exit__(self, *_: Any) -> None:
+        self._leave(self.label)
+        self._watch.begin(self._before.pop())
+
+
+class _WatchedPhases(Phases):
+    def __init__(self, watch: StorageWatch, leave: Callable[[str], None]) -> None:
+        super().__init__("cpu")
+        for name in ("data", "forward", "backward", "optimizer"):
+            setattr(self, name, _WatchedPhase(name, watch, leave))
+
+
+def count(config: Config, ranks: int, rank: int, pictures: Pictures, **more: Any) -> Count:
+    """As `count_batches`, of one run."""
+    (found,) = count_batches([config], ranks, rank, pictures, **more)
+    return found
+
+
+def count_batches(
+    configs: Sequence[Config],
+    ranks: int,
+    rank: int,
+    pictures: Pictures,
+    *,
+    per_node: int = 0,
+    cuda: bool = True,
+    block_bytes: int = BLOCK_BYTES,
+    begin: Say = lambda text: None,
+    say: Say = lambda text: None,
+) -> list[Count]:
+    """What rank `rank` of `ranks` holds in a step of each of these runs, behind a first one.
+
+    They share one engine, for what it keeps from step to step does not know the batch. (A pipeline's stages do: they
+    take the shapes of their first micro-batch.)
+
+    Args:
+        configs: equal but for micro_batch_size, and global_batch_size so that the micro-batches are as many.
+        per_node: ranks that share a node; 0 = all.
+        cuda: with CUDA's autocast and attention; else a CPU's, to compare with one.
+        begin: hears what begins: building the model, wrapping it, each step.
+        say: hears how far it is, at each phase.
+
+    Raises:
+        ConfigError: settings that cannot run (trainer/memory_estimation/rules.py).
+        DataMissing: a model whose shape is not to be had.
+    """
+    began = time.perf_counter()
+    per_node = per_node or ranks
+    configs = [as_counted(config) for config in configs]
+    config, found = configs[0], list[Count]()
+    world = _on_cpu(ranks, rank, per_node)
+    placement = resolve_placement(config, world)
+    micro_batches = config.global_batch_size // (config.micro_batch_size * placement.axes.dp)
+    assert all(
+        each.global_batch_size // (each.micro_batch_size * placement.axes.dp) == micro_batches
+        for each in configs
+    )
+    watch, place = StorageWatch(block_bytes), ["building"]
+    waits = WaitWatch()
+    engines: list[Any] = []
+
+    def leave(phase: str) -> None:
+        if phase == "backward" and engines:
+            attribute_gradients(watch, engines[0])
+            move_to_host(watch, engines[0], config.offload)
+        say(f"{place[-1]}: {phase}, {watch.operators:,} operators")
+
+    with ExitStack() as stack:
+        stack.enter_context(alone(config, ranks, rank, per_node))
+        stack.enter_context(attributed(watch, config.strategy))
+        precision = resolve_precision(config, "cuda")
+        run = build_run(config, world, placement, precision, config.global_batch_size)
+        begin("building the model")
+        model = build_empty_model(config, pictures)
+        teacher = build_empty_teacher(config, pictures) if placement.axes.computes_loss(rank) else None
+        if STRATEGIES[config.strategy].deepspeed_stage == 3 and config.precision == "bf16_native":
+            model.to(
+                torch.bfloat16
+            )  # as DeepSpeed's path does next, where fake parameters cannot be swapped any more
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(OrdinaryValues())
+        _fill(model, config)
+        if teacher is not None:
+            _allocate(teacher)
+            placed = place_teacher(teacher, "cpu", precision.teacher_dtype)
+            model.teacher = Teacher(placed, config.distil_temperature, config.distil_weight)
+        if cuda:
+            stack.enter_context(as_on_cuda(watch))
+        stack.enter_context(watch)
+        begin(f"building the engine of {config.strategy}")
+        engine = strategies.build_engine(run, model, _WatchedPhases(watch, leave))
+        if model.teacher:
+            attribute_teacher(watch, model.teacher)
+        del model, teacher
+        engines.append(engine)
+        attribute_state(watch, engine)
+        move_to_host(watch, engine, config.offload)
+        steps = [config] * (STEPS - 1) + configs
+        for number, config in enumerate(steps, 1):
+            place.append(f"step {number} of {len(steps)}")
+            begin(place[-1])
+            watch.collectives.clear()
+            mark = len(watch.timeline.events)
+            watch.begin("data")
+            micro = [build_micro_batch(config, pictures) for _ in range(micro_batches)]
+            watch.begin("between")
+            batch = Batch(micro, config.global_batch_size, config.global_batch_size)
+            waits.found.clear()
+            with waits:
+                engine.train_step(batch, config.lr)
+            del micro, batch
+            attribute_optimizer(watch, engine)
+            move_to_host(watch, engine, config.offload)
+            if number >= STEPS:
+                found.append(
+                    Count(
+                        config=config,
+                        ranks=ranks,
+                        rank=rank,
+                        per_node=per_node,
+                        axes=placement.axes,
+                        micro_batches=micro_batches,
+                        cuda=cuda,
+                        block_bytes=block_bytes,
+                        peak=watch.timeline.peak(mark),
+                        between=watch.timeline.moment(mark),
+                        gathered=watch.timeline.peak(mark, "gathered"),
+                        windows=watch.timeline.windows(mark),
+                        host=watch.timeline.host_peak(mark),
+                        collectives=dict(watch.collectives),
+                        waits=dict(waits.found),
+                        operators=watch.operators,
+                        seconds=time.perf_counter() - began,
+                    )
+                )
+        engine.close()
+        engines.clear()
+        del engine
+    gc.collect()  # engines refer to themselves; the next count of this process should not carry this one along
+    return found
+
+
+def _on_cpu(ranks: int, rank: int, per_node: int) -> World:
+    """The world of this rank, whose tensors are on no device."""
+    return World(
+        rank=rank,
+        local_rank=rank % per_node,
+        size=ranks,
+        local_size=per_node,
+        device_type="cpu",
+        device="cpu",
+        device_name="",
+        host="",
+    )
+
+
+def as_counted(config: Config) -> Config:
+    """`auto` as what it is on a GPU of today, and no weights to be read: they make no difference to memory."""
+    precision = "bf16" if config.precision == "auto" else config.precision
+    return config.model_copy(update={"precision": precision, "init": "scratch"})
+
+
+def _fill(model: nn.Module, config: Config) -> None:
+    """Gives the model (fake) memory where the strategy wants a whole one. It cannot be built in memory: the image
+    models' initialisation draws numbers until they fit, which looks at values."""
+    if STRATEGIES[config.strategy].builds_empty == "nobody":
+        _allocate(model)
+
+
+def _allocate(model: nn.Module) -> None:
+    model.to_empty(device="cpu")
+    tie_weights(model)
+    restore_buffers(model, "cpu")

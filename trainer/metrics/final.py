@@ -1,0 +1,242 @@
+"""What the lines of metrics.jsonl add up to over all attempts: energy, use of the GPUs, time to a target.
+
+Read once, at the end, by rank 0: a run that was restarted has its earlier attempts there and nowhere else.
+
+What a finished run leaves: the facts of its ranks, evaluation.json, summary.json, and its weights.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import msgspec
+import torch.distributed as dist
+
+from stratlab_spec.exposed_communication import read_exposed_pct
+from stratlab_spec.run_directory import write_json
+from stratlab_spec.settings.config import Config
+from trainer.distributed.world import processor_name
+from trainer.engine import Engine
+from trainer.measuring.hardware import sum_up_load
+from trainer.measuring.memory import GIB, TrainingMemory, peak_host_memory_gib
+from trainer.metrics.summary import build_summary, find_results
+from trainer.metrics.tracking import Recorder
+from trainer.run import Run
+from trainer.tasks.evaluation import Evaluation
+
+log = logging.getLogger("trainer")
+
+OF_A_GPU = re.compile(r"rank(\d+)_gpu_(power_w|utilisation_pct|temperature_c)")
+JOULES_PER_WH = 3600.0
+
+
+class _Line(msgspec.Struct):
+    """What is read of every line; those of kind system and eval are decoded whole."""
+
+    t: float
+    attempt: int
+    step: int
+    kind: str
+    step_time_ms: float = 0.0
+
+
+def read_course(
+    metrics: Path, world_sizes: dict[int, int], target: tuple[str, float] | None
+) -> dict[str, Any]:
+    """The course of a run, None where it is not known.
+
+    Args:
+        world_sizes: attempt -> how many ranks it had; energy is not known if one of them did not tell its power.
+        target: of `find_target`.
+
+    Returns:
+        train_energy_wh: power of all GPUs, summed over the ranks and the time from the first step of each attempt to
+            its last line, steps that were made twice included.
+        train_power_w: that energy over that time.
+        not_finite_steps: whose loss or gradient was not finite, of all attempts.
+        gpu_utilisation_pct: mean over ranks and time; gpu_temperature_c: of the hottest rank.
+        epoch_time_s: mean over the whole epochs; train_accuracy_pct: of the last one.
+        time_to_target_s: seconds of training until the first validation that reached the target.
+    """
+    with open(metrics, "rb") as file:
+        return build_course((line for line in file if line.endswith(b"\n")), world_sizes, target)
+
+
+def build_course(
+    lines: Iterable[bytes], world_sizes: dict[int, int], target: tuple[str, float] | None
+) -> dict[str, Any]:
+    """As `read_course`, of lines."""
+    decode = msgspec.json.Decoder(_Line).decode
+    since: dict[int, float] = {}
+    seconds = joules = used = 0.0
+    hottest: list[float] = []
+    reached: dict[int, float | None] = {}
+    epochs: dict[int, dict[str, Any]] = {}
+    not_finite: dict[int, int] = {}
+    broken = 0
+    for raw in lines:
+        try:
+            line = decode(raw)
+        except msgspec.MsgspecError:  # a killed process or a full volume has cut it; the spool has ended it
+            broken += 1
+            continue
+        since.setdefault(line.attempt, line.t - line.step_time_ms / 1e3)
+        if line.kind == "eval" and target:
+            reached[line.step] = _read_target(msgspec.json.decode(raw), *target)
+        if line.kind == "event":
+            found_event = msgspec.json.decode(raw).get("not_finite_steps")
+            if is_number(found_event):  # of the attempt so far
+                not_finite[line.attempt] = max(not_finite.get(line.attempt, 0), int(found_event))
+        if line.kind == "epoch":
+            found_epoch = msgspec.json.decode(raw)
+            if isinstance(found_epoch.get("epoch"), int) and is_number(found_epoch.get("epoch_time_s")):
+                epochs[found_epoch["epoch"]] = found_epoch
+        if line.kind != "system":
+            continue
+        found = _read_gpus(msgspec.json.decode(raw))
+        if not any(found.values()):  # of a checkpoint, or on a CPU
+            continue
+        lasted, since[line.attempt] = line.t - since[line.attempt], line.t
+        ranks = world_sizes.get(line.attempt, 0)
+        seconds += lasted
+        joules += lasted * _whole(sum, found["power_w"], ranks)
+        used += lasted * _whole(sum, found["utilisation_pct"], ranks) / max(ranks, 1)
+        hottest.append(_whole(max, found["temperature_c"], ranks))
+    if broken:
+        log.warning("metrics.jsonl: %d lines are not whole and count for nothing", broken)
+    course = {
+        "train_energy_wh": joules / JOULES_PER_WH,
+        "train_power_w": joules / seconds if seconds else math.nan,
+        "gpu_utilisation_pct": used / seconds if seconds else math.nan,
+        "gpu_temperature_c": _whole(max, hottest, len(hottest)),
+    }
+    return {
+        **{name: value if seconds and math.isfinite(value) else None for name, value in course.items()},
+        "not_finite_steps": sum(not_finite.values()),
+        "epoch_time_s": sum(e["epoch_time_s"] for e in epochs.values()) / len(epochs) if epochs else None,
+        "train_accuracy_pct": epochs[max(epochs)].get("epoch_train_accuracy_pct") if epochs else None,
+        "time_to_target_s": next(
+            (reached[step] for step in sorted(reached) if reached[step] is not None), None
+        ),
+    }
+
+
+def find_target(config: Config) -> tuple[str, float] | None:
+    """(name in the lines of kind eval, value to reach), or None where none was asked for."""
+    if config.target_accuracy_pct:
+        return "validation_accuracy_pct", config.target_accuracy_pct
+    return ("validation_perplexity", config.target_perplexity) if config.target_perplexity else None
+
+
+def _read_target(line: dict[str, Any], name: str, value: float) -> float | None:
+    """Seconds of training up to this validation if it reached the target."""
+    found = line.get(name)
+    if not is_number(found) or not (found >= value if name.endswith("accuracy_pct") else found <= value):
+        return None
+    return line.get("train_time_s")
+
+
+def _read_gpus(line: dict[str, Any]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {"power_w": [], "utilisation_pct": [], "temperature_c": []}
+    for name, value in line.items():
+        if (match := OF_A_GPU.fullmatch(name)) and is_number(value):
+            found[match[2]].append(value)
+    return found
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """A truth value is none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _whole(add: Any, values: list[float], ranks: int) -> float:
+    """NaN unless every rank has told: half of the power is not the power."""
+    return float(add(values)) if values and len(values) == ranks else math.nan
+
+
+SENT = ("reductions", "gathers", "exchanges")
+"""Of what goes over the wire the element types are told, by these names of trainer.measuring.operators.DTYPES."""
+
+
+def write_results(
+    run: Run,
+    resolved: dict[str, Any],
+    engine: Engine,
+    recorder: Recorder,
+    memory: TrainingMemory,
+    data_set_bytes: int,
+    gpu: dict[str, float | None] | None,
+    machine: dict[str, float | None],
+    data_order_sha256: str,
+    last: dict[str, Any],
+    test: Evaluation,
+) -> None:
+    """Every rank's facts, then on rank 0 evaluation.json and summary.json; collective.
+
+    Args:
+        data_set_bytes: of it in the memory of the device that computes.
+        gpu: of `Meter.describe`.
+        machine: of `MachineLoad.describe`.
+    """
+    config, world, folder = run.config, run.world, run.folder
+    facts = {
+        "rank": world.rank,
+        "local_rank": world.local_rank,
+        "coordinates": run.axes.coordinates(world.rank),
+        "host": world.host,
+        "node": world.node or None,
+        "processor": processor_name(),
+        "gpu": gpu,
+        "machine": machine,
+        "device_type": world.device_type,
+        "device_name": world.device_name,
+        **_describe_memory(run, engine, memory, data_set_bytes),
+        "peak_host_memory_gib": peak_host_memory_gib(memory.counters),
+        "state_memory_gib": engine.observed.memory_gib(),
+        "dtypes": {
+            **engine.observed.dtypes,
+            **{name: sorted(recorder.wire.dtypes[name]) if recorder.wire else [] for name in SENT},
+            "products": recorder.products.dtypes() if recorder.products else [],
+        },
+        "collectives_per_step": recorder.wire.operations if recorder.wire else None,
+        "collectives_per_axis": recorder.wire.axes if recorder.wire else None,
+        "wire_bytes_per_axis": recorder.wire.wire_bytes_per_axis if recorder.wire else None,
+        "wire_bytes_per_step": recorder.wire.wire_bytes if recorder.wire else None,
+        "data_order_sha256": data_order_sha256,
+        "initial_weights_sha256": resolved["initial_weights_sha256"],
+        "samples_seen": resolved["steps"] * config.global_batch_size // run.axes.dp,
+        "done": True,
+    }
+    if run.writes:
+        folder.release_reserve()
+    dist.barrier()
+    write_json(folder.rank_facts(world.rank), facts)
+    ranks: list[Any] = [None] * world.size
+    dist.all_gather_object(ranks, facts)
+    if not run.writes:
+        return
+    write_json(folder.evaluation, test.report("test"))
+    course = read_course(folder.metrics, folder.read_world_sizes(), find_target(config))
+    course["comm_exposed_pct"] = read_exposed_pct(folder.manifest)
+    course |= sum_up_load(ranks)
+    summary = build_summary(config, resolved, ranks, recorder.measured, recorder.work, last | course, test)
+    write_json(folder.summary, summary)
+    recorder.record("result", resolved["steps"], **find_results(summary))
+
+
+def _describe_memory(run: Run, engine: Engine, memory: TrainingMemory, data_set_bytes: int) -> dict[str, Any]:
+    """Peaks of a device without the data set, which is no strategy's; None on a CPU, whose memory has other tenants."""
+    micro_batches = run.config.global_batch_size // (run.config.micro_batch_size * run.axes.dp)
+    found = memory.describe(engine.observed, data_set_bytes, micro_batches)
+    data_set_gib, counted = data_set_bytes / GIB, found is not None and memory.counters.on_device
+    peaks = {
+        "peak_memory_gib": found["peak_gib"] - data_set_gib if found and counted else None,
+        "peak_reserved_gib": found["reserved_gib"] - data_set_gib if found and counted else None,
+        "alloc_retries": found["alloc_retries"] if found else None,
+    }
+    return {**peaks, "data_set_memory_gib": data_set_gib, "training_memory": found}

@@ -1,0 +1,384 @@
+"""The forecast beside what a run has measured: by how much they differ, and which part it is.
+
+peak of the device ──────────────┐
+engine's state, as walked ───────┼─▶ foreseen less measured, by part ─▶ outside of the band: the part furthest off
+what else is kept between steps ─┘
+
+The peak of a GPU that MFU is measured against: the dense one of its maker's data sheet, by the device's exact name.
+
+A part of a name says too little: "L4" is in "NVIDIA L40", "H100" is three cards whose peaks differ by 30 %, and a
+slice of an A100 carries the name of the whole card. A name that is not in the table has no known peak.
+
+The run's final numbers, one flat object; every name ends in its unit.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stratlab_spec.memory.prediction import FORECAST
+from stratlab_spec.registry import INITIAL_WEIGHTS, describe_starting_weights
+from stratlab_spec.run_directory import RUNGS
+from stratlab_spec.settings.config import Config
+from trainer.metrics.tracking import TIMES, Work
+from trainer.tasks.evaluation import Evaluation
+
+BAND_PCT = 5.0
+"""A peak outside of it is marked. Of counts by operators (docs/memory.md), with the allocator's rounding."""
+PARTS = {
+    "parameters": ("parameters", "master copies"),
+    "gradients": ("gradients", "gradient buckets"),
+    "optimizer": ("optimizer state",),
+    "teacher": ("teacher",),
+}
+"""What a run tells apart of an engine's state -> causes of a count. Buckets of DDP hold the gradients themselves."""
+MEASURED = {"gradients": ("gradients", "buckets")}
+"""Parts that a run measures under several names; others have their own."""
+REST = "rest"
+
+
+def compare_forecast(
+    forecast: Mapping[str, Any] | None, measured_gib: float | None, ranks: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Numbers for the summary; none where nothing was foreseen.
+
+    Args:
+        forecast: of config.json.
+        measured_gib: peak of the device's memory; None on a CPU.
+        ranks: the facts of every rank.
+    """
+    if not forecast:
+        return {}
+    if measured_gib is None:
+        return {"forecast_memory_gib": forecast["peak_gib"]}
+    foreseen_gib = forecast["peak_gib"] + forecast["workspace_gib"]
+    found: dict[str, Any] = {"forecast_memory_gib": foreseen_gib}
+    error_pct = 100.0 * (foreseen_gib / measured_gib - 1.0)
+    by_part = _errors(forecast, foreseen_gib - measured_gib, ranks)
+    marked = find_deviating(error_pct, by_part, forecast["at_most"])
+    return {
+        **found,
+        "forecast_memory_error_pct": error_pct,
+        **{f"forecast_{name}_error_gib": gib for name, gib in by_part.items()},
+        "forecast_memory_deviates": marked,
+    }
+
+
+def find_deviating(error_pct: float, errors: Mapping[str, float], at_most: bool = False) -> str | None:
+    """The part that is furthest off in the peak's direction, of a peak outside of its band; None inside.
+
+    Args:
+        errors: part -> foreseen less measured.
+        at_most: what was foreseen is an upper bound: less is no deviation.
+    """
+    if -BAND_PCT <= error_pct <= BAND_PCT or (error_pct > BAND_PCT and at_most):
+        return None
+    sign = 1.0 if error_pct > 0 else -1.0
+    return max(errors, key=lambda name: sign * errors[name], default=REST)
+
+
+def _errors(
+    forecast: Mapping[str, Any], off_gib: float, ranks: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    """Foreseen less measured, GiB, of each part of the rank that held most; they add up to the peak's, `off_gib`.
+
+    The engine's state is compared as it is at the update, where it is whole: at the peak a part of the gradients may
+    not be there yet. What is not state, nor kept beside it, is the rest.
+    """
+    known = [rank["training_memory"] for rank in ranks if rank["training_memory"] is not None]
+    if not known:
+        return {}
+    fullest = max(known, key=lambda memory: float(memory["peak_gib"]))
+    state, kept = fullest["state_gib"], fullest["kept_gib"] or {}
+    update = forecast["update_gib"]
+    errors = {}
+    for part, causes in PARTS.items():
+        foreseen = sum(update.get(name, 0.0) for name in causes)
+        measured = sum(state.get(name, 0.0) for name in MEASURED.get(part, (part,)))
+        if foreseen or measured:
+            errors[part] = foreseen - measured
+    for part, gib in kept.items():
+        errors[part] = errors.get(part, 0.0) - gib
+    errors[REST] = off_gib - sum(errors.values())
+    return errors
+
+
+TERA = 1e12
+
+
+def _peaks(fp32: float, half: float, bf16: bool = True) -> dict[str, float]:
+    """fp32: of the CUDA cores, without TF32. half: of the tensor cores with sums in fp32, without sparsity."""
+    return {"fp32": fp32 * TERA, "fp16": half * TERA, **({"bf16": half * TERA} if bf16 else {})}
+
+
+# sparsity doubles the tensor cores' number on most data sheets: halved here
+_A100 = _peaks(19.5, 312)
+_A30, _A40 = _peaks(10.3, 165), _peaks(37.4, 149.7)
+_A10, _A10G = _peaks(31.2, 125), _peaks(35, 70)
+_L4, _L40, _L40S = _peaks(30.3, 121), _peaks(90.5, 181), _peaks(91.6, 362)
+_HOPPER_SXM, _HOPPER_NVL, _H100_PCIE = _peaks(67, 989), _peaks(60, 835), _peaks(51, 756)
+_H20 = _peaks(44, 148)
+_B200, _GB200 = _peaks(75, 2250), _peaks(80, 2500)
+_V100_SXM, _V100_PCIE = _peaks(15.7, 125, bf16=False), _peaks(14, 112, bf16=False)
+_V100S = _peaks(16.4, 130, bf16=False)
+_T4 = _peaks(8.1, 65, bf16=False)
+
+PEAK_FLOPS: dict[str, dict[str, float]] = {
+    "NVIDIA B200": _B200,
+    "NVIDIA GB200": _GB200,
+    "NVIDIA H200": _HOPPER_SXM,
+    "NVIDIA H200 NVL": _HOPPER_NVL,
+    "NVIDIA GH200 120GB": _HOPPER_SXM,
+    "NVIDIA GH200 480GB": _HOPPER_SXM,
+    "NVIDIA GH200 144G HBM3e": _HOPPER_SXM,
+    "NVIDIA H100 80GB HBM3": _HOPPER_SXM,
+    "NVIDIA H100 NVL": _HOPPER_NVL,
+    "NVIDIA H100 PCIe": _H100_PCIE,
+    "NVIDIA H800": _HOPPER_SXM,
+    "NVIDIA H20": _H20,
+    "A100-SXM4-40GB": _A100,  # drivers before 455 leave the maker out
+    "A100-PCIE-40GB": _A100,
+    "NVIDIA A100-SXM4-40GB": _A100,
+    "NVIDIA A100-SXM4-80GB": _A100,
+    "NVIDIA A100-SXM-64GB": _A100,
+    "NVIDIA A100-PCIE-40GB": _A100,
+    "NVIDIA A100 80GB PCIe": _A100,
+    "NVIDIA A800-SXM4-80GB": _A100,
+    "NVIDIA A800 80GB PCIe": _A100,
+    "NVIDIA A40": _A40,
+    "NVIDIA A30": _A30,
+    "NVIDIA A10": _A10,
+    "NVIDIA A10G": _A10G,
+    "NVIDIA L40S": _L40S,
+    "NVIDIA L40": _L40,
+    "NVIDIA L4": _L4,
+    "Tesla V100-SXM2-16GB": _V100_SXM,
+    "Tesla V100-SXM2-32GB": _V100_SXM,
+    "Tesla V100-PCIE-16GB": _V100_PCIE,
+    "Tesla V100-PCIE-32GB": _V100_PCIE,
+    "Tesla V100S-PCIE-32GB": _V100S,
+    "Tesla T4": _T4,
+}
+"""Name as torch and NVML give it -> precision -> FLOP/s of one device."""
+
+
+def read_peak_flops(device_name: str, precision: str) -> float | None:
+    """FLOP/s of one device in this precision; None for a device that is not in the table, such as a MIG slice, and
+    for a precision that its tensor cores do not have.
+
+    fp32 is the peak without TF32, which the trainer switches off (`trainer.distributed.world.apply_whole_fp32`).
+    """
+    return PEAK_FLOPS.get(device_name.strip(), {}).get(precision.removesuffix("_native"))
+
+
+FROM_RESOLVED = (
+    "backend",
+    "device_type",
+    "device_name",
+    "world_size",
+    "nodes",
+    "steps",
+    "grad_accum_steps",
+    "flops_per_sample",
+    "parameters",
+    "trainable_parameters",
+    "precision",
+)
+NO_RESULTS = (
+    *("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep", "dimensions", "seq_len"),
+    "train_accuracy_pct",  # a series of its own
+    "peak_memory_step",
+    *("peak_flops_per_device", "flops_per_token", "flops_per_token_literature", "flops_per_useful_token"),
+)
+FROM_CONFIG = (
+    "run",
+    "comparison",
+    "strategy",
+    "seed",
+    "global_batch_size",
+    "micro_batch_size",
+)
+
+
+def build_summary(
+    config: Config,
+    resolved: dict[str, Any],
+    ranks: list[dict[str, Any]],
+    measured: list[tuple[float, ...]],
+    work: Work,
+    last: dict[str, float],
+    test: Evaluation,
+) -> dict[str, Any]:
+    """The content of summary.json.
+
+    mfu_pct = 100 x samples_per_s x flops_per_sample / (peak_flops_per_device x world_size): model FLOP utilisation as
+    defined in the PaLM paper (arXiv 2204.02311, appendix B). flops_per_sample is forward and backward of one image
+    without recomputation, the peak is the dense one of the data sheet in the precision that is computed in. It is null
+    on devices without a known peak, such as CPUs.
+
+    wire_bytes_per_step are what the busiest rank sends in one step (trainer/measuring/operators.py),
+    collectives_per_step the operations of rank 0.
+
+    Args:
+        resolved: of config.json.
+        ranks: the facts of every rank (ranks/rank*.json).
+        measured: times in ms of the steps that count, in the order of `TIMES`.
+        work: what these steps have done.
+        last: train_loss, the validation's measures, skipped_steps, train_time_s at the end, and the numbers of
+            `course.read_course`.
+    """
+    columns = list(zip(*measured, strict=True))
+    medians = {name: statistics.median(column) for name, column in zip(TIMES, columns, strict=False)}
+    seconds = sum(columns[0]) / 1e3 if columns else None
+    samples_per_s = work.samples / seconds if seconds else None
+    peak = read_peak_flops(resolved["device_name"], resolved["precision"])
+    largest = _largest(ranks)
+    mfu_pct = _mfu_pct(samples_per_s, resolved["flops_per_sample"], peak, resolved["world_size"])
+    return {
+        **{name: getattr(config, name) for name in FROM_CONFIG},
+        "model": config.model_name,
+        "dataset": config.dataset_name,
+        **{name: resolved[name] for name in FROM_RESOLVED},
+        INITIAL_WEIGHTS: describe_starting_weights(config),
+        **resolved["axes"],
+        **({"rung": len(rungs)} if (rungs := resolved.get(RUNGS)) else {}),
+        **last,
+        **{f"test_{name}": value for name, value in test.measures().items()},
+        "measured_steps": len(measured),
+        "step_time_ms_p50": medians.get("step_time_ms"),
+        "step_time_ms_p95": _percentile(columns[0], 0.95) if columns else None,
+        **{f"{name}_p50": medians.get(name) for name in TIMES[1:]},
+        "samples_per_s": samples_per_s,
+        "peak_flops_per_device": peak,
+        "mfu_pct": mfu_pct,
+        **(_text_numbers(config, resolved, work, seconds, peak) if config.is_text else {}),
+        "trainable_parameters_pct": 100.0 * resolved["trainable_parameters"] / resolved["parameters"],
+        **largest,
+        **compare_forecast(resolved.get(FORECAST), largest["peak_memory_gib"], ranks),
+        **_traffic(ranks),
+        **{name: ranks[0][name] for name in ("data_order_sha256", "initial_weights_sha256")},
+        **{
+            f"dtype_{kind}": "+".join(sorted({t for r in ranks for t in r["dtypes"][kind]}))
+            for kind in ("parameters", "gradients", "optimizer", "reductions", "products")
+        },
+    }
+
+
+def find_results(summary: dict[str, Any]) -> dict[str, float]:
+    """The numbers of summary.json that a run is judged by, for the line of kind `result`, which becomes metrics of the
+    MLflow run: all but settings and facts, which are its params, and what the last validation's line holds already. The
+    numbers of an axis are called `wire_bytes_per_axis/tp`."""
+    flat = dict(summary)
+    sent = flat.pop("wire_bytes_per_axis")
+    flat |= {f"wire_bytes_per_axis/{axis}": size for axis, size in sent.items()}
+    known = {*FROM_CONFIG, *FROM_RESOLVED, *NO_RESULTS}
+    return {
+        name: value
+        for name, value in flat.items()
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and name not in known
+        and not name.startswith("validation_")
+    }
+
+
+def _flops_per_useful_token(config: Config, resolved: dict[str, Any], work: Work) -> float | None:
+    """Of the documents that the measured steps have seen: their weights' part as it is, of attention's part, which is
+    that of a row as one document, the share s / seq_len, where s = sum of squared lengths / sum of lengths."""
+    if not work.useful_tokens:
+        return None
+    causal, literature = resolved["flops_per_token"], resolved["flops_per_token_literature"]
+    seen = work.token_pairs / work.useful_tokens
+    return float(causal - (literature - causal) * (1.0 - seen / config.seq_len))
+
+
+def _mfu_pct(
+    units_per_s: float | None, flops: float | None, peak: float | None, devices: int
+) -> float | None:
+    return 100.0 * units_per_s * flops / (peak * devices) if units_per_s and flops and peak else None
+
+
+def _text_numbers(
+    config: Config, resolved: dict[str, Any], work: Work, seconds: float | None, peak: float | None
+) -> dict[str, Any]:
+    """Throughput in tokens, padding included and left out; MFU as the literature counts attention (not causal), and of
+    useful work alone: no padding, and attention inside documents; the layout of nd."""
+    tokens_per_s = work.tokens / seconds if seconds else None
+    useful_per_s = work.useful_tokens / seconds if seconds else None
+    useful_flops = _flops_per_useful_token(config, resolved, work)
+    literature = resolved["flops_per_token_literature"]
+    layout = resolved.get("layout") or {}
+    return {
+        "seq_len": config.seq_len,
+        "tokens_per_s": tokens_per_s,
+        "useful_tokens_per_s": useful_per_s,
+        "useful_tokens_pct": 100.0 * work.useful_tokens / work.tokens if work.tokens else None,
+        "flops_per_token": resolved["flops_per_token"],
+        "flops_per_token_literature": literature,
+        "mfu_literature_pct": _mfu_pct(tokens_per_s, literature, peak, resolved["world_size"]),
+        "flops_per_useful_token": useful_flops,
+        "mfu_useful_pct": _mfu_pct(useful_per_s, useful_flops, peak, resolved["world_size"]),
+        "layout": layout.get("name"),
+        "dimensions": layout.get("dimensions"),
+        "degenerate": bool(layout.get("missing")),
+        "missing_dimensions": layout.get("missing") or [],
+        "sequence_parallel": layout.get("sequence_parallel"),
+    }
+
+
+def _largest(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    device, reserved = (
+        max((r[name] for r in ranks if r[name] is not None), default=None)
+        for name in ("peak_memory_gib", "peak_reserved_gib")
+    )
+    state = {
+        f"{name}_memory_gib": max(r["state_memory_gib"][kind] for r in ranks)
+        for name, kind in (
+            ("parameter", "parameters"),
+            ("gradient", "gradients"),
+            ("optimizer", "optimizer"),
+        )
+    }
+    found = [r["alloc_retries"] for r in ranks if r["alloc_retries"] is not None]
+    return {
+        "peak_memory_gib": device,
+        "peak_reserved_gib": reserved,
+        "peak_host_memory_gib": max(r["peak_host_memory_gib"] for r in ranks),
+        "data_set_memory_gib": max(r["data_set_memory_gib"] for r in ranks),
+        "alloc_retries": sum(found) if found else None,
+        **_fullest_moment(ranks),
+        **state,
+        "state_memory_gib": sum(state.values()),
+    }
+
+
+def _fullest_moment(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Where the rank that held most did so: the last step of the window, and the phase."""
+    known = [r["training_memory"] for r in ranks if r["training_memory"] is not None]
+    if not known:
+        return {"peak_memory_step": None, "peak_memory_phase": None}
+    fullest = max(known, key=lambda memory: memory["peak_gib"])
+    return {"peak_memory_step": fullest["peak_steps"][1], "peak_memory_phase": fullest["peak_phase"]}
+
+
+def _per_axis(ranks: list[dict[str, float]]) -> dict[str, float]:
+    """Of each axis, what its busiest rank sends."""
+    axes = sorted({axis for sent in ranks for axis in sent})
+    return {axis: max(sent.get(axis, 0.0) for sent in ranks) for axis in axes}
+
+
+def _traffic(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    sent = [r["wire_bytes_per_step"] for r in ranks if r["wire_bytes_per_step"] is not None]
+    counted = ranks[0]["collectives_per_step"]
+    return {
+        "wire_bytes_per_step": max(sent, default=None),
+        "wire_bytes_per_axis": _per_axis([r["wire_bytes_per_axis"] or {} for r in ranks]),
+        "collectives_per_step": sum(count for count, _ in counted.values()) if counted is not None else None,
+    }
+
+
+def _percentile(values: tuple[float, ...], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]

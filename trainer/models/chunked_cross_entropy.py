@@ -1,0 +1,358 @@
+"""The loss of a student beside its labels, of a chunk of tokens: the teacher's logits are made and used chunk by chunk.
+
+    teacher's states ─▶ its logits ─┐
+    student's logits ───────────────┴─▶ losses, and in the place of the student's logits their gradient
+
+Where tp ranks share the vocabulary each makes the teacher's logits of its own words alone; the two all-reduces of the
+loss carry a few more numbers per token.
+
+Loss of a language model, from the states before its head: no more than a chunk of logits is ever there.
+
+    some tokens' states ─▶ logits ─▶ losses, and in the place of the logits their gradient ─▶ gradients of states, head
+
+The gradients are formed in the forward pass, so that no product is computed twice; backward only scales them. The sum
+of the losses has one factor for all tokens, which is what makes that possible. fp16's loss scale comes with it, too
+late for what is rounded here: there the logits' gradient has a factor of its own, and its products give fp32. In one
+chunk of 2048 tokens the rest (adding up the head's gradient in fp32) takes a tenth of the products' time of an H100;
+smaller chunks take less memory and more time.
+
+Where tp ranks share the vocabulary, no rank ever has the logits of all words: two all-reduces of a few numbers per
+token, the largest logit and the sums, as in Megatron-LM (arXiv 1909.08053, section 3).
+
+With a teacher a chunk of its logits is there beside the student's (trainer/models/chunked_cross_entropy.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Partial
+
+from trainer.data.batches import IGNORED
+
+
+@dataclass(frozen=True, eq=False)
+class TaughtStates:
+    """What a teacher's logits of the same tokens are made of (trainer/models/teacher.py), and what it counts."""
+
+    states: Tensor
+    """[row, token, the teacher's hidden], without a gradient."""
+    weight: Tensor
+    """Of its whole head [word, the teacher's hidden]."""
+    temperature: float
+    share: float
+    """Of the loss that is the distance to the teacher."""
+
+    def largest_gradient(self) -> float:
+        """No element of the logits' gradient is larger, of one token."""
+        return 1 - self.share + self.share * self.temperature
+
+
+class Lesson:
+    """The teacher's logits of some tokens, for the words of this rank.
+
+    Args:
+        words: of this rank.
+        dtype: of products.
+    """
+
+    def __init__(
+        self, taught: TaughtStates, group: dist.ProcessGroup | None, words: int, dtype: torch.dtype
+    ) -> None:
+        first, ranks = (group.rank() * words, group.size()) if group else (0, 1)
+        assert len(taught.weight) == words * ranks, "teacher and student have the same words"
+        self._states = taught.states.flatten(0, -2)
+        self._weight = taught.weight[first : first + words].to(dtype)
+        self._dtype = dtype
+        self.temperature, self.share = taught.temperature, taught.share
+
+    def logits(self, at: slice) -> Tensor:
+        """[token, words of this rank]."""
+        return self._states[at].to(self._dtype) @ self._weight.T
+
+
+def score_taught(
+    logits: Tensor,
+    labels: Tensor,
+    group: dist.ProcessGroup | None,
+    smoothing: float,
+    unit: float,
+    wanted: Tensor,
+    temperature: float,
+    share: float,
+) -> Tensor:
+    """(1 - share) x the labels' loss, as without a teacher, + share x T^2 KL(teacher || student) at temperature T.
+
+    With softmaxes q of the logits, p and t of student and teacher at T, the logits' gradient is
+    (1 - share) (q - labels) + share T (p - t).
+
+    Args:
+        logits: [token, words of this rank]; overwritten with the gradient.
+        labels: int64 [token].
+        group: ranks that share the words.
+        unit: factor of the gradient; 0 = the logits stay as they are.
+        wanted: the teacher's logits [token, words of this rank]; they are overwritten.
+
+    Returns:
+        The sum over the tokens that count, fp32.
+    """
+    ranks, rank = (group.size(), group.rank()) if group else (1, 0)
+    trains, width = unit > 0, logits.shape[1]
+    counts = labels != IGNORED
+    column = labels - rank * width
+    mine = counts & (column >= 0) & (column < width)
+    column = column.clamp(0, width - 1)[:, None]
+    ours, theirs = logits.float(), wanted.float()
+    peaks = torch.stack([ours.amax(1), theirs.amax(1)])
+    if group:
+        dist.all_reduce(peaks, dist.ReduceOp.MAX, group=group)
+    lowered = ours.sub_(peaks[0][:, None]) if trains else ours - peaks[0][:, None]
+    softer = lowered / temperature
+    apart = theirs.sub_(peaks[1][:, None]).div_(temperature)
+    softer_theirs = apart.exp()
+    # of exp, of the label's logit, of all logits; at temperature T of exp, ours and theirs, of theirs x distance
+    sums = peaks.new_zeros(6, len(labels))
+    sums[1] = torch.where(mine, lowered.gather(1, column).squeeze(1), 0.0)
+    if smoothing:
+        sums[2] = lowered.sum(1)
+    sums[5] = apart.sub_(softer).mul_(softer_theirs).sum(1)
+    sums[0] = lowered.exp_().sum(1)
+    sums[3] = softer.exp_().sum(1)
+    sums[4] = softer_theirs.sum(1)
+    if group:
+        dist.all_reduce(sums, group=group)
+    words = width * ranks
+    hard, soft = counts * (1.0 - share), counts * (share * temperature)
+    if trains:
+        lowered *= (hard / sums[0])[:, None]
+        if smoothing:
+            lowered -= (hard * (smoothing / words))[:, None]
+        lowered.scatter_add_(1, column, (mine * (smoothing - 1.0) * (1.0 - share))[:, None])
+        lowered += softer.mul_((soft / sums[3])[:, None])
+        lowered -= softer_theirs.mul_((soft / sums[4])[:, None])
+        if logits.dtype != torch.float32:
+            logits.copy_(lowered if unit == 1.0 else lowered.mul_(unit))
+    of_labels = sums[0].log() - (1 - smoothing) * sums[1] - smoothing / words * sums[2]
+    distance = sums[5] / sums[4] - sums[4].log() + sums[3].log()
+    losses = (1 - share) * of_labels + share * temperature**2 * distance
+    return torch.where(counts, losses, 0.0).sum()
+
+
+CHUNK_TOKENS = 2048
+FP16_UNIT = 2.0**15
+"""Factor of the logits' gradient in fp16, from -1 to 1: that of a word of a million keeps its bits as well."""
+ROWS_AT_ONCE = 256
+"""Of which the probabilities are there in fp32."""
+
+
+class TokenLoss(nn.Module):
+    """Of a language model. Has no parameters: the head gives it its own.
+
+    Args:
+        smoothing: share of each label that is spread over all words, in training.
+        chunk_tokens: of how many tokens the logits are there at once.
+        group: ranks that share the vocabulary, rank i the i-th of equal parts; None = the logits are whole.
+    """
+
+    def __init__(
+        self,
+        smoothing: float = 0.0,
+        chunk_tokens: int = CHUNK_TOKENS,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        super().__init__()
+        self.smoothing = smoothing
+        self.chunk_tokens = chunk_tokens
+        self.group = group
+
+    def forward(
+        self, states: Tensor, weight: Tensor, labels: Tensor, taught: TaughtStates | None = None
+    ) -> Tensor:
+        """Sum of the losses, fp32 [].
+
+        Args:
+            states: [row, token, hidden].
+            weight: [word, hidden], the words of this rank.
+            labels: int64 [row, token], IGNORED where nothing is to be learnt.
+            taught: in training, of the same tokens; where labels are IGNORED nobody is taught either.
+        """
+        smoothing = self.smoothing if self.training else 0.0
+        return token_loss(states, weight, labels, self.group, smoothing, self.chunk_tokens, taught)
+
+    def measure(self, labels: Tensor) -> Tensor:
+        """Beside the loss: in training nothing, a vocabulary makes measures dear; in evaluation (labels that count)."""
+        if self.training:
+            return labels.new_empty(0)
+        return (labels != IGNORED).sum()[None]
+
+
+class Head(nn.Linear):
+    """From states to words. With labels it gives their loss: a sharded weight is whole only inside its forward.
+
+    The attribute `loss` is set by whoever builds the model.
+    """
+
+    loss: TokenLoss
+
+    def forward(
+        self, states: Tensor, labels: Tensor | None = None, taught: TaughtStates | None = None
+    ) -> Tensor:
+        """[row, token, hidden] -> logits [row, token, word]; with labels int64 [row, token] the sum of their losses."""
+        if labels is None:
+            return F.linear(states, self.weight)
+        loss: Tensor = self.loss(states, self.weight, labels, taught)
+        return loss
+
+
+def token_loss(
+    states: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    group: dist.ProcessGroup | None = None,
+    smoothing: float = 0.0,
+    chunk_tokens: int = CHUNK_TOKENS,
+    taught: TaughtStates | None = None,
+) -> Tensor:
+    """Sum of the tokens' losses, fp32, equal on every rank of `group`; see `TokenLoss` for the shapes.
+
+    Under autocast the products are in its element type, losses and sums always in fp32.
+    """
+    if isinstance(weight, DTensor):  # each rank's words give a part of the states' gradient
+        assert isinstance(states, DTensor)
+        states, weight = states.to_local(grad_placements=[Partial()]), weight.to_local()
+    kind = states.device.type
+    autocast = torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind) if autocast else weight.dtype
+    found: Tensor = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
+        states.flatten(0, -2), weight, labels.flatten(), group, smoothing, chunk_tokens, dtype, taught
+    )
+    return found
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        group: dist.ProcessGroup | None,
+        smoothing: float,
+        chunk_tokens: int,
+        dtype: torch.dtype,
+        taught: TaughtStates | None,
+    ) -> Tensor:
+        trains_states, trains_weight = ctx.needs_input_grad[:2]
+        trains = trains_states or trains_weight
+        unit, wide = (FP16_UNIT, torch.float32) if dtype == torch.float16 else (1.0, states.dtype)
+        if taught is not None and unit > 1:  # the temperature makes the logits' gradient larger than 1
+            unit /= 2.0 ** math.ceil(math.log2(max(1.0, taught.largest_gradient())))
+        of_states = torch.empty_like(states, dtype=wide) if trains_states else None
+        of_weight: Tensor | None = None
+        cast_weight = weight.to(dtype)
+        lesson = None if taught is None else Lesson(taught, group, len(weight), dtype)
+        total = torch.zeros((), dtype=torch.float32, device=states.device)
+        with torch.autocast(states.device.type, enabled=False):
+            for at in _slices(len(states), chunk_tokens):
+                some = states[at].to(dtype)
+                logits = some @ cast_weight.T
+                # all-reduces of a whole chunk: many small ones would take longer than all the rest
+                wanted = None if lesson is None else lesson.logits(at)
+                for part in _slices(len(logits), len(logits) if group else ROWS_AT_ONCE):
+                    given = (logits[part], labels[at][part], group, smoothing, unit if trains else 0)
+                    if lesson is None or wanted is None:
+                        total += _score(*given)
+                    else:
+                        total += score_taught(*given, wanted[part], lesson.temperature, lesson.share)
+                if of_states is not None:
+                    of_states[at] = _multiply(logits, cast_weight)
+                if trains_weight:
+                    of_weight = _add(of_weight, _multiply(logits.T, some), chunk_tokens >= len(states))
+        ctx.save_for_backward(of_states, of_weight)
+        ctx.unit, ctx.states_dtype = unit, states.dtype
+        # a weight gathered in 16 bits may ask for an fp32 gradient (trainer/parallel/fully_shard.py)
+        ctx.weight_dtype = (weight.grad_dtype if weight.is_leaf else None) or weight.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        of_states, of_weight = ctx.saved_tensors
+        factor = gradients[0] / ctx.unit
+        if of_states is not None:
+            of_states = of_states.mul_(factor).to(ctx.states_dtype)
+        if of_weight is not None:
+            if of_weight.dtype != torch.float32:  # scaled in the wider of the two types
+                of_weight = of_weight.to(ctx.weight_dtype)
+            of_weight = of_weight.mul_(factor).to(ctx.weight_dtype)
+        return of_states, of_weight, None, None, None, None, None, None
+
+
+def _multiply(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b; of fp16 in fp32, for a sum over tokens or words leaves the range of fp16."""
+    if a.dtype != torch.float16:
+        return a @ b
+    return _multiply_into_fp32(a, b)
+
+
+def _multiply_into_fp32(a: Tensor, b: Tensor) -> Tensor:
+    """torch has such a product for CUDA alone (torch 2.13)."""
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
+
+
+def _add(total: Tensor | None, more: Tensor, alone: bool) -> Tensor:
+    """In fp32, so that the number of chunks makes no difference; a chunk that is `alone` stays as it is."""
+    if alone:
+        return more
+    return more.float() if total is None else total.add_(more)
+
+
+def _slices(size: int, step: int) -> Iterator[slice]:
+    for start in range(0, size, step):
+        yield slice(start, start + step)
+
+
+def _score(
+    logits: Tensor, labels: Tensor, group: dist.ProcessGroup | None, smoothing: float, unit: float
+) -> Tensor:
+    """Sum of the losses; the logits are overwritten with its gradient.
+
+    Args:
+        logits: [token, words of this rank].
+        labels: int64 [token].
+        unit: factor of the gradient; 0 = the logits stay as they are.
+    """
+    ranks, rank = (group.size(), group.rank()) if group else (1, 0)
+    trains, width = unit > 0, logits.shape[1]
+    words = width * ranks
+    counts = labels != IGNORED
+    column = labels - rank * width
+    mine = counts & (column >= 0) & (column < width)
+    column = column.clamp(0, width - 1)
+    shares = logits.float()
+    peak = shares.amax(1)
+    if group:
+        dist.all_reduce(peak, dist.ReduceOp.MAX, group=group)
+    lowered = shares.sub_(peak[:, None]) if trains else shares - peak[:, None]
+    sums = peak.new_zeros(3, len(peak))  # of exp, of the label's logit, of all logits
+    sums[1] = torch.where(mine, lowered.gather(1, column[:, None]).squeeze(1), 0.0)
+    if smoothing:
+        sums[2] = lowered.sum(1)
+    sums[0] = lowered.exp_().sum(1)
+    if group:
+        dist.all_reduce(sums, group=group)
+    if trains:
+        lowered *= (counts / sums[0])[:, None]
+        if smoothing:
+            lowered -= (counts * (smoothing / words))[:, None]
+        lowered.scatter_add_(1, column[:, None], (mine * (smoothing - 1.0))[:, None])
+        if logits.dtype != torch.float32:  # else they are the same numbers
+            logits.copy_(lowered if unit == 1.0 else lowered.mul_(unit))
+    losses = sums[0].log() - (1 - smoothing) * sums[1] - smoothing / words * sums[2]
+    return torch.where(counts, losses, 0.0).sum()

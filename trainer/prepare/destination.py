@@ -1,0 +1,325 @@
+"""Who is at work: numbered files in one folder. The highest number is the owner.
+
+A lock whose heartbeat stops is never deleted or overwritten but outnumbered, and only one process can create the next
+number. So two that find the same stale lock cannot both take over, and an owner that was only paused sees that it was
+overtaken. Staleness is "has not changed while I watched", so that the clocks of the nodes do not matter.
+
+The folder under its name: whether it is there, whether it is what was asked for, and how it comes to be there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.run_directory import write_json
+from stratlab_spec.settings.config import ConfigError
+from trainer.prepare.origin import Written
+from trainer.prepare.request import Request
+
+BEATS = 6  # heartbeats in the time after which a lock counts as stale
+
+
+class Overtaken(Exception):
+    """Another process has taken this one for dead and does its work."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A lock as it was looked at."""
+
+    number: int
+    heartbeat: int
+    since_s: float
+    """when this heartbeat was first seen, on the clock of the one who looks"""
+    owner: str
+    stale_after_s: float
+
+    def is_stale(self, now_s: float) -> bool:
+        return now_s - self.since_s > self.stale_after_s
+
+
+def observe(folder: Path, before: Seen | None, now_s: float, stale_after_s: float) -> Seen | None:
+    """The newest lock in the folder, None without one.
+
+    Args:
+        before: what the last call returned.
+        stale_after_s: for a lock that does not say so itself, because its owner died while writing it.
+    """
+    number = _newest(folder)
+    if number is None:
+        return None
+    try:
+        with open(
+            folder / str(number)
+        ) as file:  # NFS asks the server for the time when a file is opened, only then
+            heartbeat, text = os.fstat(file.fileno()).st_mtime_ns, file.read()
+    except FileNotFoundError:
+        return None
+    try:
+        facts = json.loads(text)
+    except json.JSONDecodeError:
+        facts = {"owner": "unknown", "stale_after_s": stale_after_s}
+    same = before is not None and (before.number, before.heartbeat) == (number, heartbeat)
+    since_s = before.since_s if before is not None and same else now_s
+    return Seen(number, heartbeat, since_s, facts["owner"], facts["stale_after_s"])
+
+
+class Lock:
+    """A lock that this process holds."""
+
+    def __init__(self, folder: Path, number: int, text: str) -> None:
+        self.folder = folder
+        self.number = number
+        self.path = folder / str(number)
+        self._text = text
+        self._lost = threading.Event()
+
+    def beat(self) -> None:
+        """Says "alive", and notices when nobody believes it any more."""
+        with contextlib.suppress(OSError):  # a full or slow volume; the next beat may get through
+            if self._is_held():
+                os.utime(self.path)
+            else:
+                self._lost.set()
+
+    def check(self) -> None:
+        """Raises Overtaken where another process has taken over."""
+        if self._lost.is_set() or not self._is_held():
+            raise Overtaken
+
+    def release(self) -> None:
+        """Removes this lock and the stale ones below it; nothing where another process has taken over."""
+        if not self._is_held():
+            return
+        for number in _numbers(self.folder):
+            (self.folder / str(number)).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody's next lock is in it
+            self.folder.rmdir()
+
+    def _is_held(self) -> bool:
+        """Whether this is the newest lock, and the file still the one that this process wrote."""
+        if _newest(self.folder) != self.number:
+            return False
+        try:
+            return self.path.read_text() == self._text
+        except FileNotFoundError:
+            return False
+
+
+def acquire(folder: Path, number: int, stale_after_s: float) -> Lock | None:
+    """The lock of this number, or None where another process was faster."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(folder / str(number), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except (FileExistsError, FileNotFoundError):  # taken; or the folder went with the lock before
+        return None
+    owner = f"process {os.getpid()} on {socket.gethostname()}"
+    text = json.dumps({"owner": owner, "start": uuid.uuid4().hex, "stale_after_s": stale_after_s})
+    try:
+        with open(descriptor, "w") as file:
+            file.write(text)
+    except OSError:  # a full volume
+        (folder / str(number)).unlink()
+        raise
+    return Lock(folder, number, text)
+
+
+@contextmanager
+def ticking(interval_s: float, action: Callable[[], None]) -> Iterator[None]:
+    """Calls `action` every so many seconds, from a thread, until the block is left."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(interval_s):
+            action()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _numbers(folder: Path) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(folder) if name.isdigit()]
+    except FileNotFoundError:
+        return []
+
+
+def _newest(folder: Path) -> int | None:
+    return max(_numbers(folder), default=None)
+
+
+PACKAGES = ("datasets", "huggingface-hub", "pyarrow", "safetensors")
+
+DONE = "DONE.json"
+"""Of a prepared folder: it is whole."""
+
+
+class Place:
+    """Names of all that belongs to one prepared data set or model."""
+
+    def __init__(self, results: Path, name: str) -> None:
+        self.root = results / "_prepared"  # no comparison can be called so
+        self.folder = self.root / name
+        self.done = self.folder / DONE
+        self.locks = self.root / f".{name}.locks"
+        self._partial_prefix = f".{name}.partial-"
+
+    def partial(self, token: str) -> Path:
+        """Where a start writes, before the rename."""
+        return self.root / f"{self._partial_prefix}{token}"
+
+    def partials(self) -> list[Path]:
+        """Of every start, also of dead ones."""
+        return sorted(path for path in self.root.iterdir() if path.name.startswith(self._partial_prefix))
+
+
+def read_done(place: Place, request: Request) -> dict[str, Any] | None:
+    """The content of DONE.json, or None where nothing was prepared yet.
+
+    Raises:
+        ConfigError: the name is taken by another source, or by a folder that was not made here.
+        DataMissing: files have gone or changed their size since.
+    """
+    try:
+        done: dict[str, Any] = json.loads(place.done.read_text())
+    except FileNotFoundError:
+        if place.folder.is_dir() and any(place.folder.iterdir()) and not place.done.exists():
+            raise ConfigError(
+                [
+                    (
+                        f"--name {request.name!r}: {place.folder} is there and was not made by prepare "
+                        "[SL-prepared-foreign]"
+                    )
+                ]
+            ) from None
+        return None
+    _check_same(done, place, request)
+    for entry in done["files"]:
+        path = place.folder / entry["path"]
+        if not path.is_file() or path.stat().st_size != entry["bytes"]:
+            raise DataMissing(
+                f"{path}: gone or of another size than in DONE.json; remove {place.folder} to start over "
+                "[SL-prepared-changed]"
+            )
+    return done
+
+
+def _check_same(done: dict[str, Any], place: Place, request: Request) -> None:
+    asked = {"kind": request.kind, "source": request.source, "subset": request.subset}
+    same_revision = request.revision in (done["asked_revision"], done["revision"])
+    if same_revision and all(done[key] == value for key, value in asked.items()):
+        return
+    content = " ".join(
+        [done["kind"], done["source"], *filter(None, (done["subset"], done["asked_revision"]))]
+    )
+    raise ConfigError(
+        [
+            f"--name {request.name!r}: {place.folder} holds {content} "
+            f"already; choose another name, or remove the folder [SL-prepared-taken]"
+        ]
+    )
+
+
+def write_done(folder: Path, request: Request, written: Written, seconds: float) -> dict[str, Any]:
+    """Hashes every file, brings them to the disk, and writes DONE.json beside them; its content."""
+    files = [_hash_file(path, folder) for path in _walk(folder)]
+    lines = "".join(f"{entry['path']} {entry['sha256']}\n" for entry in files)
+    done = {
+        "schema_version": 1,
+        "kind": request.kind,
+        "source": request.source,
+        "subset": request.subset,
+        "asked_revision": request.revision,
+        "revision": written.revision,
+        "samples": written.samples,
+        "parameters": written.parameters,
+        "bytes": sum(entry["bytes"] for entry in files),
+        "sha256": hashlib.sha256(lines.encode()).hexdigest(),
+        "versions": _read_versions(),
+        "seconds": round(seconds, 1),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "files": files,
+    }
+    write_json(folder / "DONE.json", done)
+    return done
+
+
+def publish(place: Place, data: Path) -> None:
+    """Renames the finished folder to its name.
+
+    Raises:
+        Overtaken: another start was faster.
+    """
+    try:
+        os.rename(data, place.folder)
+    except OSError as failure:
+        if failure.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise Overtaken from failure
+        raise
+    descriptor = os.open(place.root, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(folder: Path) -> None:
+    """Away with work in progress; what an NFS server still holds open stays."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def size_bytes(folder: Path) -> int:
+    """Of all files, as far as they can be seen."""
+    total = 0
+    for path in _walk(folder):
+        try:
+            total += path.stat().st_size
+        except OSError:
+            continue
+    return total
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (Path(parent, name) for name in sorted(names))
+
+
+def _hash_file(path: Path, folder: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+        size = os.fstat(file.fileno()).st_size
+    return {"path": str(path.relative_to(folder)), "bytes": size, "sha256": digest}
+
+
+def _read_versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions

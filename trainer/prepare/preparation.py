@@ -1,0 +1,259 @@
+"""A data set as rows of token ids, made once for all runs that read it: see docs/text_data.md.
+
+The work itself: look whether it is there, else take the lock, write beside the place, verify, rename.
+
+The launcher's part: before ranks start, the token cache of their run is there.
+
+The command `python -m trainer.prepare`: see request.py for its settings.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.wording import spell_options
+from trainer.data.text.text_source import hub_id, is_built_in
+from trainer.data.text.token_cache import cache_folder, write_cache
+from trainer.data.text.token_rows import open_text, read_index
+from trainer.data.text.tokenizer import refuse_altered
+from trainer.distributed.machine import explain_untrusted, trust_given
+from trainer.prepare.destination import (
+    BEATS,
+    Lock,
+    Overtaken,
+    Place,
+    acquire,
+    observe,
+    publish,
+    read_done,
+    remove,
+    size_bytes,
+    ticking,
+    write_done,
+)
+from trainer.prepare.origin import HubAway, Written, check_local, find_os_error, write_source
+from trainer.prepare.request import TOKEN_OPTIONS, Request, read_request, token_request
+
+
+def write_tokens(
+    request: Request, config: Config, folder: Path, scratch: Path, note: Callable[[str], None]
+) -> Written:
+    """Tokenises and packs the data set of a run into `folder`.
+
+    Raises:
+        ConfigError: columns, a tokenizer or a row length that do not fit.
+        DataMissing: no data set or no tokenizer.
+        OSError: the volume is full.
+    """
+    if request.own_process:
+        # read once, when the hub's client is imported
+        os.environ |= {"HF_HOME": str(scratch / "hub"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    revision = None if config.dataset_path or is_built_in(config) else _find_commit(hub_id(config))
+    index = write_cache(config, folder, scratch, note, revision)
+    return Written(revision, {name: facts["documents"] for name, facts in index["splits"].items()}, None)
+
+
+def _find_commit(name: str) -> str | None:
+    """What the newest revision of a data set is now; None where the hub is not asked, and a cached copy is used."""
+    from huggingface_hub import HfApi
+
+    try:
+        return HfApi().repo_info(name, repo_type="dataset").sha
+    except Exception:  # offline or unknown: opening it says so in a sentence, where there is no copy either
+        return None
+
+
+PROGRESS_S = 5.0
+MIB = 1 << 20
+
+
+def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
+    """The content of DONE.json: of an earlier start, of another one that is waited for, or of this one.
+
+    Raises:
+        ConfigError: the name is taken, or the volume cannot be written.
+        DataMissing: no such source.
+        OSError: the volume is full.
+    """
+    place = Place(request.results, request.name)
+    try:
+        place.root.mkdir(exist_ok=True)
+    except PermissionError as failure:
+        raise ConfigError(
+            [f"--to {str(request.results)!r}: {failure.strerror} [SL-prepare-volume]"]
+        ) from failure
+    seen, told_s = None, -PROGRESS_S
+    while True:
+        done = read_done(place, request)
+        if done is not None:
+            say(f"{place.folder} is there: {describe(done)}, since {done['created']}")
+            _say_notes(request, place, say)
+            return done
+        now_s = time.monotonic()
+        seen = observe(place.locks, seen, now_s, request.stale_after_s)
+        if seen is not None and not seen.is_stale(now_s):
+            if now_s - told_s >= PROGRESS_S:
+                told_s = now_s
+                say(
+                    f"{request.name}: {seen.owner} is at it, last sign of life {now_s - seen.since_s:.0f} s ago"
+                )
+            time.sleep(min(1.0, seen.stale_after_s / BEATS))
+            continue
+        if seen is not None:
+            say(
+                f"{request.name}: {seen.owner} gave no sign of life for {seen.stale_after_s:g} s, taking over"
+            )
+        lock = acquire(place.locks, seen.number + 1 if seen else 1, request.stale_after_s)
+        if lock is None:
+            continue
+        try:
+            done = read_done(place, request) or _work(request, place, lock, say)
+            say(f"{place.folder} is done: {describe(done)}")
+            _say_notes(request, place, say)
+            return done
+        except Overtaken:
+            say(f"{request.name}: another start has taken over, waiting for it")
+        finally:
+            lock.release()
+
+
+def _work(request: Request, place: Place, lock: Lock, say: Callable[[str], None]) -> dict[str, Any]:
+    """Writes beside the place, verifies, and renames."""
+    partial, started_s = place.partial(uuid.uuid4().hex[:12]), time.monotonic()
+    notes: list[str] = []
+
+    def report() -> None:
+        written = size_bytes(partial) / MIB
+        note = f", {notes[-1]}" if notes else ""
+        say(f"{request.name}: {written:.0f} MiB written, {time.monotonic() - started_s:.0f} s{note}")
+
+    for leftover in place.partials():
+        say(f"{request.name}: removing what a dead start has left: {leftover.name}")
+        remove(leftover)
+    say(f"{request.name}: preparing {request.kind} {request.source}")
+    try:
+        with ticking(request.stale_after_s / BEATS, lock.beat), ticking(PROGRESS_S, report):
+            data, scratch = partial / "data", partial / "scratch"
+            for folder in (partial, data, scratch):
+                folder.mkdir()
+            if request.config is not None:
+                written = write_tokens(request, request.config, data, scratch, notes.append)
+            else:
+                written = write_source(request, data, scratch, notes.append, say)
+            lock.check()
+            done = write_done(data, request, written, time.monotonic() - started_s)
+            lock.check()
+            publish(place, data)
+        return done
+    except Exception:
+        lock.check()  # where this start was overtaken, its files were removed under it
+        raise
+    finally:
+        remove(partial)
+
+
+def _say_notes(request: Request, place: Place, say: Callable[[str], None]) -> None:
+    """What of a token cache's texts is not used or not learnt as it stands, at every start."""
+    index = read_index(place.folder) if request.config else None
+    for sentence in index["notes"] if index else []:
+        say(f"{request.source}: {sentence}")
+
+
+def describe(done: dict[str, Any]) -> str:
+    """A prepared folder in a few words."""
+    if done["samples"] is not None:
+        content = ", ".join(f"{count} {split}" for split, count in done["samples"].items()) + " samples"
+    elif done["parameters"] is not None:
+        content = f"{done['parameters']} parameters"
+    else:
+        content = f"{len(done['files'])} file"
+    commit = f" at {done['revision'][:12]}" if done["revision"] else ""
+    return f"{done['kind']} {done['source']}{commit}, {content}, {done['bytes'] / MIB:.1f} MiB"
+
+
+def ensure_cache(config: Config, say: Callable[[str], None]) -> int:
+    """Makes the token cache unless it is there, or waits for the pod that is at it; rows of its train split.
+
+    Where it is there, neither transformers nor the data set is opened. Imports torch only if transformers does (5.17).
+
+    Raises:
+        ConfigError: columns, a tokenizer or a row length that do not fit.
+        DataMissing: no data set, no tokenizer, a damaged cache, or a chat template that drops too much.
+        OSError: the volume is full.
+    """
+    request = token_request(config, own_process=False)
+    Path(config.results).mkdir(parents=True, exist_ok=True)
+    prepare(request, say)
+    if index := read_index(cache_folder(config)):
+        refuse_altered(config, index["fidelity"])
+    return len(open_text(config).train)
+
+
+OPTIONS = {
+    **dict.fromkeys(("dataset", "dataset_path"), "--dataset"),
+    **dict.fromkeys(("model", "model_path", "tokenizer"), "--tokenize"),
+    **{setting: f"--{option.replace('_', '-')}" for option, setting in TOKEN_OPTIONS.items()},
+}
+"""Settings of a run and the options that set them here."""
+
+
+class Stopped(BaseException):
+    """SIGTERM."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prepares what is asked for, unless it is there; returns the exit code."""
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        trust_given(os.environ)
+        request = read_request(arguments)
+        check_local(request)
+        prepare(request, _say)
+        return failures.DONE
+    except Stopped:
+        code, text = failures.TERMINATED, "its work so far was removed"
+    except HubAway as failure:
+        print(
+            f"no answer (exit code {failures.CRASHED}):\n{_with_cure(failure)}", file=sys.stderr, flush=True
+        )
+        return failures.CRASHED
+    except Exception as failure:
+        os_error = find_os_error(failure)
+        code = failures.exit_code(failure)
+        if code == failures.CRASHED and os_error is not None:
+            code = failures.exit_code(os_error)
+        text = (
+            str(failure)
+            if isinstance(failure, ConfigError | DataMissing)
+            else f"{type(failure).__name__}: {_with_cure(failure)}"
+        )
+    print(f"{failures.reason(code)} (exit code {code}):\n{_spell(text)}", file=sys.stderr, flush=True)
+    return code
+
+
+def _with_cure(failure: Exception) -> str:
+    return "; ".join(filter(None, (str(failure), explain_untrusted(failure))))
+
+
+def _say(text: str) -> None:
+    print(_spell(text), flush=True)
+
+
+def _spell(text: str) -> str:
+    """With the options of this command; one of them names the model or the tokenizer."""
+    return spell_options(text.replace(", TRAINER_TOKENIZER=''", ""), OPTIONS)
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    raise Stopped
