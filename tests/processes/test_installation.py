@@ -24,7 +24,7 @@ def installed(name: str) -> Distribution:
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the code, what is known of its distributions, and pydantic."""
     folder = tmp_path_factory.mktemp("bare")
-    for name in (*ALONE, "stratlab", "stratlab-trainer"):
+    for name in (*ALONE, "stratlab", "stratlab-trainer", "stratlab-spec"):
         for file in installed(name).files or []:
             top = Path(str(file)).parts[0]
             ours = top.startswith(("_", "stratlab", "trainer"))
@@ -32,7 +32,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 link = folder / top
                 if not link.exists():
                     link.symlink_to(Path(str(installed(name).locate_file(top))))
-    for name in ("stratlab", "trainer"):
+    for name in ("stratlab", "trainer", "stratlab_spec"):
         (folder / name).symlink_to(ROOT / name)
     return folder
 
@@ -65,7 +65,8 @@ def test_one_sentence_says_what_to_install(bare: Path, arguments: tuple[str, ...
 def test_no_command_of_the_trainer_is_a_traceback_where_nothing_is_installed(
     tmp_path: Path, command: str
 ) -> None:
-    (tmp_path / "trainer").symlink_to(ROOT / "trainer")
+    for name in ("trainer", "stratlab_spec"):
+        (tmp_path / name).symlink_to(ROOT / name)
     module, *arguments = command.split()
     done = run(tmp_path, "-m", f"trainer.{module}", *arguments)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
@@ -75,9 +76,8 @@ def test_no_command_of_the_trainer_is_a_traceback_where_nothing_is_installed(
 def test_version_and_schema_need_no_package(bare: Path) -> None:
     for module, owner in (("stratlab", "stratlab"), ("trainer", "stratlab-trainer")):
         done = run(bare, "-m", module, "--version")
-        assert (done.returncode, done.stderr) == (0, "") and done.stdout.split()[-1] == installed(
-            owner
-        ).version
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.split()[-1] == installed(owner).version
     assert run(bare, "-m", "trainer.settings", "--schema").returncode == 0
 
 
@@ -88,7 +88,8 @@ def test_an_installer_that_stops_is_started_again(tmp_path: Path, fails: int, co
     for name in ("requirements/dev.txt", "requirements/build.txt", "requirements/uv.txt", "pyproject.toml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    for name in ("VERSION", "distributions/stratlab-trainer/pyproject.toml", ".tools/bootstrap/ready"):
+    homes = [f"distributions/{name}/pyproject.toml" for name in ("stratlab-trainer", "stratlab-spec")]
+    for name in ("VERSION", *homes, ".tools/bootstrap/ready"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / ".venv").mkdir()
