@@ -89,11 +89,7 @@ def map_and_pad(config: Config, path: Path) -> tuple[int, int]:
         ids = tokenizer.apply_chat_template(chat, return_dict=False)[: config.seq_len]
         padding = config.seq_len - len(ids)
         labels = [-100] * min(len(prompt), len(ids)) + ids[len(prompt) :] + [-100] * padding
-        return {
-            "input_ids": ids + [tokenizer.pad_token_id] * padding,
-            "labels": labels,
-            "used": len(ids),
-        }
+        return {"input_ids": ids + [tokenizer.pad_token_id] * padding, "labels": labels, "used": len(ids)}
 
     table = datasets.load_dataset("json", data_files=str(path), split="train", cache_dir=str(path.parent))
     table = table.map(encode, remove_columns=table.column_names, load_from_cache_file=False)

@@ -22,16 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.memory.configurations import (
-    CHUNKS,
-    LONG4,
-    PIPELINE,
-    RECOMPUTED,
-    ROWS1,
-    ROWS4,
-    SHARDS,
-    VIT,
-)
+from benchmarks.memory.configurations import CHUNKS, LONG4, PIPELINE, RECOMPUTED, ROWS1, ROWS4, SHARDS, VIT
 from benchmarks.memory.report import write_json
 
 HERE = Path(__file__).resolve().parents[2]

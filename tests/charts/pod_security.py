@@ -21,7 +21,7 @@ VOLUMES = {
         "persistentVolumeClaim",
         "projected",
         "secret",
-    ),
+    )
 }
 APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 SECCOMP = ("RuntimeDefault", "Localhost")

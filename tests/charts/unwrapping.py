@@ -44,12 +44,7 @@ def unwrap_pods(documents: Sequence[Document]) -> dict[str, Document]:
                 "name": f"{document['metadata']['name']}-{name}".lower().replace(".", "-"),
                 **{k: v for k, v in template.get("metadata", {}).items() if k in ("labels", "annotations")},
             }
-            found[name] = {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": metadata,
-                "spec": template["spec"],
-            }
+            found[name] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
     return found
 
 

@@ -44,13 +44,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "cnn_lstm": {"lr": 1e-3, "steps": MANY_STEPS},
     "ensemble": {"lr": 1e-3, "steps": MANY_STEPS},
     "mobilenet_finetuned": {"lr": 1e-3, "steps": STEPS, "warmup_steps": 20},
-    "cnn_lora": {
-        "model": "cnn",
-        "init": "scratch",
-        "lora_rank": 8,
-        "lr": 5e-3,
-        "steps": 240,
-    },
+    "cnn_lora": {"model": "cnn", "init": "scratch", "lora_rank": 8, "lr": 5e-3, "steps": 240},
     "mobilenet_synchronised": {
         "model": "mobilenet",
         "batch_norm": "synchronised",

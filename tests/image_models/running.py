@@ -36,10 +36,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
 def _train(cell: Cell, results: Path) -> str:
     """By the worker; what its ranks said where they did not end as they must, or ""."""
     variables = cell.variables(results) | _published(cell, results)
-    fault = {
-        "TRAINER_ALLOW_FAULTS": "true",
-        "TRAINER_FAULT": f"kill@{cell.killed_at}:{cell.world_size - 1}",
-    }
+    fault = {"TRAINER_ALLOW_FAULTS": "true", "TRAINER_FAULT": f"kill@{cell.killed_at}:{cell.world_size - 1}"}
     for kills in (True, False):
         ranks = fork_ranks(_be_worker, cell.world_size, env=variables | fault, timeout_s=LIMIT_S, grace_s=60)
         if any(rank.exit_code for rank in ranks) != kills:

@@ -159,9 +159,7 @@ def test_the_printed_command_counts_what_was_asked(model, ranks, strategy, tmp_p
     run_ranks(run, 1)
 
 
-PLACES = [
-    *(("fsdp", "all"), ("zero2", "optimizer"), ("zero3", "all"), ("hsdp", "all")),
-]
+PLACES = [*(("fsdp", "all"), ("zero2", "optimizer"), ("zero3", "all"), ("hsdp", "all"))]
 LEAVE = {
     "optimizer": ("master copies", "optimizer state"),
     "all": ("parameters", "master copies", "optimizer state"),
