@@ -21,8 +21,17 @@ from benchmarks.gpu.gates import GATES, judge_lines
 from benchmarks.gpu.models import EXTRAS, Model, resolve_run
 from benchmarks.gpu.own_run import compare_losses, file_name, judge_losses, read_run
 from benchmarks.gpu.project import RUNS, TINY_RUNS
-from benchmarks.gpu.results import FILE, MOST_BYTES, append_line, build_end, clean, find_oversize, read_lines
-from benchmarks.gpu.session import NotHere, Session
+from benchmarks.gpu.session import (
+    FILE,
+    MOST_BYTES,
+    NotHere,
+    Session,
+    append_line,
+    build_end,
+    clean,
+    find_oversize,
+    read_lines,
+)
 from benchmarks.gpu.stages import PART_LIMIT_S, PARTS, STAGES, UnknownStage, choose_stages, share_time
 from benchmarks.gpu.strategies import RUNS as OTHERS
 from benchmarks.gpu.strategies import TINY_RUNS as OTHER_TINY

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.gpu import foreseen
 from benchmarks.gpu.own_run import OPERATIONS
 from benchmarks.gpu.processes import run_command
-from benchmarks.gpu.results import FILE, read_lines
+from benchmarks.gpu.session import FILE, read_lines
 from stratlab.processes import MARK
 
 # a grandchild in a session of its own, deaf to SIGTERM, as torch's launcher makes them
