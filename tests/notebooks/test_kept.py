@@ -38,18 +38,6 @@ def test_it_can_be_read_without_being_run(path: Path) -> None:
     assert find_problems(path.read_text()) == set()
 
 
-def test_what_is_wrong_is_seen() -> None:
-    content = json.loads((FOLDER / "api.ipynb").read_text())
-    code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
-    said = ["at /home/somebody/results \x1b[1m"]
-    code[0]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": said}]
-    code[1]["outputs"] = [{"output_type": "error", "ename": "E", "evalue": "", "traceback": []}]
-    code[2]["execution_count"] = None
-    content["cells"][0]["source"] = ["# Nothing"]
-    assert find_problems(json.dumps(content)) == {"path", "order", "error", "no hardware", "colours"}
-    assert "no output" in find_problems(json.dumps(content | {"cells": content["cells"][:1]}))
-
-
 def test_each_has_its_row_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs/notebooks.md").read_text()
     assert WITHOUT_OUTPUTS == ("two_t4",)

@@ -6,30 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.suites.result import (
-    Result,
-    count_commits_since,
-    has_changes,
     judge,
-    read_commit,
-    read_result,
-    write_result,
 )
-
-RESULT = Result(
-    suite="parity", proves="all are one", result="passed", reason="", commit="c0ffee", changed_since_commit=False,
-    date="2026-11-22T10:00:00+00:00", seconds=3.5, hardware="a processor, 2 cores",
-    tests={"passed": 3}, facts={"rows": [1]},
-)  # fmt: skip
-
-
-def test_a_result_comes_back_and_what_cannot_be_read_is_none(tmp_path: Path) -> None:
-    assert read_result(tmp_path / "reports", "parity") is None
-    write_result(tmp_path / "reports", RESULT)
-    assert read_result(tmp_path / "reports", "parity") == RESULT
-    (file,) = (tmp_path / "reports").iterdir()
-    for text in ("{", "[]", '{"suite": "parity"}'):
-        file.write_text(text)
-        assert read_result(tmp_path / "reports", "parity") is None
 
 
 @pytest.mark.parametrize(
@@ -59,17 +37,3 @@ def commit(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text)
     git(folder, "add", ".")
     git(folder, "commit", "-qm", name)
-
-
-def test_only_code_makes_a_result_older_or_changed(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q")
-    commit(tmp_path, "code.py", "1")
-    tested = read_commit(tmp_path)
-    commit(tmp_path, "reports/parity.json", "{}")
-    assert count_commits_since(tested, tmp_path) == 0 and count_commits_since("0" * 40, tmp_path) is None
-    (tmp_path / "reports" / "parity.json").write_text("[]")
-    assert not has_changes(tmp_path)
-    (tmp_path / "code.py").write_text("2")
-    assert has_changes(tmp_path)
-    commit(tmp_path, "code.py", "2")
-    assert count_commits_since(tested, tmp_path) == 1

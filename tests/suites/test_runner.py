@@ -65,29 +65,6 @@ def test_each_suite_leaves_its_result(reports: Path) -> None:
     assert (reports / "raw" / "good.log").read_text() == "1 passed in 0.1s\n"
 
 
-def test_what_has_passed_at_this_commit_is_not_run_again(reports: Path) -> None:
-    ran = reports.parent / "ran"
-    for arguments, times in ((("good",), 1), (("good",), 1), (("good", "--again"), 2)):
-        assert call("run", *arguments)[0] == 0 and ran.read_text() == "run\n" * times
-    assert [call("run", "bad")[0] for _ in range(2)] == [1, 1], "a failed one is"
-    assert call("run", "god")[0] == 2
-
-
-def test_smallest_cases_leave_the_results_alone(reports: Path) -> None:
-    assert call("run", "--smallest")[0] == 0
-    assert (reports.parent / "ran").read_text() == "run small\n"
-    assert list(reports.glob("*.json")) == [] and not (reports / "raw" / "smallest" / "bad.json").exists()
-    assert read(reports / "raw" / "smallest", "good")["result"] == "passed"
-
-
-def test_status_tells_result_and_age(reports: Path) -> None:
-    call("run", "good", "bad")
-    code, output = call("status")
-    rows = {line.split("│")[1].strip(): line for line in output.splitlines() if line.startswith("│")}
-    assert code == 0 and list(rows) == ["good", "bad", "known", "staged", "silent", "absent"]
-    assert "passed" in rows["good"] and "│ 0 " in rows["good"] and "failed" in rows["bad"]
-
-
 def test_when_it_is_stopped_everything_that_it_started_ends(tmp_path: Path) -> None:
     log, before = tmp_path / "suite.log", signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -246,14 +246,6 @@ def test_losses_of_two_ranks_are_compared_with_one() -> None:
         assert math.isnan(compare_losses({"losses": losses, "grad_norms": [1.0, 1.0]}, alone)["loss_error"])
 
 
-def test_help_has_the_stages_and_an_example(capsys):
-    with pytest.raises(SystemExit) as stop:
-        command.main(["--help"])
-    text = capsys.readouterr().out
-    assert stop.value.code == 0 and "make gpu DEVICE=cpu TINY=1" in text
-    assert all(f"{stage.name} " in text for stage in STAGES)
-
-
 def test_what_cannot_start_is_told_by_its_code(capsys, monkeypatch):
     import torch
 
@@ -305,11 +297,6 @@ def test_the_packages_have_the_project_s_pins_and_nothing_is_carried_that_is_the
     assert carried <= LOCK.keys() and {name: pins.get(name, pin) for name, pin in LOCK.items()} == LOCK
     there = set(re.findall(r"^([a-z0-9-]+)==", Path("requirements/bare.txt").read_text(), re.M))
     assert not there & (LOCK.keys() | carried)
-
-
-def test_each_part_has_a_start_line_in_the_readme():
-    for part in PARTS:
-        assert f"./start --part {part} --out RESULTS" in kit.build_readme()
 
 
 def test_a_kit_takes_no_other_folder_s_place(tmp_path):
