@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratlab_spec.strategies import STRATEGIES
-from tests.convergence.course import LAYOUTS, MODELS, PRECISIONS, SEEDS, Course, list_courses
-from tests.convergence.verdict import judge
+from tests.convergence.course import LAYOUTS, MODELS, PRECISIONS, SEEDS, Course, judge, list_courses
 
 ALONE = Course("vit_tiny", "single", "fp32", 0)
 DDP = replace(ALONE, layout="ddp")

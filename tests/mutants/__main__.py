@@ -19,8 +19,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutants.found import Count, Found, count_slips, read_found, write_found
-from tests.mutants.planting import RunTests, WarmTests, copy_tree, plant_all
+from tests.mutants.planting import (
+    Count,
+    Found,
+    RunTests,
+    WarmTests,
+    copy_tree,
+    count_slips,
+    plant_all,
+    read_found,
+    write_found,
+)
 from tests.mutants.slip import Slip, build_key, find_problems, read_slips
 
 ROOT = Path(__file__).resolve().parents[2]
