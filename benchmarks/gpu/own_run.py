@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.processes import read_tail, run_command
-from benchmarks.gpu.session import ROOT, Session, read_lines
+from benchmarks.gpu.session import ROOT, Session
 from stratlab_spec import exit_codes as failures
+from stratlab_spec.run_directory import read_lines
 
 COMPARISON = "gpu"
 PROGRAM = (sys.executable, "-m", "trainer")

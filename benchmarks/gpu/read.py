@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.gates import Verdict, judge_lines
-from benchmarks.gpu.session import END, FILE, Line, read_lines
+from benchmarks.gpu.session import END, FILE, Line
 from benchmarks.gpu.stages import STAGES
+from stratlab_spec.run_directory import read_lines
 
 OWN = {
     "step ms": "step_time_ms_p50",

@@ -13,8 +13,9 @@ from typing import Any
 
 from benchmarks.gpu.gates import judge_lines
 from benchmarks.gpu.processes import Ended, raise_on_signals, read_tail, run_command
-from benchmarks.gpu.session import END, FILE, ROOT, Session, append_line, build_end, find_oversize, read_lines
+from benchmarks.gpu.session import END, FILE, ROOT, Session, append_line, build_end, find_oversize
 from benchmarks.gpu.stages import Stage, share_time
+from stratlab_spec.run_directory import read_lines
 
 ARCHIVE = "runs.tar.gz"
 LARGEST_FILE = 1 << 20

@@ -17,7 +17,6 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -54,16 +53,6 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def read_lines(path: Path) -> list[Line]:
-    """All whole lines; a torn last one, of a kill in the middle of a write, is left out."""
-    found = []
-    with suppress(OSError):
-        for text in path.read_text(errors="replace").splitlines():
-            with suppress(ValueError):
-                found.append(json.loads(text))
-    return found
 
 
 def build_end(

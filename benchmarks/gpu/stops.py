@@ -31,9 +31,9 @@ from benchmarks.gpu.own_run import (
     train,
 )
 from benchmarks.gpu.processes import NestedProcesses, read_tail
-from benchmarks.gpu.session import ROOT, Session, read_lines
+from benchmarks.gpu.session import ROOT, Session
 from stratlab_spec import exit_codes as failures
-from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.run_directory import RunDirectory, read_lines
 
 PARTS, SAVES = 48, 2
 

@@ -1,4 +1,4 @@
-"""The Job that waits for a run and analyses it."""
+"""What a chart renders is what the trainer accepts, and the Job that waits for a run and analyses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schema, chart and trainer refuse the same values, and take the same ones."""
+"""The values schema: current, whole, and of one mind with chart and trainer on what is refused and what is taken."""
 
 from __future__ import annotations
 

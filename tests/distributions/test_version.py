@@ -1,4 +1,4 @@
-"""One version, in VERSION: both distributions read it, and whoever has to write it down again writes the same."""
+"""One version, in VERSION: all distributions read it, and whoever has to write it down again writes the same."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_place_names_the_version_of_the_one_file() -> None:
 
 
 @pytest.mark.parametrize("name", HOMES)
-def test_both_distributions_read_it(name: str) -> None:
+def test_all_distributions_read_it(name: str) -> None:
     (found,) = distributions(name=name, path=[sysconfig.get_path("purelib")])
     assert found.version == (ROOT / "VERSION").read_text().strip()
     text = (ROOT / HOMES[name] / "pyproject.toml").read_text()

@@ -6,8 +6,8 @@
 A cell: 60 to 150 steps on the digits, at 32 x 32; the last rank is killed behind two thirds of them, and the run is
 started again. It must have every step, a loss that falls, its evaluations, go on from its checkpoint with the losses
 that it had before, hold a tensor that DeepSpeed's stage 3 gathers, and begin with the losses of one process (of some
-networks in fp64: running.py). What is found lies in reports/raw/image-models-cells.json after each cell, so a run may be
-stopped and started again; a result holds until trainer/, this suite or its own settings change. At the end
+networks in fp64: running.py). What is found lies in reports/raw/image-models-cells.json after each cell, so a run may
+be stopped and started again; a result holds until trainer/, this suite or its own settings change. At the end
 reports/raw/image-models.json has what became of each, which `make nightly` keeps in reports/image-models.json, and
 reports/image-models.md the same as a table when every cell has run. Exit codes: 0 all as it should be; 1 not; 2 no cell
 has such a name.

@@ -191,17 +191,9 @@ def _shapes(path: Path) -> list[list[int]]:
 
 
 HEAD = (
-    "network",
-    "strategy",
-    "ranks",
-    "steps",
-    "loss",
-    "test accuracy %",
-    "fp32: losses, norms",
-    "fp64",
-    "s",
+    "network", "strategy", "ranks", "steps", "loss", "test accuracy %", "fp32: losses, norms", "fp64", "s",
     "outcome",
-)
+)  # fmt: skip
 
 
 def write_report(path: Path, cells: Sequence[Cell], rows: Mapping[str, Any]) -> dict[str, Any]:

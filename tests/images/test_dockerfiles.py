@@ -103,9 +103,10 @@ def test_the_own_code_is_in_the_last_layers(dockerfile: Path) -> None:
     """Else each change of it installs everything again."""
     stages = read_stages(dockerfile)
     own = {"trainer": "trainer", "lab": "stratlab"}[dockerfile.parent.name]
-    assert not any(line.startswith("COPY") and f" {own} " in line for line in stages["environment"])
+    copies = [line for line in stages["environment"] if line.startswith("COPY")]
+    assert not any(f" {code} " in line for line in copies for code in (own, "stratlab_spec"))
     assert stages["package"][0] == "FROM environment AS package"
-    assert f"COPY {own} source/{own}" in stages["package"]
+    assert {f"COPY {own} source/{own}", "COPY stratlab_spec spec/stratlab_spec"} <= set(stages["package"])
     after = stages["image"][stages["image"].index("COPY --from=package /package /opt/package") + 1 :]
     assert not any(line.startswith(("COPY", "RUN")) for line in after)
 
@@ -141,13 +142,9 @@ PIN = r"[a-z0-9.\-]+==[^\s;]+(?: ; .*)?"
 HASH = r"--hash=sha256:[0-9a-f]{64}"
 # what a package says of its licence -> what the label must say
 TERMS = {
-    r"NVIDIA": "LicenseRef-NVIDIA-Proprietary",
-    r"LGPL|Lesser General": "LGPL-3.0-or-later",
-    r"MPL|Mozilla": "MPL-2.0",
-    r"\bMIT\b": "MIT",
-    r"\bBSD": "BSD-3-Clause",
-    r"Apache": "Apache-2.0",
-}
+    r"NVIDIA": "LicenseRef-NVIDIA-Proprietary", r"LGPL|Lesser General": "LGPL-3.0-or-later",
+    r"MPL|Mozilla": "MPL-2.0", r"\bMIT\b": "MIT", r"\bBSD": "BSD-3-Clause", r"Apache": "Apache-2.0",
+}  # fmt: skip
 OF_DEBIAN = {"GPL-2.0-or-later", "GPL-3.0-or-later", "LGPL-2.1-or-later", "PSF-2.0"}
 """glibc, coreutils, apt and Python itself."""
 

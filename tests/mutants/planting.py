@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Literal
 
+from stratlab_spec.run_directory import write_json
 from tests.mutants.slip import Slip, build_key, find_tests, planted
 from tests.tiers import CHANGE, FAST, TIERS, tier_of
 
@@ -95,11 +96,8 @@ def read_found(path: Path) -> dict[str, Found]:
 def write_found(found: dict[str, Found], count: Count | None, path: Path) -> None:
     """All of them, in one go; `count` is None unless each of the table has been planted."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.tmp")
     rows = {name: dataclasses.asdict(row) for name, row in found.items()}
-    whole = {"count": count and dataclasses.asdict(count), "slips": rows}
-    aside.write_text(json.dumps(whole, indent=1))
-    os.replace(aside, path)
+    write_json(path, {"count": count and dataclasses.asdict(count), "slips": rows})
 
 
 SHARED = (".venv", ".tools")

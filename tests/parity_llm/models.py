@@ -1,11 +1,12 @@
-"""Tiny checkpoints of every family in Hugging Face's format, and rows of tokens, the same for the reference and for every rank.
+"""Tiny checkpoints of every family in Hugging Face's format, and rows of tokens, the same for reference and ranks.
 
 Two layers unless the name says more: what lies between layers is there, and a step costs the host half as much as with
 four. Weights are drawn larger than the usual initialisation and biases are not zero, so that no gradient is lost in
 rounding; that every mesh starts from files also proves that each rank reads its own part of them.
 
-Rows of random tokens are drawn so that a wrong mean, position or mask shows. Padded: one document per row, as long as it likes, and a question of its own length that is not learnt. So every rank
-has another number of labels. Packed: documents of any length one after the other; the row's rest is padding.
+Rows of random tokens are drawn so that a wrong mean, position or mask shows. Padded: one document per row, as long as
+it likes, and a question of its own length that is not learnt. So every rank has another number of labels. Packed:
+documents of any length one after the other; the row's rest is padding.
 """
 
 from __future__ import annotations

@@ -30,11 +30,11 @@ from benchmarks.gpu.session import (
     build_end,
     clean,
     find_oversize,
-    read_lines,
 )
 from benchmarks.gpu.stages import PART_LIMIT_S, PARTS, STAGES, UnknownStage, choose_stages, share_time
 from benchmarks.gpu.strategies import RUNS as OTHERS
 from benchmarks.gpu.strategies import TINY_RUNS as OTHER_TINY
+from stratlab_spec.run_directory import read_lines
 from tests.codes import find_codes
 
 DONE = {"item": "x", "status": "done"}
@@ -276,7 +276,8 @@ def test_the_code_alone_is_enough_and_what_is_wrong_with_a_kit_is_refused(tmp_pa
     (folder / "site").mkdir()
     kit.check_kit(folder)
     operations = ("benchmarks/gpu/operations/vit_base-single.json", "stratlab/analysis/run_analysis.py")
-    for name in (*operations, "trainer/worker.py", *(f"benchmarks/gpu/{stage.name}.py" for stage in STAGES)):
+    ours = ("trainer/worker.py", "stratlab_spec/plan.py")
+    for name in (*operations, *ours, *(f"benchmarks/gpu/{stage.name}.py" for stage in STAGES)):
         assert (folder / name).is_file(), name
     assert (folder / "start").stat().st_mode & 0o111
     assert not list(folder.rglob("__pycache__")), "what Python compiled here stays here"
@@ -289,7 +290,7 @@ def test_the_code_alone_is_enough_and_what_is_wrong_with_a_kit_is_refused(tmp_pa
 
 
 def test_the_packages_have_the_project_s_pins_and_nothing_is_carried_that_is_there():
-    homes = (Path(), Path("distributions/stratlab-trainer"))
+    homes = (Path(), Path("distributions/stratlab-trainer"), Path("distributions/stratlab-spec"))
     projects = [tomllib.loads((home / "pyproject.toml").read_text())["project"] for home in homes]
     wanted = " ".join(name for project in projects for name in project["dependencies"])
     pins = dict(re.findall(r"([a-z0-9-]+)==([0-9.]+)", wanted))

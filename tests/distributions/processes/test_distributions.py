@@ -91,7 +91,7 @@ def test_what_the_wheel_says_of_itself(name: str, built: dict[str, Built]) -> No
     assert ("mlflow" in names) == (name == "stratlab")
 
 
-def test_both_in_one_environment(built: dict[str, Built], tmp_path: Path) -> None:
+def test_all_in_one_environment(built: dict[str, Built], tmp_path: Path) -> None:
     python = make_environment(tmp_path / "environment", with_packages=True)
     install(python, *(each.wheel for each in built.values()))
     for command, answer in (
@@ -112,14 +112,17 @@ Install = Callable[[Path, Path], None]
 
 @pytest.fixture
 def environment(tmp_path: Path, built: dict[str, Built], monkeypatch: pytest.MonkeyPatch) -> Environment:
-    """Makes an environment with these in this order: `ours`, or the files of `neural-trainer`."""
+    """Makes an environment with these in this order: `ours` with what both know, or the files of `neural-trainer`."""
     monkeypatch.chdir(tmp_path)  # the folder where one works comes first on Python's path
 
     def make(*order: str | dict[str, str], by: Install = install, with_packages: bool = True) -> Path:
         python = make_environment(tmp_path / "environment", with_packages=with_packages)
         for files in order:
-            theirs = "" if isinstance(files, str) else write_wheel(tmp_path, "neural-trainer", "0.3.1", files)
-            by(python, Path(theirs or built["stratlab-trainer"].wheel))
+            if isinstance(files, str):
+                by(python, built["stratlab-spec"].wheel)
+                by(python, built["stratlab-trainer"].wheel)
+            else:
+                by(python, write_wheel(tmp_path, "neural-trainer", "0.3.1", files))
         return python
 
     return make
@@ -190,7 +193,7 @@ def python(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) ->
     """That of the environment. Packages come from what the set-up has kept, else from the index."""
     python = make_environment(tmp_path_factory.mktemp("empty") / "environment", with_packages=False)
     command = [UV, "pip", "install", "--quiet", "--python", python, "--constraint"]
-    command += [ROOT / "requirements/dev.txt", built["stratlab"].wheel]
+    command += [ROOT / "requirements/dev.txt", built["stratlab"].wheel, built["stratlab-spec"].wheel]
     for offline in (["--offline"], []):
         done = subprocess.run([*command, *offline], capture_output=True, text=True)
         if done.returncode == 0:

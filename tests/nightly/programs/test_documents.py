@@ -80,15 +80,11 @@ FOLDERS = {  # as somebody may have sorted them
     "resnet50_2021_v100": "v100/2021",
 }
 DEVICES = {
-    "a100-in_flight": "NVIDIA A100-SXM4-80GB",
-    "a100-nccl": "NVIDIA A100-PG509-200",
-    "a100-small-events": "NVIDIA A100-PG509-200",
-    "a100-small-triton": "NVIDIA A100-PG509-200",
-    "amd-mi250": "AMD Radeon Graphics",
-    "amd-mi300x": "AMD Instinct MI300X",
-    "v100-2021": None,
+    "a100-in_flight": "NVIDIA A100-SXM4-80GB", "a100-nccl": "NVIDIA A100-PG509-200",
+    "a100-small-events": "NVIDIA A100-PG509-200", "a100-small-triton": "NVIDIA A100-PG509-200",
+    "amd-mi250": "AMD Radeon Graphics", "amd-mi300x": "AMD Instinct MI300X", "v100-2021": None,
     "v100-dlrm": "Tesla V100-SXM2-32GB",
-}
+}  # fmt: skip
 MI300X_MS = (18.980 + 18.983 + 18.554) / 3  # by hand
 
 
