@@ -17,6 +17,11 @@ from pathlib import Path
 from stratlab.predict.extrapolation import Sample
 from stratlab.predict.operations_file import OperationsFile
 
+ENGINES = Path(__file__).with_name("engines")
+WINDOWS = ("forward", "backward, begin", "backward, end")
+"""As the trainer names them: all is saved and the loss is made; the loss and the head go back; the embedding does."""
+ROWS = (1, 2)
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -89,11 +94,6 @@ def layers_of(shape: Shape, stages: int, how: str) -> list[int]:
     return found
 
 
-ENGINES = Path(__file__).with_name("engines")
-WINDOWS = ("forward", "backward, begin", "backward, end")
-"""As the trainer names them: all is saved and the loss is made; the loss and the head go back; the embedding does."""
-
-
 @dataclass(frozen=True)
 class Held:
     """One item of the memory of a rank.
@@ -145,9 +145,6 @@ def read_engine(name: str) -> Engine:
         for one in content["held"]
     ]
     return Engine(content["name"], content["stages"], content["variants"], held)
-
-
-ROWS = (1, 2)
 
 
 def build_operations(engine: Engine, shape: Shape, layout: Layout, variant: str = "") -> OperationsFile:

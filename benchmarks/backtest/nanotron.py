@@ -33,33 +33,14 @@ from stratlab.predict.device_memory import DEVICE_GIB, GIB, RESERVED_PER_ALLOCAT
 from stratlab.predict.operations_file import OperationsFile
 from stratlab.predict.prediction import count_groups
 
-FOLDS = 20
-ROWS = 200
-"""Fewer are not worth a learner."""
-
-
-def learn_errors(
-    columns: Sequence[Sequence[float]], guess_gib: Sequence[float], measured_gib: Sequence[float]
-) -> list[float]:
-    """Percent, with signs, row by row: a forest of trees that has learnt from the other nineteen twentieths.
-
-    Args:
-        columns: of every row, what may tell its memory.
-        guess_gib: what the forest corrects.
-        measured_gib: what was measured.
-    """
-    missing = np.log(measured_gib) - np.log(guess_gib)
-    forest = RandomForestRegressor(100, random_state=0)
-    folds = KFold(FOLDS, shuffle=True, random_state=0)
-    found = cross_val_predict(forest, np.array(columns), missing, cv=folds)
-    return [100 * (math.exp(error) - 1) for error in found - missing]
-
-
 FILE = "nanotron_playbook_h100.csv"
 GLOBAL_ROWS = 256
 READINGS = {"allocated": 1.0, "reserved": RESERVED_PER_ALLOCATED}
 MEAN_PCT, P95_PCT = 7.0, 15.0
 FORESEEN_PCT, FALSE_ALARMS_PCT = 90.0, 5.0
+FOLDS = 20
+ROWS = 200
+"""Fewer are not worth a learner."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +148,23 @@ def learn_from_columns(runs: Sequence[Run]) -> list[float]:
             [names.index(run.model), at.zero_stage, *sizes, *map(math.log, ours), ours[1] / ours[0]]
         )
     return learn_errors(columns, guesses, [run.gib for run in runs])
+
+
+def learn_errors(
+    columns: Sequence[Sequence[float]], guess_gib: Sequence[float], measured_gib: Sequence[float]
+) -> list[float]:
+    """Percent, with signs, row by row: a forest of trees that has learnt from the other nineteen twentieths.
+
+    Args:
+        columns: of every row, what may tell its memory.
+        guess_gib: what the forest corrects.
+        measured_gib: what was measured.
+    """
+    missing = np.log(measured_gib) - np.log(guess_gib)
+    forest = RandomForestRegressor(100, random_state=0)
+    folds = KFold(FOLDS, shuffle=True, random_state=0)
+    found = cross_val_predict(forest, np.array(columns), missing, cv=folds)
+    return [100 * (math.exp(error) - 1) for error in found - missing]
 
 
 def fits_in_all(run: Run) -> bool:

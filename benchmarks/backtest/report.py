@@ -10,6 +10,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+WORST = 12
+"""Rows of a source that are listed one by one where there are many."""
+FEW = 50
+
 
 @dataclass(frozen=True)
 class Row:
@@ -57,11 +61,6 @@ def spread(errors: Sequence[float]) -> Spread:
     sizes = sorted(abs(error) for error in errors)
     p95 = sizes[math.ceil(0.95 * len(sizes)) - 1]
     return Spread(len(sizes), mean(sizes), p95, sizes[-1], mean(errors))
-
-
-WORST = 12
-"""Rows of a source that are listed one by one where there are many."""
-FEW = 50
 
 
 @dataclass(frozen=True)

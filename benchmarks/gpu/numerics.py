@@ -22,33 +22,6 @@ from trainer.models.decoder import causal_attention
 from trainer.models.model_with_loss import sum_losses
 from trainer.models.packing import choose_path, read_offer
 
-
-def chunked_loss(states: Tensor, weight: Tensor, labels: Tensor, chunks: int) -> Tensor:
-    """The project's: sum of the losses of the labels that count.
-
-    Args:
-        states: [token, hidden]. weight: [class, hidden]. labels: int64 [token], IGNORED = none.
-    """
-    return token_loss(states, weight, labels, chunk_tokens=math.ceil(len(labels) / chunks))
-
-
-def plain_loss(states: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """The same with all logits at once, as torch computes it."""
-    return F.cross_entropy((states @ weight.T).float(), labels, ignore_index=IGNORED, reduction="sum")
-
-
-def draw_case(
-    device: str, tokens: int, hidden: int, classes: int, dtype: torch.dtype = torch.bfloat16
-) -> tuple[Tensor, Tensor, Tensor]:
-    """States, weight and labels, three of ten without a label; seeded."""
-    torch.manual_seed(1)
-    states = torch.randn(tokens, hidden, device=device, dtype=dtype, requires_grad=True)
-    weight = torch.randn(classes, hidden, device=device, dtype=dtype).mul_(0.02).requires_grad_()
-    labels = torch.randint(0, classes, (tokens,), device=device)
-    labels[torch.rand(tokens, device=device) < 0.3] = IGNORED
-    return states, weight, labels
-
-
 HEADS = ((16, 2, 128), (16, 16, 80), (12, 12, 64))  # heads, kv heads, dim: Qwen2.5-3B, ViT-H, ViT-B
 LENGTHS = (2048, 257, 256, 577)
 TINY_HEADS = ((4, 2, 16), (4, 4, 8))
@@ -187,3 +160,29 @@ def check_chunked_loss(session: Session) -> dict[str, Any]:
         pairs = zip(("loss", "states", "weight"), found, (wanted, exact[0].grad, exact[1].grad), strict=True)
         errors[name] = {what: paths.relative_error(a, b) for what, a, b in pairs}  # type: ignore[arg-type]
     return {"errors": errors}
+
+
+def chunked_loss(states: Tensor, weight: Tensor, labels: Tensor, chunks: int) -> Tensor:
+    """The project's: sum of the losses of the labels that count.
+
+    Args:
+        states: [token, hidden]. weight: [class, hidden]. labels: int64 [token], IGNORED = none.
+    """
+    return token_loss(states, weight, labels, chunk_tokens=math.ceil(len(labels) / chunks))
+
+
+def plain_loss(states: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """The same with all logits at once, as torch computes it."""
+    return F.cross_entropy((states @ weight.T).float(), labels, ignore_index=IGNORED, reduction="sum")
+
+
+def draw_case(
+    device: str, tokens: int, hidden: int, classes: int, dtype: torch.dtype = torch.bfloat16
+) -> tuple[Tensor, Tensor, Tensor]:
+    """States, weight and labels, three of ten without a label; seeded."""
+    torch.manual_seed(1)
+    states = torch.randn(tokens, hidden, device=device, dtype=dtype, requires_grad=True)
+    weight = torch.randn(classes, hidden, device=device, dtype=dtype).mul_(0.02).requires_grad_()
+    labels = torch.randint(0, classes, (tokens,), device=device)
+    labels[torch.rand(tokens, device=device) < 0.3] = IGNORED
+    return states, weight, labels

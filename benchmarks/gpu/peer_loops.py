@@ -14,6 +14,16 @@ from benchmarks.gpu.session import Session
 from stratlab_spec.settings.config import Config
 from trainer.models.model_with_loss import sum_losses
 
+LIBRARIES = {
+    "plain": "torch",
+    "hf_trainer": "accelerate",
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "timm_loop": "timm",
+    "timm_model": "timm",
+}
+"""What each peer needs to be installed."""
+
 
 @dataclass
 class Clock:
@@ -115,17 +125,6 @@ def _build_timm(session: Session, config: Config) -> nn.Module:
     names = {"vit_base": "vit_base_patch16_224", "vit_huge": "vit_huge_patch14_224"}
     large: nn.Module = timm.create_model(names[config.model], num_classes=10)
     return large
-
-
-LIBRARIES = {
-    "plain": "torch",
-    "hf_trainer": "accelerate",
-    "accelerate": "accelerate",
-    "lightning": "lightning",
-    "timm_loop": "timm",
-    "timm_model": "timm",
-}
-"""What each peer needs to be installed."""
 
 
 def train_peer(session: Session, family: str, peer: str, settings: dict[str, str]) -> dict[str, Any]:

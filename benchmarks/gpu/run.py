@@ -17,33 +17,14 @@ from benchmarks.gpu.session import END, FILE, ROOT, Session, append_line, build_
 from benchmarks.gpu.stages import Stage, share_time
 from stratlab_spec.run_directory import read_lines
 
-ARCHIVE = "runs.tar.gz"
-LARGEST_FILE = 1 << 20
-LEFT_OUT = ("traces", "analysis", "model", "best_model", "checkpoints")
-
-
-def bundle_runs(work: Path, out: Path) -> dict[str, Any]:
-    """config.json, summary.json, metrics, rank facts and logs, each below 1 MiB, to `out/runs.tar.gz`."""
-    files = [path for path in sorted((work / "logs").glob("*.log")) if path.stat().st_size < LARGEST_FILE]
-    for path in sorted((work / "results").rglob("*")):
-        small = path.is_file() and path.stat().st_size < LARGEST_FILE
-        if small and not set(path.relative_to(work).parts) & set(LEFT_OUT):
-            files.append(path)
-    if not files:
-        return {"runs_files": 0}
-    temporary = out / f".{ARCHIVE}.tmp"
-    with tarfile.open(temporary, "w:gz") as archive:
-        for path in files:
-            archive.add(path, str(path.relative_to(work)))
-    temporary.rename(out / ARCHIVE)
-    return {"runs_files": len(files), "runs_bytes": (out / ARCHIVE).stat().st_size}
-
-
 LEAST_S = 3.0
 """A stage with less time than this is not started."""
 GRACE_S = 10.0
 CLOSING_S = 8.0
 """Kept back at the end of a part, for packing what comes back."""
+ARCHIVE = "runs.tar.gz"
+LARGEST_FILE = 1 << 20
+LEFT_OUT = ("traces", "analysis", "model", "best_model", "checkpoints")
 
 
 def run_stages(
@@ -148,3 +129,20 @@ def _print_end(end: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> No
             print(f"  {line['item']}: {line['status']}: {reason}", flush=True)
     text = f"{end['done']} done, {end['failed']} failed, {end['skipped']} skipped, {end['seconds']:.0f} s"
     print(f"  {end['status']}: {'; '.join([text, *end['reasons']])}", flush=True)
+
+
+def bundle_runs(work: Path, out: Path) -> dict[str, Any]:
+    """config.json, summary.json, metrics, rank facts and logs, each below 1 MiB, to `out/runs.tar.gz`."""
+    files = [path for path in sorted((work / "logs").glob("*.log")) if path.stat().st_size < LARGEST_FILE]
+    for path in sorted((work / "results").rglob("*")):
+        small = path.is_file() and path.stat().st_size < LARGEST_FILE
+        if small and not set(path.relative_to(work).parts) & set(LEFT_OUT):
+            files.append(path)
+    if not files:
+        return {"runs_files": 0}
+    temporary = out / f".{ARCHIVE}.tmp"
+    with tarfile.open(temporary, "w:gz") as archive:
+        for path in files:
+            archive.add(path, str(path.relative_to(work)))
+    temporary.rename(out / ARCHIVE)
+    return {"runs_files": len(files), "runs_bytes": (out / ARCHIVE).stat().st_size}

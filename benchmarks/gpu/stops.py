@@ -35,24 +35,6 @@ from benchmarks.gpu.session import ROOT, Session
 from stratlab_spec import exit_codes as failures
 from stratlab_spec.run_directory import RunDirectory, read_lines
 
-PARTS, SAVES = 48, 2
-
-
-def measure_saves(session: Session, gib: float) -> dict[str, Any]:
-    """Milliseconds of each of two saves, one process."""
-    numbers = int(gib * 2**30 / 4 / PARTS)
-    state = {f"part{i}": torch.zeros(numbers, device=session.device) for i in range(PARTS)}
-    folder, taken = session.work_folder / "blocking", []
-    for i in range(SAVES):
-        if session.is_cuda:
-            torch.cuda.synchronize()
-        began = time.perf_counter()
-        dcp.save(state, checkpoint_id=folder / str(i))
-        taken.append((time.perf_counter() - began) * 1e3)
-        shutil.rmtree(folder / str(i))
-    return {"gib": gib, "save_ms": taken, "by": "torch.distributed.checkpoint.save, without fsync"}
-
-
 TOO_MANY = 512
 """Images of ViT-H at once, in bf16: some 180 GiB."""
 TOO_MANY_FP32 = 2048
@@ -67,6 +49,7 @@ SMALL = (
 STRATEGIES = ("single", "ddp", "fsdp", "zero1", "zero2", "zero3")
 LONGEST_S = 120.0
 AT_ONCE = 4
+PARTS, SAVES = 48, 2
 
 
 def run(session: Session) -> None:
@@ -217,3 +200,18 @@ def _save(session: Session) -> None:
     if lines:
         gib = float(lines[0]["checkpoint_gib"])
         session.measure("blocking save", measure_saves, session, gib, needs_s=10)
+
+
+def measure_saves(session: Session, gib: float) -> dict[str, Any]:
+    """Milliseconds of each of two saves, one process."""
+    numbers = int(gib * 2**30 / 4 / PARTS)
+    state = {f"part{i}": torch.zeros(numbers, device=session.device) for i in range(PARTS)}
+    folder, taken = session.work_folder / "blocking", []
+    for i in range(SAVES):
+        if session.is_cuda:
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        dcp.save(state, checkpoint_id=folder / str(i))
+        taken.append((time.perf_counter() - began) * 1e3)
+        shutil.rmtree(folder / str(i))
+    return {"gib": gib, "save_ms": taken, "by": "torch.distributed.checkpoint.save, without fsync"}

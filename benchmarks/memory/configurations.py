@@ -17,6 +17,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+GIB = 2**30
+WARM = (
+    *("torch", "trainer.memory_estimation.steps", "transformers.models.vit.modeling_vit"),
+    *("transformers.models.qwen2.modeling_qwen2", "torch.distributed.pipelining.schedules", "peft"),
+    *("deepspeed.runtime.zero.stage3", "deepspeed.runtime.zero.stage_1_and_2"),
+    *(f"trainer.strategies.{name}" for name in ("single", "ddp", "fsdp", "hsdp", "zero", "nd")),
+    *(f"trainer.models.{name}" for name in ("lora", "activation_checkpointing", "hugging_face", "vit")),
+)
 BEFORE = "stand-alone count on fake tensors at e7ae6af, torch 2.13, deepspeed 0.19.8; no GPU"
 """Origin of `before_gib`: the engines as they were when each paid for logits, copies and masks of the lab's own."""
 
@@ -84,7 +92,6 @@ VIT_HUGE = (
     _vit("zero3", RECOMPUTED, 6.91),
     _vit("zeropp", "", 18.32),
 )
-
 QWEN_3B = (
     _qwen("single", f"{ROWS4} strategy=single global_batch_size=8", ranks=1),
     _qwen("ddp", f"{ROWS4} strategy=ddp", 124.08, alone=QWEN_ALONE),
@@ -105,7 +112,6 @@ QWEN_3B = (
     _qwen("nd not packed", f"{ROWS4} {SHARDS} {UNPACKED}", 72.36),
     _qwen("nd checkpointing", f"{ROWS4} {SHARDS} {RECOMPUTED}", 28.08),
 )
-
 ONE_ROW = (
     _qwen("1 row single", f"{ROWS1} strategy=single global_batch_size=1", 55.45, ranks=1),
     _qwen("1 row fsdp", f"{ROWS1} strategy=fsdp", 27.87),
@@ -127,7 +133,6 @@ ONE_ROW = (
     ),
     _qwen("1 row ddp LoRA 16", f"{ROWS1} strategy=ddp lora_rank=16", 29.65),
 )
-
 STAGES = (
     _qwen("1f1b stage 0", PIPELINE, 34.06),
     _qwen("1f1b stage 1", PIPELINE, 29.89, rank=4),
@@ -135,7 +140,6 @@ STAGES = (
     _qwen("gpipe stage 1", f"{PIPELINE} pp_schedule=gpipe", 163.44, rank=4),
     _qwen("gpipe checkpointing stage 0", f"{PIPELINE} pp_schedule=gpipe {RECOMPUTED}", 23.03),
 )
-
 LONG = (
     _qwen("nd, 64 rows", f"{ROWS1} {SHARDS} global_batch_size=64", 37.35),
     _qwen("4096 tokens, 1 row", f"{ROWS1} {LONG1}", 82.72),
@@ -144,20 +148,9 @@ LONG = (
     _qwen("4096 tokens, 4 rows, not packed", f"{ROWS4} {LONG4} {UNPACKED}", 167.25),
     _qwen("4096 tokens, checkpointing", f"{ROWS4} {LONG4} {RECOMPUTED}", 83.85),
 )
-
 CONFIGURATIONS = (*VIT_HUGE, *QWEN_3B, *ONE_ROW, *STAGES, *LONG)
 SMALLEST = (VIT_ALONE, "vit_huge fsdp")
 """What takes the least time, the arithmetic included."""
-
-
-GIB = 2**30
-WARM = (
-    *("torch", "trainer.memory_estimation.steps", "transformers.models.vit.modeling_vit"),
-    *("transformers.models.qwen2.modeling_qwen2", "torch.distributed.pipelining.schedules", "peft"),
-    *("deepspeed.runtime.zero.stage3", "deepspeed.runtime.zero.stage_1_and_2"),
-    *(f"trainer.strategies.{name}" for name in ("single", "ddp", "fsdp", "hsdp", "zero", "nd")),
-    *(f"trainer.models.{name}" for name in ("lora", "activation_checkpointing", "hugging_face", "vit")),
-)
 
 
 def warm_up() -> None:

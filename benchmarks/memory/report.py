@@ -21,6 +21,10 @@ from typing import Any
 from benchmarks.memory.configurations import BEFORE, GIB, Configuration
 from stratlab_spec.run_directory import write_json
 
+RECORD = Path(__file__).with_name("expected.json")
+RECORD_PCT = 1.0
+LAST_DIGIT = 0.0051
+"""GiB: a small figure cannot be met more closely."""
 TOLERANCE_PCT = 5.0
 BUCKETS_GIB = 2 * 192 / 1024
 """reduce_bucket_mib twice: one fills while the other travels."""
@@ -70,26 +74,6 @@ SHARES = {
 }
 """Parameters, gradients and two moments; with ZeRO 1 and 2 the parameters are whole in fp32 (16 bits would lose the
 exact equality of all ranks' weights with the master copies) and an fp32 copy of each shard is the optimizer's own."""
-
-
-def reckon(one: Configuration, alone: dict[str, float]) -> float:
-    """GiB at the peak; `alone` are the causes of its configuration of one process, with their sum as `peak`."""
-    named = dict(setting.split("=", 1) for setting in one.settings.split())
-    sizes, shares = SIZES[named["model"]], SHARES[named["strategy"]]
-    ranks = int(named.get("dp_shard", one.ranks))
-    state = sizes.gib * (shares.whole + shares.sharded / ranks)
-    in_use = 0.0
-    if shares.gathered_blocks:
-        gradients = 4 * sizes.block
-        in_use = (2 * (sizes.root + shares.gathered_blocks * sizes.block) + gradients) / GIB
-    work = alone["peak"] - sum(alone[cause] for cause in STATE_CAUSES)
-    return state + in_use + (BUCKETS_GIB if shares.buckets else 0) + work
-
-
-RECORD = Path(__file__).with_name("expected.json")
-RECORD_PCT = 1.0
-LAST_DIGIT = 0.0051
-"""GiB: a small figure cannot be met more closely."""
 
 
 class Report:
@@ -187,6 +171,20 @@ class Report:
 def compare(expected: dict[str, float], gib: dict[str, float]) -> dict[str, dict[str, Any]]:
     """Each recorded figure with the counted one."""
     return {name: _differ(figure, gib[name], RECORD_PCT) for name, figure in expected.items()}
+
+
+def reckon(one: Configuration, alone: dict[str, float]) -> float:
+    """GiB at the peak; `alone` are the causes of its configuration of one process, with their sum as `peak`."""
+    named = dict(setting.split("=", 1) for setting in one.settings.split())
+    sizes, shares = SIZES[named["model"]], SHARES[named["strategy"]]
+    ranks = int(named.get("dp_shard", one.ranks))
+    state = sizes.gib * (shares.whole + shares.sharded / ranks)
+    in_use = 0.0
+    if shares.gathered_blocks:
+        gradients = 4 * sizes.block
+        in_use = (2 * (sizes.root + shares.gathered_blocks * sizes.block) + gradients) / GIB
+    work = alone["peak"] - sum(alone[cause] for cause in STATE_CAUSES)
+    return state + in_use + (BUCKETS_GIB if shares.buckets else 0) + work
 
 
 def _differ(expected: float, counted: float, tolerance_pct: float) -> dict[str, Any]:
