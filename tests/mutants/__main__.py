@@ -89,10 +89,11 @@ def _say(row: Found, slip: Slip, note: str) -> None:
 
 def _judge(count: Count, named: bool) -> int:
     """Prints the counts; returns the exit code."""
+    by_all, by_change, by_fast = count.percent
     print(
-        f"planted {count.planted}, caught {count.caught} ({count.caught_pct:.1f} %), by `make test` "
-        f"{count.caught_by_change} ({count.change_pct:.1f} %), by `make test-fast` {count.caught_by_fast} "
-        f"({count.fast_pct:.1f} %), named as equivalent {count.equivalent}, "
+        f"planted {count.planted}, caught {count.caught} ({by_all:.1f} %), by `make test` "
+        f"{count.caught_by_change} ({by_change:.1f} %), by `make test-fast` {count.caught_by_fast} "
+        f"({by_fast:.1f} %), named as equivalent {count.equivalent}, "
         f"survived {len(count.survived)}"
     )
     if count.survived:

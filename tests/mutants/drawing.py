@@ -24,6 +24,10 @@ from pathlib import Path
 from stratlab_spec.settings.fields import Settings
 from tests.mutants.slip import Slip
 
+ROOT = Path(__file__).resolve().parents[2]
+SEED = 17
+ROWS = 160
+PACKAGES = ("stratlab_spec", "trainer", "stratlab")
 TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "!=", "!=": "==", "in": "not in", "not in": "in",
           "is": "is not", "is not": "is"}  # fmt: skip
 MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
@@ -186,12 +190,6 @@ def _between(
 OPERATORS: tuple[Operator, ...] = (
     _comparisons, _words, _constants, _scales, _arguments, _conditions, _settings, _extremes, _ends,
 )  # fmt: skip
-
-
-ROOT = Path(__file__).resolve().parents[2]
-SEED = 17
-ROWS = 160
-PACKAGES = ("stratlab_spec", "trainer", "stratlab")
 
 
 def read_sources(root: Path = ROOT) -> dict[str, str]:

@@ -23,7 +23,7 @@ from tests.mutants.slip import Slip, build_key, find_tests, planted
 from tests.tiers import CHANGE, FAST, TIERS, tier_of
 
 Outcome = Literal["caught", "survived", "broken"]
-CAUGHT_PCT, CHANGE_PCT, FAST_PCT = 98.0, 95.0, 85.0
+BARS_PCT = (98.0, 95.0, 85.0)
 """At least so many of the slips that a user can see are caught: by all tests, by `make test`, by `make test-fast`."""
 
 
@@ -51,24 +51,15 @@ class Count:
     survived: tuple[str, ...]
 
     @property
-    def caught_pct(self) -> float:
-        """Of those that a user can see."""
-        return 100 * self.caught / max(1, self.planted - self.equivalent)
-
-    @property
-    def fast_pct(self) -> float:
-        """By tests of `make test-fast`."""
-        return 100 * self.caught_by_fast / max(1, self.planted - self.equivalent)
-
-    @property
-    def change_pct(self) -> float:
-        """By tests of `make test`, which runs the fast ones too."""
-        return 100 * self.caught_by_change / max(1, self.planted - self.equivalent)
+    def percent(self) -> tuple[float, float, float]:
+        """Caught by all tests, by `make test` and by `make test-fast`, of those that a user can see."""
+        seen = max(1, self.planted - self.equivalent)
+        return 100 * self.caught / seen, 100 * self.caught_by_change / seen, 100 * self.caught_by_fast / seen
 
     @property
     def is_enough(self) -> bool:
         """Whether all three bars are met."""
-        return self.caught_pct >= CAUGHT_PCT and self.change_pct >= CHANGE_PCT and self.fast_pct >= FAST_PCT
+        return all(found >= bar for found, bar in zip(self.percent, BARS_PCT, strict=True))
 
 
 def count_slips(slips: Sequence[Slip], found: dict[str, Found]) -> Count:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from stratlab.cluster.workloads import APIS
-from tests.charts.bad_values import BAD, BAD_FOR_THE_CLUSTER, GOOD, batches, build_values
 from tests.charts.golden_file import FULL
 from tests.charts.rendering import (
     CHARTS,
@@ -209,11 +208,6 @@ def test_a_typo(helm: Path, setting: str, named: str) -> None:
     assert find_codes(done.stderr) == (["SL-env-setting"] if "TRAINER" in setting else [])
 
 
-def test_values_that_nobody_can_mean_and_those_at_an_edge(helm: Path) -> None:
-    """Which one, tests/charts/test_values_schema.py looks at in detail."""
-    refused = next(batches([*BAD, *BAD_FOR_THE_CLUSTER]))
-    assert helm_template(helm, CHARTS / "ddp", values={"run": build_values(*refused)}).returncode == 1
-    render(helm, CHARTS / "ddp", values={"run": build_values(*next(batches(GOOD)))})
 
 
 @pytest.mark.parametrize("chart", ["ddp", "prepare"])
