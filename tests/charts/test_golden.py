@@ -25,5 +25,3 @@ def test_there_is_one_for_every_chart_and_no_stale_one(goldens: dict[str, object
 @pytest.mark.parametrize("name", NAMES)
 def test_it_renders_its_golden(name: str, goldens: dict[str, object]) -> None:
     assert render_all(CHARTS, [name])[name] == goldens[name], "run `make golden` and review the diff"
-
-

@@ -101,18 +101,15 @@ def read_found(folder: Path) -> Found:
 def measure_parity(found: Found, alone: Found, steps: int = AMONG) -> tuple[float, float]:
     """Largest difference of the first losses and norms from one process's, relative to them; not a number where one
     is not."""
-    return (
-        _apart(found.first()[:steps], alone.first()[:steps]),
-        _apart(found.norms[:steps], alone.norms[:steps]),
-    )
+    losses = _apart(found.first()[:steps], alone.first()[:steps])
+    return losses, _apart(found.norms[:steps], alone.norms[:steps])
 
 
 def measure_exact_parity(found: Found, alone: Found) -> tuple[float, float]:
     """The same of the first steps in fp64; not a number where they were not done."""
-    return (
-        _apart(found.exact_losses or (math.nan,) * AMONG, alone.exact_losses or (math.nan,) * AMONG),
-        _apart(found.exact_norms or (math.nan,) * AMONG, alone.exact_norms or (math.nan,) * AMONG),
-    )
+    none = (math.nan,) * AMONG
+    losses = _apart(found.exact_losses or none, alone.exact_losses or none)
+    return losses, _apart(found.exact_norms or none, alone.exact_norms or none)
 
 
 def judge(cell: Cell, found: Found, alone: Found) -> list[str]:

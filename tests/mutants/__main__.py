@@ -45,7 +45,13 @@ def main(
     run: RunTests | None = None,
 ) -> int:
     """Prints a line per slip, and what became of all; returns the exit code."""
-    asked = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(
+        "python -m tests.mutants", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="SLIP", help="names in the table; all by default")
+    parser.add_argument("--again", action="store_true", help="also those that have been seen")
+    parser.add_argument("--workers", type=int, default=2, help="slips at a time, each in a copy of its own")
+    asked = parser.parse_args(arguments)
     slips = read_slips(table)
     known = [slip.name for slip in slips]
     problems = find_problems(slips, root)
@@ -101,17 +107,6 @@ def _judge(count: Count, named: bool) -> int:
     if named:
         return 1 if count.survived else 0
     return 0 if count.is_enough else 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.mutants", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("names", nargs="*", metavar="SLIP", help="names in the table; all by default")
-    parser.add_argument("--again", action="store_true", help="also those that have been seen")
-    parser.add_argument("--workers", type=int, default=2, help="slips at a time, each in a copy of its own")
-    return parser
 
 
 if __name__ == "__main__":

@@ -208,8 +208,6 @@ def test_a_typo(helm: Path, setting: str, named: str) -> None:
     assert find_codes(done.stderr) == (["SL-env-setting"] if "TRAINER" in setting else [])
 
 
-
-
 @pytest.mark.parametrize("chart", ["ddp", "prepare"])
 def test_lint(helm: Path, chart: str) -> None:
     command = [helm, "lint", CHARTS / chart, "--set", "prepare.dataset=a/b"]
