@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import pkgutil
 import sys
 import time
 import traceback
@@ -22,9 +23,9 @@ WARM = (
     *("torch", "trainer.memory_estimation.steps", "transformers.models.vit.modeling_vit"),
     *("transformers.models.qwen2.modeling_qwen2", "torch.distributed.pipelining.schedules", "peft"),
     *("deepspeed.runtime.zero.stage3", "deepspeed.runtime.zero.stage_1_and_2"),
-    *(f"trainer.strategies.{name}" for name in ("single", "ddp", "fsdp", "hsdp", "zero", "nd")),
-    *(f"trainer.models.{name}" for name in ("lora", "activation_checkpointing", "hugging_face", "vit")),
 )
+ROOMS = ("trainer.strategies", "trainer.models")
+"""Whose modules all take part in a count."""
 BEFORE = "stand-alone count on fake tensors at e7ae6af, torch 2.13, deepspeed 0.19.8; no GPU"
 """Origin of `before_gib`: the engines as they were when each paid for logits, copies and masks of the lab's own."""
 
@@ -159,6 +160,9 @@ def warm_up() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # a thread pool does not survive a fork
     for name in WARM:
         importlib.import_module(name)
+    for room in map(importlib.import_module, ROOMS):
+        for module in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+            importlib.import_module(module.name)
 
 
 def count_one(one: Configuration) -> tuple[Configuration, dict[str, Any]]:
