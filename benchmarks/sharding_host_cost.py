@@ -49,6 +49,7 @@ class Stack(Learner):
     """Residual blocks of five linear layers: ten parameter tensors each."""
 
     flops_per_sample = 1.0
+    step_measures = ClassLoss.step_measures
 
     def __init__(self, parameters: int) -> None:
         super().__init__()
@@ -58,6 +59,9 @@ class Stack(Learner):
 
     def predict(self, images: Tensor) -> Tensor:
         return self.stack(images.flatten(1))
+
+    def score(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return self.loss(self.predict(images), labels)
 
     def blocks(self) -> list[nn.Module]:
         return list(self.stack)

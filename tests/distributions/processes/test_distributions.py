@@ -276,5 +276,8 @@ def test_what_trains_says_what_to_install_besides(stratlab: Stratlab, python: Pa
         assert (done.returncode, find_codes(done.stdout + done.stderr)) == (code, missing + more), done
     for name in ("run_experiment", "load_model", "load_data", "deepspeed_config"):
         code = f"from stratlab.api import compare, open_run, {name}"
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd=package.parent)
+        env = {"PATH": f"{python.parent}:/usr/bin:/bin"}
+        done = subprocess.run(
+            [python, "-c", code], env=env, capture_output=True, text=True, cwd=package.parent
+        )
         assert done.returncode == 1 and find_codes(done.stderr.splitlines()[-1]) == missing, done.stderr
