@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.memory.configurations import Configuration
-from benchmarks.memory.counting import count_one, describe_code, warm_up
+from benchmarks.memory.configurations import Configuration, count_one, describe_code, warm_up
 
 REPORT = Path("reports/batch_sizes.json")
 RANKS = 8

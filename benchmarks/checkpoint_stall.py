@@ -63,8 +63,7 @@ class Layers(Learner):
         self.loss = ClassLoss()
 
     def score(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = self.loss(self.layers(inputs), labels)
-        return found
+        return self.loss(self.layers(inputs), labels)
 
 
 class Bench:
@@ -142,10 +141,8 @@ def measure(rounds: int, layers: int) -> dict[str, Any]:
 def report(found: dict[str, Any]) -> float:
     """Prints what was found; the ratio that is judged."""
     blocks, calls = found["blocks_s"], found["calls_s"]
-    stalls = {
-        kind: [a - b for a, b in zip(blocks[kind], blocks["without"], strict=True)]
-        for kind in ("lab", "peer")
-    }
+    without = blocks["without"]
+    stalls = {k: [a - b for a, b in zip(blocks[k], without, strict=True)] for k in ("lab", "peer")}
     ratio = statistics.median(stalls["lab"]) / statistics.median(stalls["peer"])
     print(f"state {found['state_bytes'] / 1e6:.0f} MB, {len(blocks['lab'])} rounds on {processor_name()}")
     print(f"{STEPS} steps without checkpoints, s: {quartiles(blocks['without'])}")
@@ -164,15 +161,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=9, help="at least 2")
-    parser.add_argument(
-        "--layers", type=int, default=LAYERS, help="of a million parameters each, 12 MB of state"
-    )
+    size = "of a million parameters each, 12 MB of state"
+    parser.add_argument("--layers", type=int, default=LAYERS, help=size)
     parser.add_argument("--output", type=Path, help="keep every number in this file")
     arguments = parser.parse_args()
-    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}.items():
-        os.environ.setdefault(name, str(value))
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "0")
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}).items():
+        os.environ.setdefault(name, value)
     torch.set_num_threads(1)  # the other core is the disk's, as a node with devices has cores to spare
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
     found = measure(arguments.rounds, arguments.layers)

@@ -17,6 +17,7 @@ import os
 import statistics
 import tempfile
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,20 +46,10 @@ SHORT, LONG = 100, 600
 TARGET_US = 60.0
 
 
-class Bare:
-    """The engine's phases without clocks or labels."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 class BarePhases:
-    """Stands in for `Phases` in the bare loop."""
+    """The engine's phases without clocks or labels: stands in for `Phases` in the bare loop."""
 
-    forward = backward = optimizer = Bare()
+    forward = backward = optimizer = nullcontext()
 
 
 class IdleEngine:
@@ -92,8 +83,7 @@ class Layers(Learner):
         return self.layers(inputs)
 
     def score(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = self.loss(self.predict(inputs), labels)
-        return found
+        return self.loss(self.predict(inputs), labels)
 
 
 def build_bench_run(folder: Path) -> Run:

@@ -41,7 +41,6 @@ STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
 SIZES = (50, 400)
 """Parameter tensors."""
 WORLD_SIZE, WIDTH, BATCH = 2, 16, 4
-PER_BLOCK = 10
 # small parameters too are given back after use, as the large ones of a real model are
 GATHERED = {"stage3_param_persistence_threshold": 0}
 
@@ -50,35 +49,31 @@ class Stack(Learner):
     """Residual blocks of five linear layers: ten parameter tensors each."""
 
     flops_per_sample = 1.0
+    step_measures = ClassLoss.step_measures
 
     def __init__(self, parameters: int) -> None:
         super().__init__()
         self.loss = ClassLoss()
-        layers = [
-            [nn.Linear(WIDTH, WIDTH) for _ in range(PER_BLOCK // 2)] for _ in range(parameters // PER_BLOCK)
-        ]
-        self.stack = nn.Sequential(*(nn.Sequential(*block) for block in layers))
+        blocks = [[nn.Linear(WIDTH, WIDTH) for _ in range(5)] for _ in range(parameters // 10)]
+        self.stack = nn.Sequential(*(nn.Sequential(*block) for block in blocks))
 
     def predict(self, images: Tensor) -> Tensor:
         return self.stack(images.flatten(1))
+
+    def score(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return self.loss(self.predict(images), labels)
 
     def blocks(self) -> list[nn.Module]:
         return list(self.stack)
 
 
 def build(strategy: str, parameters: int) -> Engine:
-    config = Config(
-        run="bench",
-        strategy=strategy,
-        optimizer="sgd",
-        lr=1e-4,
-        global_batch_size=WORLD_SIZE * BATCH,
-        micro_batch_size=BATCH,
-    )
+    sizes = {"global_batch_size": WORLD_SIZE * BATCH, "micro_batch_size": BATCH}
+    config = Config(run="bench", strategy=strategy, optimizer="sgd", lr=1e-4, **sizes)
     torch.manual_seed(0)
     world = read_world(os.environ)
-    precision = Precision("fp32")
-    run = build_run(config, world, resolve_placement(config, world), precision, config.global_batch_size)
+    placement = resolve_placement(config, world)
+    run = build_run(config, world, placement, Precision("fp32"), config.global_batch_size)
     return build_engine(run, Stack(parameters), Phases("cpu"))
 
 
@@ -91,11 +86,8 @@ def measure(rank: int, store: str, out: str, rounds: int, steps: int) -> None:
     torch.set_num_threads(1)
     ZERO["zero3"] |= GATHERED
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD_SIZE)
-    batch = Batch(
-        [(torch.randn(BATCH, 1, 4, 4), torch.randint(0, WIDTH, (BATCH,)))],
-        WORLD_SIZE * BATCH,
-        WORLD_SIZE * BATCH,
-    )
+    drawn = torch.randn(BATCH, 1, 4, 4), torch.randint(0, WIDTH, (BATCH,))
+    batch = Batch([drawn], WORLD_SIZE * BATCH, WORLD_SIZE * BATCH)
     found: dict[int, dict[str, list[float]]] = {}
     for size in SIZES:
         engines = {strategy: build(strategy, size) for strategy in STRATEGIES}
@@ -120,11 +112,10 @@ def measure(rank: int, store: str, out: str, rounds: int, steps: int) -> None:
 
 def table(found: dict[str, dict[str, list[float]]], rounds: int, steps: int) -> str:
     """Medians with quartiles, ratios to ddp of the same round, and the slope per parameter."""
+    per_size = f"{'us/step':>10} {'quartiles':>19} {'to ddp':>13}"
     lines = [
         f"{'':6}" + "".join(f"{size + ' parameters':>44}" for size in found) + f"{'per parameter':>24}",
-        f"{'':6}"
-        + f"{'us/step':>10} {'quartiles':>19} {'to ddp':>13}" * len(found)
-        + f"{'us':>13}{'to ddp':>11}",
+        f"{'':6}" + per_size * len(found) + f"{'us':>13}{'to ddp':>11}",
     ]
     small, large = (found[str(size)] for size in SIZES)
     slopes = {s: _slope(small[s], large[s]) for s in STRATEGIES}
@@ -135,11 +126,8 @@ def table(found: dict[str, dict[str, list[float]]], rounds: int, steps: int) -> 
             ratios = [a / b for a, b in zip(values[strategy], values["ddp"], strict=True)]
             line += f"{middle:10.0f} {f'{low:.0f} - {high:.0f}':>19} {statistics.median(ratios):13.2f}"
         lines.append(line + f"{slopes[strategy]:13.2f}{slopes[strategy] / slopes['ddp']:11.2f}")
-    lines.append(
-        f"{WORLD_SIZE} processes, gloo, {rounds} rounds of {steps} steps, CPU time of rank 0; {processor_name()}; "
-        f"torch {torch.__version__}"
-    )
-    return "\n".join(lines)
+    how = f"{WORLD_SIZE} processes, gloo, {rounds} rounds of {steps} steps, CPU time of rank 0"
+    return "\n".join([*lines, f"{how}; {processor_name()}; torch {torch.__version__}"])
 
 
 def _slope(small: list[float], large: list[float]) -> float:

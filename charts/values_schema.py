@@ -72,8 +72,7 @@ def _scheduling() -> Schema:
         "priorityClass": parts.optional_name("PriorityClass."),
         "nodeSelector": labels,
         "tolerations": parts.list_of(
-            "Of the training pods.",
-            parts.record("As of a pod.", toleration, required=(), **any_taint),
+            "Of the training pods.", parts.record("As of a pod.", toleration, required=(), **any_taint)
         ),
         "waitSeconds": parts.seconds("How long the run may wait for its nodes."),
     }

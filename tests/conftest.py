@@ -12,14 +12,7 @@ from typing import Any
 import pytest
 
 from tests.budget import Budget
-from tests.parity_report import (
-    PARITY,
-    PARITY_LLM,
-    PARITY_LLM_SMALL,
-    PARITY_SMALL,
-    ROOT,
-    parity_table,
-)
+from tests.parity_report import PARITY, PARITY_LLM, PARITY_LLM_SMALL, PARITY_SMALL, ROOT, parity_table
 from tests.session import close_session, find_server, open_session
 from tests.tiers import FAST, TIER_VARIABLE, TIERS, refuse_in_fast, tier_of
 

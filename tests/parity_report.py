@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from stratlab_spec.run_directory import write_json
 from trainer.distributed.provenance import read_git_sha, read_versions
 from trainer.distributed.world import processor_name
 
@@ -31,10 +31,8 @@ def write_report(path: Path, steps: Any, found: Mapping[str, Any]) -> dict[str, 
         "repeats": 1,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
     content = facts | dict(found)
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    temporary.replace(path)
+    write_json(path, content)
     return content
 
 

@@ -20,13 +20,8 @@ import struct
 import sys
 
 WARM = (
-    "trainer",
-    "trainer.worker",
-    "trainer.environment",
-    "trainer.environment.rank",
-    "trainer.evaluate",
-    "stratlab",
-)
+    "trainer", "trainer.worker", "trainer.environment", "trainer.environment.rank", "trainer.evaluate", "stratlab",
+)  # fmt: skip
 """Modules that gain by it; all else gets an interpreter of its own."""
 STARTS = b"p"
 """First byte of a conversation with the warmed process."""

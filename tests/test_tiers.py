@@ -33,17 +33,11 @@ STARTERS = (
     ("path", "tier"),
     [
         ("test_layers.py", FAST),
-        ("trainer/settings/test_config.py", FAST),
         ("trainer/ranks/test_worker.py", CHANGE),
-        ("stratlab/analysis/hta/test_memory.py", CHANGE),
         ("stratlab/cluster/test_watching.py", FAST),  # a mirror of stratlab/cluster, on a fake API
         ("cluster/e2e/test_path.py", E2E),
-        ("cluster/nightly/test_faults.py", NIGHTLY),
-        ("parity/test_parity.py", CHANGE),
-        ("nightly/parity/test_parity.py", NIGHTLY),
         ("parity/nightly/test_all.py", NIGHTLY),
         ("benchmarks/processes/test_benchmarks.py", NIGHTLY),
-        ("stratlab/metrics/processes/test_replay.py", CHANGE),
     ],
 )
 def test_the_latest_tier_among_its_folders_counts(path: str, tier: Tier) -> None:

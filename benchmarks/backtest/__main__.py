@@ -16,17 +16,24 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.backtest import nanotron, simumax
-from benchmarks.backtest.columns import FOLDS, ROWS
-from benchmarks.backtest.engine import read_engine
-from benchmarks.backtest.judging import spread
-from benchmarks.backtest.report import Source, as_dict, build_page, write_json, write_rows
+from benchmarks.backtest.counts import read_engine
+from benchmarks.backtest.nanotron import FOLDS, ROWS
+from benchmarks.backtest.report import Source, as_dict, build_page, spread, write_rows
+from stratlab_spec.run_directory import write_json
 
 SHIPPED = Path(__file__).with_name("data")
 
 
 def main(arguments: list[str]) -> int:
     """0, or 1 where a bar is not met, or 2 where there is nothing to judge."""
-    given = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.backtest", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=SHIPPED, metavar="FOLDER", help="tables to judge")
+    parser.add_argument("--smallest", action="store_true", help="SimuMax alone")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write everything there as JSON")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, and a CSV file beside it")
+    given = parser.parse_args(arguments)
     wanted = [simumax.FILE] if given.smallest else [simumax.FILE, nanotron.FILE]
     there = [name for name in wanted if (given.data / name).is_file()]
     if not there:
@@ -35,6 +42,7 @@ def main(arguments: list[str]) -> int:
     judges = {simumax.FILE: judge_simumax, nanotron.FILE: judge_nanotron}
     sources = [judges[name](given.data) for name in there]
     if given.output:
+        given.output.parent.mkdir(parents=True, exist_ok=True)
         write_json(given.output, as_dict(sources))
     if given.page:
         rows = given.page.with_suffix(".csv")
@@ -137,19 +145,6 @@ def _explain_failures(failures: nanotron.Failures, ran: list[nanotron.Run]) -> l
         told = ", ".join(f"{bar.what} {bar.found:.1f} %" for bar in bars)
         found.append(f"{variant}, taken alone: {told}")
     return found
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.backtest",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--data", type=Path, default=SHIPPED, metavar="FOLDER", help="tables to judge")
-    parser.add_argument("--smallest", action="store_true", help="SimuMax alone")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write everything there as JSON")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, and a CSV file beside it")
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,22 +1,150 @@
-"""A description, a shape and a layout become an operations file: a few small counts, from which `predict` scales.
+"""A foreign engine's description, a decoder's shape and its layout become an operations file for `stratlab predict`.
 
-As the trainer does it for its own engines: micro-batches of one and two rows; two small depths where stages are even,
-else the model's own; two and four ranks of data parallelism, where there are more; the first and the last stage.
+Shapes and layouts come first, then the description (engines/*.toml: what a rank holds, item by item), then a few small
+counts from which `predict` scales. As the trainer does it for its own engines: micro-batches of one and two rows; two
+small depths where stages are even, else the model's own; two and four ranks of data parallelism, where there are more;
+the first and the last stage.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.backtest.decoder import Layout, Shape, layers_of
-from benchmarks.backtest.engine import WINDOWS, Engine, Held
 from stratlab.predict.extrapolation import Sample
 from stratlab.predict.operations_file import OperationsFile
 
+ENGINES = Path(__file__).with_name("engines")
+WINDOWS = ("forward", "backward, begin", "backward, end")
+"""As the trainer names them: all is saved and the loss is made; the loss and the head go back; the embedding does."""
 ROWS = (1, 2)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Llama-shaped decoder. `tied`: the head is the embedding, where one rank has both."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    vocabulary: int
+    tied: bool = False
+
+    @property
+    def kv(self) -> int:
+        """Width of the keys, or of the values."""
+        return self.hidden // self.heads * self.kv_heads
+
+    @property
+    def layer_weights(self) -> int:
+        """Parameters of one layer, without the norms."""
+        return 2 * self.hidden * (self.hidden + self.kv) + 3 * self.hidden * self.intermediate
+
+    @property
+    def head_weights(self) -> int:
+        return self.vocabulary * self.hidden
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a decoder lies on devices. `micro_batches`: of one step. `zero_stage`: 1 shares out the optimizer."""
+
+    dp: int
+    tp: int
+    pp: int
+    cp: int
+    zero_stage: int
+    micro_batches: int
+    tokens_per_row: int
+
+    @property
+    def ranks(self) -> int:
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def sharers(self) -> int:
+        """Ranks that share out the optimizer."""
+        return self.dp * self.cp if self.zero_stage else 1
+
+    def in_flight(self, stage: int) -> int:
+        """Micro-batches whose activations a stage holds at most under 1f1b."""
+        return min(self.pp - stage, self.micro_batches)
+
+
+def layers_of(shape: Shape, stages: int, how: str) -> list[int]:
+    """Layers of each stage.
+
+    "even": as many for each. "by cost": a stage is full when all weights up to here, the head's last, are more than
+    its share, as nanotron's build_model has it; the embedding costs nothing.
+    """
+    if how == "even":
+        assert shape.layers % stages == 0, f"{shape.layers} layers on {stages} stages"
+        return [shape.layers // stages] * stages
+    found, stage = [0] * stages, 0
+    whole = shape.layers * shape.layer_weights + shape.head_weights
+    for number in range(1, shape.layers + 1):
+        found[stage] += 1
+        if number * shape.layer_weights > whole * (stage + 1) / stages:
+            stage += 1
+    return found
+
+
+@dataclass(frozen=True)
+class Held:
+    """One item of the memory of a rank.
+
+    Attributes:
+        of: dimensions whose product, times `bytes`, is the whole item.
+        split: what divides it: "tp", and "sharers", the ranks that share out the optimizer.
+        each_layer: once for every layer of the stage and micro-batch in flight; else once.
+        only: dimension -> the value with which it is there; "several" is more than one.
+        windows: when; empty = always.
+    """
+
+    what: str
+    cause: str
+    bytes: int
+    of: Sequence[str]
+    split: Sequence[str]
+    each_layer: bool
+    only: Mapping[str, str | int]
+    windows: Sequence[str]
+    source: str
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`stages`: how layers become stages, "even" or "by cost". `variants`: versions that hold different things."""
+
+    name: str
+    stages: str
+    variants: Sequence[str]
+    held: Sequence[Held]
+
+
+def read_engine(name: str) -> Engine:
+    """The description engines/<name>.toml."""
+    content = tomllib.loads((ENGINES / f"{name}.toml").read_text())
+    held = [
+        Held(
+            what=one["what"],
+            cause=one["cause"],
+            bytes=one["bytes"],
+            of=one["of"],
+            split=one.get("split", ()),
+            each_layer=one.get("every") == "layer",
+            only=one.get("only", {}),
+            windows=one.get("windows", ()),
+            source=one["source"],
+        )
+        for one in content["held"]
+    ]
+    return Engine(content["name"], content["stages"], content["variants"], held)
 
 
 def build_operations(engine: Engine, shape: Shape, layout: Layout, variant: str = "") -> OperationsFile:

@@ -1,20 +1,66 @@
-"""What the back-test has found: a JSON file for the suite, every row as CSV, and a page to read."""
+"""Errors of predictions, the bars they are held against, and the report: JSON for the suite, rows as CSV, a page."""
 
 from __future__ import annotations
 
 import csv
-import json
-import os
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
-
-from benchmarks.backtest.judging import Bar, Row, spread
 
 WORST = 12
 """Rows of a source that are listed one by one where there are many."""
 FEW = 50
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run: GiB predicted and measured. `group`: what it is summed up with."""
+
+    case: str
+    predicted_gib: float
+    measured_gib: float
+    group: str
+
+    @property
+    def error_pct(self) -> float:
+        return 100 * (self.predicted_gib / self.measured_gib - 1)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What was asked for, what was found, of how many rows. `sign`: "<=" or ">=", on which side it is met."""
+
+    what: str
+    found: float
+    sign: str
+    bar: float
+    unit: str
+    rows: int
+
+    @property
+    def met(self) -> bool:
+        return self.found <= self.bar if self.sign == "<=" else self.found >= self.bar
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of the errors of some rows, in percent: without their signs, but for the bias."""
+
+    rows: int
+    mean: float
+    p95: float
+    largest: float
+    bias: float
+
+
+def spread(errors: Sequence[float]) -> Spread:
+    """The p95 is the smallest error that 95 of 100 rows do not exceed."""
+    sizes = sorted(abs(error) for error in errors)
+    p95 = sizes[math.ceil(0.95 * len(sizes)) - 1]
+    return Spread(len(sizes), mean(sizes), p95, sizes[-1], mean(errors))
 
 
 @dataclass(frozen=True)
@@ -74,14 +120,6 @@ def write_rows(path: Path, sources: Sequence[Source]) -> None:
             for row in one.rows:
                 sizes = (f"{row.predicted_gib:.2f}", f"{row.measured_gib:.2f}", f"{row.error_pct:.2f}")
                 table.writerow((one.name, row.case, *sizes))
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(part, path)
 
 
 def build_page(sources: Sequence[Source], rows_file: str) -> str:

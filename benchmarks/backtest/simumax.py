@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.backtest.counts import build_operations
-from benchmarks.backtest.decoder import Layout, Shape
-from benchmarks.backtest.engine import read_engine
-from benchmarks.backtest.judging import Bar, Row
+from benchmarks.backtest.counts import Layout, Shape, build_operations, read_engine
+from benchmarks.backtest.report import Bar, Row
 from stratlab.predict.device_memory import GIB
 
 FILE = "simumax_b200_step_memory.csv"

@@ -36,22 +36,20 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--part", type=int, help=f"one of {', '.join(map(str, PARTS))}; default: all parts")
     parser.add_argument("--stages", default="", help="names from the table, separated by commas")
-    parser.add_argument(
-        "--out", type=Path, default=Path("results/gpu"), help="what comes back, at most 8 files"
+    comes_back, kept = (
+        "what comes back, at most 8 files",
+        "runs, caches and logs; default: a folder of the system's own",
     )
-    parser.add_argument(
-        "--work", type=Path, help="runs, caches and logs; default: a folder of the system's own"
-    )
+    parser.add_argument("--out", type=Path, default=Path("results/gpu"), help=comes_back)
+    parser.add_argument("--work", type=Path, help=kept)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small sizes everywhere")
-    parser.add_argument(
-        "--runs",
-        default="",
-        help="in project, strategies and memory these runs instead of theirs: model:strategy+extra, with commas",
+    instead = (
+        "in project, strategies and memory these runs instead of theirs: model:strategy+extra, with commas"
     )
-    parser.add_argument(
-        "--scale", type=float, help=f"factor on every budget; default: 1, on a CPU {CPU_SCALE:.0f}"
-    )
+    parser.add_argument("--runs", default="", help=instead)
+    factor = f"factor on every budget; default: 1, on a CPU {CPU_SCALE:.0f}"
+    parser.add_argument("--scale", type=float, help=factor)
     return parser
 
 

@@ -61,11 +61,8 @@ def time_linear(session: Session, tokens: int, out: int, into: int) -> dict[str,
     calls = {"forward": lambda: x @ w.T, "d_input": lambda: dy @ w, "d_weight": lambda: dy.T @ x}
     ms = {name: measure_time(session, call, for_ms=80)["ms"] for name, call in calls.items()}
     work = 2 * tokens * out * into / 1e9
-    return {
-        "sizes": [tokens, out, into],
-        "ms": ms,
-        "tflops": {name: work / time for name, time in ms.items()},
-    }
+    tflops = {name: work / time for name, time in ms.items()}
+    return {"sizes": [tokens, out, into], "ms": ms, "tflops": tflops}
 
 
 def time_attention(session: Session, shape: Shape) -> dict[str, Any]:

@@ -20,21 +20,12 @@ from benchmarks.gpu.measuring import free_memory, list_kernels
 from benchmarks.gpu.processes import ask
 from benchmarks.gpu.session import ROOT, Session
 
-PACKAGES = (
-    *("torch", "torchvision", "transformers", "accelerate", "peft", "timm", "lightning", "numpy", "triton"),
-    *("safetensors", "tokenizers", "pydantic", "pydantic_core", "msgspec", "deepspeed", "datasets", "pandas"),
-    *(
-        "tenacity",
-        "traceinsight",
-        "mlflow",
-        "nvidia-ml-py",
-        "psutil",
-        "scikit-learn",
-        "liger-kernel",
-        "flash-attn",
-    ),
-    *("transformer-engine", "torchao", "nvidia-cudnn-cu13", "nvidia-nccl-cu13"),
-)
+PACKAGE_NAMES = """
+torch torchvision transformers accelerate peft timm lightning numpy triton safetensors tokenizers pydantic
+pydantic_core msgspec deepspeed datasets pandas tenacity traceinsight mlflow nvidia-ml-py psutil scikit-learn
+liger-kernel flash-attn transformer-engine torchao nvidia-cudnn-cu13 nvidia-nccl-cu13
+"""
+PACKAGES = tuple(PACKAGE_NAMES.split())
 PLACED = ("torch", "pydantic", "msgspec", "deepspeed", "transformers", "trainer")
 QUERY = (
     "name,driver_version,memory.total,memory.free,power.limit,clocks.max.sm,clocks.sm,clocks.mem,temperature.gpu,"
@@ -114,9 +105,8 @@ def read_kernels(session: Session) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, shape in SHAPES.items():
         try:
-            found[name] = list_kernels(
-                session, build_call(session.device, shape.fitted(session.tiny)), longest=3
-            )
+            call = build_call(session.device, shape.fitted(session.tiny))
+            found[name] = list_kernels(session, call, longest=3)
         except Exception as failure:  # no kernel for this shape: the gate says so where a model needs it
             found[name] = f"{type(failure).__name__}: {failure}"[:200]
         free_memory(session.is_cuda)

@@ -30,16 +30,16 @@ class Gate:
     """One rule on the lines of a stage.
 
     Attributes:
-        stages: whose lines it looks at.
+        stages: whose lines it looks at, separated by spaces.
         text: what has to hold.
-        value: of a line; None where the gate has nothing to say about it.
+        value: name of a fact of the line, or a function of the line; None: the gate has nothing to say about it.
         holds: for such a value.
         cuda_only: it means nothing on a CPU.
     """
 
-    stages: tuple[str, ...]
+    stages: str
     text: str
-    value: Callable[[Facts], Any]
+    value: str | Callable[[Facts], Any]
     holds: Callable[[Any], bool]
     cuda_only: bool = False
 
@@ -71,33 +71,31 @@ def _mfu(line: Facts) -> tuple[float, float] | None:
     return (float(line.get("mfu_pct") or 0.0), floor)
 
 
-OWN_RUNS = ("project", "strategies", "memory")
-LONG_RUNS = ("project", "strategies")
+def _lost_by_a_stop(line: Facts) -> Any:
+    return line.get("steps_lost") if "stopped" in line["item"] else None
+
+
+OWN_RUNS = "project strategies memory"
+LONG_RUNS = "project strategies"
 """With steps enough to see a loss fall."""
 GATES = (
+    Gate("environment", f"cuDNN from {OLDEST_CUDNN}", "cudnn", lambda v: v >= OLDEST_CUDNN, True),
     Gate(
-        ("environment",),
-        f"cuDNN from {OLDEST_CUDNN}",
-        lambda f: f.get("cudnn"),
-        lambda v: v >= OLDEST_CUDNN,
-        True,
-    ),
-    Gate(
-        ("environment",),
+        "environment",
         "the attention of every model runs on a cuDNN or flash kernel",
-        lambda f: f.get("not_fused"),
+        "not_fused",
         lambda v: v == [],
         True,
     ),
     Gate(
-        ("numerics",),
+        "numerics",
         f"relative errors below {LARGEST_ERROR}",
         _errors,
         lambda v: all(error < LARGEST_ERROR for error in v),  # nan is not
     ),
-    Gate(LONG_RUNS, "the loss falls", lambda f: f.get("falls"), bool),
-    Gate(OWN_RUNS, "every loss is finite", lambda f: f.get("finite"), bool),
-    Gate(OWN_RUNS, "no retries of the allocator", lambda f: f.get("alloc_retries"), lambda v: v == 0, True),
+    Gate(LONG_RUNS, "the loss falls", "falls", bool),
+    Gate(OWN_RUNS, "every loss is finite", "finite", bool),
+    Gate(OWN_RUNS, "no retries of the allocator", "alloc_retries", lambda v: v == 0, True),
     Gate(
         OWN_RUNS,
         "MFU of a model alone, its blocks compiled, at its floor",
@@ -108,35 +106,30 @@ GATES = (
     Gate(
         OWN_RUNS,
         f"counted memory within {LARGEST_MEMORY_ERROR_PCT:.0f} % of the device's",
-        lambda f: f.get("forecast_memory_error_pct"),
+        "forecast_memory_error_pct",
         lambda v: abs(v) <= LARGEST_MEMORY_ERROR_PCT,
         True,
     ),
     Gate(
-        ("quantizer",),
+        "quantizer",
         f"the kernel rounds at most {LARGEST_SHARE} of the numbers otherwise than its formula",
-        lambda f: f.get("numbers_differ"),
+        "numbers_differ",
         lambda v: v <= LARGEST_SHARE,
     ),
-    Gate(("quantizer",), "a mean that 4 bits hold is exact", lambda f: f.get("exact"), bool),
+    Gate("quantizer", "a mean that 4 bits hold is exact", "exact", bool),
     Gate(
-        ("gloo",),
+        "gloo",
         f"losses within {LARGEST_GLOO_ERROR} of one process",
-        lambda f: f.get("loss_error"),
+        "loss_error",
         lambda v: v < LARGEST_GLOO_ERROR,
     ),
     Gate(
-        ("stops",),
+        "stops",
         f"losses within {LARGEST_RESUMED_ERROR} of a run that nobody disturbed",
-        lambda f: f.get("loss_error"),
+        "loss_error",
         lambda v: v < LARGEST_RESUMED_ERROR,
     ),
-    Gate(
-        ("stops",),
-        "a run that was told to stop loses no step",
-        lambda f: f.get("steps_lost") if "stopped" in f["item"] else None,
-        lambda v: v == 0,
-    ),
+    Gate("stops", "a run that was told to stop loses no step", _lost_by_a_stop, lambda v: v == 0),
 )
 
 
@@ -145,17 +138,12 @@ def judge_lines(lines: Iterable[Facts], device: str) -> list[Verdict]:
     found = []
     for line in lines:
         for gate in GATES:
-            if line.get("stage") not in gate.stages or line.get("status") != "done":
+            if line.get("stage") not in gate.stages.split() or line.get("status") != "done":
                 continue
             if gate.cuda_only and device != "cuda":
                 continue
-            value = gate.value(line)
-            if value is not None:
-                passed = bool(gate.holds(_number(value)))
+            value = line.get(gate.value) if isinstance(gate.value, str) else gate.value(line)
+            if value is not None:  # `nan` and `inf` come back from the file as text
+                passed = bool(gate.holds(float(value) if isinstance(value, str) else value))
                 found.append(Verdict(line["stage"], line["item"], gate.text, value, passed))
     return found
-
-
-def _number(value: Any) -> Any:
-    """`nan` and `inf` come back from the file as text."""
-    return float(value) if isinstance(value, str) else value

@@ -9,33 +9,19 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from benchmarks.gpu.models import ARITHMETIC
 from benchmarks.gpu.own_run import compare_losses, train
 from benchmarks.gpu.session import Session
 
-COMMON = {
-    "PRECISION": "fp32",
-    "PROFILE_STEPS": "0",
-    "STEPS": "8",
-    "GLOBAL_BATCH_SIZE": "16",
-    "MICRO_BATCH_SIZE": "4",
-}
+SIZES = {"GLOBAL_BATCH_SIZE": "16", "MICRO_BATCH_SIZE": "4"}
+COMMON = {"PRECISION": "fp32", "PROFILE_STEPS": "0", "STEPS": "8", **SIZES}
+VIT = {**COMMON, "MODEL": "vit_tiny", "DATASET": "synthetic", "TRAIN_SAMPLES": "128"}
+QWEN = {**COMMON, **ARITHMETIC, "MODEL": "qwen_tiny", "SEQ_LEN": "192", "TRAIN_SAMPLES": "400"}
 MODELS = {
-    "vit": {**COMMON, "MODEL": "vit_tiny", "DATASET": "synthetic", "TRAIN_SAMPLES": "128"},
-    "qwen": {
-        **COMMON,
-        "MODEL": "qwen_tiny",
-        "DATASET": "arithmetic",
-        "TOKENIZER": "bytes",
-        "SEQ_LEN": "192",
-        "TRAIN_SAMPLES": "400",
-    },
-}
-MODELS["experts"] = MODELS["qwen"] | {"MODEL": "qwen_moe_tiny"}
-MODELS["resnet"] = MODELS["vit"] | {
-    "MODEL": "resnet",
-    "IMAGE_SIZE": "32",
-    "LR": "1e-4",
-    "GLOBAL_BATCH_SIZE": "8",
+    "vit": VIT,
+    "qwen": QWEN,
+    "experts": QWEN | {"MODEL": "qwen_moe_tiny"},
+    "resnet": VIT | {"MODEL": "resnet", "IMAGE_SIZE": "32", "LR": "1e-4", "GLOBAL_BATCH_SIZE": "8"},
 }
 ALONE = {"resnet": {"MICRO_BATCH_SIZE": "8"}}
 """One process has at once what two ranks have, whose batch norm is that of all their samples."""

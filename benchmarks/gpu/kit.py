@@ -14,7 +14,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.gpu.stages import PARTS, STAGES
@@ -79,9 +78,8 @@ def fetch_packages(site: Path, uv: Path) -> None:
     lock = ["--no-deps", "--require-hashes", "--build-constraints", ROOT / "requirements" / "build.txt"]
     wanted = ["--python-platform", PLATFORM, "--python-version", PYTHON, "--python", sys.executable]
     command = [uv, "pip", "install", "--quiet", "--target", site, *lock, *wanted, "-r", REQUIREMENTS]
-    done = subprocess.run(
-        [*map(str, command)], capture_output=True, text=True, env={**os.environ, "DS_BUILD_OPS": "0"}
-    )
+    env = {**os.environ, "DS_BUILD_OPS": "0"}
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=env)
     if done.returncode:
         raise BadKit(
             f"the packages of {REQUIREMENTS.name} could not be fetched:\n{done.stderr.strip()} [SL-kit-packages]"
@@ -97,25 +95,19 @@ def check_kit(kit: Path) -> None:
     Raises:
         BadKit: with all that is wrong.
     """
-    wrong = [
-        f"{p.relative_to(kit)} is not for {TAG} [SL-kit-python]"
-        for p in kit.rglob("*.so*")
-        if TAG not in p.name
-    ]
-    wrong += [
-        f"{name} is missing [SL-kit-part-missing]"
-        for name in ("start", "stratlab_spec", "trainer", "stratlab", "site")
-        if not (kit / name).exists()
-    ]
+    foreign = [path.relative_to(kit) for path in kit.rglob("*.so*") if TAG not in path.name]
+    wrong = [f"{path} is not for {TAG} [SL-kit-python]" for path in foreign]
+    missing = [name for name in ("start", *CODE, "site") if not (kit / name).exists()]
+    wrong += [f"{name} is missing [SL-kit-part-missing]" for name in missing]
     if (size := measure_mb(kit)) >= LARGEST_MB:
         wrong.append(f"{size:.1f} MB, allowed: below {LARGEST_MB:.0f} [SL-kit-too-large]")
     if wrong:
         raise BadKit("; ".join(wrong))
 
 
-def measure_mb(folder: Path) -> float:
-    """Bytes of all files, in MB."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+def measure_mb(place: Path) -> float:
+    """Bytes of a file, or of all files of a folder, in MB."""
+    return sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()) / 1e6
 
 
 def start_lines() -> list[str]:
@@ -157,16 +149,11 @@ def main(arguments: list[str]) -> int:
     except BadKit as problem:
         print(f"gpu-kit: {problem}", file=sys.stderr)
         return 1
-    _print_contents(options.out, sorted(path for path in options.out.iterdir()))
+    for path in sorted(options.out.iterdir()):
+        print(f"  {measure_mb(path):6.2f} MB  {path.name}")
+    print(f"{options.out.name}: {measure_mb(options.out):.1f} MB")
     print("\non the machine, in the folder:", *start_lines(), sep="\n  ")
     return 0
-
-
-def _print_contents(out: Path, paths: Iterable[Path]) -> None:
-    for path in paths:
-        size = measure_mb(path) if path.is_dir() else path.stat().st_size / 1e6
-        print(f"  {size:6.2f} MB  {path.name}")
-    print(f"{out.name}: {measure_mb(out):.1f} MB")
 
 
 if __name__ == "__main__":

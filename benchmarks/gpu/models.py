@@ -12,24 +12,14 @@ from stratlab_spec.strategies import STRATEGIES
 Settings = dict[str, str]
 
 IMAGES = {"DATASET": "synthetic", "TRAIN_SAMPLES": "1024", "STEPS": "30"}
-TEXT = {
-    "DATASET": "arithmetic",
-    "TOKENIZER": "bytes",
-    "STEPS": "24",
-    "SEQ_LEN": "2048",
-    "GLOBAL_BATCH_SIZE": "4",
-}
-EXPERTS = {
-    "MODEL_LAYERS": "12",
-    "MODEL_HIDDEN": "1024",
-    "MODEL_HEADS": "16",
-    "MODEL_KV_HEADS": "8",
-    "MODEL_INTERMEDIATE": "768",
-}
+ARITHMETIC = {"DATASET": "arithmetic", "TOKENIZER": "bytes"}
+TEXT = ARITHMETIC | {"STEPS": "24", "SEQ_LEN": "2048", "GLOBAL_BATCH_SIZE": "4"}
+EXPERTS_SIZES = {"LAYERS": 12, "HIDDEN": 1024, "HEADS": 16, "KV_HEADS": 8, "INTERMEDIATE": 768}
+EXPERTS = {f"MODEL_{name}": str(size) for name, size in EXPERTS_SIZES.items()}
 """A mixture of experts of a size that keeps a card busy: the preset's own is a toy."""
 TINY = {"STEPS": "16", "GLOBAL_BATCH_SIZE": "8", "MICRO_BATCH_SIZE": "4"}
 TINY_IMAGES = {"DATASET": "synthetic", "TRAIN_SAMPLES": "64", **TINY}
-TINY_TEXT = {"DATASET": "arithmetic", "TOKENIZER": "bytes", "TRAIN_SAMPLES": "400", "SEQ_LEN": "192", **TINY}
+TINY_TEXT = {**ARITHMETIC, "TRAIN_SAMPLES": "400", "SEQ_LEN": "192", **TINY}
 CONVOLUTIONAL = ("resnet", "mobilenet", "efficientnet", "vgg")
 NAMES = ("vit_base", "vit_huge", *CONVOLUTIONAL, "qwen2.5-3b", "qwen2.5-1.5b", "qwen2.5-0.5b", "experts")
 LARGE_CARD_GIB = 100.0

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +15,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from benchmarks.gpu import attention_paths as paths
-from benchmarks.gpu.losses import chunked_loss, draw_case, plain_loss
 from benchmarks.gpu.session import NotHere, Session
+from trainer.data.batches import IGNORED
+from trainer.models.chunked_cross_entropy import token_loss
 from trainer.models.decoder import causal_attention
 from trainer.models.model_with_loss import sum_losses
 from trainer.models.packing import choose_path, read_offer
@@ -34,9 +36,8 @@ def run(session: Session) -> None:
     session.measure("loss chunked", check_chunked_loss, session)
     for tokens in lengths:
         for shape in heads:
-            session.measure(
-                _name("attention", tokens, shape), check_attention, session, tokens, shape, needs_s=2
-            )
+            name = _name("attention", tokens, shape)
+            session.measure(name, check_attention, session, tokens, shape, needs_s=2)
     for tokens, shape in ((lengths[0], heads[0]), (lengths[1], heads[1])):
         session.measure(_name("flex", tokens, shape), check_flex, session, tokens, shape, needs_s=12)
 
@@ -65,11 +66,9 @@ def check_attention(session: Session, tokens: int, shape: tuple[int, int, int]) 
         "cudnn causal": (paths.build_forced(SDPBackend.CUDNN_ATTENTION, is_causal=True), causal),
         "flash causal": (paths.build_forced(SDPBackend.FLASH_ATTENTION, is_causal=True), causal),
         "efficient causal": (paths.build_forced(SDPBackend.EFFICIENT_ATTENTION, is_causal=True), causal),
-        "efficient packed": (
-            paths.build_forced(SDPBackend.EFFICIENT_ATTENTION, attn_mask=packed[None, None]),
-            packed,
-        ),
     }
+    masked = paths.build_forced(SDPBackend.EFFICIENT_ATTENTION, attn_mask=packed[None, None])
+    cases["efficient packed"] = (masked, packed)
     if tokens % 2 == 0:
         cases["project packed, in two parts"] = (paths.build_project(documents, 2), packed)
     chosen = choose_path(read_offer(documents.starts.device), torch.bfloat16)
@@ -146,9 +145,8 @@ def check_own_loss(session: Session) -> dict[str, Any]:
 
 def check_chunked_loss(session: Session) -> dict[str, Any]:
     """Head and loss, in chunks and plain, against fp32."""
-    states, weight, labels = draw_case(
-        session.device, *((64, 16, 320) if session.tiny else (1024, 2048, 32000))
-    )
+    sizes = (64, 16, 320) if session.tiny else (1024, 2048, 32000)
+    states, weight, labels = draw_case(session.device, *sizes)
     exact = [t.detach().float().requires_grad_() for t in (states, weight)]
     wanted = plain_loss(*exact, labels)
     wanted.backward()
@@ -158,10 +156,33 @@ def check_chunked_loss(session: Session) -> dict[str, Any]:
         states.grad = weight.grad = None
         loss = chunked_loss(states, weight, labels, chunks) if chunks else plain_loss(states, weight, labels)
         loss.backward()
-        found = {
-            "loss": (loss, wanted),
-            "states": (states.grad, exact[0].grad),
-            "weight": (weight.grad, exact[1].grad),
-        }
-        errors[name] = {what: paths.relative_error(*pair) for what, pair in found.items()}  # type: ignore[arg-type]
+        found = (loss, states.grad, weight.grad)
+        pairs = zip(("loss", "states", "weight"), found, (wanted, exact[0].grad, exact[1].grad), strict=True)
+        errors[name] = {what: paths.relative_error(a, b) for what, a, b in pairs}  # type: ignore[arg-type]
     return {"errors": errors}
+
+
+def chunked_loss(states: Tensor, weight: Tensor, labels: Tensor, chunks: int) -> Tensor:
+    """The project's: sum of the losses of the labels that count.
+
+    Args:
+        states: [token, hidden]. weight: [class, hidden]. labels: int64 [token], IGNORED = none.
+    """
+    return token_loss(states, weight, labels, chunk_tokens=math.ceil(len(labels) / chunks))
+
+
+def plain_loss(states: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """The same with all logits at once, as torch computes it."""
+    return F.cross_entropy((states @ weight.T).float(), labels, ignore_index=IGNORED, reduction="sum")
+
+
+def draw_case(
+    device: str, tokens: int, hidden: int, classes: int, dtype: torch.dtype = torch.bfloat16
+) -> tuple[Tensor, Tensor, Tensor]:
+    """States, weight and labels, three of ten without a label; seeded."""
+    torch.manual_seed(1)
+    states = torch.randn(tokens, hidden, device=device, dtype=dtype, requires_grad=True)
+    weight = torch.randn(classes, hidden, device=device, dtype=dtype).mul_(0.02).requires_grad_()
+    labels = torch.randint(0, classes, (tokens,), device=device)
+    labels[torch.rand(tokens, device=device) < 0.3] = IGNORED
+    return states, weight, labels

@@ -16,52 +16,25 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.processes import read_tail, run_command
-from benchmarks.gpu.results import read_lines
 from benchmarks.gpu.session import ROOT, Session
 from stratlab_spec import exit_codes as failures
+from stratlab_spec.run_directory import read_lines
 
 COMPARISON = "gpu"
 PROGRAM = (sys.executable, "-m", "trainer")
 FOREIGN = ("TRAINER_", "PET_", "MLFLOW_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "STRATLAB_LAUNCHER")
 OPERATIONS = Path(__file__).parent / "operations"
 """What each run is foreseen to hold, counted by `python -m benchmarks.gpu.foreseen`."""
-KEPT = (
-    *(
-        "samples_per_s",
-        "tokens_per_s",
-        "useful_tokens_per_s",
-        "mfu_pct",
-        "mfu_literature_pct",
-        "mfu_useful_pct",
-        "step_time_ms_p50",
-    ),
-    *(
-        "step_time_ms_p95",
-        "data_ms_p50",
-        "forward_ms_p50",
-        "backward_ms_p50",
-        "optimizer_ms_p50",
-        "measured_steps",
-    ),
-    *(
-        "peak_memory_gib",
-        "peak_reserved_gib",
-        "peak_host_memory_gib",
-        "parameter_memory_gib",
-        "gradient_memory_gib",
-    ),
-    *(
-        "optimizer_memory_gib",
-        "precision",
-        "backend",
-        "device_name",
-        "parameters",
-        "train_time_s",
-        "test_loss",
-    ),
-    *("flops_per_sample", "initial_weights_sha256", "wire_bytes_per_step", "skipped_steps"),
-    *("alloc_retries", "forecast_memory_gib", "forecast_memory_error_pct", "forecast_memory_deviates"),
-)
+SUMMARY_FIELDS = """
+samples_per_s tokens_per_s useful_tokens_per_s mfu_pct mfu_literature_pct mfu_useful_pct step_time_ms_p50
+step_time_ms_p95 data_ms_p50 forward_ms_p50 backward_ms_p50 optimizer_ms_p50 measured_steps peak_memory_gib
+peak_reserved_gib peak_host_memory_gib parameter_memory_gib gradient_memory_gib optimizer_memory_gib precision
+backend device_name parameters train_time_s test_loss flops_per_sample initial_weights_sha256
+wire_bytes_per_step skipped_steps alloc_retries forecast_memory_gib forecast_memory_error_pct
+forecast_memory_deviates
+"""
+KEPT = tuple(SUMMARY_FIELDS.split())
+"""What is taken over of a run's summary."""
 ENDS = 3
 """Losses that are averaged at both ends, to tell whether they fall."""
 

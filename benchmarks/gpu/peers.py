@@ -16,8 +16,7 @@ from benchmarks.gpu.models import Settings, build_models
 from benchmarks.gpu.own_run import train
 from benchmarks.gpu.peer_loops import LIBRARIES, train_peer
 from benchmarks.gpu.processes import read_tail, run_command
-from benchmarks.gpu.results import clean
-from benchmarks.gpu.session import ROOT, Session
+from benchmarks.gpu.session import ROOT, Session, clean
 
 PEERS = {
     "vit": ("plain", "hf_trainer", "accelerate", "lightning", "timm_loop", "timm_model"),
@@ -35,20 +34,14 @@ def run(session: Session) -> None:
         if not session.has_time(OWN_NEEDS_S):
             session.skip(f"{family}:project", OWN_NEEDS_S)
             continue
-        own = train(
-            session,
-            f"peer-{family}:single",
-            settings_of(session, family),
-            seconds=session.within(OWN_LONGEST_S),
-        )
-        status = own.pop("status")
-        session.record(f"{family}:project", status, **own)
+        settings, seconds = settings_of(session, family), session.within(OWN_LONGEST_S)
+        own = train(session, f"peer-{family}:single", settings, seconds=seconds)
+        session.record(f"{family}:project", own.pop("status"), **own)
         installed = [peer for peer in peers if importlib.util.find_spec(LIBRARIES[peer])]
         for peer in peers:
             if peer not in installed:
-                session.record(
-                    f"{family}:{peer}", "skipped", reason=f"{LIBRARIES[peer]} is not installed here"
-                )
+                reason = f"{LIBRARIES[peer]} is not installed here"
+                session.record(f"{family}:{peer}", "skipped", reason=reason)
         for group in [installed] if session.tiny else [[peer] for peer in installed]:
             _run_group(session, family, group, own)
 
@@ -71,18 +64,15 @@ def _run_group(session: Session, family: str, peers: list[str], own: dict[str, A
     command = [sys.executable, "-m", "benchmarks.gpu.peers", session.to_json(), family, *peers]
     seconds = session.within(LONGEST_S * len(peers))
     code, wall_s = run_command(command, env=dict(os.environ), log=log, seconds=seconds, folder=ROOT)
-    said = [
-        json.loads(line.removeprefix(MARK)) for line in read_tail(log, 1000, 4000) if line.startswith(MARK)
-    ]
-    found = {facts["peer"]: facts for facts in said}
+    marked = [line for line in read_tail(log, 1000, 4000) if line.startswith(MARK)]
+    found = {facts["peer"]: facts for facts in (json.loads(line.removeprefix(MARK)) for line in marked)}
     for peer in peers:
         if peer not in found:
             why = "killed: out of time" if code is None else f"ended with {code}"
             session.record(f"{family}:{peer}", "failed", error=why, wall_s=wall_s, log=read_tail(log, 12))
             continue
-        session.record(
-            f"{family}:{peer}", wall_s=wall_s, **found[peer], **compare_times(own, found[peer]["ms"])
-        )
+        shares = compare_times(own, found[peer]["ms"])
+        session.record(f"{family}:{peer}", wall_s=wall_s, **found[peer], **shares)
 
 
 def compare_times(own: dict[str, Any], peer_ms: float) -> dict[str, float]:

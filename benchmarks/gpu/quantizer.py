@@ -68,10 +68,8 @@ def compare_numbers(session: Session) -> dict[str, Any]:
                     "value_error": _relative(dequantize(*kernel, bits), values),
                     "formula_error": _relative(dequantize(*formula, bits), values),
                 }
-    worst = {
-        name: max(entry[name] for entry in found.values()) for name in ("numbers_differ", "scales_differ")
-    }
-    return {**worst, "cases": found}
+    judged = ("numbers_differ", "scales_differ")
+    return {**{name: max(case[name] for case in found.values()) for name in judged}, "cases": found}
 
 
 def _relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -88,18 +86,14 @@ def reduce_between_ranks(session: Session) -> dict[str, Any]:
     said = [json.loads(line.removeprefix(MARK)) for line in read_tail(log, 100) if line.startswith(MARK)]
     if code != 0 or len(said) != 2:
         raise RuntimeError(f"ended with {code}: {read_tail(log, 6)}")
-    return {
-        "exact": all(each["exact"] for each in said),
-        "largest_difference": max(e["off"] for e in said),
-        "wall_s": wall_s,
-    }
+    off = max(each["off"] for each in said)
+    return {"exact": all(each["exact"] for each in said), "largest_difference": off, "wall_s": wall_s}
 
 
 def train_between_ranks(session: Session) -> dict[str, Any]:
     """Weights gathered in 8 bits between two ranks against one process: what that costs a small model's losses."""
-    alone = train(
-        session, "quantizer-single", MODELS["qwen"] | {"STRATEGY": "single"}, seconds=session.within(60)
-    )
+    settings = MODELS["qwen"] | {"STRATEGY": "single"}
+    alone = train(session, "quantizer-single", settings, seconds=session.within(60))
     if alone["status"] != "done":
         raise NotHere(f"one process failed: {alone.get('error')}")
     settings = MODELS["qwen"] | {"STRATEGY": "zeropp", "ZEROPP": "qwz"}

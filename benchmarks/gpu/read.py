@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.gates import Verdict, judge_lines
-from benchmarks.gpu.results import END, FILE, Line, read_lines
+from benchmarks.gpu.session import END, FILE, Line
 from benchmarks.gpu.stages import STAGES
+from stratlab_spec.run_directory import read_lines
 
 OWN = {
     "step ms": "step_time_ms_p50",
@@ -27,51 +28,29 @@ OWN = {
     "outside GiB": "outside_gib",
     "falls": "falls",
 }
+RATIO = {"ours/theirs": "project_over_peer"}
+ROOM = {"used %": "device_used_pct", "retries": "num_alloc_retries"}
 COLUMNS: dict[str, dict[str, str]] = {
     "project": OWN,
     "strategies": OWN,
     "memory": OWN,
     "ceilings": {"ms": "ms", "TFLOP/s": "tflops", "GB/s on the device": "device_gb_per_s"},
-    "peers": {
-        "ms": "ms",
-        "our step ms": "step_time_ms_p50",
-        "samples/s": "samples_per_s",
-        "ours/theirs": "project_over_peer",
-    },
+    "peers": {"ms": "ms", "our step ms": "step_time_ms_p50", "samples/s": "samples_per_s", **RATIO},
     "gloo": {"loss error": "loss_error", "norm error": "norm_error", "wall s": "wall_s"},
-    "capacity": {
-        "batch": "batch",
-        "samples/s": "samples_per_s",
-        "used %": "device_used_pct",
-        "retries": "num_alloc_retries",
-    },
+    "capacity": {"batch": "batch", "samples/s": "samples_per_s", **ROOM},
 }
 """Which facts of a stage make a table: title -> name in the line."""
-HIDDEN = (
-    "call",
-    "stage",
-    "item",
-    "status",
-    "seconds",
-    "errors",
-    "settings",
-    "log",
-    "where",
-    "losses",
-    "step_ms",
-    "grad_norms",
-)
+SHOWN_ELSEWHERE = ("call", "stage", "item", "status", "seconds", "errors")
+HIDDEN = (*SHOWN_ELSEWHERE, "settings", "log", "where", "losses", "step_ms", "grad_norms")
 WIDEST = 60
 
 
 def build_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     """Columns as wide as what is in them."""
     texts = [[*map(str, header)], *([_show(value) for value in row] for row in rows)]
-    widths = [max(len(row[i]) for row in texts) for i in range(len(header))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in texts
-    ]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in texts)
+    return ["  ".join(row).rstrip() for row in cells]
 
 
 def _show(value: Any) -> str:
@@ -122,14 +101,10 @@ def _describe_place(lines: list[Line]) -> list[str]:
     items = {line["item"]: line for line in lines if line.get("stage") == "environment"}
     versions = items.get("versions", {}).get("versions", {})
     found = [f"Python {items['versions']['python']}"] if "python" in items.get("versions", {}) else []
-    found += [
-        f"{name} {versions[name]}" for name in ("torch", "transformers", "deepspeed") if name in versions
-    ]
-    card = items.get("machine", {}).get("nvidia_smi", {})
+    found += [f"{n} {versions[n]}" for n in ("torch", "transformers", "deepspeed") if n in versions]
+    card, switches = items.get("machine", {}).get("nvidia_smi", {}), items.get("torch settings", {})
     found += [f"{card['name']}, driver {card.get('driver_version')}"] if "name" in card else []
-    found += (
-        [f"cuDNN {items['torch settings']['cudnn']}"] if "cudnn" in items.get("torch settings", {}) else []
-    )
+    found += [f"cuDNN {switches['cudnn']}"] if "cudnn" in switches else []
     return [", ".join(found)] if found else []
 
 
@@ -148,11 +123,8 @@ def _numerics_row(line: Line) -> tuple[Any, ...]:
     largest = {name: max(map(float, e.values())) for name, e in errors.items() if isinstance(e, dict)}
     missing = [name for name, entry in errors.items() if isinstance(entry, str)]
     text = ", ".join(f"{name} {error:.1e}" for name, error in largest.items())
-    return (
-        line["item"],
-        line["status"],
-        _Long(text + (f"; not here: {', '.join(missing)}" if missing else _why(line))),
-    )
+    text += f"; not here: {', '.join(missing)}" if missing else _why(line)
+    return line["item"], line["status"], _Long(text)
 
 
 class _Long(str):
@@ -167,8 +139,7 @@ def _facts_row(line: Line) -> tuple[Any, ...]:
     ways = facts.pop("ways", None)
     if isinstance(ways, dict):
         facts = {
-            name: entry["ms"] if isinstance(entry, dict) and "ms" in entry else entry
-            for name, entry in ways.items()
+            name: way["ms"] if isinstance(way, dict) and "ms" in way else way for name, way in ways.items()
         }
     return line["item"], line["status"], ", ".join(f"{name} {_show(value)}" for name, value in facts.items())
 
@@ -187,9 +158,8 @@ def main(arguments: list[str]) -> int:
         path = Path(name) / FILE if Path(name).is_dir() else Path(name)
         lines = read_lines(path)
         if not lines:
-            print(
-                f"{name}: no results; expected a folder with {FILE} [SL-gpu-results-missing]", file=sys.stderr
-            )
+            problem = f"no results; expected a folder with {FILE} [SL-gpu-results-missing]"
+            print(f"{name}: {problem}", file=sys.stderr)
             return 3
         print("\n".join(describe(lines)))
         code |= any(line.get("item") == END and line.get("status") == "failed" for line in lines)

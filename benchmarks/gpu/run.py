@@ -1,27 +1,30 @@
-"""Runs stages one after the other, each in a process and with a budget of its own."""
+"""Runs stages one after the other, each in a process and with a budget of its own, and packs what comes back."""
 
 from __future__ import annotations
 
 import os
 import sys
+import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.bundle import bundle_runs
 from benchmarks.gpu.gates import judge_lines
 from benchmarks.gpu.processes import Ended, raise_on_signals, read_tail, run_command
-from benchmarks.gpu.results import END, FILE, append_line, build_end, find_oversize, read_lines
-from benchmarks.gpu.session import ROOT, Session
+from benchmarks.gpu.session import END, FILE, ROOT, Session, append_line, build_end, find_oversize
 from benchmarks.gpu.stages import Stage, share_time
+from stratlab_spec.run_directory import read_lines
 
 LEAST_S = 3.0
 """A stage with less time than this is not started."""
 GRACE_S = 10.0
 CLOSING_S = 8.0
 """Kept back at the end of a part, for packing what comes back."""
+ARCHIVE = "runs.tar.gz"
+LARGEST_FILE = 1 << 20
+LEFT_OUT = ("traces", "analysis", "model", "best_model", "checkpoints")
 
 
 def run_stages(
@@ -50,16 +53,14 @@ def run_stages(
     stages = [replace(stage, budget_s=stage.budget_s * scale) for stage in stages]
     end = began + sum(stage.budget_s for stage in stages) - CLOSING_S
     names = [stage.name for stage in stages]
-    append_line(
-        out / FILE, {"stage": "all", "item": "begin", "device": device, "tiny": tiny, "stages": names}
-    )
+    begin = {"stage": "all", "item": "begin", "device": device, "tiny": tiny, "stages": names}
+    append_line(out / FILE, begin)
     passed, code = True, 0
     try:
         for position, stage in enumerate(stages):
             seconds = share_time(stages[position:], end - time.time())
-            session = Session(
-                stage.name, device, tiny, str(out), str(work), time.time() + seconds, scale, runs
-            )
+            places, deadline = (str(out), str(work)), time.time() + seconds
+            session = Session(stage.name, device, tiny, *places, deadline, scale, runs)
             passed &= _run_stage(stage, session, seconds)
     except Ended:
         code = 143
@@ -67,10 +68,8 @@ def run_stages(
     oversize = find_oversize(out)
     line = {"stage": "all", "item": END, "seconds": time.time() - began, **facts, "too_large": oversize}
     append_line(out / FILE, line | {"stopped": "by a signal"} if code else line)
-    print(
-        f"{time.time() - began:.0f} s; results: {out}; as tables: python -m benchmarks.gpu.read {out}",
-        flush=True,
-    )
+    tables = f"python -m benchmarks.gpu.read {out}"
+    print(f"{time.time() - began:.0f} s; results: {out}; as tables: {tables}", flush=True)
     return code or int(not passed or bool(oversize))
 
 
@@ -87,10 +86,9 @@ def _run_stage(stage: Stage, session: Session, seconds: float) -> bool:
         killed = "no time left to start it"
     else:
         command = [sys.executable, "-m", "benchmarks.gpu.one_stage", session.to_json()]
+        how = {"env": _environment(session), "log": log, "folder": ROOT, "grace_s": GRACE_S}
         try:
-            code, _ = run_command(
-                command, env=_environment(session), log=log, seconds=seconds + 2, folder=ROOT, grace_s=GRACE_S
-            )
+            code, _ = run_command(command, seconds=seconds + 2, **how)
             killed = "out of time" if code is None else ""
         except Ended:
             killed, stopped = "stopped by a signal", True
@@ -131,3 +129,20 @@ def _print_end(end: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> No
             print(f"  {line['item']}: {line['status']}: {reason}", flush=True)
     text = f"{end['done']} done, {end['failed']} failed, {end['skipped']} skipped, {end['seconds']:.0f} s"
     print(f"  {end['status']}: {'; '.join([text, *end['reasons']])}", flush=True)
+
+
+def bundle_runs(work: Path, out: Path) -> dict[str, Any]:
+    """config.json, summary.json, metrics, rank facts and logs, each below 1 MiB, to `out/runs.tar.gz`."""
+    files = [path for path in sorted((work / "logs").glob("*.log")) if path.stat().st_size < LARGEST_FILE]
+    for path in sorted((work / "results").rglob("*")):
+        small = path.is_file() and path.stat().st_size < LARGEST_FILE
+        if small and not set(path.relative_to(work).parts) & set(LEFT_OUT):
+            files.append(path)
+    if not files:
+        return {"runs_files": 0}
+    temporary = out / f".{ARCHIVE}.tmp"
+    with tarfile.open(temporary, "w:gz") as archive:
+        for path in files:
+            archive.add(path, str(path.relative_to(work)))
+    temporary.rename(out / ARCHIVE)
+    return {"runs_files": len(files), "runs_bytes": (out / ARCHIVE).stat().st_size}

@@ -9,6 +9,7 @@ saves            how long a step waits for its checkpoint, against `torch.distri
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -16,7 +17,9 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from benchmarks.gpu.blocking_save import measure_saves
+import torch
+import torch.distributed.checkpoint as dcp
+
 from benchmarks.gpu.models import Settings, build_models
 from benchmarks.gpu.own_run import (
     COMPARISON,
@@ -28,32 +31,25 @@ from benchmarks.gpu.own_run import (
     train,
 )
 from benchmarks.gpu.processes import NestedProcesses, read_tail
-from benchmarks.gpu.results import read_lines
 from benchmarks.gpu.session import ROOT, Session
 from stratlab_spec import exit_codes as failures
-from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.run_directory import RunDirectory, read_lines
 
 TOO_MANY = 512
 """Images of ViT-H at once, in bf16: some 180 GiB."""
 TOO_MANY_FP32 = 2048
 """Of ViT-B, for the ladder: in bf16 a step that is repeated is not the same, so in 16 bits equal runs part too."""
-STEPS, EVERY, DISTURBED = 60, 20, 37
-SMALL = {
-    "MODEL": "vit_tiny",
-    "DATASET": "synthetic",
-    "TRAIN_SAMPLES": "512",
-    "GLOBAL_BATCH_SIZE": "32",
-    "MICRO_BATCH_SIZE": "16",
-    "PRECISION": "fp32",
-    "PROFILE_STEPS": "0",
-    "STEPS": str(STEPS),
-    "CHECKPOINT_EVERY": str(EVERY),
-    "ALLOW_FAULTS": "true",
-    "LOG_EVERY": "1",
-}
+DISTURBED = 37
+"""The step at which a run is disturbed: between its first checkpoint and its second."""
+SMALL = (
+    {"MODEL": "vit_tiny", "DATASET": "synthetic", "TRAIN_SAMPLES": "512", "PRECISION": "fp32"}
+    | {"GLOBAL_BATCH_SIZE": "32", "MICRO_BATCH_SIZE": "16", "STEPS": "60", "CHECKPOINT_EVERY": "20"}
+    | {"PROFILE_STEPS": "0", "ALLOW_FAULTS": "true", "LOG_EVERY": "1"}
+)
 STRATEGIES = ("single", "ddp", "fsdp", "zero1", "zero2", "zero3")
 LONGEST_S = 120.0
 AT_ONCE = 4
+PARTS, SAVES = 48, 2
 
 
 def run(session: Session) -> None:
@@ -102,11 +98,12 @@ def _go_on(session: Session, name: str, settings: Settings, whole: Mapping[str, 
     lines = read_lines(_open(session, name).metrics)
     newest = {line["step"]: line for line in lines if line.get("kind") == "train"}
     steps = [newest[step] for step in sorted(newest)]
-    facts["losses"] = [line.get("loss") for line in steps]
-    facts["grad_norms"] = [line.get("grad_norm") for line in steps]
+    facts |= {
+        "losses": [line.get("loss") for line in steps],
+        "grad_norms": [line.get("grad_norm") for line in steps],
+    }
     facts |= compare_losses(facts, dict(whole)) if whole.get("losses") else {"loss_error": float("nan")}
-    counted = [line["step"] for line in lines if line.get("kind") == "train"]
-    facts["steps_lost"] = len(counted) - len(newest)
+    facts["steps_lost"] = sum(line.get("kind") == "train" for line in lines) - len(newest)
     session.record(f"{name}, goes on", facts.pop("status"), **facts)
 
 
@@ -130,16 +127,10 @@ def _stop(session: Session, strategy: str, settings: Settings) -> None:
     finally:
         processes.stop(4.0)
     facts = {"exit": code, "seconds_to_stop": stopped_s, **read_run(start.folder)}
-    wanted = failures.TERMINATED
-    if code == wanted:
+    if code == failures.TERMINATED:
         return session.record(f"{strategy} stopped", **facts)
-    session.record(
-        f"{strategy} stopped",
-        "failed",
-        error=f"ended with {code}, not {wanted}",
-        log=read_tail(start.log),
-        **facts,
-    )
+    facts["error"], facts["log"] = f"ended with {code}, not {failures.TERMINATED}", read_tail(start.log)
+    session.record(f"{strategy} stopped", "failed", **facts)
 
 
 def _run_not_finite(session: Session) -> None:
@@ -156,20 +147,14 @@ def _ask_for_too_much(session: Session, model: str, images: int) -> Settings:
 def _run_out_of_memory(session: Session) -> None:
     """More images than fit: found out by the device, and before it by the forecast."""
     asked = _ask_for_too_much(session, "vit_huge", TOO_MANY)
-    for name, settings in (
-        ("out of memory", asked | {"MEMORY_FORECAST": "false"}),
-        ("out of memory, foreseen", asked),
-    ):
+    found_out = asked | {"MEMORY_FORECAST": "false"}
+    for name, settings in (("out of memory", found_out), ("out of memory, foreseen", asked)):
         if not session.has_time(30):
             session.skip(name, 30)
             continue
-        facts = train(
-            session,
-            f"stops-{name}",
-            settings,
-            seconds=session.within(LONGEST_S),
-            ends_with=failures.OUT_OF_MEMORY,
-        )
+        seconds = session.within(LONGEST_S)
+        code = failures.OUT_OF_MEMORY
+        facts = train(session, f"stops-{name}", settings, seconds=seconds, ends_with=code)
         folder = _open(session, name)
         told = folder.out_of_memory(0)
         facts["told"] = json.loads(told.read_text()) if told.is_file() else None
@@ -213,6 +198,20 @@ def _save(session: Session) -> None:
     facts["saves"] = [{key: line[key] for key in line if key.startswith("checkpoint")} for line in lines]
     session.record("saves", facts.pop("status"), **facts)
     if lines:
-        session.measure(
-            "blocking save", measure_saves, session, float(lines[0]["checkpoint_gib"]), needs_s=10
-        )
+        gib = float(lines[0]["checkpoint_gib"])
+        session.measure("blocking save", measure_saves, session, gib, needs_s=10)
+
+
+def measure_saves(session: Session, gib: float) -> dict[str, Any]:
+    """Milliseconds of each of two saves, one process."""
+    numbers = int(gib * 2**30 / 4 / PARTS)
+    state = {f"part{i}": torch.zeros(numbers, device=session.device) for i in range(PARTS)}
+    folder, taken = session.work_folder / "blocking", []
+    for i in range(SAVES):
+        if session.is_cuda:
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        dcp.save(state, checkpoint_id=folder / str(i))
+        taken.append((time.perf_counter() - began) * 1e3)
+        shutil.rmtree(folder / str(i))
+    return {"gib": gib, "save_ms": taken, "by": "torch.distributed.checkpoint.save, without fsync"}

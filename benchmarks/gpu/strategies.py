@@ -18,8 +18,6 @@ RUNS = (  # by value
 )
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
 TINY_RUNS = ("vit_base:zero2", "qwen2.5-3b:zero3")
-
-
 UNITS = "qwen2.5-0.5b:zero3"
 UNITS_NEED_S = 45.0
 WORKERS = {"by module": "trainer.worker", "by block": "benchmarks.gpu.units_worker"}
@@ -42,11 +40,6 @@ def compare_units(session: Session) -> None:
     model, settings, _ = resolve_run(UNITS, build_models(session))
     for name, worker in WORKERS.items():
         command = [sys.executable, *TORCHRUN, "-m", worker]
-        facts = train(
-            session,
-            f"units-{worker.rpartition('.')[2]}",
-            settings | {"PROFILE_STEPS": "0"},
-            seconds=session.within(LONGEST_S),
-            command=command,
-        )
+        own, run_name = settings | {"PROFILE_STEPS": "0"}, f"units-{worker.rpartition('.')[2]}"
+        facts = train(session, run_name, own, seconds=session.within(LONGEST_S), command=command)
         session.record(f"{UNITS} {name}", facts.pop("status"), model=model, strategy="zero3", **facts)

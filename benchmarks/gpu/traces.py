@@ -19,8 +19,7 @@ from benchmarks.gpu.models import build_models, resolve_run
 from benchmarks.gpu.own_run import file_name, folder_of, train
 from benchmarks.gpu.processes import read_tail, run_command
 from benchmarks.gpu.project import RUNS, TINY_RUNS
-from benchmarks.gpu.results import MOST_BYTES
-from benchmarks.gpu.session import ROOT, Session
+from benchmarks.gpu.session import MOST_BYTES, ROOT, Session
 from benchmarks.gpu.strategies import RUNS as OTHER_RUNS
 
 MOST_TRACES = 4

@@ -22,17 +22,31 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.memory.configurations import CONFIGURATIONS, SMALLEST, Configuration
-from benchmarks.memory.counting import count_one, describe_code, warm_up
-from benchmarks.memory.report import RECORD, Report, write_json
+from benchmarks.memory.configurations import (
+    CONFIGURATIONS,
+    SMALLEST,
+    Configuration,
+    count_one,
+    describe_code,
+    warm_up,
+)
+from benchmarks.memory.report import RECORD, Report
+from stratlab_spec.run_directory import write_json
 
 
 def main(arguments: list[str]) -> int:
     """0, or 1 where a figure is out of tolerance or a count has failed."""
-    given = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.memory", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--smallest", action="store_true", help="only what takes the least time")
+    parser.add_argument("--only", metavar="NAME", default="", help="only what begins with NAME")
+    parser.add_argument("--record", action="store_true", help="expect from now on what is counted today")
+    parser.add_argument("--output", type=Path, default=Path("reports/memory.json"), help="(%(default)s)")
+    parser.add_argument("--processes", type=int, default=1, choices=(1, 2), help="at a time (%(default)s)")
+    given = parser.parse_args(arguments)
     named = [one for one in CONFIGURATIONS if one.name.startswith(given.only)]
     if given.smallest:
         named = [one for one in CONFIGURATIONS if one.name in SMALLEST]
@@ -40,7 +54,8 @@ def main(arguments: list[str]) -> int:
         known = "\n  ".join(one.name for one in CONFIGURATIONS)
         print(f"--only={given.only!r}: no such configuration; expected the beginning of\n  {known}")
         return 2
-    chosen = list(_with_references(named))
+    references = {one.alone for one in named}  # of one process, which the arithmetic needs
+    chosen = [one for one in CONFIGURATIONS if one in named or one.name in references]
     warm_up()
     recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {"gib": {}}
     code = describe_code()
@@ -56,12 +71,6 @@ def main(arguments: list[str]) -> int:
     return report.judge(chosen)
 
 
-def _with_references(named: Sequence[Configuration]) -> Iterator[Configuration]:
-    """And those of one process that the arithmetic needs."""
-    references = {one.alone for one in named}
-    yield from (one for one in CONFIGURATIONS if one in named or one.name in references)
-
-
 def _count_all(waiting: list[Configuration], processes: int, report: Report) -> None:
     began, done = time.perf_counter(), 0
     with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
@@ -69,18 +78,6 @@ def _count_all(waiting: list[Configuration], processes: int, report: Report) -> 
             done += 1
             line = report.add(one, found)
             _say(f"{done}/{len(waiting)}  {time.perf_counter() - began:5.0f} s  {line}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "python -m benchmarks.memory", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--smallest", action="store_true", help="only what takes the least time")
-    parser.add_argument("--only", metavar="NAME", default="", help="only what begins with NAME")
-    parser.add_argument("--record", action="store_true", help="expect from now on what is counted today")
-    parser.add_argument("--output", type=Path, default=Path("reports/memory.json"), help="(%(default)s)")
-    parser.add_argument("--processes", type=int, default=1, choices=(1, 2), help="at a time (%(default)s)")
-    return parser
 
 
 def _say(text: str) -> None:

@@ -1,9 +1,31 @@
-"""What is counted: every strategy on two models that people train, with what it took before it was made fair."""
+"""What is counted: every strategy on two models that people train, with what it took before it was made fair.
+
+`count_one` counts one configuration in this process; `describe_code` says which code counted it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import os
+import pkgutil
+import sys
+import time
+import traceback
+import warnings
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
+GIB = 2**30
+WARM = (
+    *("torch", "trainer.memory_estimation.steps", "transformers.models.vit.modeling_vit"),
+    *("transformers.models.qwen2.modeling_qwen2", "torch.distributed.pipelining.schedules", "peft"),
+    *("deepspeed.runtime.zero.stage3", "deepspeed.runtime.zero.stage_1_and_2"),
+)
+ROOMS = ("trainer.strategies", "trainer.models")
+"""Whose modules all take part in a count."""
 BEFORE = "stand-alone count on fake tensors at e7ae6af, torch 2.13, deepspeed 0.19.8; no GPU"
 """Origin of `before_gib`: the engines as they were when each paid for logits, copies and masks of the lab's own."""
 
@@ -71,7 +93,6 @@ VIT_HUGE = (
     _vit("zero3", RECOMPUTED, 6.91),
     _vit("zeropp", "", 18.32),
 )
-
 QWEN_3B = (
     _qwen("single", f"{ROWS4} strategy=single global_batch_size=8", ranks=1),
     _qwen("ddp", f"{ROWS4} strategy=ddp", 124.08, alone=QWEN_ALONE),
@@ -92,7 +113,6 @@ QWEN_3B = (
     _qwen("nd not packed", f"{ROWS4} {SHARDS} {UNPACKED}", 72.36),
     _qwen("nd checkpointing", f"{ROWS4} {SHARDS} {RECOMPUTED}", 28.08),
 )
-
 ONE_ROW = (
     _qwen("1 row single", f"{ROWS1} strategy=single global_batch_size=1", 55.45, ranks=1),
     _qwen("1 row fsdp", f"{ROWS1} strategy=fsdp", 27.87),
@@ -114,7 +134,6 @@ ONE_ROW = (
     ),
     _qwen("1 row ddp LoRA 16", f"{ROWS1} strategy=ddp lora_rank=16", 29.65),
 )
-
 STAGES = (
     _qwen("1f1b stage 0", PIPELINE, 34.06),
     _qwen("1f1b stage 1", PIPELINE, 29.89, rank=4),
@@ -122,7 +141,6 @@ STAGES = (
     _qwen("gpipe stage 1", f"{PIPELINE} pp_schedule=gpipe", 163.44, rank=4),
     _qwen("gpipe checkpointing stage 0", f"{PIPELINE} pp_schedule=gpipe {RECOMPUTED}", 23.03),
 )
-
 LONG = (
     _qwen("nd, 64 rows", f"{ROWS1} {SHARDS} global_batch_size=64", 37.35),
     _qwen("4096 tokens, 1 row", f"{ROWS1} {LONG1}", 82.72),
@@ -131,7 +149,49 @@ LONG = (
     _qwen("4096 tokens, 4 rows, not packed", f"{ROWS4} {LONG4} {UNPACKED}", 167.25),
     _qwen("4096 tokens, checkpointing", f"{ROWS4} {LONG4} {RECOMPUTED}", 83.85),
 )
-
 CONFIGURATIONS = (*VIT_HUGE, *QWEN_3B, *ONE_ROW, *STAGES, *LONG)
 SMALLEST = (VIT_ALONE, "vit_huge fsdp")
 """What takes the least time, the arithmetic included."""
+
+
+def warm_up() -> None:
+    """Imports what every count needs."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # a thread pool does not survive a fork
+    for name in WARM:
+        importlib.import_module(name)
+    for room in map(importlib.import_module, ROOMS):
+        for module in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+            importlib.import_module(module.name)
+
+
+def count_one(one: Configuration) -> tuple[Configuration, dict[str, Any]]:
+    """(the same, figures in GiB and costs), or what went wrong under `failed`."""
+    from stratlab_spec.settings.config import Config
+    from trainer.memory_estimation.steps import count, find_pictures
+
+    warnings.filterwarnings("ignore")
+    named = dict(setting.split("=", 1) for setting in f"run=benchmark {one.settings}".split())
+    began, cpu = time.perf_counter(), time.process_time()
+    try:
+        config = Config.from_env({f"TRAINER_{name.upper()}": value for name, value in named.items()})
+        found = count(config, one.ranks, one.rank, find_pictures(config, one.labels))
+    except Exception:
+        return one, {"failed": traceback.format_exc()[-2000:]}
+    figures = {"peak": found.peak.total, "between": found.between.total, **found.peak.by_cause()}
+    return one, {
+        "gib": {name: round(size / GIB, 4) for name, size in figures.items()},
+        "wall_s": round(time.perf_counter() - began, 1),
+        "cpu_s": round(time.process_time() - cpu, 1),
+        "operators": found.operators,
+    }
+
+
+def describe_code() -> dict[str, str]:
+    """What the figures depend on, after `warm_up`: the sources of `trainer` that take part, and the libraries."""
+    parts = {name: m.__file__ for name, m in sys.modules.items() if name.split(".")[0] == "trainer"}
+    digest = hashlib.sha256()
+    for name in sorted(parts):
+        digest.update(name.encode() + b"\0" + Path(parts[name] or os.devnull).read_bytes())
+    libraries = ("torch", "deepspeed", "transformers", "peft")
+    return {"trainer_sha256": digest.hexdigest(), **{name: version(name) for name in libraries}}

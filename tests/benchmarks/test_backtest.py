@@ -11,10 +11,18 @@ import pytest
 
 from benchmarks.backtest import nanotron, simumax
 from benchmarks.backtest.__main__ import SHIPPED, main
-from benchmarks.backtest.counts import build_operations
-from benchmarks.backtest.decoder import Layout, Shape, layers_of
-from benchmarks.backtest.engine import ENGINES, WINDOWS, Engine, Held, read_engine
-from benchmarks.backtest.judging import Bar, spread
+from benchmarks.backtest.counts import (
+    ENGINES,
+    WINDOWS,
+    Engine,
+    Held,
+    Layout,
+    Shape,
+    build_operations,
+    layers_of,
+    read_engine,
+)
+from benchmarks.backtest.report import Bar, spread
 from tests.codes import find_codes
 from trainer.memory_estimation.timeline import CAUSES
 

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.batch_sizes import BUDGET_GIB, MICRO, NOT_COUNTED, REPORT, STRATEGIES, find_largest
-from benchmarks.host_tax_before import interval
-from benchmarks.memory.arithmetic import BUCKETS_GIB, SIZES, reckon
 from benchmarks.memory.configurations import CONFIGURATIONS, SMALLEST, Configuration
-from benchmarks.memory.report import RECORD, Report, compare
+from benchmarks.memory.report import BUCKETS_GIB, RECORD, SIZES, Report, compare, reckon
 from stratlab.compare.efficiency import STATE_KINDS
 from stratlab_spec.registry import NETWORKS
 from stratlab_spec.strategies import STRATEGIES as STRATEGY_TABLE
@@ -88,11 +86,6 @@ def test_a_peak_above_arithmetic_is_told(tmp_path: Path) -> None:
     for share, code in ((0.96, 0), (1.04, 0), (1.06, 1)):
         report.add(one, {"gib": {"peak": expected * share, "between": 1.0}, "cpu_s": 1.0})
         assert report.judge([alone, one]) == code
-
-
-def test_the_interval_of_three_turns_by_hand() -> None:
-    half = 4.30 / 3**0.5
-    assert interval([1.0, 2.0, 3.0]) == (2.0, pytest.approx(2 - half), pytest.approx(2 + half))
 
 
 PAGE = (ROOT / "docs/strategies.md").read_text()

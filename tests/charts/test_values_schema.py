@@ -1,7 +1,10 @@
+"""The values schema: current, whole, and of one mind with chart and trainer on what is refused and what is taken."""
+
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +12,142 @@ import jsonschema_rs
 import pytest
 import regress
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from charts.values_schema import main, values_schema
-from stratlab_spec.settings.config import Config
-from tests.charts.rendering import CHARTS, LIBRARY
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.values import number_problem, with_bounds
+from tests.charts.bad_values import (
+    BAD,
+    BAD_FOR_THE_CLUSTER,
+    BOUNDS,
+    DEFAULTS,
+    GOOD,
+    SECOND,
+    Case,
+    batches,
+    build_values,
+    merge_defaults,
+    refused_paths,
+    trainer_environment,
+)
+from tests.charts.rendering import CHARTS, LIBRARY, helm_template
+
+
+def is_refused_by_the_trainer(case: Case) -> bool:
+    """The value itself: rules between settings may speak."""
+    variable, text = [*trainer_environment(case).items()][1]
+    try:
+        Config.from_env(trainer_environment(case))
+    except ConfigError as failure:
+        return any(problem.startswith(f"{variable}={text!r}: ") for problem in failure.problems)
+    return False
+
+
+def show(case: Case) -> str:
+    return f"{case[0]}={case[1]!r}"[:50]
+
+
+@pytest.mark.parametrize("case", BAD, ids=show)
+def test_schema_and_trainer_refuse(case: Case) -> None:
+    assert refused_paths(case) == {case[0]} and is_refused_by_the_trainer(case)
+
+
+@pytest.mark.parametrize("case", BAD_FOR_THE_CLUSTER, ids=show)
+def test_the_schema_refuses(case: Case) -> None:
+    name = case[0].rpartition(".")
+    assert [path.startswith(case[0]) or path == name[0] for path in refused_paths(case)] == [True]
+
+
+@pytest.mark.parametrize("case", GOOD, ids=show)
+def test_schema_and_trainer_take(case: Case) -> None:
+    assert refused_paths(case) == set()
+    if case[0].startswith(("config", "results")):
+        assert not is_refused_by_the_trainer(case)
+
+
+def test_there_is_one_of_each_kind_of_bounds() -> None:
+    assert len(BOUNDS) >= 6
+
+
+def test_the_chart_takes_and_refuses_them(helm: Path) -> None:
+    refused = next(batches([*BAD, *BAD_FOR_THE_CLUSTER]))
+    done = helm_template(helm, CHARTS / "ddp", values={"run": build_values(*refused)})
+    assert done.returncode == 1 and done.stdout == ""
+    assert [path for path, _ in refused if path.replace(".", "/").rpartition("/")[2] not in done.stderr] == []
+    taken = [*next(batches(GOOD)), *((path, None) for path in EMPTY if not path.startswith("pod"))]
+    done = helm_template(helm, CHARTS / "ddp", values={"run": build_values(*dict(taken).items())})
+    assert done.returncode == 0, done.stderr
+
+
+def values_with_a_default(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in node.items():
+        yield f"{prefix}{name}"
+        if isinstance(value, dict) and name not in ("requests", "limits"):
+            yield from values_with_a_default(value, f"{prefix}{name}.")
+
+
+EMPTY = {
+    *("env", "secrets", "image.pullSecrets", "scheduling.nodeSelector", "scheduling.tolerations"),
+    *("pod.labels", "pod.annotations", "pod.topologySpread", "pod.volumes", "pod.initContainers"),
+    *("pod.securityContext.supplementalGroups", "pod.securityContext.capabilities"),
+    "podSecurity.hostPaths",
+    *("analysis.resources.requests", "analysis.resources.limits"),
+    *("analysis.wait.resources.requests", "analysis.wait.resources.limits"),
+    *("workload.launcherResources.requests", "workload.launcherResources.limits"),
+}
+"""Lists and maps: null empties them."""
+
+
+def test_null_takes_no_value_away_but_of_lists_and_maps() -> None:
+    """Helm makes nothing of it, and the templates zero or an error of their own."""
+    paths = {*values_with_a_default(DEFAULTS)}
+    assert {path for path in paths if SECOND.is_valid(merge_defaults(build_values((path, None))))} == EMPTY
+
+
+LOWEST = [{"minimum": 0}, {"exclusiveMinimum": 0}]
+DIGITS = st.text("0123456789", min_size=1, max_size=12)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(
+    whole=DIGITS,
+    fraction=st.none() | DIGITS,
+    exponent=st.none() | st.tuples(st.sampled_from(["", "+", "-"]), st.integers(0, 60)),
+    lowest=st.sampled_from(LOWEST),
+    highest=st.sampled_from([1, 10**3, None]),
+    itself=st.booleans(),
+)
+def test_a_text_is_allowed_if_its_number_is(
+    whole: str,
+    fraction: str | None,
+    exponent: tuple[str, int] | None,
+    lowest: dict[str, int],
+    highest: int | None,
+    itself: bool,
+) -> None:
+    text = whole + (f".{fraction}" if fraction is not None else "")
+    text += f"e{exponent[0]}{exponent[1]}" if exponent else ""
+    bound = "maximum" if itself else "exclusiveMaximum"
+    schema = with_bounds({"type": "number", **lowest, **({bound: float(highest)} if highest else {})})
+    number, above = Decimal(text), Decimal(schema.get("maximum", schema.get("exclusiveMaximum")))
+    inside = (number > 0 if "exclusiveMinimum" in lowest else number >= 0) and number < above
+    inside = inside or (number == above and "maximum" in schema)
+    written_plainly = not exponent or len(whole) == 1
+    if number_problem(schema, text) is None:
+        assert inside
+    elif inside and written_plainly and not (exponent and highest == 1):
+        # the exponent of a share must be negative, and a number with one is below its power of ten
+        assert exponent and exponent[0] != "-" and exponent[1] >= len(str(int(above))) - 1
+
+
+@pytest.mark.parametrize("text", ["0100", "1.00E+02", "9.99e1"])
+def test_a_bound_that_is_allowed_itself(text: str) -> None:
+    schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 100}
+    assert number_problem(schema, text) is None
+    assert all(number_problem(schema, more) for more in ("100.5", "999", "1.01e2", "1e3", "0"))
 
 
 def objects(schema: Any) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,7 @@
-"""Would the cluster accept these objects? Pods and core kinds by their schemas, custom resources by their SDK."""
+"""Would the cluster accept these objects? Pods and core kinds by their schemas, custom resources by their SDK.
+
+Scanners know Pods alone: every pod template that an object of any kind hides is unwrapped as a plain Pod.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,64 @@ from typing import Any
 import kubeflow.training.models as training_models
 import kubernetes_validate
 
-from tests.charts.pod_rules import label_problems, pod_problems
-from tests.charts.rendering import NAMESPACE, Document
-from tests.charts.unwrapping import unwrap_pods
+from tests.charts.pod_security import label_problems, pod_problems
+from tests.charts.rendering import NAMESPACE
+
+Document = dict[str, Any]
+
+# values of run.workload.api and run.workload.topology -> where their pod templates are
+WORKLOADS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("pytorchjob", "worker-only"): ("PyTorchJob.Worker",),
+    ("pytorchjob", "master-worker"): ("PyTorchJob.Master", "PyTorchJob.Worker"),
+    ("mpijob-v1", "worker-only"): ("MPIJob.Launcher", "MPIJob.Worker"),
+    ("mpijob-v2beta1", "worker-only"): ("MPIJob.Launcher", "MPIJob.Worker"),
+    ("trainjob", "worker-only"): ("TrainingRuntime.node",),
+}
+RUNNING = (  # those that run the trainer
+    "PyTorchJob.Worker",
+    "PyTorchJob.Master",
+    "MPIJob.Worker",
+    "TrainingRuntime.node",
+)
+
+
+def workload_values(api: str, topology: str) -> list[str]:
+    """At the level that allows each of them, and whatever else the values say: --set goes before a file."""
+    return [
+        "--set",
+        f"run.workload.api={api},run.workload.topology={topology},run.podSecurity.level=privileged",
+    ]
+
+
+def unwrap_pods(documents: Sequence[Document]) -> dict[str, Document]:
+    """Pods by the kind of their object and, where it has several, the role in it: Job, Job.waiter, ..."""
+    found: dict[str, Document] = {}
+    for document in documents:
+        component = document["metadata"].get("labels", {}).get("app.kubernetes.io/component")
+        for role, template in find_templates(document, "waiter" if component == "waiter" else ""):
+            name = document["kind"] + (f".{role}" if role else "")
+            assert name not in found, f"two pods are called {name}"
+            metadata = {
+                "namespace": document["metadata"]["namespace"],
+                "name": f"{document['metadata']['name']}-{name}".lower().replace(".", "-"),
+                **{k: v for k, v in template.get("metadata", {}).items() if k in ("labels", "annotations")},
+            }
+            found[name] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+    return found
+
+
+def find_templates(node: Any, role: str) -> Iterator[tuple[str, Document]]:
+    """Whatever has a spec with containers. Its role: the list item's name, or the last key with a capital."""
+    if isinstance(node, list):
+        for item in node:
+            yield from find_templates(item, item.get("name", role) if isinstance(item, dict) else role)
+    elif isinstance(node, dict):
+        if isinstance(node.get("spec"), dict) and isinstance(node["spec"].get("containers"), list):
+            yield role, node
+            return
+        for key, value in node.items():
+            yield from find_templates(value, key if key[:1].isupper() else role)
+
 
 # The oldest whose schema takes an exit code rule of podFailurePolicy, and the newest there is a schema for.
 VERSIONS = ("1.29", "1.37")

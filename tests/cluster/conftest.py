@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from stratlab_spec.run_directory import write_json
 from tests.cluster.lab import KUBECTL, PREFIX, ROOT, Lab, run
 
 # kind of namespace -> the namespace, and the overlay that makes it
@@ -32,10 +33,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report: Any = yield
     if report.when == "call" and item.get_closest_marker("cluster"):
         FACTS.update(FACTS or read_facts())
-        seconds, note = (
-            round(report.duration, 1),
-            "; ".join(str(value) for _, value in report.user_properties),
-        )
+        seconds, note = round(report.duration, 1), "; ".join(str(v) for _, v in report.user_properties)
         STEPS.append({"step": item.nodeid, "passed": report.passed, "seconds": seconds, "note": note})
         totals = {
             "passed": all(each["passed"] for each in STEPS),
@@ -43,8 +41,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         }
         path = Path(os.environ.get("STRATLAB_E2E_STEPS", DEFAULT))
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_suffix(".tmp").write_text(json.dumps(FACTS | totals | {"steps": STEPS}, indent=1) + "\n")
-        path.with_suffix(".tmp").replace(path)
+        write_json(path, FACTS | totals | {"steps": STEPS})
     return report
 
 

@@ -12,13 +12,9 @@ from tests.cluster.lab import HELM, KUBECTL, MOUNT, Lab, run, wait_until
 
 DIGITS = ("digits.yaml", "cpu.yaml")
 PIPELINE: dict[str, Any] = {
-    "run.nodes": 2,
-    "run.processesPerNode": 2,
-    "run.config.model": "qwen_tiny",
-    "run.config.seq_len": 64,
-    "run.config.micro_batch_size": 2,
-    "run.config.train_samples": 256,
-}
+    "run.nodes": 2, "run.processesPerNode": 2, "run.config.model": "qwen_tiny", "run.config.seq_len": 64,
+    "run.config.micro_batch_size": 2, "run.config.train_samples": 256,
+}  # fmt: skip
 """Of a language model in two stages, each on two devices: the smallest run with two axes."""
 QUERY = """
 import json, sys, urllib.request as u

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ast
-import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.disturbed.deeds import DEEDS, Blow, Cost, measure_blows, write_row
-from tests.cluster.disturbed.test_faults import EXPECTED, STRATEGIES, Record, blame
+from tests.cluster.disturbed.deeds import DEEDS, Blow, measure_blows
+from tests.cluster.disturbed.test_faults import STRATEGIES
 from tests.cluster.e2e.test_image import CHOSEN
 from tests.cluster.e2e.test_runs import FAULTS as DAILY
-from tests.cluster.in_image import list_files
 from tests.cluster.lab import ROOT
 from tests.cluster.nightly.test_resume import FAULTS as NIGHTLY
 from tests.cluster.resuming import compare_ends
@@ -66,21 +62,6 @@ def test_what_is_lost_late_or_missing_is_seen(starts: Any, lines: Any, index: in
     assert what in [problem.partition(":")[0] for problem in cost.problems]
 
 
-def test_a_run_that_did_not_survive_fails_every_row_and_the_table_waits_for_all(tmp_path: Path) -> None:
-    costs = blame(2, "no pod answers")
-    assert [cost.problems for cost in costs].index(["no pod answers"]) == 2 and all(c.problems for c in costs)
-    record = Record(tmp_path / "found.json", tmp_path / "table.md", expected=2)
-    lost = Cost()
-    lost.count_points({"points_lost": 2, "points_doubled": 0})
-    with pytest.raises(AssertionError):
-        record.add([write_row("ddp", POD, lost)], {"strategy": "ddp"})
-    assert not (tmp_path / "table.md").exists()
-    record.add([write_row("nd", POD, Cost({"steps_lost": 3}))], {"strategy": "nd"})
-    assert len(json.loads((tmp_path / "found.json").read_text())["faults"]) == 2
-    rows = [line for line in (tmp_path / "table.md").read_text().splitlines() if line.startswith("| K1 ")]
-    assert ["failed" in row for row in rows] == [True, False] and EXPECTED == 35 == 7 * len(STRATEGIES)
-
-
 STEPS, KEPT = 8, 4
 ATTEMPTS = [{"attempt": 1, "from_step": 0}, {"attempt": 2, "from_step": KEPT}]
 AGAIN = [*train(1, 0, 1, 6), {"kind": "eval", "attempt": 1}, *train(2, 0, KEPT + 1, STEPS)]
@@ -97,18 +78,6 @@ def compare(starts: Any, lines: Any, **end: Any) -> float:
 def test_equal_losses_pass_and_rounding_is_told() -> None:
     assert compare(ATTEMPTS, AGAIN) == 0.0
     assert compare(ATTEMPTS, AGAIN, test_loss=0.3 * (1 - 4e-7)) == pytest.approx(4e-7, rel=1e-3)
-
-
-def test_what_was_lost_or_changed_is_seen() -> None:
-    for starts, lines, end in (
-        (ATTEMPTS[:1], AGAIN, {}),
-        ([ATTEMPTS[0], {"attempt": 2, "from_step": 0}], AGAIN, {}),
-        (ATTEMPTS, [*train(1, 0, 1, 6), *train(2, 0, KEPT + 2, STEPS)], {}),
-        (ATTEMPTS, [AGAIN[0] | {"loss": 1.1}, *AGAIN[1:]], {}),
-        (ATTEMPTS, AGAIN, {"data_order_sha256": "c"}),
-    ):
-        with pytest.raises(AssertionError):
-            compare(starts, lines, **end)
 
 
 def test_every_strategy_is_disturbed_and_compared_with_a_run_of_the_same_settings() -> None:
@@ -129,14 +98,3 @@ def test_what_is_chosen_exists() -> None:
     for path, _, name in (chosen.partition("::") for chosen in CHOSEN):
         tree = ast.walk(ast.parse((ROOT / path).read_text()))
         assert not name or name in {f.name for f in tree if isinstance(f, ast.FunctionDef)}, (path, name)
-
-
-def test_the_tools_are_brought_along_and_not_the_trainer() -> None:
-    names = {name for _, name in list_files()}
-    tools = {f"packages/{name}/__init__.py" for name in ("pytest", "pluggy", "iniconfig")}
-    assert tools | {"tests/ranks.py", "pyproject.toml", "images/trainer/Dockerfile"} <= names
-    assert not [name for name in names if name.startswith("trainer")]
-    there = re.compile(
-        r"packages/(numpy|torch|packaging|pygments)/|.*\.so$"
-    )  # of the image; of this machine alone
-    assert not [name for name in names if there.match(name)]

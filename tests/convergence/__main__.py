@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab_spec.run_directory import write_json
-from tests.convergence.course import STEPS, Course, list_courses, run_course
-from tests.convergence.verdict import ALLOWED, Verdict, alone, judge
+from tests.convergence.course import ALLOWED, STEPS, Course, Verdict, alone, judge, list_courses, run_course
 from tests.ranks import fork_ranks
 from trainer.prepare.preparation import ensure_cache
 

@@ -1,13 +1,16 @@
-"""The courses of training that are compared, and one rank that runs some of them."""
+"""The courses of training that are compared, one rank that runs some of them, and the verdict.
+
+A strategy ends where one process ends, measured by what the choice of a seed makes of it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -16,6 +19,7 @@ from stratlab_spec.settings.config import Config
 
 if TYPE_CHECKING:
     from torch import nn
+
 
 SEEDS = (0, 1, 2)
 PRECISIONS = ("fp32", "bf16")
@@ -173,3 +177,53 @@ def _train(config: Config, disturbed: bool) -> dict[str, float]:
     found = {"loss": task.evaluate(engine, "validation").loss, "first": first}
     engine.close()
     return found
+
+
+ALLOWED = 0.25
+"""Of the spread of one process's final losses over the seeds, per seed."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one model, layout and precision over all seeds."""
+
+    course: Course
+    """That of the first seed."""
+    differences: tuple[float, ...]
+    """Final loss minus that of one process, by seed."""
+    spread: float
+    """Largest minus smallest final loss of one process."""
+
+    @property
+    def share(self) -> float:
+        """The largest difference, of the spread."""
+        return max(map(abs, self.differences)) / self.spread
+
+    @property
+    def passes(self) -> bool:
+        return self.share <= ALLOWED
+
+    @property
+    def holds(self) -> bool:
+        """As it should be: a planted fault must not pass."""
+        return self.passes != self.course.faulty
+
+
+def alone(course: Course) -> Course:
+    """What it is compared with: one process, without a fault."""
+    return replace(course, layout="single", faulty=False)
+
+
+def judge(courses: Sequence[Course], losses: Mapping[str, float]) -> list[Verdict]:
+    """Of every group whose seeds have all been run, and those of one process with them; none of one process itself."""
+    verdicts = []
+    for course in courses:
+        if course.seed != SEEDS[0] or (course.layout == "single" and not course.faulty):
+            continue
+        seeds = [replace(course, seed=seed) for seed in SEEDS]
+        if any(each.name not in losses for each in (*seeds, *map(alone, seeds))):
+            continue
+        reference = [losses[alone(each).name] for each in seeds]
+        differences = [losses[each.name] - base for each, base in zip(seeds, reference, strict=True)]
+        verdicts.append(Verdict(course, tuple(differences), max(reference) - min(reference)))
+    return verdicts

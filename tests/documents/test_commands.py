@@ -85,20 +85,6 @@ def test_each_command_is_one_that_its_program_takes() -> None:
     assert {command: problems for command, problems in wrong.items() if problems} == {}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "make tset",
-        "stratlab compare DIR --varid lr",
-        "python -m trainer.evaluat RUN",
-        "helm install ddp charts/dpp",
-        "kubectl aply -k manifests/overlays/kind",
-    ],
-)
-def test_a_mistake_is_seen(command: str) -> None:
-    assert [*find_problems(command)]
-
-
 def test_each_example_is_told_of() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "experiments").rglob("*.yaml")]
     texts = "".join(page.read_text() for page in pages)

@@ -60,10 +60,7 @@ def test_a_scanner_for_secrets_passes_hashes_in_what_programs_wrote_and_nothing_
         assert any(re.search(pattern, value) for pattern in allowed["regexes"]) == bool(
             re.fullmatch(r"[0-9a-f]+", value)
         )
-    for secret in (
-        "sk9-Qw7ZpL3xV8nT2mK5rB1dY6",
-        "AKIAQ7ZLXV8NT2MK5RB1",
-    ):
+    for secret in ("sk9-Qw7ZpL3xV8nT2mK5rB1dY6", "AKIAQ7ZLXV8NT2MK5RB1"):
         assert not any(re.search(pattern, secret) for pattern in allowed["regexes"])
     for own in ("trainer/worker.py", "charts/run/values.yaml", "manifests/base/mlflow/deployment.yaml"):
         assert not any(re.search(pattern, own) for pattern in allowed["paths"])

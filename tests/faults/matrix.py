@@ -39,7 +39,8 @@ class Fault:
 LAUNCHER = "trainer/ranks/test_launcher.py::"
 STORE = "trainer/checkpoint/ranks/test_store.py::"
 FULL = "trainer/ranks/slow/test_full_volume.py::"
-FILLS = "nightly/trainer/test_full_volume.py::"
+FILLS = "nightly/trainer/test_runs.py::"
+ALONE = "faults/test_single_pods.py::"
 SENDER = "trainer/processes/test_sender.py::"
 
 FAULTS: tuple[Fault, ...] = (
@@ -77,7 +78,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "F7", "killed while it saves", "kill -9 of all ranks, 200 times, state of 200 MB, 150 before COMMIT at least",
         "the newest committed checkpoint is whole, and loads, after every one",
-        ("faults/test_kills_while_saving.py",),
+        (ALONE + "test_the_newest_committed_checkpoint_loads_after_every_kill",),
     ),
     Fault(
         "F8", "a checkpoint is damaged", "each file cut, flipped, emptied, taken away", "found; the older one is taken",
@@ -183,7 +184,7 @@ FAULTS: tuple[Fault, ...] = (
         "ends with 3 and names the file; put back, every sample is seen once",
         (
             "trainer/ranks/slow/test_launcher.py::test_the_last_sentence_is_that_of_the_rank_that_failed",
-            "faults/test_lost_files.py",
+            ALONE + "test_a_picture_that_is_gone_is_named_and_put_back_no_sample_is_missed_or_seen_twice",
         ),
     ),
     Fault(
@@ -199,11 +200,11 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "F27", "two releases write into one folder", "a second start while the first one trains",
         "the second is refused",
-        ("faults/test_two_releases.py",),
+        (ALONE + "test_the_second_is_refused_and_the_first_goes_on",),
     ),
     Fault(
         "F28", "the clock jumps", "an hour forth and back while it trains", "durations do not jump, the run succeeds",
-        ("faults/test_clock.py",),
+        (ALONE + "test_durations_do_not_jump_and_the_run_ends_well",),
     ),
     Fault(
         "F29", "packets are lost between ranks", "all of them, for 5 s and for good, in own network namespaces",

@@ -6,7 +6,6 @@ started, as with a container (torch's launcher gives each rank a session of its 
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -19,21 +18,14 @@ from typing import Any
 import psutil
 
 from stratlab.processes import free_port
-from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.run_directory import RunDirectory, read_lines
 from trainer.checkpoint.folder import CheckpointFolder
 
 SMALL = {
-    "TRAINER_RUN": "try",
-    "TRAINER_STRATEGY": "ddp",
-    "TRAINER_MODEL": "cnn",
-    "TRAINER_IMAGE_SIZE": "8",
-    "TRAINER_GLOBAL_BATCH_SIZE": "16",
-    "TRAINER_MICRO_BATCH_SIZE": "8",
-    "TRAINER_LOG_EVERY": "1",
-    "TRAINER_PROFILE_STEPS": "0",
-    "TRAINER_CHECKPOINT_EVERY": "20",
-    "TRAINER_EVALUATE_EVERY": "100000",
-}
+    "TRAINER_RUN": "try", "TRAINER_STRATEGY": "ddp", "TRAINER_MODEL": "cnn", "TRAINER_IMAGE_SIZE": "8",
+    "TRAINER_GLOBAL_BATCH_SIZE": "16", "TRAINER_MICRO_BATCH_SIZE": "8", "TRAINER_LOG_EVERY": "1",
+    "TRAINER_PROFILE_STEPS": "0", "TRAINER_CHECKPOINT_EVERY": "20", "TRAINER_EVALUATE_EVERY": "100000",
+}  # fmt: skip
 START_S = 180.0
 
 
@@ -241,10 +233,3 @@ def kill_tree(pod: subprocess.Popen[bytes]) -> None:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
     pod.wait(30)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Whole lines of a .jsonl file; none where it does not exist yet."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]

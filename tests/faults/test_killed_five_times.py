@@ -19,15 +19,10 @@ SETTINGS = {
     "TRAINER_MAX_ATTEMPTS": "1000",
 }
 ND = {
-    "TRAINER_MODEL": "qwen_tiny",
-    "TRAINER_IMAGE_SIZE": "0",
-    "TRAINER_DATASET": "arithmetic",
-    "TRAINER_TRAIN_SAMPLES": "96",
-    "TRAINER_VALIDATION_FRACTION": "0.02",
-    "TRAINER_SEQ_LEN": "64",
-    "TRAINER_LAYOUT": "given",
-    "TRAINER_TP": "2",
-}
+    "TRAINER_MODEL": "qwen_tiny", "TRAINER_IMAGE_SIZE": "0", "TRAINER_DATASET": "arithmetic",
+    "TRAINER_TRAIN_SAMPLES": "96", "TRAINER_VALIDATION_FRACTION": "0.02", "TRAINER_SEQ_LEN": "64",
+    "TRAINER_LAYOUT": "given", "TRAINER_TP": "2",
+}  # fmt: skip
 HSDP = {"TRAINER_DP_SHARD": "2", "TRAINER_MICRO_BATCH_SIZE": "4"}
 RUNS = [
     ("ddp", 2, {}, "killed"), ("fsdp", 2, {}, "stopped"), ("hsdp", 4, HSDP, "killed"), ("nd", 2, ND, "killed"),

@@ -16,14 +16,10 @@ from tests.trainer.processes.test_sender import kill_server, stored, written
 OUTAGE_S = 600.0
 LONGEST_CALL_MS = 50.0
 STEADY = {
-    "TRAINER_MODEL": "resnet",
-    "TRAINER_IMAGE_SIZE": "32",
-    "TRAINER_GLOBAL_BATCH_SIZE": "64",
-    "TRAINER_MICRO_BATCH_SIZE": "64",
-    "TRAINER_CHECKPOINT_EVERY": "0",
-    "TRAINER_LOG_EVERY": "1",
+    "TRAINER_MODEL": "resnet", "TRAINER_IMAGE_SIZE": "32", "TRAINER_GLOBAL_BATCH_SIZE": "64",
+    "TRAINER_MICRO_BATCH_SIZE": "64", "TRAINER_CHECKPOINT_EVERY": "0", "TRAINER_LOG_EVERY": "1",
     "TRAINER_STEPS": "1000000",
-}
+}  # fmt: skip
 """Steps of some 100 ms: ten minutes of them are a few thousand lines, not millions."""
 
 

@@ -6,8 +6,8 @@
 A cell: 60 to 150 steps on the digits, at 32 x 32; the last rank is killed behind two thirds of them, and the run is
 started again. It must have every step, a loss that falls, its evaluations, go on from its checkpoint with the losses
 that it had before, hold a tensor that DeepSpeed's stage 3 gathers, and begin with the losses of one process (of some
-networks in fp64: exact.py). What is found lies in reports/raw/image-models-cells.json after each cell, so a run may be
-stopped and started again; a result holds until trainer/, this suite or its own settings change. At the end
+networks in fp64: running.py). What is found lies in reports/raw/image-models-cells.json after each cell, so a run may
+be stopped and started again; a result holds until trainer/, this suite or its own settings change. At the end
 reports/raw/image-models.json has what became of each, which `make nightly` keeps in reports/image-models.json, and
 reports/image-models.md the same as a table when every cell has run. Exit codes: 0 all as it should be; 1 not; 2 no cell
 has such a name.
@@ -26,8 +26,14 @@ from typing import Any
 
 from stratlab_spec.run_directory import write_json
 from tests.image_models.cell import Cell, list_cells
-from tests.image_models.found import Found, judge, measure_exact_parity, measure_parity
-from tests.image_models.report import write_report, write_table
+from tests.image_models.found import (
+    Found,
+    judge,
+    measure_exact_parity,
+    measure_parity,
+    write_report,
+    write_table,
+)
 from tests.image_models.running import run_cell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +47,11 @@ KEPT = ("trainer", "tests/image_models", ":(exclude)tests/image_models/cell.py")
 
 def main(arguments: Sequence[str] | None = None, results: Path = CELLS) -> int:
     """A line per cell; returns the exit code."""
-    words = _parser().parse_args(arguments).words
+    parser = argparse.ArgumentParser(
+        "python -m tests.image_models", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("words", nargs="*", metavar="WORD", help="model, strategy; all cells by default")
+    words = parser.parse_args(arguments).words
     cells = list_cells()
     chosen = [cell for cell in cells if all(word in cell.name.split() for word in words)]
     if not chosen:
@@ -55,10 +65,11 @@ def main(arguments: Sequence[str] | None = None, results: Path = CELLS) -> int:
     rows = {name: row for name, row in rows.items() if row["key"] == keys.get(name)}
     todo = [cell for cell in chosen if "failure" in rows.get(cell.name, {"failure": ""})]
     began, found = time.monotonic(), results.with_name(FOUND)
+    results.parent.mkdir(parents=True, exist_ok=True)
     for number, cell in enumerate(todo, 1):
         row = rows[cell.name] = {"key": keys[cell.name], **run_cell(cell)}
         _judge_if_possible(cell, rows)
-        _write(results, {"cells": rows})
+        write_json(results, {"cells": rows})
         minutes = (time.monotonic() - began) / 60
         print(f"{number}/{len(todo)}  {minutes:5.1f} min  {_line(cell, row)}", flush=True)
     for cell in chosen:  # again: one process may have failed when this cell had run
@@ -67,19 +78,18 @@ def main(arguments: Sequence[str] | None = None, results: Path = CELLS) -> int:
     facts = write_report(found, cells, rows)
     if all(cell.name in rows for cell in cells):
         results.parents[1].joinpath(TABLE).write_text(write_table(facts))
-    print(f"{len(chosen) - len(wrong)} of {len(chosen)} cells are as they must be" + _list(wrong))
+    listed = f"; not: {', '.join(wrong)}" if wrong else ""
+    print(f"{len(chosen) - len(wrong)} of {len(chosen)} cells are as they must be{listed}")
     return 1 if wrong else 0
 
 
 def _judge_if_possible(cell: Cell, rows: dict[str, Any]) -> None:
     """Adds the verdict to the cell's row, where it and one process have ended."""
-    if all("found" in rows.get(name, {}) for name in (cell.name, Cell(cell.model, "single").name)):
-        rows[cell.name] |= _judge(cell, rows)
-
-
-def _judge(cell: Cell, rows: dict[str, Any]) -> dict[str, Any]:
-    found, alone = (_as_found(rows[name]["found"]) for name in (cell.name, Cell(cell.model, "single").name))
-    return {
+    both = (cell.name, Cell(cell.model, "single").name)
+    if not all("found" in rows.get(name, {}) for name in both):
+        return
+    found, alone = (_as_found(rows[name]["found"]) for name in both)
+    rows[cell.name] |= {
         "complaints": judge(cell, found, alone),
         "parity": measure_parity(found, alone),
         "exact_parity": measure_exact_parity(found, alone) if cell.exact else None,
@@ -109,28 +119,10 @@ def _line(cell: Cell, row: dict[str, Any]) -> str:
     return f"{cell.name:28}  {row['seconds']:6.1f} s  {seen}  {outcome}"
 
 
-def _list(names: Sequence[str]) -> str:
-    return f"; not: {', '.join(names)}" if names else ""
-
-
 def _read_tree() -> str:
     """Of the trainer and of this suite as they are here, changes that are not committed too."""
     asked = ("git", "ls-files", "-s", *KEPT), ("git", "diff", "HEAD", "--", *KEPT)
     return "".join(subprocess.run(each, cwd=ROOT, capture_output=True, text=True).stdout for each in asked)
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, content)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.image_models", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("words", nargs="*", metavar="WORD", help="model, strategy; all cells by default")
-    return parser
 
 
 if __name__ == "__main__":

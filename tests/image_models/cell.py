@@ -44,13 +44,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "cnn_lstm": {"lr": 1e-3, "steps": MANY_STEPS},
     "ensemble": {"lr": 1e-3, "steps": MANY_STEPS},
     "mobilenet_finetuned": {"lr": 1e-3, "steps": STEPS, "warmup_steps": 20},
-    "cnn_lora": {
-        "model": "cnn",
-        "init": "scratch",
-        "lora_rank": 8,
-        "lr": 5e-3,
-        "steps": 240,
-    },
+    "cnn_lora": {"model": "cnn", "init": "scratch", "lora_rank": 8, "lr": 5e-3, "steps": 240},
     "mobilenet_synchronised": {
         "model": "mobilenet",
         "batch_norm": "synchronised",
@@ -62,7 +56,7 @@ MODELS: dict[str, dict[str, Any]] = {
 """Warm-up where there is batch norm over so few samples: it enlarges rounding, the more the longer the first updates
 are (rounding.py, docs/strategies.md). ResNet-50 ends at 1 x 1 pixels: over 8 values no rate tried kept parity."""
 EXACT = ("resnet", "mobilenet_synchronised")
-"""Whose first steps are compared in fp64 (exact.py): in fp32 rounding carries a value of theirs over a kink."""
+"""Whose first steps are compared in fp64 (running.py): in fp32 rounding carries a value of theirs over a kink."""
 UNDIVIDED = ("vgg",)
 """Whose processes take their share of a batch at once: 0.5 GB of gradients were added up in each micro-batch, minutes
 in all. Without batch norm parity does not ask for micro-batches of one size."""

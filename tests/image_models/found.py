@@ -1,4 +1,4 @@
-"""What a cell's run has left in its directory, and whether that is what it must be."""
+"""What a cell's run has left in its directory, whether that is what it must be, and the report on all cells."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from tests import parity_report
 from tests.image_models.cell import Cell
 
 LEAST_STEPS = 50
@@ -100,18 +101,15 @@ def read_found(folder: Path) -> Found:
 def measure_parity(found: Found, alone: Found, steps: int = AMONG) -> tuple[float, float]:
     """Largest difference of the first losses and norms from one process's, relative to them; not a number where one
     is not."""
-    return (
-        _apart(found.first()[:steps], alone.first()[:steps]),
-        _apart(found.norms[:steps], alone.norms[:steps]),
-    )
+    losses = _apart(found.first()[:steps], alone.first()[:steps])
+    return losses, _apart(found.norms[:steps], alone.norms[:steps])
 
 
 def measure_exact_parity(found: Found, alone: Found) -> tuple[float, float]:
     """The same of the first steps in fp64; not a number where they were not done."""
-    return (
-        _apart(found.exact_losses or (math.nan,) * AMONG, alone.exact_losses or (math.nan,) * AMONG),
-        _apart(found.exact_norms or (math.nan,) * AMONG, alone.exact_norms or (math.nan,) * AMONG),
-    )
+    none = (math.nan,) * AMONG
+    losses = _apart(found.exact_losses or none, alone.exact_losses or none)
+    return losses, _apart(found.exact_norms or none, alone.exact_norms or none)
 
 
 def judge(cell: Cell, found: Found, alone: Found) -> list[str]:
@@ -187,3 +185,60 @@ def _shapes(path: Path) -> list[list[int]]:
         (length,) = struct.unpack("<Q", file.read(8))
         head = json.loads(file.read(length))
     return [entry["shape"] for name, entry in head.items() if name != "__metadata__"]
+
+
+HEAD = (
+    "network", "strategy", "ranks", "steps", "loss", "test accuracy %", "fp32: losses, norms", "fp64", "s",
+    "outcome",
+)  # fmt: skip
+
+
+def write_report(path: Path, cells: Sequence[Cell], rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves commit, versions, hardware and a row per cell that has run; gives them back.
+
+    Args:
+        rows: by the cell's name, with all of its losses (__main__.py).
+    """
+    kept = [_keep(cell, rows[cell.name]) for cell in cells if cell.name in rows]
+    facts = {
+        "parity_steps": AMONG,
+        "cells": len(cells),
+        "as_they_must_be": sum(row["passed"] for row in kept),
+    }
+    return parity_report.write_report(path, None, facts | {"rows": kept})
+
+
+def _keep(cell: Cell, row: Mapping[str, Any]) -> dict[str, Any]:
+    complaints = row.get("complaints", [row.get("failure", "one process failed")[-600:]])
+    found = row.get("found", {"steps": None, "accuracy_pct": None})
+    return {
+        "network": cell.model, "strategy": cell.strategy, "ranks": cell.world_size, "steps": found["steps"],
+        "passed": not complaints, "complaints": complaints, "loss": row.get("loss"),
+        "test_accuracy_pct": found["accuracy_pct"], "parity": row.get("parity"),
+        "parity_in_fp64": row.get("exact_parity"), "seconds": row["seconds"],
+    }  # fmt: skip
+
+
+def write_table(facts: Mapping[str, Any]) -> str:
+    """Markdown, of what `write_report` gave."""
+    lines = [
+        f"{facts['as_they_must_be']} of {facts['cells']} cells as they must be: {facts['commit'][:8]}, "
+        f"{facts['date'][:10]}, {facts['hardware']}, gloo, one run each. Losses and gradient norms: largest relative "
+        f"difference from one process in the first {AMONG} steps, allowed {PARITY:.0e}, {NORM_PARITY:.0e}; where they "
+        f"were done in fp64 {EXACT_PARITY:.0e}, {EXACT_NORM_PARITY:.0e} there, and the first step alone in fp32.",
+        "",
+        "| " + " | ".join(HEAD) + " |",
+        "|" + "---|" * len(HEAD),
+    ]
+    return "\n".join([*lines, *(f"| {' | '.join(_entries(row))} |" for row in facts["rows"])]) + "\n"
+
+
+def _entries(row: Mapping[str, Any]) -> Iterator[str]:
+    yield from (row["network"], row["strategy"], str(row["ranks"]), str(row["steps"] or ""))
+    yield "{:.3f} to {:.3f}".format(*row["loss"]) if row["loss"] else ""
+    yield "" if row["test_accuracy_pct"] is None else f"{row['test_accuracy_pct']:.1f}"
+    for pair in (row["parity"], row["parity_in_fp64"]):
+        yield "{:.1e}, {:.1e}".format(*pair) if pair else ""
+    yield f"{row['seconds']:.0f}"
+    said = " ".join("; ".join(row["complaints"]).split()).replace("|", "/")
+    yield "as it must be" if row["passed"] else f"**not**: {said}"

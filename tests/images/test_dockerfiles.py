@@ -1,9 +1,13 @@
-"""What the Dockerfiles promise, by a few rules of our own."""
+"""What the Dockerfiles promise, the locks that they are built from, and the one Python of images and development."""
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 import shlex
+import subprocess
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 import pytest
@@ -99,9 +103,10 @@ def test_the_own_code_is_in_the_last_layers(dockerfile: Path) -> None:
     """Else each change of it installs everything again."""
     stages = read_stages(dockerfile)
     own = {"trainer": "trainer", "lab": "stratlab"}[dockerfile.parent.name]
-    assert not any(line.startswith("COPY") and f" {own} " in line for line in stages["environment"])
+    copies = [line for line in stages["environment"] if line.startswith("COPY")]
+    assert not any(f" {code} " in line for line in copies for code in (own, "stratlab_spec"))
     assert stages["package"][0] == "FROM environment AS package"
-    assert f"COPY {own} source/{own}" in stages["package"]
+    assert {f"COPY {own} source/{own}", "COPY stratlab_spec spec/stratlab_spec"} <= set(stages["package"])
     after = stages["image"][stages["image"].index("COPY --from=package /package /opt/package") + 1 :]
     assert not any(line.startswith(("COPY", "RUN")) for line in after)
 
@@ -128,3 +133,88 @@ def test_what_is_copied_is_sent_to_the_build(dockerfile: Path) -> None:
     for source in sources:
         assert Path(source).exists(), source
         assert any(source == known or source.startswith(f"{known}/") for known in sent), source
+
+
+IMAGES = ("trainer", "lab")
+OF_IMAGES = [Path("images", image, "requirements.txt") for image in IMAGES]
+LOCKS = [*OF_IMAGES, *(Path("requirements", f"{name}.txt") for name in ("uv", "build", "quantizer"))]
+PIN = r"[a-z0-9.\-]+==[^\s;]+(?: ; .*)?"
+HASH = r"--hash=sha256:[0-9a-f]{64}"
+# what a package says of its licence -> what the label must say
+TERMS = {
+    r"NVIDIA": "LicenseRef-NVIDIA-Proprietary", r"LGPL|Lesser General": "LGPL-3.0-or-later",
+    r"MPL|Mozilla": "MPL-2.0", r"\bMIT\b": "MIT", r"\bBSD": "BSD-3-Clause", r"Apache": "Apache-2.0",
+}  # fmt: skip
+OF_DEBIAN = {"GPL-2.0-or-later", "GPL-3.0-or-later", "LGPL-2.1-or-later", "PSF-2.0"}
+"""glibc, coreutils, apt and Python itself."""
+
+
+def read_pins(lock: Path) -> set[str]:
+    """`name==version`, each with its hashes and nothing else."""
+    lines = (line.rstrip("\\ ").strip() for line in lock.read_text().splitlines())
+    text = "\n".join(line for line in lines if line and not line.startswith("#"))
+    assert re.fullmatch(rf"(?:{PIN}(?:\n{HASH})+\n?)+", text), lock
+    return set(re.findall(rf"^{PIN}$", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=str)
+def test_every_package_is_pinned_and_hashed(lock: Path) -> None:
+    pins = read_pins(lock)
+    assert pins and "://" not in lock.read_text() and "--index" not in lock.read_text()
+    if lock in OF_IMAGES:
+        assert pins <= read_pins(Path("requirements/dev.txt")), "what the tests ran with"
+
+
+def said_licenses(package: str) -> str:
+    """All that its metadata says of it; "" of a package that is not installed here."""
+    try:
+        found = metadata(package)
+    except PackageNotFoundError:
+        return ""
+    classifiers = [each for each in found.get_all("Classifier") or [] if each.startswith("License")]
+    first_line = (found.get("License") or "").partition("\n")[0]
+    return " ".join([found.get("License-Expression") or "", first_line, *classifiers])
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_the_label_names_the_licences_of_what_is_in_it(image: str) -> None:
+    packages = [pin.partition("==")[0] for pin in read_pins(Path("images", image, "requirements.txt"))]
+    said = [said_licenses(package) for package in packages]
+    needed = {term for pattern, term in TERMS.items() if any(re.search(pattern, text) for text in said)}
+    assert "MIT" in needed and ("LicenseRef-NVIDIA-Proprietary" in needed) == (image == "trainer")
+    text = Path("images", image, "Dockerfile").read_text().replace("\\\n", "")
+    (expression,) = re.findall(r'org\.opencontainers\.image\.licenses="([^"]*)"', text)
+    assert needed | OF_DEBIAN <= {part.strip() for part in expression.split(" AND ")}
+    assert 'stratlab.licenses.own="Apache-2.0"' in text
+
+
+def test_lab_has_no_torch_and_trainer_has_no_mlflow() -> None:
+    trainer, lab = ({pin.partition("==")[0] for pin in read_pins(lock)} for lock in OF_IMAGES)
+    assert {"mlflow", "psycopg2-binary", "boto3"} <= lab and not {"torch", "deepspeed"} & lab
+    assert {"torch", "deepspeed"} <= trainer and not {"mlflow", "kubernetes"} & trainer
+
+
+DEBIANS = Path("/usr/bin/python3.11")
+
+
+def make(*arguments: str) -> str:
+    command = ["make", "--silent", "--eval", "show-python: ; @echo $(PYTHON)", "show-python", *arguments]
+    left_out = ("MAKEFLAGS", "MAKELEVEL", "PYTHON")
+    env = {name: value for name, value in os.environ.items() if name not in left_out}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout.strip()
+
+
+def test_set_up_takes_the_images_python_where_the_machine_has_it() -> None:
+    (wanted,) = {re.findall(r"^ARG PYTHON=(3\.11\.\d+)$", each.read_text(), re.M)[0] for each in DOCKERFILES}
+    for dockerfile in DOCKERFILES:
+        assert "platform.python_version(); assert found == '$PYTHON'" in dockerfile.read_text()
+    code = "import ensurepip, platform; print(platform.python_version())"
+    found = (
+        subprocess.run([DEBIANS, "-c", code], capture_output=True, text=True) if DEBIANS.exists() else None
+    )
+    if found and found.stdout.strip() == wanted:
+        assert make() == str(DEBIANS)
+        assert platform.python_version() == wanted, "`make setup` makes .venv anew"
+    else:
+        assert make() in ("python3.11", "python3")
+    assert make("PYTHON=/opt/python3.12") == "/opt/python3.12"

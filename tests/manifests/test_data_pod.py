@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratlab.cluster.pod_template import PodRequest, build_pod
-from tests.charts.pod_rules import pod_problems
-from tests.charts.pod_security import restricted_problems
+from tests.charts.pod_security import pod_problems, restricted_problems
 from tests.charts.rendering import Document, read_documents
 from tests.charts.valid_objects import core_problems
 from tests.documents.commands import ROOT

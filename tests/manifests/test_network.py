@@ -7,7 +7,7 @@ from kubeflow.training.constants import constants
 
 from tests.charts.golden_file import GOLDEN, read_goldens
 from tests.charts.rendering import Document
-from tests.charts.unwrapping import unwrap_pods
+from tests.charts.valid_objects import unwrap_pods
 from tests.manifests.kustomize import build_overlay, kinds, pick
 from tests.manifests.network_rules import Peer, Port, may_connect, may_enter
 

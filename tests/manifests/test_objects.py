@@ -8,8 +8,7 @@ import re
 import pytest
 import yaml
 
-from tests.charts.pod_rules import label_problems, pod_problems
-from tests.charts.pod_security import find_pods, restricted_problems
+from tests.charts.pod_security import find_pods, label_problems, pod_problems, restricted_problems
 from tests.charts.rendering import Document
 from tests.charts.valid_objects import core_problems
 from tests.manifests.kustomize import (

@@ -19,14 +19,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutants.found import (
+from tests.mutants.planting import (
     Count,
     Found,
+    RunTests,
+    WarmTests,
+    copy_tree,
     count_slips,
+    plant_all,
     read_found,
     write_found,
 )
-from tests.mutants.planting import RunTests, WarmTests, copy_tree, plant_all
 from tests.mutants.slip import Slip, build_key, find_problems, read_slips
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +45,13 @@ def main(
     run: RunTests | None = None,
 ) -> int:
     """Prints a line per slip, and what became of all; returns the exit code."""
-    asked = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(
+        "python -m tests.mutants", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="SLIP", help="names in the table; all by default")
+    parser.add_argument("--again", action="store_true", help="also those that have been seen")
+    parser.add_argument("--workers", type=int, default=2, help="slips at a time, each in a copy of its own")
+    asked = parser.parse_args(arguments)
     slips = read_slips(table)
     known = [slip.name for slip in slips]
     problems = find_problems(slips, root)
@@ -86,10 +95,11 @@ def _say(row: Found, slip: Slip, note: str) -> None:
 
 def _judge(count: Count, named: bool) -> int:
     """Prints the counts; returns the exit code."""
+    by_all, by_change, by_fast = count.percent
     print(
-        f"planted {count.planted}, caught {count.caught} ({count.caught_pct:.1f} %), by `make test` "
-        f"{count.caught_by_change} ({count.change_pct:.1f} %), by `make test-fast` {count.caught_by_fast} "
-        f"({count.fast_pct:.1f} %), named as equivalent {count.equivalent}, "
+        f"planted {count.planted}, caught {count.caught} ({by_all:.1f} %), by `make test` "
+        f"{count.caught_by_change} ({by_change:.1f} %), by `make test-fast` {count.caught_by_fast} "
+        f"({by_fast:.1f} %), named as equivalent {count.equivalent}, "
         f"survived {len(count.survived)}"
     )
     if count.survived:
@@ -97,17 +107,6 @@ def _judge(count: Count, named: bool) -> int:
     if named:
         return 1 if count.survived else 0
     return 0 if count.is_enough else 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.mutants", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("names", nargs="*", metavar="SLIP", help="names in the table; all by default")
-    parser.add_argument("--again", action="store_true", help="also those that have been seen")
-    parser.add_argument("--workers", type=int, default=2, help="slips at a time, each in a copy of its own")
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Slips in copies of the tree, one at a time in each, and what the tests say to them."""
+"""Slips in copies of the tree, one at a time in each; what the tests say to them, and whether that is enough."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import queue
@@ -13,11 +14,82 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Literal
 
-from tests.mutants.found import Found, Outcome
+from stratlab_spec.run_directory import write_json
 from tests.mutants.slip import Slip, build_key, find_tests, planted
-from tests.tiers import TIERS, tier_of
+from tests.tiers import CHANGE, FAST, TIERS, tier_of
+
+Outcome = Literal["caught", "survived", "broken"]
+BARS_PCT = (98.0, 95.0, 85.0)
+"""At least so many of the slips that a user can see are caught: by all tests, by `make test`, by `make test-fast`."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """`test`: the first one that saw it, and its `tier`; empty where none did. `key` changes with the slip, its file,
+    the files of its tests and what those import of tests/."""
+
+    outcome: Outcome
+    tier: str
+    test: str
+    key: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Count:
+    """Slips by what became of them; an `equivalent` one changes nothing that a user can see and was not caught."""
+
+    planted: int
+    caught: int
+    caught_by_fast: int
+    caught_by_change: int
+    equivalent: int
+    survived: tuple[str, ...]
+
+    @property
+    def percent(self) -> tuple[float, float, float]:
+        """Caught by all tests, by `make test` and by `make test-fast`, of those that a user can see."""
+        seen = max(1, self.planted - self.equivalent)
+        return 100 * self.caught / seen, 100 * self.caught_by_change / seen, 100 * self.caught_by_fast / seen
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether all three bars are met."""
+        return all(found >= bar for found, bar in zip(self.percent, BARS_PCT, strict=True))
+
+
+def count_slips(slips: Sequence[Slip], found: dict[str, Found]) -> Count:
+    """What became of these slips; all of them have been planted."""
+    caught = [slip for slip in slips if found[slip.name].outcome == "caught"]
+    lost = [slip for slip in slips if found[slip.name].outcome != "caught"]
+    return Count(
+        planted=len(slips),
+        caught=len(caught),
+        caught_by_fast=sum(found[slip.name].tier == FAST.name for slip in caught),
+        caught_by_change=sum(found[slip.name].tier in (FAST.name, CHANGE.name) for slip in caught),
+        equivalent=sum(bool(slip.equivalent) for slip in lost),
+        survived=tuple(slip.name for slip in lost if not slip.equivalent),
+    )
+
+
+def read_found(path: Path) -> dict[str, Found]:
+    """The results of earlier runs by slip."""
+    if not path.exists():
+        return {}
+    rows = json.loads(path.read_text())["slips"]
+    return {name: Found(**row) for name, row in rows.items()}
+
+
+def write_found(found: dict[str, Found], count: Count | None, path: Path) -> None:
+    """All of them, in one go; `count` is None unless each of the table has been planted."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = {name: dataclasses.asdict(row) for name, row in found.items()}
+    write_json(path, {"count": count and dataclasses.asdict(count), "slips": rows})
+
 
 SHARED = (".venv", ".tools")
 """Installed by `make setup`: linked into the copies, not copied."""

@@ -1,18 +1,25 @@
-"""A plausible mistake as a row of a table: where it is planted, and which tests have to see it."""
+"""A plausible mistake as a row of a table: where it is planted, and which tests have to see it.
+
+Where a row names no tests, those nearest to its file have to; a result depends on all that a file of tests imports.
+"""
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import hashlib
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from tests.mutants.nearest import find_nearest
-from tests.mutants.standing import find_standing
+from tests.tiers import CHANGE, FAST, SLOW, tier_of
+
+AT_MOST = {FAST.name: 8, CHANGE.name: 6, SLOW.name: 3}
+"""Files of a tier; later tiers need images or a night."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class Slip:
         search: what stands there, exactly once.
         replacement: what the slip makes of it.
         tests: node ids of pytest, or whole files of tests; together they must fail. Without them: those nearest to
-            the file (nearest.py).
+            the file (find_nearest).
         operator: what has made it, where it was drawn (drawing.py).
         equivalent: why no user sees anything of it; empty of all others.
     """
@@ -103,3 +110,101 @@ def _is_there(test: str, root: Path) -> bool:
     if not (root / path).is_file():
         return False
     return not function or f"def {function.partition('[')[0]}(" in (root / path).read_text()
+
+
+def find_nearest(module: str, root: Path) -> tuple[str, ...]:
+    """Files of tests by tier, the fast tier's first; in each tier the module's mirror, those that import it, the
+    mirrors of the modules that import it, and those of its room."""
+    ordered = list(dict.fromkeys(_by_distance(PurePath(module), root)))
+    chosen = []
+    for name, most in AT_MOST.items():
+        of_tier = [path for path in ordered if _tier(path, root) == name]
+        chosen += of_tier[:most]
+    return tuple(path.relative_to(root).as_posix() for path in chosen)
+
+
+def _tier(path: Path, root: Path) -> str:
+    return tier_of(path.relative_to(root / "tests")).name
+
+
+@functools.cache
+def _read_all(folder: Path, pattern: str) -> dict[Path, str]:
+    return {path: path.read_text() for path in sorted(folder.rglob(pattern))}
+
+
+def _by_distance(module: PurePath, root: Path) -> Iterator[Path]:
+    tests = _read_all(root / "tests", "test_*.py")
+    modules = {
+        path.relative_to(root): text for path, text in _read_all(root / module.parts[0], "*.py").items()
+    }
+    near = [
+        *_mirrors(module, root),
+        *_nearest_first(module, [path for path, text in tests.items() if _imports(text, module)], root),
+    ]
+    for other, text in modules.items():
+        if other != Path(module) and _imports(text, module):
+            near += _mirrors(PurePath(other), root)
+    near += _of_room(module.parent, root)
+    yield from near or _of_room(module.parent.parent, root)
+
+
+def _of_room(folder: PurePath, root: Path) -> list[Path]:
+    """Those right in its folder, and in the folders of later tiers below."""
+    room = root / "tests" / folder
+    return [*sorted(room.glob("test_*.py")), *sorted(room.glob("*/test_*.py"))]
+
+
+def _mirrors(module: PurePath, root: Path) -> Iterator[Path]:
+    """tests/<room>/test_<module>.py, and that in a folder of a later tier."""
+    stem = module.parent.name if module.stem == "__init__" else module.stem
+    folder = root / "tests" / module.parent
+    for name in (f"test_{stem}.py", f"*/test_{stem}.py"):
+        yield from sorted(folder.glob(name))
+
+
+def _nearest_first(module: PurePath, paths: list[Path], root: Path) -> list[Path]:
+    def shared(path: Path) -> int:
+        parts = path.relative_to(root / "tests").parts[:-1]
+        return sum(1 for a, b in zip(parts, module.parts[:-1], strict=False) if a == b)
+
+    return sorted(paths, key=lambda path: (-shared(path), path))
+
+
+def _imports(text: str, module: PurePath) -> bool:
+    parts = module.parts[:-1] if module.stem == "__init__" else (*module.parts[:-1], module.stem)
+    dotted = ".".join(parts)
+    names = rf"from {re.escape('.'.join(parts[:-1]))} import [^\n]*\b{parts[-1]}\b"
+    return re.search(rf"(from|import) {re.escape(dotted)}\b(?!\.\w)|{names}", text) is not None
+
+
+def find_standing(test: str, root: Path) -> set[str]:
+    """Paths below `root`, the test's own among them; imports are followed, those inside of functions too.
+
+    Args:
+        test: path of a file of tests, relative to `root`.
+    """
+    found: set[str] = set()
+    waiting = [test, *_conftests(PurePath(test))]
+    while waiting:
+        name = waiting.pop()
+        if name not in found and (root / name).is_file():
+            found.add(name)
+            waiting += [*_places((root / name).read_text())] if name.endswith(".py") else []
+    return found
+
+
+def _conftests(test: PurePath) -> Iterator[str]:
+    yield from (str(folder / "conftest.py") for folder in test.parents)
+
+
+@functools.cache
+def _places(text: str) -> tuple[str, ...]:
+    """Where modules of tests/ that this text imports may lie."""
+    names = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+    paths = [name.replace(".", "/") for name in names if name.split(".")[0] == "tests"]
+    return tuple(f"{path}{end}" for path in paths for end in (".py", "/__init__.py"))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.parity.fixtures import references, trained  # noqa: F401
-from tests.parity.matrix import SMALL
+from tests.parity.matrix import SMALL, references, trained  # noqa: F401
 from tests.parity.suite import Matrix, report  # noqa: F401
 
 

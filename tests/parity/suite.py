@@ -158,10 +158,7 @@ class Fault:
         return mock.patch.object(owner, name, self.change(getattr(owner, name)))
 
 
-AVERAGED = (
-    "torch.distributed.fsdp:FSDPModule.set_gradient_divide_factor",
-    lambda whole: lambda *_: None,
-)
+AVERAGED = ("torch.distributed.fsdp:FSDPModule.set_gradient_divide_factor", lambda whole: lambda *_: None)
 """Gradients averaged instead of summed."""
 WARMER = (
     "trainer.models.teacher:Teacher.__init__",

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.parity.suite import EXACT, Gates
-from tests.parity_llm.models import OTHER_FAMILIES
-from tests.parity_llm.rows import ROWS, SEQ_LEN
+from tests.parity_llm.models import OTHER_FAMILIES, ROWS, SEQ_LEN
 
 STEPS, RATE, WEIGHT_DECAY, CLIP = 3, 1e-3, 0.01, 1.0
 TEACHER = "teacher"

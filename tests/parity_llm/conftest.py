@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.parity.suite import Matrix, report  # noqa: F401
-from tests.parity_llm.fixtures import continued, folders, forks, trained  # noqa: F401
-from tests.parity_llm.matrix import SMALL
+from tests.parity_llm.matrix import SMALL, continued, folders, forks, trained  # noqa: F401
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,26 @@
-"""The full table of cases and reshardings, and the small one that is run on every change."""
+"""The full table of cases and reshardings and the small one of every change, run once per session."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import json
+from collections.abc import Hashable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.covering import choose_cover
-from tests.parity.suite import Matrix
-from tests.parity_llm.cases import CASES, LARGE, STEPS, Case
-from tests.parity_llm.models import MODELS
+from tests.forks import Forks
+from tests.parity.suite import DID_NOT_END, Difference, Found, Matrix, within
+from tests.parity_llm.cases import CASES, LARGE, STEPS, TEACHER, Case
+from tests.parity_llm.models import MODELS, write_models
 from tests.parity_llm.mutations import MUTATIONS
-from tests.parity_llm.resharding import RESHARDINGS, STATE_LOST
+from tests.parity_llm.reference import train_plain_models
+from tests.parity_llm.resharding import RESHARDINGS, STATE_LOST, Continuing, Resharding, Saving, checkpoint_of
+from tests.parity_llm.training import Folders, Training, work_off, write_references
 from tests.parity_report import PARITY_LLM, PARITY_LLM_SMALL
+from tests.ranks import run_ranks
 
 
 def axes_of(case: Case) -> set[str]:
@@ -61,3 +71,83 @@ _TWO = [case for case in _ALL if case.world_size <= 2 or case in (*_SEEN, *COMPO
 _SMALL = choose_cover(_TWO, traits_of, lambda case: case.world_size, _without_twins([*_SEEN, *COMPOSED]))
 FULL = Matrix("full", (*_ALL, *LARGE), PARITY_LLM, STEPS, RESHARDINGS)
 SMALL = Matrix("small", tuple(_SMALL), PARITY_LLM_SMALL, STEPS, (STATE_LOST.pair,))
+
+
+def read_difference(path: Path) -> Difference:
+    """Of a case; one that wrote nothing has failed."""
+    if not path.exists():
+        return DID_NOT_END
+    found = json.loads(path.read_text())
+    gradients = found["gradients"]
+    worst = max(gradients, key=lambda name: gradients[name], default="")
+    complaints = [f"no gradient: {name}" for name in found["without_gradient"]]
+    complaints += [f"wrongly loaded: {name}" for name in found["wrongly_loaded"]]
+    numbers = found["loss"], found["grad_norm"], gradients.get(worst)
+    return Difference(*numbers, worst, found["moved_pct"], tuple(complaints))
+
+
+def read_resharding(path: Path, pair: Resharding) -> dict[str, Any]:
+    """One line of the report on what the second mesh found; nothing written = failed."""
+    numbers = dict.fromkeys(("loss", "grad_norm"), float("inf"))
+    found = json.loads(path.read_text()) if path.exists() else numbers
+    gates = pair.continued.gates
+    return {
+        "model": pair.saved.model,
+        "saved": pair.saved.mesh,
+        "continued": pair.continued.mesh,
+        "variant": pair.saved.variant,
+        **found,
+        "gates": {"loss": gates.loss, "grad_norm": gates.grad_norm},
+        "passed": within(Difference(**found, gradient=None), gates),
+    }
+
+
+@pytest.fixture(scope="session")
+def folders(matrix: Matrix, tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """Checkpoints and references; `out` is empty."""
+    made = Folders(*(tmp_path_factory.mktemp(name) for name in ("checkpoints", "references", "out")))
+    continued = [pair.continued for pair in matrix.reshardings]
+    run_ranks(partial(write_inputs, [*matrix.cases, *continued], made), 1, timeout_s=600)
+    return made
+
+
+def write_inputs(cases: Sequence[Case], folders: Folders) -> None:
+    """Checkpoint folders of all models, and the reference of every case."""
+    teachers = {TEACHER for case in cases if case.taught}
+    write_models(folders.checkpoints, sorted({case.model for case in cases} | teachers))
+    plain = {(case.model, case.packed, case.taught) for case in cases}
+    train_plain_models(sorted(plain), folders.checkpoints, folders.references)
+    own = {}
+    for case in cases:
+        if numerics := {n: v for n, v in case.settings.items() if n in ("precision", "lora_rank")}:
+            like = {"packed": case.packed, "taught": case.taught, "settings": numerics}
+            own[case.reference] = Case(case.model, strategy="single", world=1, **like)
+    write_references(tuple(own.values()), folders)
+
+
+@pytest.fixture(scope="session")
+def forks(matrix: Matrix, folders: Folders) -> Forks[Any]:
+    """The cases, the checkpoints that others continue from, and each fault in its case, taken back before the next."""
+    savings = {pair.saved.name: Saving(pair.saved) for pair in matrix.reshardings}
+    trainings = [Training(case.name, case) for case in matrix.cases]
+    trainings += [Training(fault.name, fault.case, fault.plant, steps=2) for fault in MUTATIONS]
+    return Forks([*savings.values(), *trainings], partial(work_off, folders=folders))
+
+
+@pytest.fixture(scope="session")
+def trained(forks: Forks[Any], folders: Folders) -> Found:
+    def find(case: Case, name: str) -> tuple[Difference, str]:
+        complaint = forks.complaint(case.world_size)  # they have run when this returns
+        return read_difference(folders.out / f"{name}.json"), complaint
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def continued(matrix: Matrix, forks: Forks[Any], folders: Folders) -> Forks[Any]:
+    """The changes of the mesh, one of them once more with a fault."""
+    for pair in matrix.reshardings:
+        complaint = forks.complaint(pair.saved.world_size)
+        assert checkpoint_of(folders, pair.saved).exists(), complaint
+    works = [Continuing(pair.name, pair) for pair in matrix.reshardings]
+    return Forks([*works, STATE_LOST], partial(work_off, folders=folders))

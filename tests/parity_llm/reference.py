@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.parity_llm.cases import CLIP, DISTILLED, RATE, STEPS, TEACHER, WEIGHT_DECAY
-from tests.parity_llm.rows import draw_rows, split_documents
+from tests.parity_llm.models import draw_rows, split_documents
 
 
 def train_plain_models(models: list[tuple[str, bool, bool]], checkpoints: Path, out: Path) -> None:

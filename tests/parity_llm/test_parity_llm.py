@@ -1,8 +1,8 @@
 """Every composition of axes is one process: losses and norms of several AdamW steps, every first-step gradient.
 
 The reference is the plain Hugging Face model, whole batch, one document per row (tests/parity_llm/reference.py).
-With bf16 and with adapters it is the strategy single, which equals the plain model in fp32. Here is the small matrix;
-all cases, those on 16 processes too, are in tests/nightly/parity_llm.
+With bf16 and with adapters it is the strategy single, which equals the plain model in fp32. Here is the small matrix,
+which leaves out nothing that a change could break unseen; all cases are in tests/nightly/parity_llm.
 """
 
 from __future__ import annotations
@@ -13,11 +13,27 @@ import pytest
 
 from tests.forks import Forks
 from tests.parity.suite import Fault, Found, Matrix, Report, check_cases, check_fault
-from tests.parity_llm.comparison import read_resharding
-from tests.parity_llm.matrix import SMALL
+from tests.parity_llm.cases import CASES, LARGE
+from tests.parity_llm.matrix import FULL, SMALL, axes_of, family_of, read_resharding
 from tests.parity_llm.mutations import MUTATIONS
-from tests.parity_llm.resharding import STATE_LOST
+from tests.parity_llm.resharding import RESHARDINGS, STATE_LOST
 from tests.parity_llm.training import Folders
+
+
+def test_the_full_one_has_all_and_the_small_one_every_strategy_axis_and_fault() -> None:
+    names = [case.name for case in FULL.cases]
+    assert len(names) == len(set(names)) and {case.name for case in (*CASES, *LARGE)} <= set(names)
+    assert FULL.reshardings == RESHARDINGS and STATE_LOST.pair in SMALL.reshardings
+    assert all(fault.case in SMALL.cases for fault in MUTATIONS)
+    met, there = (
+        {each for case in matrix.cases for each in (case.strategy, *axes_of(case))}
+        for matrix in (SMALL, FULL)
+    )
+    assert met == there
+    assert any(len(axes_of(case)) == 5 and case.world_size == 8 for case in FULL.cases)
+    assert max(case.world_size for case in SMALL.cases) == 4
+    assert {family_of(case) for case in SMALL.cases} == {"qwen2", "qwen3_moe"}
+    assert len(SMALL.cases) < len(FULL.cases) / 2 and SMALL.report != FULL.report
 
 
 @pytest.mark.parametrize("ranks", SMALL.world_sizes)

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from tests.parity.suite import FLOOR
 from tests.parity_llm.cases import STEPS, TEACHER, Case
+from tests.parity_llm.models import build_share
 from tests.parity_llm.routing import Routing, routed_as, routing_kept
-from tests.parity_llm.rows import build_share
 from tests.trainer.models.varlen_stand_in import on_varlen
 
 GRADIENT_STEP = {False: 1, True: 2}

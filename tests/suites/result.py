@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from stratlab_spec.run_directory import write_json
 from tests.suites.table import ROOT
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
@@ -40,9 +41,7 @@ class Result:
 def write_result(folder: Path, result: Result) -> None:
     """Writes <folder>/<suite>.json, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"{result.suite}.tmp"
-    temporary.write_text(json.dumps(asdict(result), indent=1) + "\n")
-    temporary.replace(temporary.with_suffix(".json"))
+    write_json(folder / f"{result.suite}.json", asdict(result))
 
 
 def read_result(folder: Path, suite: str) -> Result | None:

@@ -13,7 +13,7 @@ from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.settings.config import Config
 from stratlab_spec.strategies import accumulates_sharded, reshards_after_forward
 from tests.parity_llm.cases import Case
-from tests.parity_llm.rows import ROWS, SEQ_LEN
+from tests.parity_llm.models import ROWS, SEQ_LEN
 from tests.ranks import run_ranks
 from tests.trainer.wire_formulas_nd import Work, decoder_traffic
 

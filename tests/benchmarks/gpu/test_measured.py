@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.gpu import foreseen, read
 from benchmarks.gpu.own_run import OPERATIONS
-from benchmarks.gpu.results import read_lines
 from stratlab_spec.memory.prediction import Forecast, forecast_memory
 from stratlab_spec.memory.profiles import FOLDER
+from stratlab_spec.run_directory import read_lines
 from stratlab_spec.settings.config import Config
 from tests.covering import choose_cover
 

@@ -21,11 +21,20 @@ from benchmarks.gpu.gates import GATES, judge_lines
 from benchmarks.gpu.models import EXTRAS, Model, resolve_run
 from benchmarks.gpu.own_run import compare_losses, file_name, judge_losses, read_run
 from benchmarks.gpu.project import RUNS, TINY_RUNS
-from benchmarks.gpu.results import FILE, MOST_BYTES, append_line, build_end, clean, find_oversize, read_lines
-from benchmarks.gpu.session import NotHere, Session
+from benchmarks.gpu.session import (
+    FILE,
+    MOST_BYTES,
+    NotHere,
+    Session,
+    append_line,
+    build_end,
+    clean,
+    find_oversize,
+)
 from benchmarks.gpu.stages import PART_LIMIT_S, PARTS, STAGES, UnknownStage, choose_stages, share_time
 from benchmarks.gpu.strategies import RUNS as OTHERS
 from benchmarks.gpu.strategies import TINY_RUNS as OTHER_TINY
+from stratlab_spec.run_directory import read_lines
 from tests.codes import find_codes
 
 DONE = {"item": "x", "status": "done"}
@@ -237,14 +246,6 @@ def test_losses_of_two_ranks_are_compared_with_one() -> None:
         assert math.isnan(compare_losses({"losses": losses, "grad_norms": [1.0, 1.0]}, alone)["loss_error"])
 
 
-def test_help_has_the_stages_and_an_example(capsys):
-    with pytest.raises(SystemExit) as stop:
-        command.main(["--help"])
-    text = capsys.readouterr().out
-    assert stop.value.code == 0 and "make gpu DEVICE=cpu TINY=1" in text
-    assert all(f"{stage.name} " in text for stage in STAGES)
-
-
 def test_what_cannot_start_is_told_by_its_code(capsys, monkeypatch):
     import torch
 
@@ -275,7 +276,8 @@ def test_the_code_alone_is_enough_and_what_is_wrong_with_a_kit_is_refused(tmp_pa
     (folder / "site").mkdir()
     kit.check_kit(folder)
     operations = ("benchmarks/gpu/operations/vit_base-single.json", "stratlab/analysis/run_analysis.py")
-    for name in (*operations, "trainer/worker.py", *(f"benchmarks/gpu/{stage.name}.py" for stage in STAGES)):
+    ours = ("trainer/worker.py", "stratlab_spec/plan.py")
+    for name in (*operations, *ours, *(f"benchmarks/gpu/{stage.name}.py" for stage in STAGES)):
         assert (folder / name).is_file(), name
     assert (folder / "start").stat().st_mode & 0o111
     assert not list(folder.rglob("__pycache__")), "what Python compiled here stays here"
@@ -288,7 +290,7 @@ def test_the_code_alone_is_enough_and_what_is_wrong_with_a_kit_is_refused(tmp_pa
 
 
 def test_the_packages_have_the_project_s_pins_and_nothing_is_carried_that_is_there():
-    homes = (Path(), Path("distributions/stratlab-trainer"))
+    homes = (Path(), Path("distributions/stratlab-trainer"), Path("distributions/stratlab-spec"))
     projects = [tomllib.loads((home / "pyproject.toml").read_text())["project"] for home in homes]
     wanted = " ".join(name for project in projects for name in project["dependencies"])
     pins = dict(re.findall(r"([a-z0-9-]+)==([0-9.]+)", wanted))
@@ -296,11 +298,6 @@ def test_the_packages_have_the_project_s_pins_and_nothing_is_carried_that_is_the
     assert carried <= LOCK.keys() and {name: pins.get(name, pin) for name, pin in LOCK.items()} == LOCK
     there = set(re.findall(r"^([a-z0-9-]+)==", Path("requirements/bare.txt").read_text(), re.M))
     assert not there & (LOCK.keys() | carried)
-
-
-def test_each_part_has_a_start_line_in_the_readme():
-    for part in PARTS:
-        assert f"./start --part {part} --out RESULTS" in kit.build_readme()
 
 
 def test_a_kit_takes_no_other_folder_s_place(tmp_path):

@@ -5,12 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
-import pytest
-
-from benchmarks.memory import before
-from benchmarks.memory.before import Pair
 from stratlab_spec.memory.profiles import SHIPPED
 from tests.codes import find_codes
 
@@ -56,29 +51,3 @@ def test_a_shipped_operations_file_that_is_not_what_is_counted_is_found_and_writ
         assert ("peak_bytes" not in done.stdout) is same, done.stdout
     done = subprocess.run([*command[:2], "nothing"], capture_output=True, text=True, timeout=200)
     assert done.returncode == 2 and find_codes(done.stderr) == ["SL-shipped-missing"]
-
-
-SMALL = "model=vit_tiny dataset=digits precision=bf16 micro_batch_size=8 global_batch_size=64 strategy=fsdp"
-
-
-def test_both_trees_count_and_the_page_tells_them_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(before, "PAGE", tmp_path / "before.md")
-    pair = Pair("small", SMALL, added="activation_checkpointing=blocks", labels=10)
-    monkeypatch.setattr(before, "GROUPS", {"1 blocks": (pair,), "2 other": (Pair("never", "model=none"),)})
-    monkeypatch.setattr("sys.argv", ["before", str(before.HERE), "--only", "blocks"])
-    assert before.main() == 0
-    counted = json.loads((tmp_path / "before.json").read_text())["rows"]["small"]
-    assert counted["after"]["gib"]["peak"] < counted["before"]["gib"]["peak"], "checkpointing holds less"
-    page = (tmp_path / "before.md").read_text()
-    assert "**small**" in page and "never" not in page
-    assert len(capsys.readouterr().out.splitlines()) == 2
-    assert before.main() == 0 and not capsys.readouterr().out, "nothing is counted again"
-
-
-def test_a_count_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(before, "PAGE", tmp_path / "before.md")
-    monkeypatch.setattr(before, "GROUPS", {"1 loss": (Pair("small", f"{SMALL} lr=-1"),)})
-    monkeypatch.setattr("sys.argv", ["before", str(before.HERE)])
-    assert before.main() == 1

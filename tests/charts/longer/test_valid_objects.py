@@ -10,8 +10,7 @@ import pytest
 from tests.charts.golden_file import BASE, FULL, read_full
 from tests.charts.pod_security import find_level, restricted_problems
 from tests.charts.rendering import CHARTS, Document, container, pick, render, training_pod
-from tests.charts.unwrapping import RUNNING, unwrap_pods
-from tests.charts.valid_objects import problems
+from tests.charts.valid_objects import RUNNING, problems, unwrap_pods
 
 ON_THE_NODE = {"pod: hostNetwork", "pod: hostIPC", "pod: volume type"}
 

@@ -13,7 +13,7 @@ from stratlab.cluster.workloads import APIS, Workload
 from stratlab_spec import exit_codes as failures
 from tests.charts.golden_file import BASELINE, EVERYTHING, read_full
 from tests.charts.rendering import CHARTS, Document, environment, helm_template, pick, render
-from tests.charts.unwrapping import RUNNING, WORKLOADS, unwrap_pods, workload_values
+from tests.charts.valid_objects import RUNNING, WORKLOADS, unwrap_pods, workload_values
 
 # What the contract of the trainer asks for where mpirun starts it: no operator injects it there.
 MPI_VARIABLES = {

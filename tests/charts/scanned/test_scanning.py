@@ -14,7 +14,7 @@ import yaml
 
 from tests.charts.golden_file import BASE, FULL, read_full
 from tests.charts.rendering import CHARTS, Document, find_program, render
-from tests.charts.unwrapping import WORKLOADS, unwrap_pods, workload_values
+from tests.charts.valid_objects import WORKLOADS, unwrap_pods, workload_values
 
 FOLDER = Path(__file__).parents[1]
 WAIVERS: dict[str, list[dict[str, str]]] = yaml.safe_load((FOLDER / "waivers.yaml").read_text())

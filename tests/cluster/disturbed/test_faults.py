@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from stratlab_spec.run_directory import write_json
 from tests.cluster.disturbed.deeds import (
     DEEDS,
     Blow,
@@ -125,9 +126,7 @@ class Record:
         self.rows += rows
         self.runs.append(run)
         self._found.parent.mkdir(parents=True, exist_ok=True)
-        new = self._found.with_suffix(".new")
-        new.write_text(json.dumps({"faults": self.rows, "runs": self.runs}, indent=1) + "\n")
-        new.replace(self._found)
+        write_json(self._found, {"faults": self.rows, "runs": self.runs})
         if len(self.rows) == self._expected:
             self._table.write_text(write_table(self.rows))
         assert all(row["passed"] for row in rows), write_table(rows)

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.charts.unwrapping import WORKLOADS
+from tests.charts.valid_objects import WORKLOADS
 from tests.cluster.lab import HELM, HELM3, ROOT, run, wait_until
 from tests.cluster.parts.conftest import Cluster
 

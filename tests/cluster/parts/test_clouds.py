@@ -15,7 +15,7 @@ import yaml
 
 from tests.charts.pod_security import LEVELS
 from tests.charts.rendering import Document, pick, render
-from tests.charts.unwrapping import RUNNING, unwrap_pods
+from tests.charts.valid_objects import RUNNING, unwrap_pods
 from tests.cluster.lab import HELM, KUBECTL, ROOT, run
 from tests.cluster.parts.conftest import Cluster, find_image, use_namespace
 

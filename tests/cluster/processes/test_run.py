@@ -21,14 +21,9 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a cl
 
 # what each does; docker and podman do not work here
 FAKES = {
-    "cluster/build": "",
-    "cluster/up": "echo /tmp/kubeconfig",
-    "cluster/load-image": "/bin/cat > /dev/null",
-    "cluster/down": "",
-    "bin/buildah": "",
-    "bin/docker": "exit 1",
-    "bin/podman": "exit 1",
-}
+    "cluster/build": "", "cluster/up": "echo /tmp/kubeconfig", "cluster/load-image": "/bin/cat > /dev/null",
+    "cluster/down": "", "bin/buildah": "", "bin/docker": "exit 1", "bin/podman": "exit 1",
+}  # fmt: skip
 
 
 @pytest.fixture

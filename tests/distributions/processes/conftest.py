@@ -1,4 +1,4 @@
-"""Both distributions, built once per process of the tests."""
+"""All distributions, built once per process of the tests."""
 
 from __future__ import annotations
 

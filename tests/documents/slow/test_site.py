@@ -14,6 +14,7 @@ import pytest
 
 from stratlab_spec.strategies import STRATEGIES
 from tests.documents.commands import ROOT
+from tests.documents.examples import judge, sweep_plan
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +72,10 @@ def test_each_strategy_command_and_setting_is_there(site: Path) -> None:
     assert "--on-cluster" in commands
     settings = (site / "docs/reference/settings.html").read_text()
     assert "collective_timeout_s" in settings and "run.scheduling.gang" in settings
+
+
+def test_the_trainer_takes_every_release_of_the_sweep(tmp_path: Path) -> None:
+    plan = sweep_plan()
+    assert len(plan) == 10
+    for planned in plan:
+        judge(planned.workload.object, TRAINER_RESULTS=str(tmp_path))

@@ -12,14 +12,8 @@ from unittest import mock
 import pytest
 
 from tests.image_models.cell import Cell
-from tests.image_models.exact import train_exactly
-from tests.image_models.found import (
-    EXACT_FILE,
-    EXACT_NORM_PARITY,
-    EXACT_PARITY,
-    Found,
-    measure_exact_parity,
-)
+from tests.image_models.found import EXACT_FILE, EXACT_NORM_PARITY, EXACT_PARITY, Found, measure_exact_parity
+from tests.image_models.running import train_exactly
 
 MODEL = "mobilenet_synchronised"
 NOTHING = Found({}, (), (), 0, 0, (0, 0), 0, 0.0)

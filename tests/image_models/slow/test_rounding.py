@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.image_models import rounding
 from tests.image_models.found import NORM_PARITY, PARITY
 from tests.image_models.rounding import FELT, FINER, ROUNDING, Steps, read_config, train
 
@@ -39,8 +38,3 @@ def test_with_warm_up_rounding_stays_below_the_gates_and_a_mistake_above():
     assert max(mistaken["losses"]) > PARITY and min(mistaken["norms"]) > NORM_PARITY
     assert mistaken["first_gradient"] > 0.1
     assert run(False, ROUNDING).apart(cold)["norms"][1] > 0.1 * NORM_PARITY
-
-
-def test_a_network_that_there_is_not(capsys, tmp_path):
-    assert rounding.main(["resnet9"], tmp_path / "found.json") == 2
-    assert "resnet9" in capsys.readouterr().err

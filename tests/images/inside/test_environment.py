@@ -29,8 +29,9 @@ def test_python_is_the_one_that_the_project_is_tested_with():
 
 
 def test_the_trainer_is_the_images():
-    spec = find_spec("trainer")
-    assert spec and spec.origin == "/opt/package/trainer/__init__.py"
+    for name in ("trainer", "stratlab_spec"):
+        spec = find_spec(name)
+        assert spec and spec.origin == f"/opt/package/{name}/__init__.py"
 
 
 def test_it_is_nobody_and_can_write_to_tmp_alone(tmp_path):

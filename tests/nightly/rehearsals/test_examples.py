@@ -1,4 +1,4 @@
-"""Examples as they are, and the README's command for GPUs at a tiny size: trained, analysed, compared."""
+"""Examples as they are, the README's command for GPUs at a tiny size, a job that SLURM stops at its limit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.documents.commands import ROOT, split
@@ -19,6 +20,9 @@ from tests.documents.examples import (
     write_own_photos,
     write_photos,
 )
+from tests.rehearsals.start.machines import wait_until
+from tests.rehearsals.start.runs import last_step, render
+from tests.rehearsals.start.slurm import ENDLESS, LACK, expect_another_start, open_slurm, submit
 
 STRATLAB = Path(sys.executable).with_name("stratlab")
 
@@ -92,3 +96,14 @@ def test_without_a_profile_a_run_is_reported_and_compared_all_the_same(tmp_path:
         assert read(tmp_path / "runs/default" / name, "analysis/report.json")["note"]
     stratlab("compare", tmp_path / "runs" / "default", "--output", tmp_path / "report")
     check_report(tmp_path / "report")
+
+
+@pytest.mark.skipif(bool(LACK), reason=f"{LACK} (Debian: apt-get install slurm-wlm iproute2)")
+def test_the_time_limit_loses_no_step(tmp_path: Path) -> None:
+    """40 s before three minutes, and up to one minute earlier, as SLURM's manual says."""
+    run_dir = tmp_path / "runs/demo/ddp"
+    options = (*ENDLESS, "--set", "run.graceSeconds=40")
+    with open_slurm(tmp_path / "slurm") as head:
+        job = submit(head, render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch", *options), "--time=3")
+        wait_until(lambda: last_step(run_dir) >= 20, "step 20", 120, 0.5)
+        expect_another_start(head, job, run_dir)

@@ -19,16 +19,10 @@ from trainer.launch.preflight import check
 from trainer.prepare.preparation import ensure_cache
 
 TEXT = {
-    "TRAINER_MODEL": "qwen_tiny",
-    "TRAINER_IMAGE_SIZE": "",
-    "TRAINER_DATASET": "arithmetic",
-    "TRAINER_TRAIN_SAMPLES": "64",
-    "TRAINER_VALIDATION_FRACTION": "0.02",
-    "TRAINER_SEQ_LEN": "64",
-    "TRAINER_STEPS": "4",
-    "TRAINER_GLOBAL_BATCH_SIZE": "8",
-    "TRAINER_MICRO_BATCH_SIZE": "2",
-}
+    "TRAINER_MODEL": "qwen_tiny", "TRAINER_IMAGE_SIZE": "", "TRAINER_DATASET": "arithmetic",
+    "TRAINER_TRAIN_SAMPLES": "64", "TRAINER_VALIDATION_FRACTION": "0.02", "TRAINER_SEQ_LEN": "64",
+    "TRAINER_STEPS": "4", "TRAINER_GLOBAL_BATCH_SIZE": "8", "TRAINER_MICRO_BATCH_SIZE": "2",
+}  # fmt: skip
 KEPT = {
     "TRAINER_CHECKPOINT_KEEP": "9",
     "TRAINER_CHECKPOINT_KEEP_FINISHED": "all",

@@ -16,16 +16,10 @@ from tests.trainer.planted_memory import plant
 from tests.trainer.ranks.test_launcher import environment
 
 SETTINGS = {
-    "TRAINER_MODEL": "vit_tiny",
-    "TRAINER_IMAGE_SIZE": "32",
-    "TRAINER_STEPS": "8",
-    "TRAINER_CHECKPOINT_EVERY": "2",
-    "TRAINER_GLOBAL_BATCH_SIZE": "8",
-    "TRAINER_MICRO_BATCH_SIZE": "2",
-    "TRAINER_PROFILE_STEPS": "0",
-    "TRAINER_TRAIN_SAMPLES": "64",
-    "TRAINER_LOG_EVERY": "1",
-}
+    "TRAINER_MODEL": "vit_tiny", "TRAINER_IMAGE_SIZE": "32", "TRAINER_STEPS": "8", "TRAINER_CHECKPOINT_EVERY": "2",
+    "TRAINER_GLOBAL_BATCH_SIZE": "8", "TRAINER_MICRO_BATCH_SIZE": "2", "TRAINER_PROFILE_STEPS": "0",
+    "TRAINER_TRAIN_SAMPLES": "64", "TRAINER_LOG_EVERY": "1",
+}  # fmt: skip
 
 
 def launch(results: Path, **more: str) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from tests.parity.comparison import compare
+from tests.parity.matrix import compare
 from tests.parity.suite import Gates
 
 RATE = 0.5

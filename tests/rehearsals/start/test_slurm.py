@@ -73,7 +73,7 @@ def test_a_killed_rank_is_requeued_and_goes_on_to_the_same_losses(
 
 
 def test_a_stopped_job_saves_a_checkpoint_and_goes_on_from_it(head: Machine, tmp_path: Path) -> None:
-    """By hand, as the script's first lines say; by its time limit: tests/nightly/rehearsals/test_slurm_limit.py."""
+    """By hand, as the script's first lines say; by its time limit: tests/nightly/rehearsals/test_examples.py."""
     job = submit(head, render("slurm", tmp_path / "runs", tmp_path / "ddp.sbatch", *ENDLESS))
     run_dir = tmp_path / "runs/demo/ddp"
     wait_until(lambda: last_step(run_dir) >= 20, "step 20", 240, 0.5)

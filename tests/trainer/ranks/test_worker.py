@@ -1,5 +1,5 @@
 """The real worker in forked ranks: is the run directory what docs/architecture.md promises? Here of ddp; of every
-strategy in tests/nightly/trainer/test_worker.py."""
+strategy in tests/nightly/trainer/test_runs.py."""
 
 from __future__ import annotations
 

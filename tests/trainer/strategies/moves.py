@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.parity_llm.rows import ROWS, SEQ_LEN, build_share
+from tests.parity_llm.models import ROWS, SEQ_LEN, build_share
 from tests.ranks import run_ranks
 from tests.trainer.runs import make_world, run_of
 from tests.trainer.saving import save_state

@@ -1,9 +1,11 @@
-"""The commands of docs/foreign.md, as a user types them, on real traces of other programs."""
+"""The commands of docs/python-api.md, docs/start.md and docs/foreign.md, as a user types them; planted causes."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -11,11 +13,63 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents.commands import read_commands, split
+from tests.documents.commands import ROOT, read_commands, split
+from tests.stratlab.compare.explaining.longer.test_planted_causes import PLANTS, check
 from tests.stratlab.real_traces import SINGLE, TEAM, unpack
 from tests.stratlab.simulated.small import build_gpu_trace
 
-COMMANDS = [command for command, files in read_commands().items() if "docs/foreign.md" in files]
+
+@pytest.mark.parametrize("cause", PLANTS)
+def test_every_planted_cause_of_20_teams_is_found(cause: str, tmp_path: Path) -> None:
+    check(cause, 20, tmp_path)
+
+
+(CODE,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python-api.md").read_text(), re.DOTALL)
+
+
+def test_the_page_as_a_file(tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "try.py").write_text(CODE)
+    env = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    command = [sys.executable, "try.py"]
+    env |= {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = done.stdout.splitlines()
+    assert said[0].startswith("finished ") and said[-1] == "12"
+    assert [line.split()[:2] for line in said[1:-4]] == [["ddp", "ddp"], ["fsdp", "fsdp"]]
+    assert re.fullmatch(r"traces [1-9]\d*", said[-4]) and said[-3] == "3"
+    assert "strategy='dpp'" in said[-2]
+    assert (tmp_path / "python-report/report.html").is_file()
+
+
+COMMANDS = sorted(
+    command
+    for command, files in read_commands().items()
+    if command.startswith("python -m trainer --config")
+    and not files & {"docs/stops.md", "examples/faults.yaml", "docs/python-api.md"}
+)
+
+
+assert len(COMMANDS) >= 3
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_command_trains(command: str, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    arguments = split(command)[1:]
+    env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    env |= {"OMP_NUM_THREADS": "1"}
+    words = [sys.executable, *arguments]
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (summary,) = (tmp_path / "results/runs").glob("*/*/summary.json")
+    strategy = next((word[9:] for word in arguments if word.startswith("strategy=")), "ddp")
+    assert json.loads(summary.read_text())["strategy"] == strategy
+    assert str(summary.parent.relative_to(tmp_path)) in done.stderr
+
+
+FOREIGN = [command for command, files in read_commands().items() if "docs/foreign.md" in files]
 FOLDERS = {  # as somebody may have sorted them
     "in_flight_a100_rank0": "a100/in flight",
     "nccl_a100": "a100/nccl",
@@ -26,15 +80,11 @@ FOLDERS = {  # as somebody may have sorted them
     "resnet50_2021_v100": "v100/2021",
 }
 DEVICES = {
-    "a100-in_flight": "NVIDIA A100-SXM4-80GB",
-    "a100-nccl": "NVIDIA A100-PG509-200",
-    "a100-small-events": "NVIDIA A100-PG509-200",
-    "a100-small-triton": "NVIDIA A100-PG509-200",
-    "amd-mi250": "AMD Radeon Graphics",
-    "amd-mi300x": "AMD Instinct MI300X",
-    "v100-2021": None,
+    "a100-in_flight": "NVIDIA A100-SXM4-80GB", "a100-nccl": "NVIDIA A100-PG509-200",
+    "a100-small-events": "NVIDIA A100-PG509-200", "a100-small-triton": "NVIDIA A100-PG509-200",
+    "amd-mi250": "AMD Radeon Graphics", "amd-mi300x": "AMD Instinct MI300X", "v100-2021": None,
     "v100-dlrm": "Tesla V100-SXM2-32GB",
-}
+}  # fmt: skip
 MI300X_MS = (18.980 + 18.983 + 18.554) / 3  # by hand
 
 
@@ -89,7 +139,7 @@ def test_ranks_that_only_a_pattern_finds(tmp_path: Path) -> None:
             trace = build_gpu_trace(None)
             trace.label("only here", 5000 + rank, 5001)
             archive.writestr(f"a/trace_gpu{rank}.json", trace.text())
-    (command,) = [command for command in COMMANDS if "--rank-pattern" in command]
+    (command,) = [command for command in FOREIGN if "--rank-pattern" in command]
     assert "3 steps on 2 ranks" in run(command, tmp_path).stdout
     traces = json.loads((tmp_path / "by-gpu" / "a" / "foreign.json").read_text())["traces"]
     assert [trace["rank_from"] for trace in traces] == ["pattern", "pattern"]

@@ -1,10 +1,12 @@
-"""`python -m tests.suites` on suites that are one line of shell each."""
+"""The nightly suites: their runner on one line of shell each, how a command is judged, the table of faults."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -12,8 +14,65 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.faults.matrix import FAULTS, Fault
+from tests.faults.outcome import Outcome, judge_fault
 from tests.suites import __main__ as runner
-from tests.suites.table import Suite
+from tests.suites.result import judge
+from tests.suites.table import ROOT, Suite
+
+FAULT = Fault("F99", "x", "y", "z", ("a/test_b.py::test_c", "d"))
+OTHER = Outcome("d/test_e.py::test_f", True, 1.0)
+
+
+def test_there_is_one_row_of_each_number_and_every_test_that_it_names_exists() -> None:
+    assert [fault.number for fault in FAULTS] == [f"F{number}" for number in range(1, 31)]
+    for test in (test for fault in FAULTS for test in fault.tests):
+        path, _, name = test.partition("::")
+        place = ROOT / "tests" / path
+        assert place.exists(), test
+        body = ast.parse(place.read_text()).body if name else []
+        functions = [each.name for each in body if isinstance(each, ast.FunctionDef)]
+        assert name.partition("[")[0] in functions or not name, test
+
+
+def test_a_row_passes_only_where_everything_ran_and_passed() -> None:
+    for outcomes, problems in (
+        ([Outcome("a/test_b.py::test_c[x]", True, 1.0), OTHER], 0),
+        ([Outcome("a/test_b.py::test_c", True, 1.0)], 1),
+        ([Outcome("a/test_b.py::test_cc", True, 1.0), OTHER], 1),
+        ([Outcome("a/test_b.py::test_c", False, 1.0), OTHER], 1),
+    ):
+        row = judge_fault(FAULT, outcomes)
+        assert (row["passed"], len(row["problems"])) == (not problems, problems), outcomes
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "result", "tests"),
+    [
+        (0, "3 passed, 1 skipped in 2.0s\n", "passed", {"passed": 3, "skipped": 1}),
+        (1, "SKIPPED: one\n1 failed, 2 passed in 2.0s\n", "failed", {"failed": 1, "passed": 2}),
+        (0, "2 skipped in 0.1s\n", "failed", {"skipped": 2}),  # no test ran
+        (0, "counting\nall within 1 %\n", "passed", {}),
+        (0, "SKIPPED: nothing builds images\n", "skipped", {}),
+    ],
+)
+def test_a_command_is_judged_by_its_code_and_its_closing_line(
+    code: int, output: str, result: str, tests: dict[str, int]
+) -> None:
+    found, reason, counted = judge(code, output)
+    assert (found, counted) == (result, tests) and bool(reason) == (result != "passed")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.test", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", "-C", folder, *who, *arguments], check=True, capture_output=True)
+
+
+def commit(folder: Path, name: str, text: str) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", name)
 
 
 def suite(name: str, script: str, facts: str = "", smallest: tuple[str, ...] | None = ("small",)) -> Suite:
@@ -63,29 +122,6 @@ def test_each_suite_leaves_its_result(reports: Path) -> None:
     assert found["good"]["versions"]["torch"] != "0.1" == found["known"]["versions"]["torch"]
     assert found["staged"]["facts"] == [{"item": "end"}] and found["silent"]["facts"] is None
     assert (reports / "raw" / "good.log").read_text() == "1 passed in 0.1s\n"
-
-
-def test_what_has_passed_at_this_commit_is_not_run_again(reports: Path) -> None:
-    ran = reports.parent / "ran"
-    for arguments, times in ((("good",), 1), (("good",), 1), (("good", "--again"), 2)):
-        assert call("run", *arguments)[0] == 0 and ran.read_text() == "run\n" * times
-    assert [call("run", "bad")[0] for _ in range(2)] == [1, 1], "a failed one is"
-    assert call("run", "god")[0] == 2
-
-
-def test_smallest_cases_leave_the_results_alone(reports: Path) -> None:
-    assert call("run", "--smallest")[0] == 0
-    assert (reports.parent / "ran").read_text() == "run small\n"
-    assert list(reports.glob("*.json")) == [] and not (reports / "raw" / "smallest" / "bad.json").exists()
-    assert read(reports / "raw" / "smallest", "good")["result"] == "passed"
-
-
-def test_status_tells_result_and_age(reports: Path) -> None:
-    call("run", "good", "bad")
-    code, output = call("status")
-    rows = {line.split("│")[1].strip(): line for line in output.splitlines() if line.startswith("│")}
-    assert code == 0 and list(rows) == ["good", "bad", "known", "staged", "silent", "absent"]
-    assert "passed" in rows["good"] and "│ 0 " in rows["good"] and "failed" in rows["bad"]
 
 
 def test_when_it_is_stopped_everything_that_it_started_ends(tmp_path: Path) -> None:

@@ -1,0 +1,151 @@
+"""Pages against the code: requirements, stops, the keys of a sweep, the README's path on a cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from stratlab.sweep.definition import Sweep
+from stratlab_spec.exit_codes import REASONS
+from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.fields import Settings
+from stratlab_spec.settings.values import KINDS
+from tests.cluster.readme.path import LAST, REPLACED, read_path
+from tests.documents.commands import ROOT
+from tests.documents.test_commands import find_problems as find_command_problems
+
+PAGE = ROOT / "docs/requirements.md"
+ASKED = {"P": 11, "M": 18, "D": 12, "S": 19, "O": 11, "L": 21, "W": 7, "X": 16, "T": 13, "E": 8, "G": 9}
+"""Rows of the source's eleven tables; beside them there are twelve decisions."""
+IDS = [
+    *(f"S-{table}{i}" for table, rows in ASKED.items() for i in range(1, rows + 1)),
+    *(f"C{i}" for i in range(1, 13)),
+]
+SPAN = re.compile(r"`([^`]+)`")
+LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+SOURCES_OWN = {
+    *("stratlab doctor", "--config", "launch_distributed.sh", "launch_multi_node.sh", "hostfile.txt"),
+    "model_config.yaml",
+}
+"""What does not exist, and is said not to."""
+
+
+def find_problems(text: str) -> set[str]:
+    """What is wrong with the page: a row's name, and with which word."""
+    lines = [line for line in text.splitlines() if re.match(r"\| (S-|C\d)", line)]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    told = [row[0] for row in rows]
+    found = {f"{name}: row" for name in {*IDS, *told} if told.count(name) != 1 or name not in IDS}
+    return found | {f"{row[0]}: {problem}" for row in rows for problem in _judge(row)}
+
+
+def _judge(row: list[str]) -> Iterator[str]:
+    if len(row) != 4 or not all(row):
+        yield "cell"
+        return
+    _, _, where, state = row
+    word, _, rest = state.partition(" ")
+    known = {"open:": len(rest.split()) >= 3, "here": not rest}
+    known["GPU"] = bool(re.fullmatch(r"`(stratlab sweep|make gpu) [^`]+`", rest))
+    if not known.get(word) or not (SPAN.search(where) or LINK.search(where)):
+        yield "state"
+    yield from (
+        span for span in SPAN.findall(f"{where} {state}") if span not in SOURCES_OWN and not _exists(span)
+    )
+    yield from (target for target in LINK.findall(where) if not (PAGE.parent / target).exists())
+
+
+def _exists(span: str) -> bool:
+    if span.startswith("run.config."):
+        return span.removeprefix("run.config.") in Config.model_fields
+    if span.startswith(("stratlab ", "python ", "make ")):
+        return not [*find_command_problems(span)]
+    return re.fullmatch(r"[A-Za-z_.]+(/[A-Za-z0-9_.-]+)*/?", span) is not None and (ROOT / span).exists()
+
+
+def test_everything_is_there_once_and_what_it_names_exists() -> None:
+    assert len(IDS) == 157 and find_problems(PAGE.read_text()) == set()
+
+
+STOPS = (ROOT / "docs/stops.md").read_text()
+IN_A_CHART = {"grace_s": 120, "wait_s": 86400, "allow_faults": False}
+"""Setting -> what the charts give (charts/run/values.yaml)."""
+WORDS = {False: "off", True: "on", "": ""}
+
+
+def read_table(title: str, page: str = STOPS) -> list[list[str]]:
+    """Cells of the first table below a heading, without its head."""
+    section = page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+def find_stop_problems(page: str) -> list[str]:
+    """What the page says otherwise than the code."""
+    problems = []
+    told = {int(code): reason for code, reason in read_table("Exit codes", page)}
+    problems += [f"exit code {code}" for code in sorted(told.keys() ^ REASONS.keys())]
+    for code in told.keys() & REASONS.keys():
+        if REASONS[code].split(",")[0].split(" ")[0] != re.split(r"[ ,:]", told[code])[0]:
+            problems.append(f"the reason of {code}")
+    kinds = [row[0].strip("`") for row in read_table("Faults on demand", page)]
+    if kinds != [*KINDS]:
+        problems.append("the kinds of faults")
+    for cell, default, _ in read_table("Settings", page):
+        name = (re.search(r"\(`(\w+)`\)", cell) or re.search(r"`([\w.]+)`", cell))[1]  # type: ignore[index]
+        if name == "run.suspend":
+            continue
+        if name not in Settings.model_fields:
+            problems.append(f"no setting {name}")
+            continue
+        value = IN_A_CHART.get(name, Settings.model_fields[name].default)
+        word = WORDS.get(value, str(value)) if isinstance(value, bool | str) else str(value)
+        if default.split(" ")[0] != word:
+            problems.append(f"the default of {name}")
+    return problems
+
+
+def test_exit_codes_kinds_and_defaults_are_those_of_the_code() -> None:
+    assert find_stop_problems(STOPS) == []
+
+
+def test_every_setting_about_stops_is_told() -> None:
+    """Those of checkpoints and attempts, by their names."""
+    told = {word for row in read_table("Settings") for word in re.findall(r"`(\w+)`", row[0])}
+    begins = (
+        *("checkpoint_", "resume", "max_attempts", "deadline_s"),
+        *("collective_", "on_not_", "oom_", "fault"),
+    )
+    assert {name for name in Settings.model_fields if name.startswith(begins)} <= told
+
+
+def test_every_key_of_a_sweep_is_described_with_its_default() -> None:
+    text = Path("docs/compare.md").read_text()
+    part = text.partition("## Many runs from one file")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", part, flags=re.MULTILINE)
+    assert {name for name, _ in rows} == set(Sweep.model_fields)
+    for name, told in rows:
+        field = Sweep.model_fields[name]
+        assert (told == "needed") is field.is_required(), name
+        if isinstance(field.default, str | int):
+            assert str(field.default) in told, name
+
+
+def test_the_path_is_the_readmes_from_the_operator_to_the_sweep() -> None:
+    told = [step.told for step in read_path()]
+    path = [
+        "make setup",
+        "kubectl apply -k manifests/overlays/kind",
+        "stratlab check -n stratlab",
+        "helm install ddp charts/ddp -n stratlab --values examples/digits.yaml --values examples/cpu.yaml",
+        "stratlab watch ddp -n stratlab",
+        "stratlab compare demo --on-cluster -n stratlab --output demo-report",
+        "helm -n stratlab uninstall ddp fsdp",
+        "stratlab list --on-cluster -n stratlab",
+        "stratlab fetch demo/ddp -n stratlab",
+        "stratlab remove demo/ddp --on-cluster -n stratlab",
+        LAST,
+    ]
+    assert [command for command in told if command in path] == path
+    assert set(REPLACED) <= set(told), "what is not told any more needs no replacement"
