@@ -1,14 +1,6 @@
-"""How far runs are, and how a terminal shows it.
+"""How far runs are, read from their directories and never from what they print, and how a terminal shows it.
 
-run_progress   read from a run directory
-growing_wait   how long until the same is said again
-display        a live line per run on a terminal, plain lines elsewhere
-
-How far a run is, read from its run directory. Never from what it prints.
-
-Shows a rehearsal: one live line per run on a terminal, plain lines elsewhere.
-
-Shows a sweep: a live line per release on a terminal, plain lines elsewhere.
+`Display` is a live line per run on a terminal, plain lines elsewhere; `SweepDisplay` the same per release of a sweep.
 """
 
 from __future__ import annotations
@@ -18,7 +10,6 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -33,6 +24,9 @@ if TYPE_CHECKING:
 
 
 WINDOW = 50
+PLAIN_INTERVAL_S = 5.0
+SWEEP_INTERVAL_S = 30.0
+PASSING_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -137,9 +131,6 @@ def _modified(path: Path) -> int:
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
-PLAIN_INTERVAL_S = 5.0
-
-
 class Display:
     """`say` prints a line that stays, `show` what a run is doing now."""
 
@@ -154,19 +145,13 @@ class Display:
 
     def __enter__(self) -> Display:
         if self.console.is_terminal and not self.console.is_dumb_terminal:
-            columns = (
-                SpinnerColumn(),
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=20),
-                TextColumn("{task.fields[state]}"),
-            )
+            name, state = TextColumn("{task.description}"), TextColumn("{task.fields[state]}")
+            columns = (SpinnerColumn(), name, BarColumn(bar_width=20), state)
             self.live = Live(*columns, console=self.console, transient=True)
             self.live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self.live:
             self.live.stop()
 
@@ -187,9 +172,8 @@ class Display:
         if self.live:
             if name not in self.tasks:
                 self.tasks[name] = self.live.add_task(escape(name), total=None, state="")
-            self.live.update(
-                self.tasks[name], completed=progress.step, total=progress.steps, state=escape(text)
-            )
+            done = {"completed": progress.step, "total": progress.steps}
+            self.live.update(self.tasks[name], **done, state=escape(text))
             return
         moved = (progress.phase, progress.step)
         is_new = self.shown.get(name, ("", 0))[0] != progress.phase
@@ -208,10 +192,6 @@ class Display:
         self.shown.pop(name, None)
         self.since.pop(name, None)
         self.say(f"{name}: {text}")
-
-
-SWEEP_INTERVAL_S = 30.0
-PASSING_S = 5.0
 
 
 class SweepDisplay:

@@ -1,14 +1,8 @@
-"""What a run needs to start, read from what helm renders of its chart.
-
-Lines that every script has.
-
-`--for hostfile`: one trainer on each of several machines, over ssh.
-"""
+"""What a run needs to start without Kubernetes, read from what helm renders of its chart; the hosts of a hostfile."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +23,11 @@ OF_THE_IMAGE = {
 DEFAULT_COMPARISON = "default"
 OWN_VOLUMES = ("results", "tmp", "shm")
 """Of the chart: each way to start has a counterpart."""
+LINE = re.compile(r"(?P<host>[A-Za-z0-9][A-Za-z0-9_.@:-]*)(\s+slots=(?P<slots>\d+))?")
 
 
 @dataclass(frozen=True)
-class Request:
+class RenderRequest:
     """What the user asked for. None leaves the chart's own."""
 
     chart: Path
@@ -79,8 +74,12 @@ class Start:
     def run_dir(self) -> Path:
         return self.results / self.comparison / self.name
 
+    @property
+    def logs(self) -> str:
+        return f"{self.results}/{self.comparison}/.logs"
 
-def build_start(request: Request, *, in_image: bool = False) -> Start:
+
+def build_start(request: RenderRequest, *, in_image: bool = False) -> Start:
     """The run that `request` describes.
 
     Args:
@@ -91,11 +90,9 @@ def build_start(request: Request, *, in_image: bool = False) -> Start:
     """
     program = helm.find_helm()
     name = request.name or helm.read_chart_name(program, request.chart)
-    settings = [*request.settings, "run.workload.api=pytorchjob"]  # whose pods are those of every other
-    if request.nodes is not None:
-        settings.append(f"run.nodes={request.nodes}")
-    if request.processes is not None:
-        settings.append(f"run.processesPerNode={request.processes}")
+    # the pods of this API are those of every other
+    settings = [*request.settings, "run.workload.api=pytorchjob"]
+    settings += helm.list_size(request.nodes, request.processes)
     literals = [f"run.mlflow.trackingUri={request.mlflow}", "run.mlflow.existingSecret="]
     objects = helm.render_chart(
         program, request.chart, name, settings=settings, values=request.values, literals=literals
@@ -115,18 +112,14 @@ def _read_job(name: str, job: Mapping[str, Any], mount: str, results: Path, in_i
     _check_counterparts(name, pod)
     container = pod["containers"][0]
     env, secrets = _read_env(container)
-    amounts = container.get("resources", {})
     accelerator = env.get("TRAINER_ACCELERATOR", "")
-    image = container["image"]
     if not in_image:
+        env.pop("TRAINER_IMAGE", None)
         env = {key: place_value(value, mount, results) for key, value in env.items()}
-        env = {
-            key: value
-            for key, value in env.items()
-            if OF_THE_IMAGE.get(key) != value and key != "TRAINER_IMAGE"
-        }
+        env = {key: value for key, value in env.items() if OF_THE_IMAGE.get(key) != value}
         env["TRAINER_RESULTS"] = str(results)
-    limits, requests = amounts.get("limits", {}), amounts.get("requests", {})
+    limits, requests = (container.get("resources", {}).get(kind, {}) for kind in ("limits", "requests"))
+    volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
     return Start(
         name=name,
         env=env,
@@ -136,11 +129,9 @@ def _read_job(name: str, job: Mapping[str, Any], mount: str, results: Path, in_i
         results=results,
         mount=mount,
         accelerator=accelerator,
-        image=image,
+        image=container["image"],
         grace_s=int(pod["terminationGracePeriodSeconds"]),
-        shared_memory=next(
-            (v["emptyDir"]["sizeLimit"] for v in pod.get("volumes", []) if v["name"] == "shm"), ""
-        ),
+        shared_memory=volumes["shm"]["emptyDir"]["sizeLimit"] if "shm" in volumes else "",
         memory=str(limits.get("memory", "")),
         cpus=str(limits.get("cpu") or requests.get("cpu", "")),
         rdma="IPC_LOCK" in container.get("securityContext", {}).get("capabilities", {}).get("add", []),
@@ -149,11 +140,8 @@ def _read_job(name: str, job: Mapping[str, Any], mount: str, results: Path, in_i
 
 def _check_counterparts(name: str, pod: Mapping[str, Any]) -> None:
     """What a run without pods would lack is refused, not left out in silence."""
-    volumes = [v["name"] for v in pod.get("volumes", []) if v["name"] not in OWN_VOLUMES]
-    for key, names in (
-        ("volumes", volumes),
-        ("initContainers", [c["name"] for c in pod.get("initContainers", [])]),
-    ):
+    for key in ("volumes", "initContainers"):
+        names = [each["name"] for each in pod.get(key, []) if each["name"] not in OWN_VOLUMES]
         if names:
             raise UserError(
                 f"{name}: run.pod.{key} has {', '.join(names)}, which only a cluster has: "
@@ -174,62 +162,6 @@ def _read_env(container: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
             secrets.append(entry["name"])
         # else the pod's own place, which a script knows by itself
     return env, secrets
-
-
-PYTHON = '"${PYTHON:-python}"'
-PORT = 29500
-"""torch's own for a rendezvous."""
-
-
-def build_head(start: Start, what: str, how: str) -> list[str]:
-    """The remark at the top."""
-    return [
-        "#!/bin/bash",
-        f"# {start.name}: {what}, {start.nodes} x {start.processes} processes, by stratlab render.",
-        *(f"# {line}" for line in how.splitlines()),
-    ]
-
-
-def build_tail(start: Start) -> list[str]:
-    """What to do when it has ended."""
-    run_dir = shlex.quote(str(start.run_dir))
-    return [f"# Run directory: {run_dir}. When it has ended: stratlab analyze {run_dir}"]
-
-
-def build_exports(start: Start) -> list[str]:
-    """The settings; no variable of a shell's past may change a run."""
-    return [
-        "unset ${!TRAINER_@} ${!PET_N@} ${!PET_R@} ${!PET_M@} ${!STRATLAB_@}",
-        *(f"export {name}={shlex.quote(value)}" for name, value in start.env.items()),
-    ]
-
-
-def build_secret_checks(start: Start) -> list[str]:
-    """Ends the script, naming the variable, before anything starts."""
-    return [f': "${{{name}:?is asked for by run.secrets: export it first}}"' for name in start.secrets]
-
-
-def build_meeting(start: Start, endpoint: str, index: str) -> list[str]:
-    """Where the pods meet, as the training operator says it: torch's launcher reads PET_*.
-
-    Args:
-        endpoint: shell text of host:port, reachable by all.
-        index: shell text of the pod's number, from 0.
-    """
-    return [
-        f"export PET_NNODES={start.nodes} PET_NPROC_PER_NODE={start.processes} PET_MAX_RESTARTS=0",
-        'export PET_RDZV_BACKEND=c10d PET_RDZV_CONF=read_timeout=15 PET_RDZV_ID="$TRAINER_RUN"',
-        f"export PET_RDZV_ENDPOINT={endpoint}",
-        f'export HOSTNAME="$TRAINER_RUN-worker-{index}"  # the ranks follow it',
-    ]
-
-
-LINE = re.compile(r"(?P<host>[A-Za-z0-9][A-Za-z0-9_.@:-]*)(\s+slots=(?P<slots>\d+))?")
-AFTER_FAILURE_S = 30
-HOW = """\
-Start it with: bash FILE, on a machine from which ssh reaches all hosts without a password. Ctrl-C ends all of it; the
-ranks save a checkpoint first, and the same command goes on from it. SSH="ssh -p 2222", PYTHON=/path/to/python and
-PORT=29500 (of the meeting, on the first host) may be set. Nothing of a host stays when this script is gone."""
 
 
 @dataclass(frozen=True)
@@ -279,99 +211,3 @@ def read_hostfile(file: Path) -> Hosts:
     if problems:
         raise UserError("\n".join(f"--hostfile {file}: {problem}" for problem in problems))
     return Hosts(names, slots[0])
-
-
-def build_hostfile(start: Start, hosts: Sequence[str]) -> str:
-    """The script: it sends each machine its share through ssh's standard input, which ends when the script does.
-
-    The share's own variables begin with _: those of run.env stand beside them.
-    """
-    first = hosts[0].partition("@")[2] or hosts[0]
-    logs = f"{start.results}/{start.comparison}/.logs/{start.name}"
-    share = [
-        *build_exports(start),
-        *build_meeting(start, f'"{first}:$_port"', "$_index"),
-        "exec 3<&0  # ends when the launcher does",
-        '"$_python" -m trainer < /dev/null &',
-        "_trainer=$!",
-        '{ cat <&3 > /dev/null; kill -TERM "$_trainer"; } 2> /dev/null &',
-        "_watcher=$!",
-        'wait "$_trainer"',
-        "_code=$?",
-        'kill "$_watcher" 2> /dev/null',
-        'exit "$_code"',
-    ]
-    lines = build_head(start, f"over ssh on {len(hosts)} machines", HOW) + build_tail(start)
-    lines += ["set -u", *build_secret_checks(start)]
-    lines += [f"hosts=({' '.join(map(shlex.quote, hosts))})", f"logs={shlex.quote(logs)}"]
-    end = _find_delimiter("\n".join(share))
-    lines += [f"read -r -d '' share <<'{end}'", *share, end]
-    return "\n".join([*lines, _launcher(start)]) + "\n"
-
-
-def _find_delimiter(text: str) -> str:
-    """No line of the text, whatever its values hold."""
-    delimiter, lines = "END_OF_SHARE", text.splitlines()
-    while delimiter in lines:
-        delimiter += "_"
-    return delimiter
-
-
-def _launcher(start: Start) -> str:
-    secrets = "".join(f'  printf "export {name}=%q\\n" "${name}"\n' for name in start.secrets)
-    return f"""\
-send() {{  # the share of machine $1, settings and secrets: nothing of it stands on a command line
-  printf "_index=%q _port=%q _python=%q\\n" "$1" "${{PORT:-{PORT}}}" "${{PYTHON:-python}}"
-{secrets}  printf "%s\\0" "$share"
-}}
-read_share='IFS= read -r -d "" text && eval "$text"'
-work=$(mktemp -d) && mkdir -p "$logs" || exit 13
-trap 'rm -rf "$work"' EXIT
-pids=() lines=() failed=()
-for index in "${{!hosts[@]}}"; do
-  mkfifo "$work/$index"
-  ${{SSH:-ssh -o BatchMode=yes}} "${{hosts[$index]}}" "exec bash -c '$read_share'" \\
-    < "$work/$index" > "$logs/node$index.log" 2>&1 &
-  pids[$index]=$!
-done
-trap '' PIPE
-for index in "${{!hosts[@]}}"; do
-  exec {{line}}> "$work/$index"
-  lines[$index]=$line
-  send "$index" 1>&"$line" 2> /dev/null
-done
-stopping=0
-stop() {{
-  [ "$stopping" = 1 ] && return
-  stopping=1
-  for line in "${{lines[@]}}"; do exec {{line}}>&-; done
-}}
-asked=0
-trap 'asked=1; stop' TERM INT HUP
-left=${{#hosts[@]}} failed_at="" code=0
-while [ "$left" -gt 0 ]; do
-  for index in "${{!pids[@]}}"; do
-    kill -0 "${{pids[$index]}}" 2> /dev/null && continue
-    wait "${{pids[$index]}}"
-    each=$?
-    unset "pids[$index]"
-    left=$((left - 1))
-    echo "${{hosts[$index]}} ended with exit code $each"
-    [ "$each" = 0 ] && continue
-    failed+=("$index")
-    failed_at=${{failed_at:-$SECONDS}}
-    # A code below 128 is permanent and wins. 134 says that another one was lost, 143 that it was stopped: neither is
-    # the cause where there is another, unless this script has stopped it.
-    if [ "$code" = 0 ] || {{ [ "$each" -lt 128 ] && [ "$code" -ge 128 ]; }} || {{ [ "$stopping" = 0 ] &&
-      {{ [ "$code" = 134 ] || {{ [ "$code" = 143 ] && [ "$each" != 134 ]; }}; }}; }}; then code=$each; fi
-  done
-  # the others see by themselves that one is lost, and say so
-  [ -n "$failed_at" ] && [ $((SECONDS - failed_at)) -ge {AFTER_FAILURE_S} ] && stop
-  sleep 0.5
-done
-[ "$asked" = 1 ] && [ "$code" != 0 ] && code=143
-for index in "${{failed[@]}}"; do
-  echo "${{hosts[$index]}}, $logs/node$index.log:"
-  tail -n 5 "$logs/node$index.log"
-done >&2
-exit "$code\""""

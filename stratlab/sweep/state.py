@@ -1,8 +1,7 @@
 """What a sweep has done, in a JSON file beside its own: whoever starts it again goes on from here.
 
 The cluster has the last word about what runs; this file keeps what the cluster forgets when a release is removed.
-
-What to do with a release, from what the state file says and what the cluster says. No side effects.
+`decide` says what to do with a release, from what both say, without side effects.
 """
 
 from __future__ import annotations
@@ -153,11 +152,8 @@ def decide(entry: Entry | None, seen: Seen, asked: str, *, retry_failed: bool) -
         retry_failed: a run that failed gets another chance.
     """
     if entry and entry.asked != asked:
-        return Decision(
-            "refuse",
-            "was started with other settings; choose another comparison, or remove its results and its state "
-            "[SL-run-other-settings]",
-        )
+        cure = "choose another comparison, or remove its results and its state [SL-run-other-settings]"
+        return Decision("refuse", f"was started with other settings; {cure}")
     if entry and entry.stage == "succeeded":
         return Decision("skip", "has succeeded already")
     if entry and entry.stage == "failed" and not retry_failed:
@@ -166,11 +162,8 @@ def decide(entry: Entry | None, seen: Seen, asked: str, *, retry_failed: bool) -
         again = entry is not None and entry.stage not in ENDED
         return Decision("install", "was started, but is not in the cluster" if again else "is new")
     if seen.asked != asked:
-        return Decision(
-            "refuse",
-            "is in the cluster with other settings; uninstall it or choose another comparison "
-            "[SL-release-other-settings]",
-        )
+        cure = "uninstall it or choose another comparison [SL-release-other-settings]"
+        return Decision("refuse", f"is in the cluster with other settings; {cure}")
     if seen.status == "uninstalling" or (seen.status != "deployed" and not seen.has_workload):
         return Decision("reinstall", f"was only half installed ({seen.status})")
     if entry and entry.stage == "failed":

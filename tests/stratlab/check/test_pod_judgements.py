@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stratlab import pod_checks
 from stratlab.cluster import ClusterError
+from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.volume_pod import Finished
 from stratlab.pod_checks import PodsRequest, check_pods, judge_gpu, judge_image, judge_mlflow, judge_sharing
 from tests.codes import find_codes
 
-REQUEST = PodsRequest(
-    "stratlab-results", "/results", "lab", "trainer", "http://mlflow:5000", "secret/ours/ca.crt"
-)
+LAB = PodRequest(image="lab", certificates="secret/ours/ca.crt")
+REQUEST = PodsRequest(LAB, "trainer", "http://mlflow:5000")
 FACTS = {"node": "a", "user": 10001, "free_bytes": 2**34, "shm_bytes": 64 * 2**20}
 NO_RIGHT = ClusterError("no right", 403)
 
@@ -26,24 +27,23 @@ def printed(**facts: object) -> Finished:
 
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_each_pod_has_what_it_looks_at_and_no_more(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[tuple[str, ...], dict[str, Any]] = {}
+    asked: dict[tuple[str, ...], PodRequest] = {}
 
-    def run(connection: Any, namespace: str, *, command: list[str], **pod: Any) -> Finished:
-        assert namespace == "team" and command[0] == "python" and pod.pop("progress")
+    def run(connection: Any, pod: PodRequest, command: list[str], progress: Any) -> Finished:
+        assert command[0] == "python" and progress
         asked[tuple(command[-2:])] = pod
         return printed(**FACTS, read=True, status=200, text="")
 
     monkeypatch.setattr(pod_checks, "run_on_volume", run)
     monkeypatch.setattr(pod_checks, "offers_gpus", lambda connection: bool(gpus))
-    found = list(check_pods(None, "team", REQUEST, lambda text: None))  # type: ignore[arg-type]
+    found = list(check_pods(None, REQUEST, lambda text: None))  # type: ignore[arg-type]
     assert {each.state for each in found} == {"ok"} and len(found) == 5 + gpus
-    common = {"mount": "/results", "read_only": False, "deadline_s": 150, "limits": None, "certificates": ""}
-    volume = common | {"claim": "stratlab-results", "image": "lab", "component": "volume"}
-    trainer = common | {"claim": None, "image": "trainer", "component": "volume"}
-    mlflow = volume | {"claim": None, "component": "test", "certificates": "secret/ours/ca.crt"}
+    volume = replace(LAB, read_only=False, deadline_s=150)
+    trainer = replace(volume, claim=None, image="trainer")
+    mlflow = replace(volume, claim=None, component="test")
     (folder,) = {command[1] for command in asked if command[0] in ("writer", "reader")}
     assert folder.startswith("/results/.stratlab-check-")
-    with_gpu = {("nvidia.com/gpu", "1"): trainer | {"limits": {"nvidia.com/gpu": 1}}} if gpus else {}
+    with_gpu = {("nvidia.com/gpu", "1"): replace(trainer, limits={"nvidia.com/gpu": 1})} if gpus else {}
     assert asked == with_gpu | {
         ("writer", folder): volume,
         ("reader", folder): volume,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from stratlab.cluster import ClusterError
-from stratlab.cluster.workloads import Jobs, read_conditions
+from stratlab.cluster.workloads import TrainingJobs, read_conditions
 from stratlab.namespace_checks import Finding
 from stratlab.workload_checks import build_job, check_small_job
 from tests.codes import find_codes
@@ -25,7 +25,7 @@ def lab() -> Iterator[Lab]:
 
 
 def check(lab: Lab, patience_s: int = 20) -> tuple[str, list[str], Finding]:
-    (finding,) = check_small_job(lab[0], "lab", "lab:1", lambda text: None, patience_s)
+    (finding,) = check_small_job(lab[0], "lab:1", lambda text: None, patience_s)
     return finding.state, find_codes(finding.seen), finding
 
 
@@ -70,7 +70,7 @@ def test_without_the_right_it_is_a_warning(lab: Lab) -> None:
     lab[1].deny = (403, 'pytorchjobs.kubeflow.org is forbidden: User "ana" cannot create')
     state, _, finding = check(lab)
     assert state == "warning" and 'User "ana" cannot create' in finding.seen
-    jobs = Jobs(lab[0], "lab")
+    jobs = TrainingJobs(lab[0])
     with pytest.raises(ClusterError) as failure:
         jobs.wait("nope", 3)
     assert failure.value.status == 404

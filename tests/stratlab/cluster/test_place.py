@@ -8,10 +8,11 @@ import pytest
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster import results_location as module
-from stratlab.cluster.results_location import Place, find_place
+from stratlab.cluster.pod_template import PodRequest
+from stratlab.cluster.results_location import find_place
 from stratlab.cluster.workloads import APIS, Workload
 
-DEFAULTS = Place("stratlab-results", "/results", "stratlab-lab:0.1.0")
+DEFAULTS = PodRequest()
 FIELDS = ("results-claim", "results-mount", "lab-image", "certificates")
 
 
@@ -24,9 +25,9 @@ def run(name: str, comparison: str, *place: str) -> Workload:
     return Workload(APIS["pytorchjob"], {"metadata": metadata})
 
 
-def find(monkeypatch: pytest.MonkeyPatch, comparison: str, *runs: Workload, **given: Any) -> Place:
-    monkeypatch.setattr(module, "list_workloads", lambda connection, namespace: [*runs])
-    return find_place(None, "lab", comparison, **given)  # type: ignore[arg-type]
+def find(monkeypatch: pytest.MonkeyPatch, comparison: str, *runs: Workload, **given: Any) -> PodRequest:
+    monkeypatch.setattr(module, "list_workloads", lambda connection: [*runs])
+    return find_place(None, comparison, **given)  # type: ignore[arg-type]
 
 
 def test_the_newest_run_of_the_comparison_decides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,11 +35,11 @@ def test_the_newest_run_of_the_comparison_decides(monkeypatch: pytest.MonkeyPatc
     runs += (run("c", "llm", "x", "/x", "x:1"),)
     said: list[str] = []
     found = find(monkeypatch, "vit", *runs, say=said.append)
-    assert found == Place("big", "/data", "lab:2", "secret/x/y")
+    assert found == PodRequest("big", "/data", "lab:2", certificates="secret/x/y")
     assert all(word in said[0] for word in ("PyTorchJob b", "big", "/data", "lab:2", "3"))
     given = find(monkeypatch, "vit", *runs, image="mine:3", certificates="secret/own/ca.crt")
-    assert given == Place("big", "/data", "mine:3", "secret/own/ca.crt")
-    assert find(monkeypatch, "gone", *runs) == Place("x", "/x", "x:1"), "of the newest of all"
+    assert given == PodRequest("big", "/data", "mine:3", certificates="secret/own/ca.crt")
+    assert find(monkeypatch, "gone", *runs) == PodRequest("x", "/x", "x:1"), "of the newest of all"
 
 
 def test_an_image_that_one_run_alone_has_is_not_taken_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,11 +52,11 @@ def test_an_image_that_one_run_alone_has_is_not_taken_for_all(monkeypatch: pytes
 def test_where_nothing_is_known_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find(monkeypatch, "vit") == DEFAULTS
 
-    def refuse(connection: Any, namespace: str) -> list[Workload]:
+    def refuse(connection: Any) -> list[Workload]:
         raise ClusterError("no right", 403)
 
     monkeypatch.setattr(module, "list_workloads", refuse)
-    assert find_place(None, "lab", "vit", claim="a") == Place("a", DEFAULTS.mount, DEFAULTS.image)  # type: ignore[arg-type]
+    assert find_place(None, "vit", claim="a") == PodRequest("a")  # type: ignore[arg-type]
     whole = {"claim": "a", "mount": "/b", "image": "c", "certificates": "d"}
     monkeypatch.delattr(module, "list_workloads")  # nobody is asked
-    assert find_place(None, "lab", "vit", **whole) == Place("a", "/b", "c", "d")  # type: ignore[arg-type]
+    assert find_place(None, "vit", **whole) == PodRequest(**whole)  # type: ignore[arg-type]

@@ -49,18 +49,18 @@ def test_a_release_is_found_by_name_or_by_label(api: FakeApi, connection: Connec
         "trainjob": "/apis/trainer.kubeflow.org/v1alpha1/namespaces/ns/trainjobs/x",
     }
     path = APIS["trainjob"].path("lab")
-    assert find_workload(connection, "lab", "demo") is None
+    assert find_workload(connection, "demo") is None
     api.put(path, build_run("Running", name="other"))
     api.put(path, build_run("Running"))
-    found = find_workload(connection, "lab", "demo")
+    found = find_workload(connection, "demo")
     assert found and (found.api.name, found.name, found.release) == ("trainjob", "demo", "demo")
     named_otherwise = build_run("Running")
     named_otherwise["metadata"]["name"] = "renamed"
     api.delete(path, "demo")
     api.put(path, named_otherwise)
-    found = find_workload(connection, "lab", "demo")
+    found = find_workload(connection, "demo")
     assert found and (found.name, found.release) == ("renamed", "demo")
-    assert sorted(each.name for each in list_workloads(connection, "lab")) == ["other", "renamed"]
+    assert sorted(each.name for each in list_workloads(connection)) == ["other", "renamed"]
 
 
 def test_an_api_that_may_not_be_read_matters_only_if_nothing_is_found(
@@ -68,10 +68,10 @@ def test_an_api_that_may_not_be_read_matters_only_if_nothing_is_found(
 ) -> None:
     api.fault = lambda path, query: {"status": 403} if "mpijobs" in path else None
     with pytest.raises(ClusterError) as failure:
-        find_workload(connection, "lab", "demo")
+        find_workload(connection, "demo")
     assert failure.value.status == 403
     api.put(APIS["trainjob"].path("lab"), build_run("Running"))
-    found = find_workload(connection, "lab", "demo")
+    found = find_workload(connection, "demo")
     assert found and found.api.name == "trainjob"
 
 
@@ -80,7 +80,7 @@ def test_annotations_and_what_the_operator_says() -> None:
     assert workload.facts == RunFacts("/results/c/demo", "volume", "/results", "lab:1", "", 4)
     assert (workload.state, workload.message) == ("Failed", "demo is Failed.")
     bare = Workload(APIS["pytorchjob"], {"metadata": {"name": "x"}})
-    assert bare.facts == RunFacts("", "", "", "", "", None)
+    assert bare.facts == RunFacts()
     assert (bare.release, bare.state, bare.message) == ("x", "no status", "")
 
 

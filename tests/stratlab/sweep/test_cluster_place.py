@@ -43,16 +43,6 @@ def test_only_what_has_not_ended_is_brought(tmp_path: Path, monkeypatch: pytest.
     assert place.bring(plans[:1], state, retry_failed=False, stop_on_failure=False) == (state, [])
 
 
-def test_the_comparison_happens_where_the_runs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Any] = []
-    monkeypatch.setattr(module, "compare_there", lambda *arguments: given.extend(arguments) or {"runs": []})
-    display: Any = Heard()
-    plans, tuning = [plan("a")], {"searches": []}
-    report = ClusterPlace(SITE, 1, display).compare(plans, "demo", tmp_path, tuning, ("lr",))
-    assert report == {"runs": []} and given[:5] == [SITE, plans, "demo", tmp_path, tuning]
-    assert given[6] == ("lr",)
-
-
 def test_a_rehearsal_keeps_beside_its_runs_what_they_are_meant_to_differ_in(tmp_path: Path) -> None:
     for run, lr in (("a", 0.001), ("b", 0.01)):
         build_run_dir(tmp_path / "runs" / "demo", run, "ddp", lr=lr, hosts=["n"], loss_shift=lr)

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from stratlab.cluster.pod_template import read_job_end
 from stratlab.cluster.watching import ADDED, DELETED, MODIFIED, SYNCED
+from stratlab.cluster.workloads import read_job_end
 from stratlab.sweep import helm_release as module
-from stratlab.sweep.helm_release import Outcome, follow_release
+from stratlab.sweep.helm_release import ReleaseEnd, follow_release
+from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.sweep.stand_ins import plan
 
 Changes = Iterable[tuple[str, dict[str, Any]]]
 THERE: Changes = [(SYNCED, {})]
+CONNECTION: Any = Answering()
 INSTANCE = "app.kubernetes.io/instance=a"
 NO_NODE = {"type": "PodScheduled", "status": "False", "message": "1 Insufficient nvidia.com/gpu."}
 
@@ -52,10 +54,10 @@ class Cluster:
         self.asked[collection] = query
         yield from self.changes.get(collection, ())
 
-    def follow(self, training: Changes, jobs: Changes | None = None, pods: Changes = ()) -> Outcome:
+    def follow(self, training: Changes, jobs: Changes | None = None, pods: Changes = ()) -> ReleaseEnd:
         self.changes = {"pytorchjobs": training, "jobs": jobs or (), "pods": pods}
         planned = plan("a", has_analysis=jobs is not None)
-        return follow_release(None, "lab", planned, self.shown.append)  # type: ignore[arg-type]
+        return follow_release(CONNECTION, planned, self.shown.append)
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def test_success_is_training_and_analysis(cluster: Cluster) -> None:
     done = (MODIFIED, job("Succeeded", "PyTorchJob a is successfully completed."))
     training = [(ADDED, job("")), *THERE, (MODIFIED, job("Running")), done]
     jobs = [(ADDED, analysis()), *THERE, (MODIFIED, analysis("Complete"))]
-    assert cluster.follow(training, jobs) == Outcome(True, "PyTorchJob Succeeded; analysis Complete")
+    assert cluster.follow(training, jobs) == ReleaseEnd(True, "PyTorchJob Succeeded; analysis Complete")
     assert [text for text in cluster.shown if text][1:] == [
         "PyTorchJob Running",
         "PyTorchJob Succeeded",

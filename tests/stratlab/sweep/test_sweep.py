@@ -10,10 +10,10 @@ import pytest
 from stratlab.cluster import ClusterError
 from stratlab.cluster.workloads import APIS
 from stratlab.sweep import cluster_sweep as module
-from stratlab.sweep.cluster_sweep import Choices, check_cluster, decide_all, run_sweep, uninstall_ended
+from stratlab.sweep.cluster_sweep import ClusterPlace, carry_out, check_cluster, decide_all, uninstall_ended
 from stratlab.sweep.helm_release import HelmFailed, Site
 from stratlab.sweep.planned_release import Planned
-from stratlab.sweep.state import Decision, Seen, State, read_state
+from stratlab.sweep.state import Seen, State, read_state
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.raised import raised
@@ -99,7 +99,7 @@ class Ends:
                 if name not in stages:
                     break  # stopped before it
                 self.worked.append(name)
-                state = state.record(name, stage=stages[name], asked="asked", sentence="badly")
+                state = state.record(name, stage=stages[name], asked=planned.asked, sentence="badly")
             return state, []
 
         def compare(connection: Any, namespace: str, comparison: str, **options: Any) -> dict[str, Any]:
@@ -108,6 +108,7 @@ class Ends:
                 raise failure
             return {"comparison": comparison}
 
+        monkeypatch.setattr(module, "look_at", lambda *asked: Seen())
         monkeypatch.setattr(module, "work", work)
         monkeypatch.setattr(module, "compare_on_cluster", compare)
 
@@ -115,13 +116,16 @@ class Ends:
 def finish(
     tmp_path: Path, names: str, skip: str = "", varied: tuple[str, ...] = (), tuning: Any = None
 ) -> module.Result:
-    todo = [(plan(name), Decision("skip" if name in skip else "install", "")) for name in names]
+    plans = [plan(name) for name in names]
     state = read_state(tmp_path / "s.json", "demo", "lab")
     for name in skip:
-        state = state.record(name, stage="succeeded", asked="asked")
-    site = Site(None, "lab", Path("helm"), "east")  # type: ignore[arg-type]
-    choices = Choices(1, False, tmp_path / "report", tuning, varied)
-    return run_sweep(todo, state, site, choices, stand_ins.Heard())
+        state = state.record(name, stage="succeeded", asked="asked " + name)
+    display: Any = stand_ins.Heard()
+    place = ClusterPlace(Site(furnish(), "lab", Path("helm"), "east"), 1, display, counts=True)
+    options: Any = {"retry_failed": False, "stop_on_failure": False, "tuning": tuning, "varied": varied}
+    result = carry_out(place, plans, state, tmp_path / "report", **options)
+    assert len(display.lines) == 1 and display.lines[0].startswith(f"{len(plans)} releases: ")
+    return result
 
 
 def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(

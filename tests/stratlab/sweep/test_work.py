@@ -13,7 +13,7 @@ import pytest
 
 from stratlab.cluster import ClusterError
 from stratlab.sweep import helm_release as module
-from stratlab.sweep.helm_release import HelmFailed, Outcome, Site, work
+from stratlab.sweep.helm_release import HelmFailed, ReleaseEnd, Site, work
 from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.state import Decision, Entry, State, Step, read_state
 from tests.stratlab.sweep.stand_ins import Heard, plan
@@ -41,7 +41,7 @@ class StandIn:
         if isinstance(self.ends[planned.release.name], HelmFailed):
             raise self.ends[planned.release.name]
 
-    def follow(self, connection: Any, namespace: str, planned: Planned, show: Any) -> Outcome:
+    def follow(self, connection: Any, planned: Planned, show: Any) -> ReleaseEnd:
         name = planned.release.name
         with self.lock:
             self.calls.append(f"follow {name}")
@@ -54,7 +54,7 @@ class StandIn:
         end = self.ends[name]
         if isinstance(end, Exception):
             raise end
-        return Outcome(end, "well" if end else "badly")
+        return ReleaseEnd(end, "well" if end else "badly")
 
 
 def start(

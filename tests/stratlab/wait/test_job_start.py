@@ -41,8 +41,10 @@ def start(
         changes.append(change)
 
     monkeypatch.setattr(module, "BatchV1Api", lambda client: SimpleNamespace(patch_namespaced_job=patch))
-    connection: Any = SimpleNamespace(get=get, client=None)
-    start_job(connection, "lab", "analysis", queue, said.append, 0.0)
+    connection: Any = SimpleNamespace(
+        get=get, client=None, namespace="lab", jobs="/apis/batch/v1/namespaces/lab/jobs"
+    )
+    start_job(connection, "analysis", queue, said.append, 0.0)
     return changes, said
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from stratlab import watch_session as appearance
 from stratlab import watch_session as session
-from stratlab import watch_session as sources
 from stratlab.cluster import ClusterError
 from stratlab.cluster.watching import ADDED, SYNCED
 from stratlab.cluster.workloads import APIS, Workload
@@ -20,11 +17,14 @@ from stratlab.watch_display import Lines, build_ending
 from stratlab.watch_session import Sources, Update
 from stratlab.watch_state import EVENTS, JOBS, LOG, PODS, REFUSED, TROUBLE, WORKLOAD
 from tests.codes import find_codes
+from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.raised import raised
 from tests.stratlab.watch.objects import build_analysis, build_event, build_pod, build_run, ended
 from tests.stratlab.watch.test_picture import LINE, build_named, build_picture
 
 INSTANCE = "app.kubernetes.io/instance=demo"
+EVENTS_PATH = "/api/v1/namespaces/lab/events"
+CONNECTION: Any = Answering(**{EVENTS_PATH: []})
 
 
 def run(*conditions: str) -> Update:
@@ -53,8 +53,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, updates: Iterable[Update], **option
     for name in ("CULPRIT_S", "LAST_LINES_S", "NO_STATUS_S"):
         monkeypatch.setattr(session, name, 0.0)
     monkeypatch.setattr("stratlab.watch_display.PROGRESS_EVERY_S", 0.0)
-    connection: Any = SimpleNamespace(get=lambda path, query: {"items": []})
-    code = session.watch_run(connection, picture, Lines(said.append), **options)
+    code = session.watch_run(CONNECTION, picture, Lines(said.append), **options)
     return code, picture, said
 
 
@@ -115,9 +114,9 @@ def test_what_is_asked_of_the_cluster_is_about_this_run_and_no_other(monkeypatch
     def follow_log(connection: Any, pod: Any, container: str, patience: Any) -> Iterator[str]:
         yield f"{pod['metadata']['name']} {container}"
 
-    monkeypatch.setattr(sources, "watch", watch)
-    monkeypatch.setattr(sources, "follow_log", follow_log)
-    brought = Sources(None, build_picture().workload)  # type: ignore[arg-type]
+    monkeypatch.setattr(session, "watch", watch)
+    monkeypatch.setattr(session, "follow_log", follow_log)
+    brought = Sources(CONNECTION, build_picture().workload)
     brought.start()
     for _ in range(2):
         brought.follow(pod(0)[2])
@@ -139,9 +138,9 @@ def test_what_a_thread_dies_of_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -
         yield from ()
         raise AttributeError("a bug")
 
-    monkeypatch.setattr(sources, "watch", break_down)
+    monkeypatch.setattr(session, "watch", break_down)
     with pytest.raises(AttributeError):
-        session.watch_run(None, build_picture(), Lines(print))  # type: ignore[arg-type]
+        session.watch_run(CONNECTION, build_picture(), Lines(print))
 
 
 def test_a_release_is_awaited_and_one_that_never_comes_is_told_with_the_others(
@@ -149,14 +148,14 @@ def test_a_release_is_awaited_and_one_that_never_comes_is_told_with_the_others(
 ) -> None:
     late = Workload(APIS["trainjob"], build_named("late", build_run("Created")))
     changes = {late.api.path("lab"): [(SYNCED, {}), (ADDED, late.object)]}
-    monkeypatch.setattr(appearance, "watch", lambda connection, path, *_: iter(changes.get(path, [])))
-    monkeypatch.setattr(appearance, "find_workload", lambda *_: None)
-    monkeypatch.setattr(appearance, "check_namespace", lambda *_: None)
-    monkeypatch.setattr(appearance, "list_workloads", lambda *_: [late])
+    monkeypatch.setattr(session, "watch", lambda connection, path, *_: iter(changes.get(path, [])))
+    monkeypatch.setattr(session, "find_workload", lambda *_: None)
+    monkeypatch.setattr(session, "check_namespace", lambda *_: None)
+    monkeypatch.setattr(session, "list_workloads", lambda *_: [late])
     said: list[str] = []
-    found = appearance.await_workload(None, "lab", "demo", said.append, appear_s=10)  # type: ignore[arg-type]
+    found = session.await_workload(CONNECTION, "demo", said.append, appear_s=10)
     assert found == late and len(said) == 1
-    failure = raised(appearance.await_workload, None, "lab", "none", said.append, appear_s=0.1)
+    failure = raised(session.await_workload, CONNECTION, "none", said.append, appear_s=0.1)
     assert isinstance(failure, UserError) and find_codes(failure) == ["SL-release-not-found"]
     assert "demo (Created)" in str(failure)
 

@@ -10,7 +10,7 @@ import pytest
 from stratlab.pod_commands import Command, Pod
 from stratlab.progress import Display
 from stratlab.rehearsal import check_settings, rehearse
-from stratlab.rehearsal_plan import PlannedRun, Request
+from stratlab.rehearsal_plan import PlannedRun, RehearsalRequest
 from stratlab.trainer_program import Answers, Refused
 
 Screen = tuple[Display, Callable[[], str]]
@@ -23,7 +23,9 @@ def test_the_second_chart_is_refused_before_the_first_is_trained(tmp_path: Path,
         raise AssertionError("MLflow was started")
 
     charts = [Path("charts/ddp"), Path("charts/single")]
-    request = Request(charts=charts, results=tmp_path / "runs", mlflow=tmp_path / "mlflow", processes=2)
+    request = RehearsalRequest(
+        charts=charts, results=tmp_path / "runs", mlflow=tmp_path / "mlflow", processes=2
+    )
     with pytest.raises(Refused) as refusal:
         rehearse(request, screen[0], start_server=no_server)  # type: ignore[arg-type]
     assert refusal.value.code == 2 and "single: " in str(refusal.value) and "ddp" not in str(refusal.value)

@@ -13,7 +13,7 @@ from stratlab import rehearsal as summary
 from stratlab.machine import Interrupted
 from stratlab.progress import Display
 from stratlab.rehearsal import RunEnd, describe_end, describe_stop, next_commands, rehearse
-from stratlab.rehearsal_plan import Request
+from stratlab.rehearsal_plan import RehearsalRequest
 from tests.stratlab.rehearse.conftest import TRAIN, no_server, write_chart
 
 Screen = tuple[Display, Callable[[], str]]
@@ -21,7 +21,9 @@ Screen = tuple[Display, Callable[[], str]]
 
 def run(tmp_path: Path, screen: Screen, *charts: Path, fault: str = "", **options: object) -> list[RunEnd]:
     options["settings"] = [f"run.config.fault={fault}"]
-    request = Request(charts=charts, results=tmp_path / "out/runs", mlflow=tmp_path / "out/mlflow", **options)  # type: ignore[arg-type]
+    request = RehearsalRequest(
+        charts=charts, results=tmp_path / "out/runs", mlflow=tmp_path / "out/mlflow", **options
+    )  # type: ignore[arg-type]
     return rehearse(request, screen[0], start_server=no_server)
 
 

@@ -12,7 +12,7 @@ import pytest
 from stratlab.machine import build_machine_env
 from stratlab.pod_commands import Command, Pod
 from stratlab.processes import Processes
-from stratlab.rehearsal import PodEnd, deciding_end, run_pods
+from stratlab.rehearsal import LocalPodEnd, deciding_end, run_pods
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 
@@ -22,7 +22,7 @@ def pod(name: str, *scripts: str) -> Pod:
     return Pod(name, name, commands, ())
 
 
-def run(pods: Sequence[Pod], tmp_path: Path, after_failure_s: float = 30.0) -> list[PodEnd]:
+def run(pods: Sequence[Pod], tmp_path: Path, after_failure_s: float = 30.0) -> list[LocalPodEnd]:
     logs = {each.name: tmp_path / f"{each.name}.log" for each in pods}
     processes = Processes()
     try:
@@ -74,9 +74,9 @@ def test_the_others_are_stopped_some_time_after_a_failure(tmp_path: Path) -> Non
     ],
 )
 def test_which_exit_code_is_the_runs(codes: list[int], decides: int) -> None:
-    ends = [PodEnd(f"p{index}", Path("log"), code) for index, code in enumerate(codes)]
+    ends = [LocalPodEnd(f"p{index}", Path("log"), code) for index, code in enumerate(codes)]
     assert deciding_end(ends).code == decides
-    stopped = PodEnd("b", Path("log"), 1, stopped=True)
+    stopped = LocalPodEnd("b", Path("log"), 1, stopped=True)
     assert deciding_end([*ends, stopped]).code == decides, "who was only stopped never decides"
 
 
