@@ -172,8 +172,8 @@ class Display:
         if self.live:
             if name not in self.tasks:
                 self.tasks[name] = self.live.add_task(escape(name), total=None, state="")
-            done = {"completed": progress.step, "total": progress.steps}
-            self.live.update(self.tasks[name], **done, state=escape(text))
+            task, done, total = self.tasks[name], progress.step, progress.steps
+            self.live.update(task, completed=done, total=total, state=escape(text))
             return
         moved = (progress.phase, progress.step)
         is_new = self.shown.get(name, ("", 0))[0] != progress.phase

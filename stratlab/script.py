@@ -85,9 +85,7 @@ def build_script(request: RenderRequest, wanted: Wanted) -> tuple[str, list[str]
         return build_hostfile(start, hosts.names), said
     if wanted.starter == "slurm":
         return build_slurm(start, wanted.repeats), said
-    if wanted.starter == "docker":
-        return build_docker(start), said
-    return fill_in("torchrun", start=start, port=PORT), said
+    return {"docker": build_docker, "torchrun": build_torchrun}[wanted.starter](start), said
 
 
 def find_unwritable(start: Start, starter: str) -> Iterator[str]:
@@ -132,6 +130,10 @@ def fill_in(template: str, **context: Any) -> str:
         "mib": count_mib,
     }
     return environment.get_template(f"{template}.sh.jinja").render(context)
+
+
+def build_torchrun(start: Start) -> str:
+    return fill_in("torchrun", start=start, port=PORT)
 
 
 def build_slurm(start: Start, repeats: int = 1) -> str:

@@ -26,12 +26,27 @@ from stratlab.watch_state import ADVICE, Picture, count_shares
 from stratlab_spec.exit_codes import BAD_CONFIG, DATA_MISSING, NO_PROGRESS
 
 REFUSED = (BAD_CONFIG, DATA_MISSING)
-NO_CLAIM = re.compile(r'persistentvolumeclaim "[^"]+" not found')
 NO_IMAGE = re.compile(r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull")
-NO_LABEL = re.compile(r"didn't match Pod's node affinity/selector")
-TAINTED = re.compile(r"untolerated taint")
-TOO_LITTLE = re.compile(r"Insufficient (cpu|memory)\b")
-NO_DEVICE = re.compile(r"Insufficient [\w.-]+/[\w.-]+")
+REMEDIES = {
+    re.compile(r'persistentvolumeclaim "[^"]+" not found'): (
+        "namespace {namespace} lacks what runs need: was -n left out of helm install? `stratlab check -n {namespace}` "
+        "says what is missing"
+    ),
+    NO_IMAGE: "run.image (repository, tag, pullSecrets) as the nodes can pull it; helm uninstall, and install again",
+    re.compile(r"didn't match Pod's node affinity/selector"): (
+        "run.scheduling.nodeSelector as nodes are labelled: kubectl get nodes --show-labels"
+    ),
+    re.compile(r"untolerated taint"): "run.scheduling.tolerations for the taint that is named",
+    re.compile(r"Insufficient (?P<amount>cpu|memory)\b"): (
+        "a smaller run.resources.requests.{amount}, or fewer pods at a time"
+    ),
+    re.compile(r"Insufficient [\w.-]+/[\w.-]+"): (
+        "fewer of them (run.nodes x run.processesPerNode), or wait until others have ended: `stratlab check` counts "
+        "the free ones; on CPUs run.accelerator="
+    ),
+}
+"""What Kubernetes says of a pod that does not start -> what helps; the first that is found counts."""
+OF_ANALYSIS = "helm upgrade with --reuse-values and run.analysis.image as the nodes can pull it"
 PROGRESS_EVERY_S = 5.0
 COLOURS = {SUCCEEDED: "green", RUNNING: "green", FAILED: "red", "deleted": "red", "Pending": "yellow"}
 EVENTS_SHOWN = 5
@@ -136,26 +151,10 @@ def find_remedy(note: str, namespace: str, *, is_analysis: bool = False) -> str:
     Args:
         note: of the pod's row.
     """
-    if NO_CLAIM.search(note):
-        return (
-            f"namespace {namespace} lacks what runs need: was -n left out of helm install? "
-            f"`stratlab check -n {namespace}` says what is missing"
-        )
-    if NO_IMAGE.search(note):
-        if is_analysis:
-            return "helm upgrade with --reuse-values and run.analysis.image as the nodes can pull it"
-        return "run.image (repository, tag, pullSecrets) as the nodes can pull it; helm uninstall, and install again"
-    if NO_LABEL.search(note):
-        return "run.scheduling.nodeSelector as nodes are labelled: kubectl get nodes --show-labels"
-    if TAINTED.search(note):
-        return "run.scheduling.tolerations for the taint that is named"
-    if found := TOO_LITTLE.search(note):
-        return f"a smaller run.resources.requests.{found[1]}, or fewer pods at a time"
-    if NO_DEVICE.search(note):
-        return (
-            "fewer of them (run.nodes x run.processesPerNode), or wait until others have ended: `stratlab check` "
-            "counts the free ones; on CPUs run.accelerator="
-        )
+    for words, remedy in REMEDIES.items():
+        if found := words.search(note):
+            remedy = OF_ANALYSIS if is_analysis and words is NO_IMAGE else remedy
+            return remedy.format(namespace=namespace, **found.groupdict())
     return ""
 
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from calendar import timegm
 from collections.abc import Iterable, Iterator, Mapping
-from time import strptime
+from datetime import datetime
 from typing import Any
 
 import urllib3
@@ -34,7 +33,9 @@ LIST_S = 30.0
 GONE = 410
 LOG_SILENCE_S = 300.0  # a rank that says nothing: then look whether the connection still stands
 Stamp = tuple[int, int]
-STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+STAMP = re.compile(
+    r"(?P<second>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.(?P<fraction>\d+))?(?P<zone>Z|[+-]\d\d:\d\d)"
+)
 
 
 def watch(
@@ -212,7 +213,7 @@ class Cursor:
         Nor is what the kubelet itself says in the middle of a log, without a time: "unable to retrieve container logs".
         """
         written, _, text = line.partition(" ")
-        if not STAMP.fullmatch(written):
+        if not (found := STAMP.fullmatch(written)):
             return None
         stamp = parse_stamp(written)
         if stamp < self._last:
@@ -224,19 +225,16 @@ class Cursor:
             self._at_last += 1
         else:
             self._last, self._at_last, self._skip = stamp, 1, 0
-            self.second = f"{written[:19]}{_zone(written)}"
+            self.second = found["second"] + found["zone"]
         return text
 
 
 def parse_stamp(text: str) -> Stamp:
     """(seconds since 1970, nanoseconds) of "2026-11-21T12:00:00.123456789Z" or with "+01:00"."""
-    zone = _zone(text)
-    offset = 0
-    if zone != "Z":
-        hours, _, minutes = zone[1:].partition(":")
-        offset = (int(hours) * 3600 + int(minutes) * 60) * (-1 if zone[0] == "-" else 1)
-    fraction = text[20 : len(text) - len(zone)]
-    return timegm(strptime(text[:19], "%Y-%m-%dT%H:%M:%S")) - offset, int(fraction.ljust(9, "0") or 0)
+    found = STAMP.fullmatch(text)
+    assert found, text
+    second = datetime.fromisoformat(found["second"] + found["zone"]).timestamp()
+    return int(second), int((found["fraction"] or "").ljust(9, "0"))
 
 
 def read_log(
@@ -325,7 +323,3 @@ def _lines(response: urllib3.HTTPResponse) -> Iterator[str]:
         raise ClusterError(f"the log broke off ({failure}) [SL-log-broke-off]") from failure
     finally:
         response.close()
-
-
-def _zone(text: str) -> str:
-    return "Z" if text.endswith("Z") else text[-6:]

@@ -16,9 +16,10 @@ from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import CLAIM, IMAGE, MOUNT
 from stratlab.compare.publishing import build_options, compare_on_cluster
+from stratlab.helm import HelmFailed
 from stratlab.progress import SweepDisplay
 from stratlab.sweep.definition import cannot_start
-from stratlab.sweep.helm_release import HelmFailed, Site, look_at, uninstall, work
+from stratlab.sweep.helm_release import Site, look_at, uninstall, work
 from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.state import ENDED, Decision, Seen, State, decide
 from stratlab.sweep.tuning_loop import Place

@@ -77,6 +77,12 @@ def test_a_pod_passes_the_restricted_profile_and_has_no_token() -> None:
     assert labels["app.kubernetes.io/component"] == "volume"
     assert labels["app.kubernetes.io/part-of"] == "stratlab"
     assert "generateName" in pod["metadata"] and "name" not in pod["metadata"]
+    trusting = {
+        component: build_pod(["a"], PodRequest(component=component, certificates="secret/ours/ca.crt"))
+        for component in ("volume", "test", "comparison")
+    }
+    names = {each: {v["name"] for v in pod["spec"]["volumes"]} for each, pod in trusting.items()}
+    assert {each for each, held in names.items() if "certificates" in held} == {"test", "comparison"}
     without = build_pod(["a"], PodRequest(claim=None, read_only=False))["spec"]
     assert without["volumes"][0] == {"name": "results", "emptyDir": {}}
     assert without["containers"][0]["volumeMounts"][0]["readOnly"] is False

@@ -1,26 +1,78 @@
-"""A watched run from its first to its last change, as its sources bring them; and what the sources ask for."""
+"""A watched run from its first to its last change, as its sources bring them; and what the sources ask for.
+
+What a run waits for before its first step, and what helps.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from stratlab import watch_session as session
+from stratlab.cli import app
 from stratlab.cluster import ClusterError
 from stratlab.cluster.watching import ADDED, SYNCED
 from stratlab.cluster.workloads import APIS, Workload
 from stratlab.user_error import UserError
-from stratlab.watch_display import Lines, build_ending
+from stratlab.watch_display import Lines, LiveTable, build_ending, describe_waiting, find_remedy
 from stratlab.watch_session import Sources, Update
 from stratlab.watch_state import EVENTS, JOBS, LOG, PODS, REFUSED, TROUBLE, WORKLOAD
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.raised import raised
 from tests.stratlab.watch.objects import build_analysis, build_event, build_pod, build_run, ended
-from tests.stratlab.watch.test_picture import LINE, build_named, build_picture
+from tests.stratlab.watch.test_picture import LINE, add, build_named, build_picture
+
+
+def test_what_a_run_waits_for_is_said() -> None:
+    message = "0/1 nodes: Insufficient nvidia.com/gpu."
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    blocked = build_pod(1, "Pending", conditions=[unscheduled])
+    picture = add(build_picture("Running", workers=3), PODS, build_pod(0), blocked)
+    told = describe_waiting(picture)
+    assert told.startswith("1 of 3 pods ") and f"demo-worker-1, Unschedulable: {message}; 1 " in told
+    picture.apply_change(LOG, ADDED, LINE.format(1))
+    assert describe_waiting(picture) == "", "it trains"
+    ended = add(build_picture("Running"), PODS, build_pod(0), build_pod(1, "Failed"))
+    assert describe_waiting(ended) == "", "nobody waits for a pod that has ended"
+
+
+@pytest.mark.parametrize(
+    ("note", "named"),
+    [
+        ('0/1 nodes are available: persistentvolumeclaim "stratlab-results" not found. not found', "-n lab"),
+        ('ErrImagePull: failed to pull image "x:9"', "run.image (repository, tag, pullSecrets)"),
+        ("0/1 nodes: 1 node(s) didn't match Pod's node affinity/selector.", "run.scheduling.nodeSelector"),
+        ("0/1 nodes: 1 node(s) had untolerated taint(s).", "run.scheduling.tolerations"),
+        ("0/1 nodes: 1 Insufficient memory.", "run.resources.requests.memory"),
+        ("0/1 nodes: 1 Insufficient nvidia.com/gpu.", "run.nodes x run.processesPerNode"),
+    ],
+)
+def test_what_helps_a_pod_that_does_not_start_is_said(note: str, named: str) -> None:
+    assert named in find_remedy(note, "lab")
+
+
+def test_what_is_known_of_no_remedy_says_none() -> None:
+    for note in ("CrashLoopBackOff: back-off 10s", "0/1 nodes are available: 1 Insufficient pods.", ""):
+        assert find_remedy(note, "lab") == ""
+    assert "run.analysis.image" in find_remedy("ImagePullBackOff: x", "lab", is_analysis=True)
+
+
+def test_an_image_that_cannot_be_pulled_is_told_once_with_what_helps() -> None:
+    """Kubernetes has two reasons for it, which take turns."""
+    said: list[str] = []
+    lines = Lines(said.append)
+    for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
+        waiting = {"waiting": {"reason": reason, "message": "pull access denied"}}
+        lines.show(add(build_picture("Running"), PODS, build_pod(0, "Pending", state=waiting)))
+    assert len([line for line in said if "pod demo-worker-0" in line]) == 1
+    assert len([line for line in said if "run.image" in line]) == 1
+
 
 INSTANCE = "app.kubernetes.io/instance=demo"
 EVENTS_PATH = "/api/v1/namespaces/lab/events"
@@ -175,3 +227,32 @@ def test_events_of_this_run_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> 
     _, _, said = watched(monkeypatch, [run("Running"), pod(0), *told, *end])  # type: ignore[list-item]
     assert sum("quota exceeded" in line for line in said) == 1, "that it happened again is no news"
     assert any("no volume" in line for line in said) and not any("not mine" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("env", "kind"),
+    [
+        ({"FORCE_COLOR": None, "TERM": "xterm"}, Lines),  # into a file or a pipe
+        ({"FORCE_COLOR": "1", "TERM": "xterm"}, LiveTable),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, Lines),  # cannot draw anything anew
+    ],
+)
+def test_a_table_is_drawn_on_a_terminal_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, str | None], kind: type
+) -> None:
+    seen: list[Any] = []
+
+    def watch_run(connection: Any, workload: Any, display: Any, *, analysis: bool) -> int:
+        seen.append(display)
+        return 3
+
+    monkeypatch.setattr("stratlab.cluster.connection.connect", lambda **_: SimpleNamespace(namespace="lab"))
+    monkeypatch.setattr("stratlab.watch_session.await_workload", lambda *_: SimpleNamespace(uid="1"))
+    monkeypatch.setattr("stratlab.watch_session.watch_run", watch_run)
+    monkeypatch.setattr("stratlab.watch_display.build_farewell", lambda picture: ["gone"])
+    done = CliRunner().invoke(app, ["watch", "ddp"], env=env)
+    assert done.exit_code == 3 and done.output.endswith("gone\n")
+    assert [type(display) for display in seen] == [kind]
+    monkeypatch.setattr("stratlab.watch_display.build_ending", lambda picture, code: {"exit_code": code})
+    done = CliRunner().invoke(app, ["watch", "ddp", "--json"], env=env)
+    assert done.exit_code == 3 and json.loads(done.stdout) == {"exit_code": 3} and "gone" in done.stderr

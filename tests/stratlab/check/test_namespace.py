@@ -1,7 +1,12 @@
-"""What `stratlab check` reads from the API server: APIs, operator, namespace, claim, rights, GPUs."""
+"""What `stratlab check` reads from the API server: APIs, operator, namespace, claim, rights, GPUs.
+
+What the verb prints: lines for people, or the same as JSON.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +14,9 @@ from typing import Any
 import pytest
 from kubernetes.client.exceptions import ApiException
 
+from stratlab import cli
 from stratlab import namespace_checks as rights
+from stratlab.cluster import connection
 from stratlab.namespace_checks import (
     Finding,
     check_account,
@@ -23,6 +30,7 @@ from stratlab.namespace_checks import (
 from stratlab.workload_checks import check_apis, find_served, judge_operator, read_version
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
+from tests.stratlab.cluster.fake_api import FakeApi, connect_to, serve
 
 DEPLOYMENTS = "/apis/apps/v1/deployments"
 LAB = "/api/v1/namespaces/lab"
@@ -269,3 +277,24 @@ def test_rights_of_the_user(cluster: Any, reviews: Reviews) -> None:
     finding = only(check_rights(cluster, ["pytorchjob"]))
     assert find_codes(finding.seen) == ["SL-user-rights"] and "stratlab-user" in finding.fix
     assert "create pods, create pytorchjobs" in finding.seen
+
+
+def test_json_holds_the_findings_of_the_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+    with serve(FakeApi(namespaces=set())) as address:
+        monkeypatch.setattr(connection, "connect", lambda **_: connect_to(address))
+        for more in ([], ["--json"]):
+            monkeypatch.setattr(sys, "argv", ["stratlab", "check", "--no-pods", *more])
+            with pytest.raises(SystemExit) as end:
+                cli.main()
+            assert end.value.code == 1
+            shown.append(capsys.readouterr().out)
+    found = json.loads(shown[1])
+    states = [line.split()[0] for line in shown[0].splitlines()]
+    assert [each["state"] for each in found] == [one for one in states if one in ("ok", "warning", "problem")]
+    assert all(f"{finding['subject']}: {finding['seen']}" in shown[0] for finding in found)
+    assert not any("claim" in finding["subject"] for finding in found), (
+        "without a namespace nothing is inside"
+    )
