@@ -13,9 +13,8 @@ from stratlab.cluster.pods import console_pod, has_log, node_rank, place_of, tra
 from stratlab.cluster.volume_pod import read_file
 from stratlab.cluster.watching import follow_log, read_log
 from stratlab.cluster.workloads import RunFacts, Workload, find_workload, sort_by_age
+from stratlab.run_settings import DEFAULT_COMPARISON
 from stratlab.user_error import UserError
-
-COMPARISON = "default"  # that of charts/run/values.yaml, for a run whose resource is gone
 
 
 def read_rank(
@@ -124,7 +123,7 @@ def find_file(
     Options win over annotations, these over the charts' defaults.
     """
     mount = facts.results_mount or MOUNT
-    directory = run_directory or facts.run_directory or f"{mount}/{COMPARISON}/{release}"
+    directory = run_directory or facts.run_directory or f"{mount}/{DEFAULT_COMPARISON}/{release}"
     if not directory.startswith("/"):
         directory = f"{mount}/{directory}"
     elif not directory.startswith(mount.rstrip("/") + "/"):

@@ -98,18 +98,19 @@ def check_gpus(connection: Connection) -> Iterator[Finding]:
         return
     per_node = count_offered(nodes["items"])
     total = sum(per_node.values())
+    where = f"on {sum(count > 0 for count in per_node.values())} of {len(per_node)} nodes"
+    unended = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
     if not total:
         fix = 'train on CPUs with --set run.accelerator="", or install the GPU device plugin'
         seen = f"no node of {len(per_node)} offers {GPU}: a run that asks for it waits until there is one [SL-no-gpus]"
         yield Finding("warning", "GPUs", seen, fix)
-        return
-    pods = ask(connection, "/api/v1/pods", {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"})
-    where = f"on {sum(count > 0 for count in per_node.values())} of {len(per_node)} nodes"
-    if not isinstance(pods, dict):
+    elif not isinstance(pods := ask(connection, "/api/v1/pods", unended), dict):
         yield Finding("ok", "GPUs", f"{total} {where}; how many are free cannot be seen")
-        return
-    used = sum(count_gpus(pod) for pod in pods["items"] if pod["spec"].get("nodeName") in per_node)
-    yield Finding("ok" if used < total else "warning", "GPUs", f"{total - used} of {total} are free, {where}")
+    else:
+        used = sum(count_gpus(pod) for pod in pods["items"] if pod["spec"].get("nodeName") in per_node)
+        yield Finding(
+            "ok" if used < total else "warning", "GPUs", f"{total - used} of {total} are free, {where}"
+        )
 
 
 def offers_gpus(connection: Connection) -> bool:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -143,7 +143,7 @@ class Display:
         self.waits: dict[str, GrowingWait] = {}
         self.since: dict[str, tuple[str, float]] = {}
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> Self:
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             name, state = TextColumn("{task.description}"), TextColumn("{task.fields[state]}")
             columns = (SpinnerColumn(), name, BarColumn(bar_width=20), state)
@@ -159,10 +159,10 @@ class Display:
         """A line, as it is: never wrapped, nothing in it is markup."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, name: str, progress: Progress) -> None:
+    def show(self, name: str, doing: Progress | str) -> None:
         """Updates the run's live line. Elsewhere prints one when its phase changed, every 5 s while it steps, and
         ever more rarely while nothing moves."""
-        now = time.monotonic()
+        now, progress = time.monotonic(), Progress(doing) if isinstance(doing, str) else doing
         if self.since.get(name, ("", now))[0] != progress.phase:
             self.since[name] = (progress.phase, now)
         waited_s = now - self.since[name][1]
@@ -194,32 +194,15 @@ class Display:
         self.say(f"{name}: {text}")
 
 
-class SweepDisplay:
-    """The display of a rehearsal, told in plain text."""
+class SweepDisplay(Display):
+    """For a sweep, whose releases say in plain text what they do."""
 
     def __init__(self, console: Console) -> None:
-        self.display = Display(console, SWEEP_INTERVAL_S)
-        self.began = time.monotonic()
-        self.told = self.began
-
-    def __enter__(self) -> SweepDisplay:
-        self.display.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.display.__exit__(None, None, None)
-
-    def say(self, text: str) -> None:
-        self.display.say(text)
-
-    def show(self, name: str, text: str) -> None:
-        self.display.show(name, Progress(text))
-
-    def end(self, name: str, text: str) -> None:
-        self.display.end(name, text)
+        super().__init__(console, SWEEP_INTERVAL_S)
+        self.told = time.monotonic()
 
     def print(self, table: Table) -> None:
-        self.display.console.print(table)
+        self.console.print(table)
 
     def pass_by(self, text: str) -> None:
         """Progress of something short: told every 5 s only."""

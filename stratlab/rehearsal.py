@@ -40,7 +40,7 @@ from stratlab.run_directory.outcome import read_attempts
 from stratlab.run_directory.places import find_page
 from stratlab.traces.discover import MANIFEST, read_dropped
 from stratlab.tracking_server import run_server
-from stratlab.trainer_program import TRAINER, Refused, ask_trainer, list_refusals
+from stratlab.trainer_program import TRAINER, Refused, ask_trainer, raise_refused
 from stratlab_spec.exit_codes import ACCELERATORS_MISSING, PEER_LOST, STORAGE_FULL
 
 AFTER_FAILURE_S = 30.0
@@ -300,9 +300,7 @@ def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) 
         raise Refused([answers.reason], 2)
     if answers.reason:
         display.say(f"the settings could not be checked beforehand: {answers.reason}")
-    if answers.refused:
-        lines = list_refusals(answers, len(runs), runs)
-        raise Refused(lines, min(code for code, _ in answers.refused.values()))
+    raise_refused(answers, runs)
 
 
 def rehearse_run(run: PlannedRun, request: RehearsalRequest, display: Display) -> RunEnd:

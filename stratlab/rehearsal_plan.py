@@ -17,6 +17,7 @@ from stratlab.cluster.workloads import WAITER, pick_jobs
 from stratlab.pod_commands import HERE, Pod, build_pod, find_mount, place_on_volume
 from stratlab.processes import free_port
 from stratlab.run_directory.files import is_alive, is_run
+from stratlab.run_settings import DEFAULT_COMPARISON
 from stratlab.user_error import UserError
 
 # They matter to a cluster and change nothing in a process.
@@ -24,7 +25,6 @@ CLUSTER_ONLY = ("NetworkPolicy", "PersistentVolumeClaim", "Role", "RoleBinding",
 # Other values of run.workload.api: the same pods, started by operators that are not imitated here.
 OTHER_WORKLOADS = ("MPIJob", "TrainJob", "TrainingRuntime")
 MOUNT = "/results/mountPath"  # where helm says that --results is refused
-DEFAULT_COMPARISON = "default"
 
 
 def build_training_pods(job: Mapping[str, Any], port: int) -> list[Pod]:

@@ -144,6 +144,13 @@ def _ask(
                 raise
 
 
+def raise_refused(answers: Answers, runs: Mapping[str, Mapping[str, str]]) -> None:
+    """Raises Refused where the trainer has refused any of `runs`, as it was asked, with every sentence."""
+    if answers.refused:
+        lines = list_refusals(answers, len(runs), runs)
+        raise Refused(lines, min(code for code, _ in answers.refused.values()))
+
+
 def list_refusals(
     answers: Answers, count: int, runs: Mapping[str, Mapping[str, str]] | None = None
 ) -> list[str]:

@@ -147,8 +147,7 @@ def render(
 
     Example: stratlab render charts/fsdp --for slurm -f examples/digits.yaml --nodes 2 --processes 1 -o fsdp.sbatch
     """
-    from stratlab.script import Wanted, build_script
-    from stratlab.script_start import RenderRequest
+    from stratlab.script import RenderRequest, build_script
     from stratlab.trainer_program import Refused
 
     request = RenderRequest(
@@ -160,9 +159,12 @@ def render(
         nodes=nodes,
         processes=processes,
         mlflow=mlflow,
+        starter=starter.value,
+        hostfile=hostfile,
+        repeats=repeats,
     )
     try:
-        script, said = build_script(request, Wanted(starter.value, hostfile, repeats))
+        script, said = build_script(request)
     except Refused as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         raise typer.Exit(refusal.code) from None
@@ -211,7 +213,8 @@ def demo(
     from stratlab.trainer_program import TRAINER, explain_trainer
 
     if absence := explain_trainer(TRAINER[0], build_machine_env(os.environ)):
-        raise UserError(f"the demo trains on this machine: {absence}")
+        told = f"the demo trains on this machine: {absence}"
+        raise UserError(told)
     found = [find_chart(charts, name) for name in STRATEGIES]
     runs, mlflow = ((results / name).expanduser().resolve() for name in ("runs", "mlflow"))
     ends = run_request(RehearsalRequest(found, runs, mlflow, settings=SETTINGS, replace=True))

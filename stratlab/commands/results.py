@@ -259,9 +259,8 @@ def _remove_there(
             old = _pick(list_on_cluster(connection, place, say), older_than)
             names = [(run.comparison, run.run) for run in old]
         folders = ["/".join(name) for name in names]
-        _ask(
-            [f"{run} on the claim {place.claim} of namespace {connection.namespace}" for run in folders], yes
-        )
+        where = f"on the claim {place.claim} of namespace {connection.namespace}"
+        _ask([f"{run} {where}" for run in folders], yes)
         if folders:
             remove_on_cluster(connection, place, folders, with_mlflow, say)
     return folders

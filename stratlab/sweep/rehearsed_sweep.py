@@ -93,7 +93,7 @@ class RehearsedPlace:
             (run,) = build_rehearsal_plan(request, self.tracking_uri)
             fresh = {"sentence": "", "started": time.time(), "ended": 0.0}
             state = state.record(name, stage="running", asked=planned.asked, **fresh)
-            end = rehearse_run(run, request, self.display.display)
+            end = rehearse_run(run, request, self.display)
         sentence = "" if end.code == 0 else _say_failure(run, end.code)
         stage = "succeeded" if end.code == 0 else "failed"
         return state.record(name, stage=stage, sentence=sentence, ended=time.time()), end.code == 0

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from stratlab import script as hostfile
-from stratlab.script import build_docker, build_hostfile, build_slurm, build_torchrun
-from stratlab.script_start import Start
+from stratlab.script import Start, build_docker, build_hostfile, build_slurm, build_torchrun
 
 SLEEP = "/bin/sleep"
 """The real one, where the script has a stand-in."""

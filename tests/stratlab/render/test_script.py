@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from stratlab import script as module
-from stratlab.script import Wanted, build_script, count_cpus, count_mib, read_amount
-from stratlab.script_start import Hosts, RenderRequest, build_start, read_hostfile
+from stratlab.script import (
+    Hosts,
+    RenderRequest,
+    build_script,
+    build_start,
+    count_cpus,
+    count_mib,
+    read_amount,
+    read_hostfile,
+)
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
@@ -30,7 +38,7 @@ def request(*settings: str, **more: object) -> RenderRequest:
 
 
 def script(starter: str, asked: RenderRequest, **more: object) -> str:
-    return build_script(asked, Wanted(starter, **more))[0]  # type: ignore[arg-type]
+    return build_script(replace(asked, starter=starter, **more))[0]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("starter", ["slurm", "docker"])

@@ -181,13 +181,13 @@ def test_a_long_check_is_told_ever_more_rarely(
             waiting(seconds)
         return Answers({})
 
-    monkeypatch.setattr("stratlab.trainer_program.ask_trainer", ask)
-    monkeypatch.setattr("stratlab.trainer_program.TRAINER", ("tiny",))
+    monkeypatch.setattr("stratlab.rehearsal.ask_trainer", ask)
+    monkeypatch.setattr("stratlab.rehearsal.TRAINER", ("tiny",))
     pod = Pod("tiny", "node0", (Command("pytorch", ("tiny",), {}, None),), ())
     check_settings([PlannedRun("tiny", tmp_path, [pod], None, "Never")], False, screen[0])
     assert len(screen[1]().splitlines()) == 1 + 3
     absent = Answers({}, "no trainer here", is_absent=True)
-    monkeypatch.setattr("stratlab.trainer_program.ask_trainer", lambda *_, **__: absent)
+    monkeypatch.setattr("stratlab.rehearsal.ask_trainer", lambda *_, **__: absent)
     with pytest.raises(Refused) as refusal:
         check_settings([PlannedRun("tiny", tmp_path, [pod], None, "Never")], False, screen[0])
     assert refusal.value.code == 2 and "no trainer here" in str(refusal.value)
