@@ -54,8 +54,11 @@ def check_apis(connection: Connection) -> Iterator[Finding]:
         yield Finding("warning", "workload APIs", seen, fix)
     if {"mpijob-v1", "mpijob-v2beta1"} <= set(served):
         fix = "keep one: the training operator without --enable-scheme=mpijob, or no mpi-operator"
-        seen = "v1 and v2beta1 are served by one definition, though they are two APIs of two operators"
-        yield Finding("warning", "mpijobs.kubeflow.org", f"{seen} [SL-two-mpijob-apis]", fix)
+        seen = (
+            "v1 and v2beta1 are served by one definition, though they are two APIs of two operators "
+            "[SL-two-mpijob-apis]"
+        )
+        yield Finding("warning", "mpijobs.kubeflow.org", seen, fix)
     for name, place in dict.fromkeys(OPERATORS[api] for api in served):
         yield check_operator(connection, name, place)
 
@@ -95,12 +98,13 @@ def judge_operator(name: str, deployment: Mapping[str, Any]) -> Finding:
         seen = f"{namespace}/{full}: 0 of {wanted} pods are ready [SL-operator-not-ready]"
         return Finding("problem", name, seen, fix)
     version, where = read_version(deployment), f"{namespace}/{full} is ready"
-    seen = f"{where}, version {'.'.join(map(str, version)) if version else 'unknown'}"
+    number = ".".join(map(str, version)) if version else "unknown"
     if name == "training-operator" and version is None:
         return Finding("ok", name, f"{where}; its version cannot be seen, 1.9 or later is needed")
     if name == "training-operator" and version and version < OLDEST:
-        return Finding("warning", name, f"{seen} [SL-operator-old]", f"1.9 or later: {INSTALL}")
-    return Finding("ok", name, seen)
+        seen = f"{where}, version {number} [SL-operator-old]"
+        return Finding("warning", name, seen, f"1.9 or later: {INSTALL}")
+    return Finding("ok", name, f"{where}, version {number}")
 
 
 def read_version(deployment: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -159,8 +163,11 @@ def judge(jobs: TrainingJobs, name: str, end: str, time_s: float, namespace: str
     if not end:
         held = jobs.read_conditions(name)
         if not held:
-            seen = f"{name} has no status after {time_s:.0f} s: no operator acts on namespace {namespace}"
-            return Finding("problem", SUBJECT, f"{seen} [SL-job-no-operator]", INSTALL)
+            seen = (
+                f"{name} has no status after {time_s:.0f} s: no operator acts on namespace {namespace} "
+                "[SL-job-no-operator]"
+            )
+            return Finding("problem", SUBJECT, seen, INSTALL)
         seen = f"{name} has not ended after {time_s:.0f} s, it is {held[-1]} [SL-job-not-ended]"
         fix = f"kubectl -n {namespace} describe pods shows what its pod waits for"
         return Finding("problem", SUBJECT, seen, fix)

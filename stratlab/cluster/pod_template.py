@@ -48,8 +48,10 @@ def parse_pod_resources(text: str) -> PodResources:
     given: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
     for entry in filter(None, text.split(",")):
         if not (found := ENTRY.fullmatch(entry.strip())):
-            expected = "expected requests.NAME=AMOUNT or limits.NAME=AMOUNT [SL-pod-resources-form]"
-            raise UserError(f"{OPTION}: {entry!r}: {expected}")
+            raise UserError(
+                f"{OPTION}: {entry!r}: expected requests.NAME=AMOUNT or limits.NAME=AMOUNT "
+                "[SL-pod-resources-form]"
+            )
         try:
             parse_quantity(found[3])
         except ValueError:

@@ -265,8 +265,10 @@ def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:
             yield f"tune: {chart} is no strategy of the matrix, there are {near} [SL-tune-no-strategy]"
         for knob, values in tried.items() if isinstance(tried, dict) else []:
             if f"run.config.{knob}" in matrix:
-                twice = "is in the matrix as well: compared, or tuned, not both [SL-tune-in-matrix]"
-                yield f"tune: {chart}: run.config.{knob} {twice}"
+                yield (
+                    f"tune: {chart}: run.config.{knob} is in the matrix as well: compared, or tuned, not both "
+                    "[SL-tune-in-matrix]"
+                )
             if _has_twice(values):
                 yield f"tune: {chart}: {knob} has the same value twice [SL-tune-value-twice]"
 

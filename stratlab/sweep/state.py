@@ -152,8 +152,11 @@ def decide(entry: Entry | None, seen: Seen, asked: str, *, retry_failed: bool) -
         retry_failed: a run that failed gets another chance.
     """
     if entry and entry.asked != asked:
-        cure = "choose another comparison, or remove its results and its state [SL-run-other-settings]"
-        return Decision("refuse", f"was started with other settings; {cure}")
+        return Decision(
+            "refuse",
+            "was started with other settings; choose another comparison, or remove its results and its state "
+            "[SL-run-other-settings]",
+        )
     if entry and entry.stage == "succeeded":
         return Decision("skip", "has succeeded already")
     if entry and entry.stage == "failed" and not retry_failed:
@@ -162,8 +165,11 @@ def decide(entry: Entry | None, seen: Seen, asked: str, *, retry_failed: bool) -
         again = entry is not None and entry.stage not in ENDED
         return Decision("install", "was started, but is not in the cluster" if again else "is new")
     if seen.asked != asked:
-        cure = "uninstall it or choose another comparison [SL-release-other-settings]"
-        return Decision("refuse", f"is in the cluster with other settings; {cure}")
+        return Decision(
+            "refuse",
+            "is in the cluster with other settings; uninstall it or choose another comparison "
+            "[SL-release-other-settings]",
+        )
     if seen.status == "uninstalling" or (seen.status != "deployed" and not seen.has_workload):
         return Decision("reinstall", f"was only half installed ({seen.status})")
     if entry and entry.stage == "failed":

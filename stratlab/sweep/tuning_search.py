@@ -184,8 +184,9 @@ def check_knobs(sweep: Sweep, folder: Path) -> None:
                     f"run.config.{name} for all of them, or leave it out [SL-tune-rounding]"
                 )
             elif name not in own:
-                wrong = f"{name} is no knob of {strategy}, {allowed}"
-                problems.append(f"tune: {chart}: {wrong} [SL-tune-no-knob]")
+                problems.append(
+                    f"tune: {chart}: {name} is no knob of {strategy}, {allowed} [SL-tune-no-knob]"
+                )
     if problems:
         raise cannot_start(problems)
 
