@@ -1,14 +1,6 @@
-"""What a chart renders, and whether the trainer takes it.
+"""The real helm: found, asked for what a chart renders, and its refusals explained.
 
-helm           finds helm, renders a chart
-refusal        what helm refuses, with the names and values there are
-pod_commands   a rendered pod template becomes commands
-installation   which `trainer` would be started here, where it cannot be asked
-checking       asks the trainer whether runs may start
-
-What helm says of values that a chart's schema refuses: with the names that there are, and what would be taken.
-
-Renders a chart with the real helm, and says which names there are where helm knows none of that name.
+Of values that a chart's schema refuses it is said which names there are, and what would be taken.
 """
 
 from __future__ import annotations
@@ -19,7 +11,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +32,15 @@ OF_SETTING = re.compile(r" *- at '/config/(?P<name>\w+)': ")
 NOTHING = ", <nil>"
 """Among helm's choices: null, which takes a setting back."""
 CONFIG = "run.config."
+REPOSITORY = Path(__file__).resolve().parents[1]
+TIMEOUT_S = 60
+RELEASE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+LONGEST = 53
+"""Of a release's name; helm says both in a pattern."""
+
+
+class HelmFailed(Exception):
+    """Helm's own words."""
 
 
 def explain_refusal(text: str, chart: Path, settings: Sequence[str] = (), values: Sequence[Path] = ()) -> str:
@@ -128,13 +131,6 @@ def _allowed_names(schema: Path, path: str) -> list[str]:
     return sorted(node.get("properties", {}))
 
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-TIMEOUT_S = 60
-RELEASE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-LONGEST = 53
-"""Of a release's name; helm says both in a pattern."""
-
-
 def find_helm() -> Path:
     """helm from $STRATLAB_HELM, from .tools in the repository, or from PATH, in this order.
 
@@ -163,17 +159,18 @@ def read_chart_name(helm: Path, chart: Path) -> str:
         UserError: `chart` is no chart.
     """
     if not chart.exists():
-        raise UserError(f"{chart}: no such chart{_hint_at_neighbour(chart)} [SL-no-such-chart]")
+        raise UserError(
+            f"{chart}: no such chart{_hint_at_charts(chart.parent, chart.name)} [SL-no-such-chart]"
+        )
     try:
-        told = _run_helm(helm, ["show", "chart", str(chart)])
-    except UserError as failure:
+        content = yaml.safe_load(run_helm(helm, ["show", "chart", str(chart)]))
+    except HelmFailed as failure:
         why = "no Chart.yaml is in it" + _hint_at_charts(chart)
         if not chart.is_dir() or (chart / "Chart.yaml").exists():
-            why = str(failure)
+            why = f"helm show: {failure}"
         raise UserError(
             f"{chart}: no chart, expected its folder or its package; {why} [SL-no-chart]"
         ) from None
-    content = yaml.safe_load(told)
     if content.get("type") == "library":
         others = _hint_at_charts(chart.parent)
         raise UserError(f"{chart}: what all charts share, no chart by itself{others} [SL-chart-library]")
@@ -205,17 +202,24 @@ def render_chart(
     arguments = ["template", release, str(chart), "--no-hooks"]
     for file in values:
         _check_values(file)
-        arguments += ["--values", str(file)]
-    for setting in settings:
-        arguments += ["--set", setting]
-    for literal in literals:
-        arguments += ["--set-literal", literal]
+    for option, given in (("--values", map(str, values)), ("--set", settings), ("--set-literal", literals)):
+        arguments += [part for each in given for part in (option, each)]
     try:
-        rendered = _run_helm(helm, arguments)
-    except UserError as failure:
-        told = explain_refusal(str(failure), chart, settings, values)
+        rendered = run_helm(helm, arguments)
+    except HelmFailed as failure:
+        told = explain_refusal(f"helm template: {failure}", chart, settings, values)
         raise UserError(told if "[SL-" in told else f"{told} [SL-chart-refuses]") from None
-    return [each for document in yaml.safe_load_all(rendered) for each in _flatten(document)]
+    documents = filter(None, yaml.safe_load_all(rendered))
+    # by a List a chart gives an order to what helm does not know
+    return [
+        each for found in documents for each in (found["items"] if found.get("kind") == "List" else [found])
+    ]
+
+
+def list_size(nodes: int | None, processes: int | None) -> list[str]:
+    """Settings of a chart for how many pods, and processes of each, were asked for; None leaves the chart's own."""
+    asked = {"run.nodes": nodes, "run.processesPerNode": processes}
+    return [f"{name}={value}" for name, value in asked.items() if value is not None]
 
 
 def _check_values(file: Path) -> None:
@@ -227,11 +231,8 @@ def _check_values(file: Path) -> None:
         content = yaml.safe_load(file.read_bytes())
     except (OSError, ValueError, yaml.YAMLError):
         return
-    if (
-        isinstance(content, dict)
-        and not isinstance(content.get("run"), dict)
-        and content.keys() & SETTINGS.keys()
-    ):
+    has_run = isinstance(content, dict) and isinstance(content.get("run"), dict)
+    if isinstance(content, dict) and not has_run and content.keys() & SETTINGS.keys():
         raise UserError(
             f"--values {file}: is a settings file, of `python -m trainer --config`; a chart's values have what it "
             "holds below run: and config: [SL-values-settings-file]"
@@ -243,41 +244,50 @@ def _check_values(file: Path) -> None:
         )
 
 
-def _flatten(document: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """What is in a List, by which a chart gives an order to what helm does not know."""
-    if not document:
-        return []
-    return list(document["items"]) if document.get("kind") == "List" else [document]
+def run_helm(
+    helm: Path,
+    arguments: Sequence[str],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    remarks: tuple[str, ...] = ("level=INFO",),
+) -> str:
+    """Return what helm prints. Not in the terminal's process group: Ctrl-C ends no installation half way.
 
+    Args:
+        remarks: how lines of its errors begin that are no reason.
 
-def _run_helm(helm: Path, arguments: Sequence[str]) -> str:
+    Raises:
+        HelmFailed: with helm's own words, a line each.
+        subprocess.TimeoutExpired: it did not end.
+    """
     done = subprocess.run(
-        [str(helm), *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL
+        [str(helm), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
     )
     if done.returncode:
-        words = [line for line in done.stderr.strip().splitlines() if not line.startswith("level=INFO")]
-        said = "\n".join(words).removeprefix("Error: ")
-        raise UserError(f"helm {arguments[0]}: {said}")
+        words = [line for line in done.stderr.strip().splitlines() if not line.startswith(remarks)]
+        raise HelmFailed("\n".join(words).removeprefix("Error: "))
     return done.stdout
 
 
-def _hint_at_neighbour(chart: Path) -> str:
-    """The chart whose name is nearest, or which charts are there; "" = none in that folder, nor in `charts`."""
-    for folder in dict.fromkeys((chart.parent, Path("charts"))):
-        if known := _list_charts(folder):
-            near = difflib.get_close_matches(chart.name, known, n=1)
-            return f", did you mean {folder / near[0]}?" if near else f"; {folder} has {', '.join(known)}"
-    return ""
+@contextmanager
+def write_values(values: Mapping[str, Any]) -> Iterator[Path]:
+    """A values file for helm, gone afterwards. JSON is YAML, and leaves no room for how YAML reads a text."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "values.json"
+        file.write_text(json.dumps(values))
+        yield file
 
 
-def _hint_at_charts(folder: Path) -> str:
-    """Which charts are in what was taken for one, else in `charts`."""
+def _hint_at_charts(folder: Path, wanted: str = "") -> str:
+    """The chart whose name is nearest, or which there are in `folder`, else in `charts`; "" = none in either."""
     for place in dict.fromkeys((folder, Path("charts"))):
-        if known := _list_charts(place):
-            return f"; {place} has {', '.join(known)}"
+        charts = place.glob("*/Chart.yaml")
+        if known := sorted(path.parent.name for path in charts if "type: library" not in path.read_text()):
+            near = difflib.get_close_matches(wanted, known, n=1)
+            return f", did you mean {place / near[0]}?" if near else f"; {place} has {', '.join(known)}"
     return ""
-
-
-def _list_charts(folder: Path) -> list[str]:
-    charts = folder.glob("*/Chart.yaml")
-    return sorted(path.parent.name for path in charts if "type: library" not in path.read_text())

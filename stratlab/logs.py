@@ -1,37 +1,88 @@
-"""The log of one rank of a run on the cluster: from its pod, or from the results volume.
-
-Where the log of a rank is: which pod holds the rank, and which file on the results volume.
-
-Reads the log of a rank: as lines of its pod, or as bytes of its file on the volume.
-"""
+"""The log of one rank of a run on the cluster: lines of the pod that holds it, or bytes of its file on the volume."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection, Patience
 from stratlab.cluster.pod_phase import build_row
-from stratlab.cluster.pod_template import CLAIM, IMAGE, MOUNT
-from stratlab.cluster.pods import console_pod, has_log, newest_last, node_rank, place_of, training_container
+from stratlab.cluster.pod_template import CLAIM, IMAGE, MOUNT, PodRequest
+from stratlab.cluster.pods import console_pod, has_log, node_rank, place_of, training_container
 from stratlab.cluster.volume_pod import read_file
 from stratlab.cluster.watching import follow_log, read_log
-from stratlab.cluster.workloads import RunFacts, Workload, find_workload
+from stratlab.cluster.workloads import RunFacts, Workload, find_workload, sort_by_age
+from stratlab.run_settings import DEFAULT_COMPARISON
 from stratlab.user_error import UserError
 
-COMPARISON = "default"  # that of charts/run/values.yaml, for a run whose resource is gone
+
+def read_rank(
+    connection: Connection,
+    release: str,
+    rank: int,
+    *,
+    previous: bool,
+    follow: bool,
+    say: Callable[[str], None],
+    run_directory: str = "",
+    claim: str = "",
+    image: str = "",
+) -> Iterator[bytes]:
+    """Yield the log in pieces. `say` hears where it comes from. `run_directory`, `claim`, `image`: of the file.
+
+    Raises:
+        UserError: no such rank, no such file.
+        ClusterError: the cluster does not give it.
+    """
+    workload = find_workload(connection, release)
+    lines, facts = None, workload.facts if workload else RunFacts()
+    if workload is None:
+        say(f"no run {release} in namespace {connection.namespace} (any more)")
+    else:
+        lines = _read_pod(connection, workload, rank, previous, follow, say)
+    if lines is not None:
+        for line in lines:
+            yield line.encode() + b"\n"
+        return
+    request, path = find_file(release, facts, rank, run_directory=run_directory, claim=claim, image=image)
+    hint = "" if facts.run_directory else "; --run-directory, --claim and --image say otherwise"
+    say(f"reading {path} of the claim {request.claim} with {request.image}{hint}")
+    yield from read_file(connection, request, path, say)
 
 
-@dataclass(frozen=True)
-class VolumeLog:
-    """A file on a claim, and how to read it: `mount` is where `path` begins."""
-
-    claim: str
-    mount: str
-    image: str
-    path: str
+def _read_pod(
+    connection: Connection,
+    workload: Workload,
+    rank: int,
+    previous: bool,
+    follow: bool,
+    say: Callable[[str], None],
+) -> Iterator[str] | None:
+    """None where only the volume can tell."""
+    pods = connection.get(f"{connection.core}/pods", {"labelSelector": workload.pod_labels})["items"]
+    pod, sentence = find_pod(workload, pods, rank)
+    say(sentence)
+    if pod is None:
+        return None
+    container = training_container(pod)
+    if previous:
+        try:
+            return iter(list(read_log(connection, pod, container, previous=True)))
+        except ClusterError as failure:
+            if failure.status not in (400, 404):
+                raise
+        absent = "the pod has no container before this one (a restarted run has new pods)"
+        say(f"{absent}; the file has all attempts")
+        return None
+    if follow:
+        return follow_log(connection, pod, container, Patience(say=say))
+    if not has_log(pod, container):
+        raise ClusterError(
+            f"it has not started: {build_row(pod)}; --follow waits for it, --previous looks back "
+            "[SL-logs-not-started]"
+        )
+    return read_log(connection, pod, container)
 
 
 def find_pod(
@@ -58,115 +109,24 @@ def find_pod(
             f"pod {name}: the launcher, whose log carries all ranks; {held} run in worker {index}",
         )
     has_master = any(place_of(pod)[0] == "master" for pod in pods) or workload.has_master
-    for pod in reversed(newest_last(pods)):
+    for pod in reversed(sort_by_age(pods)):
         if node_rank(pod, has_master) == index:
             return pod, f"pod {pod['metadata']['name']}: {held} of {processes}"
     return None, f"the pod of {held} is gone"
 
 
 def find_file(
-    release: str, facts: RunFacts | None, rank: int, *, run_directory: str, claim: str, image: str
-) -> VolumeLog:
-    """The rank's own log on the volume. Options win over annotations, these over the charts' defaults."""
-    mount = (facts.results_mount if facts else "") or MOUNT
-    directory = run_directory or (facts.run_directory if facts else "") or f"{mount}/{COMPARISON}/{release}"
+    release: str, facts: RunFacts, rank: int, *, run_directory: str, claim: str, image: str
+) -> tuple[PodRequest, str]:
+    """(the pod that can read the rank's own log on the volume, its path).
+
+    Options win over annotations, these over the charts' defaults.
+    """
+    mount = facts.results_mount or MOUNT
+    directory = run_directory or facts.run_directory or f"{mount}/{DEFAULT_COMPARISON}/{release}"
     if not directory.startswith("/"):
         directory = f"{mount}/{directory}"
     elif not directory.startswith(mount.rstrip("/") + "/"):
         mount = "/" + directory.split("/")[1]
-    return VolumeLog(
-        claim=claim or (facts.results_claim if facts else "") or CLAIM,
-        mount=mount,
-        image=image or (facts.lab_image if facts else "") or IMAGE,
-        path=f"{directory.rstrip('/')}/ranks/rank{rank}.log",
-    )
-
-
-def read_rank(
-    connection: Connection,
-    release: str,
-    rank: int,
-    *,
-    previous: bool,
-    follow: bool,
-    say: Callable[[str], None],
-    run_directory: str = "",
-    claim: str = "",
-    image: str = "",
-) -> Iterator[bytes]:
-    """The log in pieces. `say` hears where it comes from. `run_directory`, `claim`, `image`: of the file.
-
-    Raises:
-        UserError: no such rank, no such file.
-        ClusterError: the cluster does not give it.
-    """
-    workload = find_workload(connection, connection.namespace, release)
-    facts: RunFacts | None = workload.facts if workload else None
-    lines = None
-    if workload is None:
-        say(f"no run {release} in namespace {connection.namespace} (any more)")
-    else:
-        lines = _from_pod(connection, workload, rank, previous=previous, follow=follow, say=say)
-    if lines is not None:
-        for line in lines:
-            yield line.encode() + b"\n"
-        return
-    file = find_file(release, facts, rank, run_directory=run_directory, claim=claim, image=image)
-    hint = "" if facts and facts.run_directory else "; --run-directory, --claim and --image say otherwise"
-    say(f"reading {file.path} of the claim {file.claim} with {file.image}{hint}")
-    yield from _from_volume(connection, file, say)
-
-
-def _from_pod(
-    connection: Connection,
-    workload: Workload,
-    rank: int,
-    *,
-    previous: bool,
-    follow: bool,
-    say: Callable[[str], None],
-) -> Iterator[str] | None:
-    """None where only the volume can tell."""
-    path = f"/api/v1/namespaces/{workload.namespace}/pods"
-    pods = connection.get(path, {"labelSelector": workload.pod_labels})["items"]
-    pod, sentence = find_pod(workload, pods, rank)
-    say(sentence)
-    if pod is None:
-        return None
-    container = training_container(pod)
-    if previous:
-        return _previous(connection, pod, container, say)
-    if follow:
-        return follow_log(connection, pod, container, Patience(say=say))
-    if not has_log(pod, container):
-        raise ClusterError(
-            f"it has not started: {build_row(pod)}; --follow waits for it, --previous looks back "
-            "[SL-logs-not-started]"
-        )
-    return read_log(connection, pod, container)
-
-
-def _previous(
-    connection: Connection, pod: Mapping[str, Any], container: str, say: Callable[[str], None]
-) -> Iterator[str] | None:
-    try:
-        return iter(list(read_log(connection, pod, container, previous=True)))
-    except ClusterError as failure:
-        if failure.status not in (400, 404):
-            raise
-        say(
-            "the pod has no container before this one (a restarted run has new pods); the file has all attempts"
-        )
-        return None
-
-
-def _from_volume(connection: Connection, file: VolumeLog, say: Callable[[str], None]) -> Iterator[bytes]:
-    return read_file(
-        connection,
-        connection.namespace,
-        claim=file.claim,
-        mount=file.mount,
-        image=file.image,
-        path=file.path,
-        progress=say,
-    )
+    request = PodRequest(claim or facts.results_claim or CLAIM, mount, image or facts.lab_image or IMAGE)
+    return request, f"{directory.rstrip('/')}/ranks/rank{rank}.log"

@@ -1,27 +1,8 @@
-"""This machine, for every command that uses it.
+"""This machine, for every command that uses it: certificates, environment, signals, volumes, and places.
 
-processes      starts processes, leaves none behind
-environment    what they know of this machine
-interruption   a signal becomes an exception
-full_volume    whether a volume has no room left
-
-A certificate authority of one's own, beside those that this machine trusts: STRATLAB_CA_FILE, as the charts set it.
-
-Libraries take one file in place of their own list, so that both go into one file. The trainer does the same
+A certificate authority of one's own is trusted beside those of this machine (STRATLAB_CA_FILE, as the charts set it).
+Libraries take one file in place of their own list, so that both go into one file; the trainer does the same
 (trainer/distributed/machine.py).
-
-What the processes of a rehearsal know of this machine.
-
-A pod does not see the user's shell, so neither do they: a forgotten TRAINER_* or MLFLOW_* must not
-change a run.
-
-Whether a volume has no room left: programs that cannot write their log there cannot say so themselves.
-
-The signals that ask this program to end become an exception, so that `finally` cleans up.
-
-How the user's shell finds this program, for commands that are printed to be typed.
-
-Places that the system does not let a program read or write: the user's to change, and no bug.
 """
 
 from __future__ import annotations
@@ -46,6 +27,20 @@ GIVEN = "STRATLAB_CA_FILE"
 READ_BY_LIBRARIES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE")
 MARK = "-----BEGIN CERTIFICATE-----"
 UNTRUSTED = "certificate verify failed"
+PASSED_ON = (
+    *("LANG", "LANGUAGE", "TZ", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+)
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+LOOPBACK = ("127.0.0.1", "localhost")
+FULL_BELOW = 1 << 20
+"""Bytes. Below it no store, no checkpoint and hardly a log can be written."""
+REFUSED = frozenset(
+    {
+        *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
+        *(errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
+    }
+)
 
 
 def trust_given(environ: MutableMapping[str, str]) -> None:
@@ -75,10 +70,8 @@ def read_known() -> list[str]:
     """The authorities that Python and requests know without it."""
     import requests.certs
 
-    paths = {ssl.get_default_verify_paths().cafile, requests.certs.where()}
-    return [
-        Path(path).read_text(errors="replace") for path in sorted(filter(None, paths)) if os.path.isfile(path)
-    ]
+    paths = map(Path, filter(None, {ssl.get_default_verify_paths().cafile, requests.certs.where()}))
+    return [path.read_text(errors="replace") for path in sorted(paths) if path.is_file()]
 
 
 def explain_untrusted(failure: BaseException | str) -> str:
@@ -91,26 +84,11 @@ def explain_untrusted(failure: BaseException | str) -> str:
     )
 
 
-PASSED_ON = (
-    "LANG",
-    "LANGUAGE",
-    "TZ",
-    "OMP_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-    "LD_LIBRARY_PATH",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-)
-PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-LOOPBACK = ("127.0.0.1", "localhost")
-
-
 def build_machine_env(environ: Mapping[str, str]) -> dict[str, str]:
     """Program path, locale, certificates, proxies and threads out of the user's environment `environ`.
 
-    `python` and `stratlab` are those of this interpreter's environment. A process stands for a device, and all
+    A pod does not see the user's shell, so neither do processes here: a forgotten TRAINER_* or MLFLOW_* must not change
+    a run. `python` and `stratlab` are those of this interpreter's environment. A process stands for a device, and all
     devices are alike: one thread each in every run, unless the user says otherwise. (Measured with `single`,
     20 steps, on two busy cores: 321 samples/s with one thread, 28 with two.) Loopback never goes through a
     proxy.
@@ -129,12 +107,11 @@ def build_machine_env(environ: Mapping[str, str]) -> dict[str, str]:
     return env
 
 
-FULL_BELOW = 1 << 20
-"""Bytes. Below it no store, no checkpoint and hardly a log can be written."""
-
-
 def say_full(folder: Path) -> str:
-    """`the volume of /data has 0 of 61440 bytes free`; "" where there is room, or nothing can be asked."""
+    """`the volume of /data has 0 of 61440 bytes free`; "" where there is room, or nothing can be asked.
+
+    Programs that cannot write their log there cannot say so themselves.
+    """
     try:
         told = os.statvfs(folder)
     except OSError:
@@ -199,22 +176,8 @@ def shorten(path: Path) -> Path:
     return absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute
 
 
-REFUSED = frozenset(
-    {
-        errno.EROFS,
-        errno.EACCES,
-        errno.EPERM,
-        errno.ENOTDIR,
-        errno.EISDIR,
-        errno.EEXIST,
-        errno.ENAMETOOLONG,
-        errno.ELOOP,
-    }
-)
-
-
 def say_refused(failure: BaseException) -> str:
-    """The place and why it is refused, as a sentence; "" for every other failure."""
+    """The place and why it is refused, as a sentence; "" for every other failure. The user's to change, and no bug."""
     if not isinstance(failure, OSError) or failure.errno not in REFUSED or not failure.filename:
         return ""
     where = f"{failure.filename}: {failure.strerror}"

@@ -1,12 +1,6 @@
-"""A run's metrics on their way to MLflow.
+"""A run's metrics, sent to MLflow later or written for TensorBoard: by the trainer's own program, here or in a pod.
 
-command     the verbs `stratlab metrics ...`
-replay      asks the trainer for it, whose launcher sends them while a run is at work: here, or in a pod of its image
-run_gauges  the newest numbers for Prometheus, which asks for them
-
-What MLflow does not have yet of a run, sent by the trainer's own program: one way to send, whenever that is.
-
-TensorBoard's files, written by the trainer's own program: the names of the numbers are its own.
+The trainer's launcher sends metrics while a run is at work; `replay` sends what MLflow does not have yet.
 """
 
 from __future__ import annotations
@@ -15,23 +9,27 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
-from stratlab.cluster.results_location import Place
+from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.volume_pod import read_file, run_on_volume
 from stratlab.machine import build_machine_env
 from stratlab.run_directory.files import is_run
 from stratlab.run_directory.given_folder import check_folder
 from stratlab.trainer_program import TRAINER, explain_trainer
 from stratlab.user_error import NothingThere, UserError
+from stratlab_spec.exit_codes import BAD_CONFIG
 
-WRONG_INPUT = 2
+
+class ReplayFailed(ClusterError):
+    """Nothing is lost: what was not sent waits on."""
 
 
 def replay_here(folder: Path, uri: str, environ: Mapping[str, str], program: Sequence[str] = TRAINER) -> str:
-    """What the trainer says when it has sent everything.
+    """Return what the trainer says when it has sent everything.
 
     Raises:
         NothingThere: this is no run.
@@ -45,22 +43,16 @@ def replay_here(folder: Path, uri: str, environ: Mapping[str, str], program: Seq
         )
     if absence := explain_trainer(program[0], environ):
         raise UserError(f"the trainer sends metrics, and is not to be had: {absence} [SL-replay-no-trainer]")
-    done = subprocess.run(
-        [*program[:-1], f"{program[-1]}.program", "replay", *build_arguments(str(folder), uri)],
-        env=dict(environ),
-        capture_output=True,
-        text=True,
-    )
+    command = [*program[:-1], f"{program[-1]}.program", "replay", *build_arguments(str(folder), uri)]
+    done = subprocess.run(command, env=dict(environ), capture_output=True, text=True)
     return _read_answer(done.returncode, done.stdout, done.stderr)
 
 
 def replay_on_cluster(
     connection: Connection,
-    namespace: str,
+    place: PodRequest,
     run: str,
     uri: str,
-    *,
-    place: Place,
     image: str,
     progress: Callable[[str], None],
 ) -> str:
@@ -74,26 +66,18 @@ def replay_on_cluster(
         UserError: there is no such run, or it does not say which image it had.
         ReplayFailed, ClusterError: it could not be done.
     """
-    folder = f"{place.mount.rstrip('/')}/{run}"
-    image = image or _read_image(connection, namespace, folder, place, progress)
-    finished = run_on_volume(
-        connection,
-        namespace,
-        claim=place.claim,
-        mount=place.mount,
-        image=image,
-        command=["python", "-m", "trainer.program", "replay", *build_arguments(folder, uri)],
-        read_only=False,
-        progress=progress,
-        certificates=place.certificates,
-        component="comparison",  # the network rules let it reach MLflow
-    )
-    said = finished.output.decode(errors="replace")
-    return _read_answer(finished.exit_code, said, finished.termination if not said.strip() else said)
-
-
-class ReplayFailed(ClusterError):
-    """Nothing is lost: what was not sent waits on."""
+    folder = place.find_folder(run)
+    if not image:
+        config = json.loads(b"".join(read_file(connection, place, f"{folder}/config.json", progress)))
+        image = str(config.get("config", {}).get("image", ""))
+    if not image:
+        raise UserError(
+            f"{folder}: does not say which image of the trainer it had; name one with --image [SL-replay-no-image]"
+        )
+    request = replace(place, image=image, read_only=False, component="comparison")
+    command = ["python", "-m", "trainer.program", "replay", *build_arguments(folder, uri)]
+    finished = run_on_volume(connection, request, command, progress)
+    return _read_answer(finished.exit_code, finished.text, finished.text or finished.termination)
 
 
 def build_arguments(folder: str, uri: str) -> list[str]:
@@ -103,31 +87,11 @@ def build_arguments(folder: str, uri: str) -> list[str]:
 
 def _read_answer(code: int, said: str, errors: str) -> str:
     words = errors.strip().removeprefix("error: ") or f"exit code {code} [SL-replay-failed]"
-    if code == WRONG_INPUT:
+    if code == BAD_CONFIG:
         raise UserError(words)
     if code:
         raise ReplayFailed(words)
     return said.strip()
-
-
-def _read_image(
-    connection: Connection, namespace: str, folder: str, place: Place, progress: Callable[[str], None]
-) -> str:
-    pieces = read_file(
-        connection,
-        namespace,
-        claim=place.claim,
-        mount=place.mount,
-        image=place.image,
-        path=f"{folder}/config.json",
-        progress=progress,
-    )
-    image = str(json.loads(b"".join(pieces)).get("config", {}).get("image", ""))
-    if not image:
-        raise UserError(
-            f"{folder}: does not say which image of the trainer it had; name one with --image [SL-replay-no-image]"
-        )
-    return image
 
 
 def write_event_files(runs: Sequence[Path], output: Path | None) -> int:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -19,8 +18,8 @@ from stratlab.run_directory.files import (
     has_marks,
     is_number,
     read_config,
-    read_line,
     read_lines,
+    read_tail,
     read_world_size,
 )
 from stratlab.run_directory.record import AT_WORK, read_standing
@@ -31,10 +30,16 @@ MS, PCT = 1e-3, 1e-2
 STATUSES = ("finished", "failed", "stopped", "unfinished", AT_WORK)
 LABELS = ("comparison", "run")
 RANK = re.compile(r"rank(\d+)_(\w+)")
+FACTS = {
+    "stratlab_run_step": "The last step that was written.",
+    "stratlab_run_steps": "Steps that the run will have.",
+    "stratlab_run_attempts": "Starts of the run.",
+    "stratlab_run_ranks": "Processes of the run.",
+    "stratlab_run_written_timestamp_seconds": "When metrics.jsonl was last written.",
+}
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One gauge: `field` of lines of that kind in metrics.jsonl, times `factor`, which leads to base units."""
 
     kind: str
@@ -86,24 +91,14 @@ class RunGauges(Collector):
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        info = GaugeMetricFamily(
-            "stratlab_run_info", "1; its labels tell what the run is.", labels=[*LABELS, "strategy", "model"]
-        )
-        status = GaugeMetricFamily(
-            "stratlab_run_status", "1 for the status that the run has.", labels=[*LABELS, "status"]
-        )
-        facts = {
-            name: GaugeMetricFamily(name, text, labels=LABELS)
-            for name, text in (
-                ("stratlab_run_step", "The last step that was written."),
-                ("stratlab_run_steps", "Steps that the run will have."),
-                ("stratlab_run_attempts", "Starts of the run."),
-                ("stratlab_run_ranks", "Processes of the run."),
-                ("stratlab_run_written_timestamp_seconds", "When metrics.jsonl was last written."),
-            )
-        }
-        rows = {row: GaugeMetricFamily(row.name, row.help, labels=LABELS) for row in ROWS}
-        ranks = {row: GaugeMetricFamily(row.name, row.help, labels=[*LABELS, "rank"]) for row in RANK_ROWS}
+        def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(name, text, labels=[*LABELS, *labels])
+
+        info = gauge("stratlab_run_info", "1; its labels tell what the run is.", "strategy", "model")
+        status = gauge("stratlab_run_status", "1 for the status that the run has.", "status")
+        facts = [gauge(*fact) for fact in FACTS.items()]
+        rows = {row: gauge(row.name, row.help) for row in ROWS}
+        ranks = {row.field: (row, gauge(row.name, row.help, "rank")) for row in RANK_ROWS}
         for folder in find_runs(self.results, self.newest):
             labels = [folder.parent.name, folder.name]
             config = read_config(folder, [])
@@ -121,28 +116,23 @@ class RunGauges(Collector):
                 read_world_size(resolved, attempts) if config else None,
                 written(folder),
             )
-            for family, value in zip(facts.values(), values, strict=True):
+            for family, value in zip(facts, values, strict=True):
                 if is_number(value):
                     family.add_metric(labels, float(value))
             for row, family in rows.items():
                 if is_number(value := last.get(row.kind, {}).get(row.field)):
                     family.add_metric(labels, value * row.factor)
             for key, value in last.get("system", {}).items():
-                if (found := RANK.fullmatch(key)) and is_number(value):
-                    for row, family in ranks.items():
-                        if row.field == found[2]:
-                            family.add_metric([*labels, found[1]], value * row.factor)
-        yield from (info, status, *facts.values(), *rows.values(), *ranks.values())
+                if (found := RANK.fullmatch(key)) and found[2] in ranks and is_number(value):
+                    row, family = ranks[found[2]]
+                    family.add_metric([*labels, found[1]], value * row.factor)
+        yield from (info, status, *facts, *rows.values(), *(family for _, family in ranks.values()))
 
 
 def find_runs(results: Path, newest: int) -> list[Path]:
     """The run directories RESULTS/COMPARISON/RUN that were written last, in the order of their names."""
-    found = [
-        folder
-        for comparison in _list_folders(results)
-        for folder in _list_folders(comparison)
-        if has_marks(folder)
-    ]
+    folders = [folder for comparison in _list_folders(results) for folder in _list_folders(comparison)]
+    found = filter(has_marks, folders)
     return sorted(sorted(found, key=written)[-newest:])
 
 
@@ -164,14 +154,8 @@ def written(folder: Path) -> float:
 def read_last(metrics: Path) -> dict[str, dict[str, Any]]:
     """Kind -> its last line's numbers, from the end of the file; of `system`, which has a line per subject, all of them
     together, the newest of each."""
-    try:
-        with metrics.open("rb") as file:
-            file.seek(max(0, metrics.stat().st_size - TAIL_BYTES))
-            lines = file.read().splitlines()
-    except OSError:
-        return {}
     found: dict[str, dict[str, Any]] = {}
-    for line in map(read_line, lines):
+    for line in read_tail(metrics, TAIL_BYTES):
         kind = line.get("kind")
         if isinstance(kind, str):
             found[kind] = found.get(kind, {}) | line if kind == "system" else line

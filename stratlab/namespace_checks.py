@@ -1,14 +1,6 @@
-"""Is a cluster ready for runs? One line per thing, with what to do where it is not.
+"""What the API server says of a cluster and one namespace: GPUs, claim, quotas, rights. For `stratlab check`.
 
-One line of `stratlab check`.
-
-The GPUs of the cluster: how many there are, and how many nobody has asked for.
-
-The namespace: its Pod Security level and the results claim.
-
-What the namespace allows: its quotas, how much of them is used, and what every container must say for them.
-
-Who may do what in the namespace: the analysis Job's account, and whoever runs this.
+Each check yields findings; what the user may not look at is a warning without a verdict.
 """
 
 from __future__ import annotations
@@ -24,7 +16,23 @@ from kubernetes.utils.quantity import parse_quantity
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection, explain
 from stratlab.cluster.pod_phase import PodRefused
+from stratlab.cluster.pod_template import GPU
 from stratlab.cluster.workloads import APIS
+
+ABSENT = "does not exist [SL-namespace-absent]"
+ENFORCE = "pod-security.kubernetes.io/enforce"
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+MANIFESTS = "kubectl apply -k manifests/overlays/cluster"
+OF_CONTAINERS = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "limits.ephemeral-storage")
+SET_BY_CHARTS = ("limits.memory", "requests.cpu", "requests.memory")
+"""The charts set them for every pod that does not train, and requests for those that do."""
+ACCOUNT = "stratlab-analysis"
+MINE = (
+    *(("", "pods", verb) for verb in ("get", "list", "watch", "create", "delete")),
+    ("", "pods/log", "get"),
+    *(("", "secrets", verb) for verb in ("list", "create", "update", "delete")),
+    *(("batch", "jobs", verb) for verb in ("create", "watch")),
+)
 
 
 @dataclass(frozen=True)
@@ -82,9 +90,6 @@ def guarded(subject: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Fin
         yield Finding("problem", subject, str(failure))
 
 
-GPU = "nvidia.com/gpu"
-
-
 def check_gpus(connection: Connection) -> Iterator[Finding]:
     """Allocatable ones on nodes that take pods, and how many are asked for already."""
     nodes = ask(connection, "/api/v1/nodes")
@@ -93,18 +98,19 @@ def check_gpus(connection: Connection) -> Iterator[Finding]:
         return
     per_node = count_offered(nodes["items"])
     total = sum(per_node.values())
+    where = f"on {sum(count > 0 for count in per_node.values())} of {len(per_node)} nodes"
+    unended = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
     if not total:
         fix = 'train on CPUs with --set run.accelerator="", or install the GPU device plugin'
         seen = f"no node of {len(per_node)} offers {GPU}: a run that asks for it waits until there is one [SL-no-gpus]"
         yield Finding("warning", "GPUs", seen, fix)
-        return
-    pods = ask(connection, "/api/v1/pods", {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"})
-    where = f"on {sum(count > 0 for count in per_node.values())} of {len(per_node)} nodes"
-    if not isinstance(pods, dict):
+    elif not isinstance(pods := ask(connection, "/api/v1/pods", unended), dict):
         yield Finding("ok", "GPUs", f"{total} {where}; how many are free cannot be seen")
-        return
-    used = sum(count_gpus(pod) for pod in pods["items"] if pod["spec"].get("nodeName") in per_node)
-    yield Finding("ok" if used < total else "warning", "GPUs", f"{total - used} of {total} are free, {where}")
+    else:
+        used = sum(count_gpus(pod) for pod in pods["items"] if pod["spec"].get("nodeName") in per_node)
+        yield Finding(
+            "ok" if used < total else "warning", "GPUs", f"{total - used} of {total} are free, {where}"
+        )
 
 
 def offers_gpus(connection: Connection) -> bool:
@@ -128,56 +134,42 @@ def count_gpus(pod: Mapping[str, Any]) -> int:
     return sum(int(((each.get("resources") or {}).get("limits") or {}).get(GPU, 0)) for each in containers)
 
 
-ABSENT = "does not exist [SL-namespace-absent]"
-ENFORCE = "pod-security.kubernetes.io/enforce"
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-MANIFESTS = "kubectl apply -k manifests/overlays/cluster"
-
-
-def check_namespace(connection: Connection, namespace: str) -> Iterator[Finding]:
+def check_namespace(connection: Connection) -> Iterator[Finding]:
     """Whether it exists and which Pod Security level it enforces."""
-    found = ask(connection, f"/api/v1/namespaces/{namespace}")
+    found, subject = ask(connection, connection.core), f"namespace {connection.namespace}"
     if found is None:
-        yield Finding("problem", f"namespace {namespace}", ABSENT, MANIFESTS)
-        return
-    if isinstance(found, int):
-        yield unseen(f"namespace {namespace}", "namespaces, so its Pod Security level is not known")
-        return
-    level = (found["metadata"].get("labels") or {}).get(ENFORCE)
-    if level is None:
-        fix = f"kubectl label namespace {namespace} {ENFORCE}=restricted"
-        seen = "enforces no Pod Security level of its own [SL-no-pod-security]"
-        yield Finding("warning", f"namespace {namespace}", seen, fix)
-        return
-    note = "; run.workload.api=mpijob-v1 needs baseline" if level == "restricted" else ""
-    yield Finding("ok", f"namespace {namespace}", f"enforces Pod Security {level}{note}")
+        yield Finding("problem", subject, ABSENT, MANIFESTS)
+    elif isinstance(found, int):
+        yield unseen(subject, "namespaces, so its Pod Security level is not known")
+    elif level := (found["metadata"].get("labels") or {}).get(ENFORCE):
+        note = "; run.workload.api=mpijob-v1 needs baseline" if level == "restricted" else ""
+        yield Finding("ok", subject, f"enforces Pod Security {level}{note}")
+    else:
+        fix = f"kubectl label namespace {connection.namespace} {ENFORCE}=restricted"
+        yield Finding(
+            "warning", subject, "enforces no Pod Security level of its own [SL-no-pod-security]", fix
+        )
 
 
-def check_claim(connection: Connection, namespace: str, claim: str) -> Iterator[Finding]:
+def check_claim(connection: Connection, claim: str) -> Iterator[Finding]:
     """Bound, and for all nodes. Whether it really is shared, two pods find out."""
-    found = ask(connection, f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}")
-    subject = f"claim {claim}"
+    found, subject = ask(connection, f"{connection.core}/persistentvolumeclaims/{claim}"), f"claim {claim}"
+    describe = f"kubectl -n {connection.namespace} describe pvc {claim}"
     if found is None:
-        seen = f"is not in namespace {namespace} [SL-claim-absent]"
+        seen = f"is not in namespace {connection.namespace} [SL-claim-absent]"
         yield Finding("problem", subject, seen, f"{MANIFESTS}, or name it with --claim")
         return
     if isinstance(found, int):
         yield unseen(subject, "claims")
         return
-    modes, phase = found["spec"].get("accessModes") or [], (found.get("status") or {}).get("phase")
-    size = ((found.get("status") or {}).get("capacity") or {}).get("storage", "unknown size")
+    modes, status = found["spec"].get("accessModes") or [], found.get("status") or {}
+    phase, size = status.get("phase"), (status.get("capacity") or {}).get("storage", "unknown size")
     if phase == "Pending" and (finding := check_storage_class(connection, subject, found)):
         yield finding
     elif phase == "Lost" or (phase == "Pending" and "ReadWriteMany" not in modes):
-        seen = f"is {phase} [SL-claim-unusable]"
-        yield Finding("problem", subject, seen, f"kubectl -n {namespace} describe pvc {claim}")
+        yield Finding("problem", subject, f"is {phase} [SL-claim-unusable]", describe)
     elif phase != "Bound":
-        yield Finding(
-            "warning",
-            subject,
-            f"is {phase} until a pod uses it [SL-claim-pending]",
-            f"kubectl -n {namespace} describe pvc {claim}",
-        )
+        yield Finding("warning", subject, f"is {phase} until a pod uses it [SL-claim-pending]", describe)
     elif "ReadWriteMany" not in modes:
         fix = "a StorageClass that offers ReadWriteMany (NFS, CephFS, a parallel file system), for more than one node"
         seen = f"is {', '.join(modes)}: every pod must be on one node [SL-claim-one-node]"
@@ -211,15 +203,11 @@ def check_storage_class(connection: Connection, subject: str, claim: Mapping[str
     return Finding("problem", subject, seen, fix)
 
 
-OF_CONTAINERS = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "limits.ephemeral-storage")
-SET_BY_CHARTS = ("limits.memory", "requests.cpu", "requests.memory")
-"""The charts set them for every pod that does not train, and requests for those that do."""
-
-
-def check_quotas(connection: Connection, namespace: str) -> Iterator[Finding]:
+def check_quotas(connection: Connection) -> Iterator[Finding]:
     """One line per quota, and one for the amounts that no default of the namespace gives; none without a quota."""
-    core = f"/api/v1/namespaces/{namespace}"
-    quotas, ranges = ask(connection, f"{core}/resourcequotas"), ask(connection, f"{core}/limitranges")
+    quotas, ranges = (
+        ask(connection, f"{connection.core}/{kind}") for kind in ("resourcequotas", "limitranges")
+    )
     if not isinstance(quotas, dict):
         if quotas == 403:
             yield unseen("quotas", "ResourceQuotas")
@@ -268,20 +256,10 @@ def _is_used_up(used: str, hard: str) -> bool:
         return False
 
 
-ACCOUNT = "stratlab-analysis"
-MINE = (
-    *((("", "pods", verb)) for verb in ("get", "list", "watch", "create", "delete")),
-    ("", "pods/log", "get"),
-    *((("", "secrets", verb)) for verb in ("list", "create", "update", "delete")),
-    ("batch", "jobs", "create"),
-    ("batch", "jobs", "watch"),
-)
-
-
-def check_account(connection: Connection, namespace: str, served: list[str]) -> Iterator[Finding]:
+def check_account(connection: Connection, served: list[str]) -> Iterator[Finding]:
     """The ServiceAccount of the analysis Job, and whether it may watch runs."""
-    subject = f"account {ACCOUNT}"
-    found = ask(connection, f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}")
+    subject, namespace = f"account {ACCOUNT}", connection.namespace
+    found = ask(connection, f"{connection.core}/serviceaccounts/{ACCOUNT}")
     if found is None:
         yield Finding("problem", subject, f"is not in namespace {namespace} [SL-account-absent]", MANIFESTS)
         return
@@ -289,42 +267,37 @@ def check_account(connection: Connection, namespace: str, served: list[str]) -> 
         yield unseen(subject, "ServiceAccounts")
     user = f"system:serviceaccount:{namespace}:{ACCOUNT}"
     wanted = [
-        (APIS[name].group, APIS[name].plural, verb) for name in served for verb in ("get", "list", "watch")
+        *_rights_on(served, "get", "list", "watch"),
+        *(("batch", "jobs", verb) for verb in ("get", "patch")),
     ]
-    wanted += [("batch", "jobs", verb) for verb in ("get", "patch")]
-    missing = _denied(connection, namespace, wanted, user)
+    missing = _denied(connection, wanted, user)
     if missing is None:
         yield unseen(subject, "the rights of others")
     elif missing:
         yield Finding("problem", subject, f"may not {', '.join(missing)} [SL-account-rights]", MANIFESTS)
     else:
-        yield Finding(
-            "ok",
-            subject,
-            "may watch the runs of " + (", ".join(served) or "no API") + ", and start their analysis",
-        )
+        seen = f"may watch the runs of {', '.join(served) or 'no API'}, and start their analysis"
+        yield Finding("ok", subject, seen)
 
 
-def check_rights(connection: Connection, namespace: str, served: list[str]) -> Iterator[Finding]:
+def check_rights(connection: Connection, served: list[str]) -> Iterator[Finding]:
     """Whether this user may install a chart and follow its run."""
-    wanted = [
-        (APIS[name].group, APIS[name].plural, verb)
-        for name in served
-        for verb in ("create", "watch", "delete")
-    ]
-    missing = _denied(connection, namespace, [*MINE, *wanted], None)
+    missing = _denied(connection, [*MINE, *_rights_on(served, "create", "watch", "delete")], None)
     if missing:
-        fix = f"kubectl -n {namespace} create rolebinding NAME --role=stratlab-user --user=USER"
+        fix = f"kubectl -n {connection.namespace} create rolebinding NAME --role=stratlab-user --user=USER"
         yield Finding("problem", "your rights", f"you may not {', '.join(missing)} [SL-user-rights]", fix)
     elif missing is not None:
         yield Finding("ok", "your rights", "you may install charts and follow runs")
 
 
-def _denied(
-    connection: Connection, namespace: str, wanted: list[tuple[str, str, str]], user: str | None
-) -> list[str] | None:
+def _rights_on(served: list[str], *verbs: str) -> list[tuple[str, str, str]]:
+    """(API group, resource, verb) of the runs of these APIs."""
+    return [(APIS[name].group, APIS[name].plural, verb) for name in served for verb in verbs]
+
+
+def _denied(connection: Connection, wanted: list[tuple[str, str, str]], user: str | None) -> list[str] | None:
     """What is not allowed, as `verb resource`; None = may not ask. `user` None = oneself."""
-    api = AuthorizationV1Api(connection.client)
+    api, namespace = AuthorizationV1Api(connection.client), connection.namespace
     denied = []
     for group, resource, verb in wanted:
         resource, _, subresource = resource.partition("/")
@@ -332,10 +305,8 @@ def _denied(
         attributes |= {"subresource": subresource} if subresource else {}
         try:
             if user:
-                body = {
-                    "metadata": {"namespace": namespace},
-                    "spec": {"user": user, "resourceAttributes": attributes},
-                }
+                spec = {"user": user, "resourceAttributes": attributes}
+                body = {"metadata": {"namespace": namespace}, "spec": spec}
                 review = api.create_namespaced_local_subject_access_review(namespace, body)
             else:
                 review = api.create_self_subject_access_review({"spec": {"resourceAttributes": attributes}})

@@ -1,8 +1,7 @@
 """What only a pod can tell: do the images start, is the volume shared and writable, does MLflow answer by its name.
 
-The pods run at the same time, because two of them must, and because each costs seconds.
-
-What the pods of `stratlab check` run: plain Python, so that an older image does too. Facts come last.
+The pods of `stratlab check` run at the same time, because two of them must, and because each costs seconds. They run
+plain Python, so that an older image does too, and print their facts last.
 """
 
 from __future__ import annotations
@@ -11,16 +10,18 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_phase import PodRefused
+from stratlab.cluster.pod_template import GPU, PodRequest
 from stratlab.cluster.volume_pod import Finished, run_on_volume
 from stratlab.machine import explain_untrusted
-from stratlab.namespace_checks import GPU, Finding, offers_gpus, say_refused
+from stratlab.namespace_checks import Finding, offers_gpus, say_refused
 from stratlab.tracking import describe_redirect
+from stratlab_spec.exit_codes import ACCELERATORS_MISSING
 
 PLENTY_S = 90  # a network file system may show a new file late
 
@@ -90,59 +91,40 @@ print("facts", json.dumps(facts))
 
 MIB, GIB = 2**20, 2**30
 LEAST_FREE_GIB = 1.0
-NO_ACCELERATOR = 4  # stratlab_spec/exit_codes.py
 
 
 @dataclass(frozen=True)
 class PodsRequest:
     """What the pods use: as the charts' values name it. `tracking_uri` "" = there is no MLflow to look at."""
 
-    claim: str
-    mount: str
-    lab_image: str
+    lab: PodRequest
     trainer_image: str
     tracking_uri: str
-    certificates: str = ""
 
 
 def check_pods(
-    connection: Connection, namespace: str, request: PodsRequest, progress: Callable[[str], None]
+    connection: Connection, request: PodsRequest, progress: Callable[[str], None]
 ) -> Iterator[Finding]:
-    """Starts the pods at once and tells what they found, volume first."""
+    """Start the pods at once and tell what they found, volume first."""
 
-    def start(
-        claim: str | None, image: str, component: str, *command: str, gpus: int = 0
-    ) -> Finished | ClusterError:
+    def start(pod: PodRequest, *command: str) -> Finished | ClusterError:
         try:
-            return run_on_volume(
-                connection,
-                namespace,
-                claim=claim,
-                mount=request.mount,
-                image=image,
-                command=["python", *command],
-                read_only=False,
-                progress=progress,
-                component=component,
-                deadline_s=PLENTY_S + 60,
-                limits={GPU: gpus} if gpus else None,
-                certificates=request.certificates if component == "test" else "",
-            )
+            return run_on_volume(connection, pod, ["python", *command], progress)
         except ClusterError as failure:
             return failure
 
-    folder = f"{request.mount.rstrip('/')}/.stratlab-check-{uuid.uuid4().hex[:8]}"
+    volume = replace(request.lab, read_only=False, deadline_s=PLENTY_S + 60)
+    trainer_pod = replace(volume, claim=None, image=request.trainer_image)
+    mlflow_pod = replace(volume, claim=None, component="test")
+    folder = request.lab.find_folder(f".stratlab-check-{uuid.uuid4().hex[:8]}")
     looks_at_gpu = offers_gpus(connection)
     with ThreadPoolExecutor(5) as pool:
-        shared = [
-            pool.submit(start, request.claim, request.lab_image, "volume", "-c", SHARE, role, folder)
-            for role in ("writer", "reader")
-        ]
-        trainer = pool.submit(start, None, request.trainer_image, "volume", "-c", "import sys; sys.exit(0)")
-        mlflow = pool.submit(start, None, request.lab_image, "test", "-c", CALL_MLFLOW, request.tracking_uri)
+        shared = [pool.submit(start, volume, "-c", SHARE, role, folder) for role in ("writer", "reader")]
+        trainer = pool.submit(start, trainer_pod, "-c", "import sys; sys.exit(0)")
+        mlflow = pool.submit(start, mlflow_pod, "-c", CALL_MLFLOW, request.tracking_uri)
         if looks_at_gpu:  # by the very code that refuses a run
             look = ("-m", "trainer.program", "accelerators", GPU, "1")
-            gpu = pool.submit(start, None, request.trainer_image, "volume", *look, gpus=1)
+            gpu = pool.submit(start, replace(trainer_pod, limits={GPU: 1}), *look)
         yield from judge_sharing(request, *(future.result() for future in shared))
         yield judge_image("image of the trainer", request.trainer_image, trainer.result())
         if looks_at_gpu:
@@ -157,8 +139,8 @@ def judge_sharing(
     request: PodsRequest, writer: Finished | ClusterError, reader: Finished | ClusterError
 ) -> Iterator[Finding]:
     """The image of the two pods, the volume, and /dev/shm."""
-    yield judge_image("image of the lab", request.lab_image, writer)
-    subject = f"volume {request.claim}"
+    yield judge_image("image of the lab", request.lab.image, writer)
+    subject = f"volume {request.lab.claim}"
     wrote, read = facts_of(writer), facts_of(reader)
     for result, facts in ((writer, wrote), (reader, read)):
         if isinstance(result, PodRefused):
@@ -177,16 +159,12 @@ def judge_sharing(
         fix = f"the volume must be writable for user {wrote['user']} (fsGroup {wrote['user']}, or its owner)"
         yield Finding("problem", subject, f"cannot be written: {error} [SL-volume-not-writable]", fix)
         return
-    nodes = (
-        f"on {wrote['node']} and {read['node']}"
-        if wrote["node"] != read["node"]
-        else f"both on {read['node']}"
-    )
+    is_same = wrote["node"] == read["node"]
+    nodes = f"both on {read['node']}" if is_same else f"on {wrote['node']} and {read['node']}"
     if not read.get("read"):
         seen = f"what one pod wrote, another ({nodes}) did not see within {PLENTY_S} s [SL-volume-not-shared]"
-        yield Finding(
-            "problem", subject, seen, "a StorageClass whose ReadWriteMany volumes are really shared"
-        )
+        fix = "a StorageClass whose ReadWriteMany volumes are really shared"
+        yield Finding("problem", subject, seen, fix)
         return
     free_gib = read["free_bytes"] / GIB
     text = (
@@ -204,16 +182,10 @@ def judge_sharing(
 def judge_image(subject: str, image: str, result: Finished | ClusterError) -> Finding:
     """Whether a container of it started; a pod that was refused for another reason says nothing about it."""
     if isinstance(result, Finished):
-        return (
-            Finding("ok", subject, f"{image} starts")
-            if result.exit_code != 128
-            else Finding(
-                "problem",
-                subject,
-                f"{image}: {result.termination} [SL-image-no-python]",
-                "it must carry python; build it with `make images`",
-            )
-        )
+        if result.exit_code != 128:
+            return Finding("ok", subject, f"{image} starts")
+        seen = f"{image}: {result.termination} [SL-image-no-python]"
+        return Finding("problem", subject, seen, "it must carry python; build it with `make images`")
     if isinstance(result, PodRefused):
         return say_refused(subject, result)
     text = str(result)
@@ -233,12 +205,12 @@ def judge_gpu(result: Finished | ClusterError) -> Finding:
         is_image = "cannot start: " in str(result)
         fix = "first its image, see above" if is_image else "all may be in use: look again later"
         return Finding("warning", subject, f"not looked at: {result}", fix)
-    said = result.output.decode(errors="replace").strip()
+    said = result.text
     if result.exit_code == 0:
         return Finding("ok", subject, "the trainer's image can use the one it asked for")
-    if result.exit_code == NO_ACCELERATOR:
-        said += " [SL-gpu-unusable]"
-        return Finding("problem", subject, said, "until then every run on GPUs ends with exit code 4")
+    if result.exit_code == ACCELERATORS_MISSING:
+        fix = f"until then every run on GPUs ends with exit code {ACCELERATORS_MISSING}"
+        return Finding("problem", subject, f"{said} [SL-gpu-unusable]", fix)
     return Finding("warning", subject, f"not looked at: {said[-300:] or result.termination}")
 
 
@@ -248,11 +220,8 @@ def judge_mlflow(uri: str, result: Finished | ClusterError) -> Finding:
         return say_refused("MLflow", result)
     facts = facts_of(result)
     if facts is None:
-        return Finding(
-            "warning",
-            "MLflow",
-            f"not looked at: {result if isinstance(result, ClusterError) else 'no answer'}",
-        )
+        why = result if isinstance(result, ClusterError) else "no answer"
+        return Finding("warning", "MLflow", f"not looked at: {why}")
     status, text = facts["status"], facts["text"]
     if status == 200:
         return Finding("ok", "MLflow", f"{uri} answers an API call from inside the cluster")
@@ -262,9 +231,8 @@ def judge_mlflow(uri: str, result: Finished | ClusterError) -> Finding:
         return Finding("problem", "MLflow", seen, fix)
     if location := facts.get("location"):
         found, _, fix = describe_redirect(location).partition(": ")
-        return Finding(
-            "problem", "MLflow", f"{uri} answers {status}, {found} [SL-check-mlflow-redirect]", fix
-        )
+        seen = f"{uri} answers {status}, {found} [SL-check-mlflow-redirect]"
+        return Finding("problem", "MLflow", seen, fix)
     if status in (401, 403):
         seen = f"{uri} asks for credentials ({status}) [SL-check-mlflow-credentials]"
         return Finding("warning", "MLflow", seen, "give them to the runs as a Secret")
@@ -284,8 +252,7 @@ def facts_of(result: Finished | ClusterError) -> dict[str, Any] | None:
     """What the script in the pod printed last; None = it did not get so far."""
     if isinstance(result, ClusterError):
         return None
-    for line in reversed(result.output.decode(errors="replace").splitlines()):
+    for line in reversed(result.text.splitlines()):
         if line.startswith("facts "):
-            facts: dict[str, Any] = json.loads(line.removeprefix("facts "))
-            return facts
+            return dict(json.loads(line.removeprefix("facts ")))
     return None

@@ -1,6 +1,6 @@
 """A pod template becomes commands that can be started here.
 
-Paths on the results volume: a run that names one finds it below a folder of this machine.
+A run that names a path on the results volume finds it below a folder of this machine.
 """
 
 from __future__ import annotations
@@ -122,11 +122,8 @@ def _check_volumes(pod: str, spec: Mapping[str, Any]) -> tuple[Path, ...]:
 
     A projected volume is left out: it carries the token of an API server, and there is none.
     """
-    mounts: Sequence[Mapping[str, Any]] = [
-        mount
-        for container in [*spec.get("initContainers", []), *spec["containers"]]
-        for mount in container.get("volumeMounts", [])
-    ]
+    containers = [*spec.get("initContainers", []), *spec["containers"]]
+    mounts = [mount for container in containers for mount in container.get("volumeMounts", [])]
     claims: dict[Path, None] = {}
     for volume in spec.get("volumes", []):
         kind = next((key for key in volume if key != "name"), "emptyDir")
@@ -164,12 +161,11 @@ def place_on_volume(pod: Pod, mount: str, results: Path) -> Pod:
     below `results` instead."""
     if mount in ("", str(results)):
         return pod
-    return replace(pod, commands=tuple(_place(command, mount, results) for command in pod.commands))
-
-
-def _place(command: Command, mount: str, results: Path) -> Command:
-    env = {name: place_value(value, mount, results) for name, value in command.env.items()}
-    return replace(command, env=env)
+    commands = []
+    for command in pod.commands:
+        env = {name: place_value(value, mount, results) for name, value in command.env.items()}
+        commands.append(replace(command, env=env))
+    return replace(pod, commands=tuple(commands))
 
 
 def place_value(value: str, mount: str, results: Path) -> str:

@@ -2,8 +2,6 @@
 
 torch's elastic launcher starts its workers in sessions of their own, so a process group does not reach them.
 All that descend from one `Processes` carry the same unique variable, by which they are found again.
-
-How long until the same is said again: twice as long each time, a minute at most.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ EXTENSIONS = "Extension modules:"
 """How it ends: one line of some thousand characters."""
 SEARCHED_BYTES = 1 << 20  # of the end of a log: the peers of a dead process have much to say
 PORTS = range(20000, 32768)  # Linux gives outgoing connections ports from 32768, others from 49152
-
-
+LEAST_S, MOST_S = 5.0, 60.0
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 
@@ -175,12 +172,11 @@ def tail(log: Path, lines: int = 15) -> str:
     return "\n".join(found[crash:])
 
 
-LEAST_S = 5.0
-MOST_S = 60.0
-
-
 class GrowingWait:
-    """Begins when something was said. Times are seconds of one clock."""
+    """How long until the same is said again: twice as long each time, a minute at most.
+
+    Begins when something was said. Times are seconds of one clock.
+    """
 
     def __init__(self, began: float, least_s: float = LEAST_S) -> None:
         self.began, self.told = began, began

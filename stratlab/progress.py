@@ -1,14 +1,6 @@
-"""How far runs are, and how a terminal shows it.
+"""How far runs are, read from their directories and never from what they print, and how a terminal shows it.
 
-run_progress   read from a run directory
-growing_wait   how long until the same is said again
-display        a live line per run on a terminal, plain lines elsewhere
-
-How far a run is, read from its run directory. Never from what it prints.
-
-Shows a rehearsal: one live line per run on a terminal, plain lines elsewhere.
-
-Shows a sweep: a live line per release on a terminal, plain lines elsewhere.
+`Display` is a live line per run on a terminal, plain lines elsewhere; `SweepDisplay` the same per release of a sweep.
 """
 
 from __future__ import annotations
@@ -18,8 +10,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -33,6 +24,9 @@ if TYPE_CHECKING:
 
 
 WINDOW = 50
+PLAIN_INTERVAL_S = 5.0
+SWEEP_INTERVAL_S = 30.0
+PASSING_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -137,9 +131,6 @@ def _modified(path: Path) -> int:
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
-PLAIN_INTERVAL_S = 5.0
-
-
 class Display:
     """`say` prints a line that stays, `show` what a run is doing now."""
 
@@ -152,21 +143,15 @@ class Display:
         self.waits: dict[str, GrowingWait] = {}
         self.since: dict[str, tuple[str, float]] = {}
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> Self:
         if self.console.is_terminal and not self.console.is_dumb_terminal:
-            columns = (
-                SpinnerColumn(),
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=20),
-                TextColumn("{task.fields[state]}"),
-            )
+            name, state = TextColumn("{task.description}"), TextColumn("{task.fields[state]}")
+            columns = (SpinnerColumn(), name, BarColumn(bar_width=20), state)
             self.live = Live(*columns, console=self.console, transient=True)
             self.live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self.live:
             self.live.stop()
 
@@ -174,10 +159,10 @@ class Display:
         """A line, as it is: never wrapped, nothing in it is markup."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, name: str, progress: Progress) -> None:
+    def show(self, name: str, doing: Progress | str) -> None:
         """Updates the run's live line. Elsewhere prints one when its phase changed, every 5 s while it steps, and
         ever more rarely while nothing moves."""
-        now = time.monotonic()
+        now, progress = time.monotonic(), Progress(doing) if isinstance(doing, str) else doing
         if self.since.get(name, ("", now))[0] != progress.phase:
             self.since[name] = (progress.phase, now)
         waited_s = now - self.since[name][1]
@@ -187,9 +172,8 @@ class Display:
         if self.live:
             if name not in self.tasks:
                 self.tasks[name] = self.live.add_task(escape(name), total=None, state="")
-            self.live.update(
-                self.tasks[name], completed=progress.step, total=progress.steps, state=escape(text)
-            )
+            task, done, total = self.tasks[name], progress.step, progress.steps
+            self.live.update(task, completed=done, total=total, state=escape(text))
             return
         moved = (progress.phase, progress.step)
         is_new = self.shown.get(name, ("", 0))[0] != progress.phase
@@ -210,36 +194,15 @@ class Display:
         self.say(f"{name}: {text}")
 
 
-SWEEP_INTERVAL_S = 30.0
-PASSING_S = 5.0
-
-
-class SweepDisplay:
-    """The display of a rehearsal, told in plain text."""
+class SweepDisplay(Display):
+    """For a sweep, whose releases say in plain text what they do."""
 
     def __init__(self, console: Console) -> None:
-        self.display = Display(console, SWEEP_INTERVAL_S)
-        self.began = time.monotonic()
-        self.told = self.began
-
-    def __enter__(self) -> SweepDisplay:
-        self.display.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.display.__exit__(None, None, None)
-
-    def say(self, text: str) -> None:
-        self.display.say(text)
-
-    def show(self, name: str, text: str) -> None:
-        self.display.show(name, Progress(text))
-
-    def end(self, name: str, text: str) -> None:
-        self.display.end(name, text)
+        super().__init__(console, SWEEP_INTERVAL_S)
+        self.told = time.monotonic()
 
     def print(self, table: Table) -> None:
-        self.display.console.print(table)
+        self.console.print(table)
 
     def pass_by(self, text: str) -> None:
         """Progress of something short: told every 5 s only."""

@@ -1,17 +1,8 @@
 """A rehearsal: what helm renders, run as local processes. No cluster, no container, no GPU needed.
 
-planned_run  renders each chart and checks what came of it before anything starts
-operator     pods of a PyTorchJob, with the environment that the training operator injects
-replicas     runs pods to their end; which exit code counts
-summary      what it says at the end
-folders      what a rehearsal creates, and takes away again
-rehearsal    the whole: server, runs one after the other, analysis
-
-Runs pods to their end, and says which exit code counts.
-
-What a rehearsal says at the end of a run, and at its own end.
-
-The whole rehearsal: an MLflow server, then one run after the other, each followed by its analysis.
+`rehearse` is the whole: everything is rendered and checked (rehearsal_plan.py), an MLflow server is started, then one
+run after the other, each followed by its analysis. `run_pods` runs pods to their end, and the `describe_*` say what
+came of them.
 """
 
 from __future__ import annotations
@@ -22,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -31,13 +23,13 @@ from typing import Any
 import yaml
 
 from stratlab.machine import Interrupted, build_machine_env, name_program, say_full, shorten
-from stratlab.pod_commands import Command, Pod
+from stratlab.pod_commands import Pod
 from stratlab.predict.answering import foretell
 from stratlab.processes import TICK_S, GrowingWait, Processes, exit_code, free_port, tail
 from stratlab.progress import Display, Progress, RunReader, format_seconds
 from stratlab.rehearsal_plan import (
     PlannedRun,
-    Request,
+    RehearsalRequest,
     build_rehearsal_plan,
     make_folder,
     remove_empty,
@@ -48,28 +40,31 @@ from stratlab.run_directory.outcome import read_attempts
 from stratlab.run_directory.places import find_page
 from stratlab.traces.discover import MANIFEST, read_dropped
 from stratlab.tracking_server import run_server
-from stratlab.trainer_program import TRAINER, Refused, ask_trainer, list_refusals
+from stratlab.trainer_program import TRAINER, Refused, ask_trainer, raise_refused
+from stratlab_spec.exit_codes import ACCELERATORS_MISSING, PEER_LOST, STORAGE_FULL
 
-PEER_LOST = 134
 AFTER_FAILURE_S = 30.0
+EVENT: Shape = {"event": str}
+AGAIN = "--replace trains it again from the beginning"
+HEADLINES = ("train_loss", "test_accuracy_pct", "test_perplexity")
+SPEEDS = ("samples_per_s", "useful_tokens_per_s")
+TOLD = (
+    *("strategy", "model", "steps", "measured_steps", "world_size", "device_type", "backend"),
+    *("step_time_ms_p50", *SPEEDS, *HEADLINES),
+)
+REFRESH_S = 0.5
+SEPARATOR = re.compile(r"(?<!\\),")
+"""Of settings that helm takes in one --set; a comma of a value has a backslash before it."""
 
 
 @dataclass(frozen=True)
-class PodEnd:
+class LocalPodEnd:
     """How a pod ended; `stopped` when only because another one had failed and this one went on."""
 
     pod: str
     log: Path
     code: int
     stopped: bool = False
-
-
-@dataclass
-class _Replica:
-    pod: Pod
-    log: Path
-    waiting: list[Command]
-    process: subprocess.Popen[bytes]
 
 
 def run_pods(
@@ -80,43 +75,39 @@ def run_pods(
     tick: Callable[[], None],
     *,
     after_failure_s: float = AFTER_FAILURE_S,
-) -> list[PodEnd]:
-    """Starts all pods at once and returns how they ended, in the order in which they did.
+) -> list[LocalPodEnd]:
+    """Start all pods at once and return how they ended, in the order in which they did.
 
     When one has failed the others have `after_failure_s` to notice and to end by themselves; then they are
     stopped. In any case nothing of them runs any more on return. `logs` is by pod name; `tick` is called all
     along.
     """
-    ends: list[PodEnd] = []
+    ends: list[LocalPodEnd] = []
     deadline = float("inf")
+    waiting = {pod.name: list(pod.commands) for pod in pods}
+    running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(command: Command, log: Path) -> subprocess.Popen[bytes]:
-        return processes.start(command.arguments, {**machine_env, **command.env}, log, folder=command.folder)
+    def start_next(pod: str) -> None:
+        command = waiting[pod].pop(0)
+        env = {**machine_env, **command.env}
+        running[pod] = processes.start(command.arguments, env, logs[pod], folder=command.folder)
 
     try:
-        running = [
-            _Replica(pod, logs[pod.name], list(pod.commands[1:]), start(pod.commands[0], logs[pod.name]))
-            for pod in pods
-        ]
+        for pod in waiting:
+            start_next(pod)
         while running:
-            for replica in list(running):
-                code = exit_code(replica.process)
-                if code is None:
-                    continue
-                if code == 0 and replica.waiting:
-                    replica.process = start(replica.waiting.pop(0), replica.log)
-                    continue
-                running.remove(replica)
-                ends.append(PodEnd(replica.pod.name, replica.log, code))
-                if code:
-                    deadline = min(deadline, time.monotonic() + after_failure_s)
+            for pod, process in list(running.items()):
+                code = exit_code(process)
+                if code == 0 and waiting[pod]:
+                    start_next(pod)
+                elif code is not None:
+                    del running[pod]
+                    ends.append(LocalPodEnd(pod, logs[pod], code))
+                    deadline = min(deadline, time.monotonic() + after_failure_s) if code else deadline
             if time.monotonic() > deadline:
-                left = [(replica, replica.process) for replica in running]
                 processes.stop()
-                ends += [
-                    PodEnd(replica.pod.name, replica.log, exit_code(process) or 0, stopped=True)
-                    for replica, process in left
-                ]
+                for pod, process in running.items():
+                    ends.append(LocalPodEnd(pod, logs[pod], exit_code(process) or 0, stopped=True))
                 break
             tick()
             time.sleep(TICK_S)
@@ -125,7 +116,7 @@ def run_pods(
     return ends
 
 
-def deciding_end(ends: Sequence[PodEnd]) -> PodEnd:
+def deciding_end(ends: Sequence[LocalPodEnd]) -> LocalPodEnd:
     """The end that is the run's: the first failure; but a permanent one wins over a signal, that over 134.
 
     A code below 128 is permanent: the operator fails the job for it, whatever the others ended with. 134 says
@@ -135,17 +126,6 @@ def deciding_end(ends: Sequence[PodEnd]) -> PodEnd:
     permanent = [end for end in failed if end.code < 128]
     culprits = [end for end in failed if end.code != PEER_LOST]
     return (permanent or culprits or failed or list(ends))[0]
-
-
-EVENT: Shape = {"event": str}
-STORAGE_FULL = 13
-AGAIN = "--replace trains it again from the beginning"
-HEADLINES = ("train_loss", "test_accuracy_pct", "test_perplexity")
-SPEEDS = ("samples_per_s", "useful_tokens_per_s")
-TOLD = (
-    *("strategy", "model", "steps", "measured_steps", "world_size", "device_type", "backend"),
-    *("step_time_ms_p50", *SPEEDS, *HEADLINES),
-)
 
 
 @dataclass(frozen=True)
@@ -170,10 +150,8 @@ def describe_success(run_dir: Path, time_s: float) -> str:
     facts += [f"{name} {summary[name]:.4g}" for name in HEADLINES if summary.get(name) is not None]
     speeds = [f"{name} {summary[name]:.4g}" for name in SPEEDS if summary.get(name) is not None]
     if speeds:
-        steps = summary.get("measured_steps")
-        facts.append(
-            f"{' and '.join(speeds)} (mean of {steps or 'the'} timed steps; a comparison takes the median)"
-        )
+        timed = f"mean of {summary.get('measured_steps') or 'the'} timed steps; a comparison takes the median"
+        facts.append(f"{' and '.join(speeds)} ({timed})")
     text = f"{text}: {', '.join(facts)}" if facts else text
     if dropped := read_dropped(run_dir / "traces" / MANIFEST):
         text += f"\nwarning: traces were dropped, {dropped}; the analysis lacks them"
@@ -205,25 +183,21 @@ def describe_stop(run_dir: Path) -> str:
         return f"stopped after its training; {command} makes its report"
     if any(run_dir.glob("checkpoints/step_*/COMMIT")):
         return "stopped; the same chart with the same options goes on from its newest checkpoint"
-    return (
-        "stopped; the same chart with the same options trains it from the beginning: there is no checkpoint yet "
-        "(run.config.checkpoint_every, checkpoint_minutes)"
-    )
+    why = "there is no checkpoint yet (run.config.checkpoint_every, checkpoint_minutes)"
+    return f"stopped; the same chart with the same options trains it from the beginning: {why}"
 
 
-def describe_failure(run: PlannedRun, end: PodEnd, what: str) -> list[str]:
+def describe_failure(run: PlannedRun, end: LocalPodEnd, what: str) -> list[str]:
     """The exit code, the trainer's reason for it, the last lines of the log, what a cluster would do now."""
     reason = _reason(run.run_dir, end.code) or ("storage full" if end.code == STORAGE_FULL else "")
-    lines = [
-        f"{what} failed with exit code {end.code}" + (f" ({reason})" if reason else "") + f" in {end.pod}"
-    ]
+    because = f" ({reason})" if reason else ""
+    lines = [f"{what} failed with exit code {end.code}{because} in {end.pod}"]
     lines += [f"  | {line}" for line in tail(end.log).splitlines()]
-    again = run.restart_policy in ("OnFailure", "Always") or (
-        run.restart_policy == "ExitCode" and end.code >= 128
-    )
+    policy = run.restart_policy
+    again = policy in ("OnFailure", "Always") or (policy == "ExitCode" and end.code >= 128)
     if what == "training" and again:
         lines.append(
-            f"  a cluster would start it again (restartPolicy {run.restart_policy}); a rehearsal does not: the same "
+            f"  a cluster would start it again (restartPolicy {policy}); a rehearsal does not: the same "
             "command again goes on from its newest checkpoint, or from the start"
         )
     if full := say_full(run.logs):  # then the log may hold nothing of it
@@ -235,17 +209,14 @@ def describe_failure(run: PlannedRun, end: PodEnd, what: str) -> list[str]:
 
 def next_commands(ends: Sequence[RunEnd], mlflow: Path) -> list[str]:
     """Where the runs are, and the commands that look at them, as they can be typed here."""
-    finished = [end for end in ends if end.run_dir.is_dir()]
-    if not finished:
+    lines = [f"run directory: {shorten(end.run_dir)}" for end in ends if end.run_dir.is_dir()]
+    if not lines:
         return []
     program, store = name_program(), shlex.quote(str(shorten(mlflow)))
-    lines = [f"run directory: {shorten(end.run_dir)}" for end in finished]
-    comparisons = [shorten(end.run_dir.parent) for end in ends if end.code == 0]
-    lines += [
-        f"compare them:  {program} compare {shlex.quote(str(folder))} --mlflow {store}"
-        for folder in dict.fromkeys(comparisons)
-        if comparisons.count(folder) > 1
-    ]
+    comparisons = Counter(shorten(end.run_dir.parent) for end in ends if end.code == 0)
+    for folder, count in comparisons.items():
+        if count > 1:
+            lines.append(f"compare them:  {program} compare {shlex.quote(str(folder))} --mlflow {store}")
     return [*lines, f"see them:      {program} mlflow {store}"]
 
 
@@ -255,13 +226,8 @@ def _reason(run_dir: Path, code: int) -> str:
     return str(reasons[-1]) if reasons else ""
 
 
-REFRESH_S = 0.5
-SEPARATOR = re.compile(r"(?<!\\),")
-"""Of settings that helm takes in one --set; a comma of a value has a backslash before it."""
-
-
 def rehearse(
-    request: Request,
+    request: RehearsalRequest,
     display: Display,
     *,
     start_server: Callable[..., AbstractContextManager[str]] = run_server,
@@ -280,7 +246,7 @@ def rehearse(
     if asked and asks_for_accelerator(request):
         display.say(
             f"run.accelerator={asked} is not asked for in a rehearsal, which trains on what this machine has; on a "
-            "cluster a run that does not get it ends with exit code 4"
+            f"cluster a run that does not get it ends with exit code {ACCELERATORS_MISSING}"
         )
     check_settings(plan, request.replace, display)
     for run in plan:
@@ -301,7 +267,7 @@ def rehearse(
     return ends
 
 
-def asks_for_accelerator(request: Request) -> bool:
+def asks_for_accelerator(request: RehearsalRequest) -> bool:
     """Whether the user has named one: that of the charts is there in every rehearsal, and says nothing."""
     files = (yaml.safe_load(file.read_text()) for file in request.values)
     runs = (content.get("run") for content in files if isinstance(content, dict))
@@ -326,21 +292,18 @@ def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) 
 
     def tell(waited: float) -> None:
         if patience.is_over(waited):
-            display.say(
-                f"still checking them, for {format_seconds(waited)}: data, models and tokenizers are read for it"
-            )
+            read = "data, models and tokenizers are read for it"
+            display.say(f"still checking them, for {format_seconds(waited)}: {read}")
 
     answers = ask_trainer(runs, build_machine_env(os.environ), ["--replace"] if replace else [], waiting=tell)
     if answers.is_absent:
         raise Refused([answers.reason], 2)
     if answers.reason:
         display.say(f"the settings could not be checked beforehand: {answers.reason}")
-    if answers.refused:
-        lines = list_refusals(answers, len(runs), runs)
-        raise Refused(lines, min(code for code, _ in answers.refused.values()))
+    raise_refused(answers, runs)
 
 
-def rehearse_run(run: PlannedRun, request: Request, display: Display) -> RunEnd:
+def rehearse_run(run: PlannedRun, request: RehearsalRequest, display: Display) -> RunEnd:
     """One run and its analysis, with the server that its plan names; leaves no process behind."""
     created: list[Path] = []
     try:
@@ -390,11 +353,8 @@ def _has_final_traces(run_dir: Path, code: int) -> bool:
 
 
 def _run_stage(
-    run: PlannedRun,
-    pods: Sequence[Pod],
-    progress: Callable[[], Progress],
-    display: Display,
-) -> PodEnd:
+    run: PlannedRun, pods: Sequence[Pod], progress: Callable[[], Progress], display: Display
+) -> LocalPodEnd:
     machine_env = build_machine_env(os.environ)
     logs = {pod.name: run.logs / f"{pod.log}.log" for pod in pods}
     for log in logs.values():

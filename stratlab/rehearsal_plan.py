@@ -1,11 +1,6 @@
-"""Renders every chart and checks what came out, before anything is started or written.
+"""What a rehearsal will run: each chart rendered, pods with what the training operator injects, folders checked.
 
-The pods that the training operator (v1.9) makes of a PyTorchJob, with the environment it injects.
-
-Host names become 127.0.0.1 and the port a free one; nothing else differs. Observed on a cluster and read in
-the operator's `envvar.go`: injected variables come last, so they win over rendered ones of the same name.
-
-What a rehearsal creates on disk, and takes away again when nothing came of it.
+As the operator's `envvar.go` has it, injected variables come last, so they win over rendered ones of the same name.
 """
 
 from __future__ import annotations
@@ -18,11 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from stratlab import helm
-from stratlab.cluster.pod_template import COMPONENT, WAITER
+from stratlab.cluster.workloads import WAITER, pick_jobs
 from stratlab.pod_commands import HERE, Pod, build_pod, find_mount, place_on_volume
 from stratlab.processes import free_port
 from stratlab.run_directory.files import is_alive, is_run
+from stratlab.run_settings import DEFAULT_COMPARISON
 from stratlab.user_error import UserError
+
+# They matter to a cluster and change nothing in a process.
+CLUSTER_ONLY = ("NetworkPolicy", "PersistentVolumeClaim", "Role", "RoleBinding", "ServiceAccount")
+# Other values of run.workload.api: the same pods, started by operators that are not imitated here.
+OTHER_WORKLOADS = ("MPIJob", "TrainJob", "TrainingRuntime")
+MOUNT = "/results/mountPath"  # where helm says that --results is refused
 
 
 def build_training_pods(job: Mapping[str, Any], port: int) -> list[Pod]:
@@ -57,16 +59,10 @@ def build_training_pods(job: Mapping[str, Any], port: int) -> list[Pod]:
                     "rehearsal has not: leave the cluster's values file out, or --set run.pod.initContainers=null "
                     "[SL-init-container]"
                 )
-            injected = _injected(spec, len(pods), port)
-            pods.append(
-                build_pod(
-                    f"{name}-{role.lower()}-{index}",
-                    f"node{len(pods)}",
-                    pod,
-                    namespace=job["metadata"].get("namespace", "default"),
-                    injected=injected,
-                )
-            )
+            names = f"{name}-{role.lower()}-{index}", f"node{len(pods)}"
+            namespace = job["metadata"].get("namespace", "default")
+            injected = _build_injected(spec, len(pods), port)
+            pods.append(build_pod(*names, pod, namespace=namespace, injected=injected))
     return pods
 
 
@@ -74,7 +70,7 @@ def _count(replica: Mapping[str, Any] | None) -> int:
     return int(replica.get("replicas", 1)) if replica else 0
 
 
-def _injected(spec: Mapping[str, Any], node: int, port: int) -> dict[str, str]:
+def _build_injected(spec: Mapping[str, Any], node: int, port: int) -> dict[str, str]:
     replicas = spec["pytorchReplicaSpecs"]
     nodes = sum(_count(replica) for replica in replicas.values())
     per_node = str(spec.get("nprocPerNode", "auto"))  # "auto" means as many as the node has CPUs
@@ -86,11 +82,11 @@ def _injected(spec: Mapping[str, Any], node: int, port: int) -> dict[str, str]:
         env |= {"PET_MASTER_ADDR": HERE, "PET_MASTER_PORT": str(port)}
         env |= {"RANK": str(node), "PET_NODE_RANK": str(node)}  # RANK is the pod's index, not a process rank
     if elastic := spec.get("elasticPolicy"):
-        env |= _elastic(elastic, _count(replicas.get("Worker")), port)
+        env |= _build_elastic(elastic, _count(replicas.get("Worker")), port)
     return env
 
 
-def _elastic(policy: Mapping[str, Any], workers: int, port: int) -> dict[str, str]:
+def _build_elastic(policy: Mapping[str, Any], workers: int, port: int) -> dict[str, str]:
     env = {
         "PET_NNODES": f"{policy.get('minReplicas', workers)}:{policy.get('maxReplicas', workers)}",
         "PET_RDZV_BACKEND": policy.get("rdzvBackend", "c10d"),
@@ -167,16 +163,8 @@ def replaced(run_dir: Path, *, replace: bool) -> Iterator[None]:
             aside.rename(run_dir)
 
 
-# They matter to a cluster and change nothing in a process.
-CLUSTER_ONLY = ("NetworkPolicy", "PersistentVolumeClaim", "Role", "RoleBinding", "ServiceAccount")
-# Other values of run.workload.api: the same pods, started by operators that are not imitated here.
-OTHER_WORKLOADS = ("MPIJob", "TrainJob", "TrainingRuntime")
-MOUNT = "/results/mountPath"  # where helm says that --results is refused
-DEFAULT_COMPARISON = "default"
-
-
 @dataclass(frozen=True)
-class Request:
+class RehearsalRequest:
     """What the user asked for. `nodes` and `processes` of None leave the chart's own."""
 
     charts: Sequence[Path]
@@ -210,7 +198,7 @@ class PlannedRun:
         return self.run_dir.parent / ".logs" / self.name
 
 
-def build_rehearsal_plan(request: Request, tracking_uri: str) -> list[PlannedRun]:
+def build_rehearsal_plan(request: RehearsalRequest, tracking_uri: str) -> list[PlannedRun]:
     """One `PlannedRun` per chart, in the order given.
 
     Raises:
@@ -231,13 +219,9 @@ def build_rehearsal_plan(request: Request, tracking_uri: str) -> list[PlannedRun
             raise UserError(
                 f"{name}: two charts of this name, rehearse them one at a time with --name [SL-chart-twice]"
             )
-    settings = [*request.settings]
-    if request.nodes is not None:
-        settings.append(f"run.nodes={request.nodes}")
-    if request.processes is not None:
-        settings.append(f"run.processesPerNode={request.processes}")
-    literals = [f"run.mlflow.trackingUri={tracking_uri}"]
-    literals.append("run.mlflow.existingSecret=")  # the login of another server than the rehearsal's own
+    settings = [*request.settings, *helm.list_size(request.nodes, request.processes)]
+    # existingSecret: the login of another server than the rehearsal's own
+    literals = [f"run.mlflow.trackingUri={tracking_uri}", "run.mlflow.existingSecret="]
     folder = [f"run.results.mountPath={request.results}"]
     plan: list[PlannedRun] = []
     about: dict[str, list[str]] = {}
@@ -278,28 +262,23 @@ def build_planned_run(
     Raises:
         UserError: an object of a kind that a rehearsal does not know, or a job it cannot run.
     """
-    training: list[Mapping[str, Any]] = []
-    analyses: list[Mapping[str, Any]] = []
-    waiters: list[Mapping[str, Any]] = []
+    training = [entry for entry in objects if entry.get("kind") == "PyTorchJob"]
+    jobs = [e for e in objects if (e.get("kind"), e.get("apiVersion")) == ("Job", "batch/v1")]
+    waiters = pick_jobs(jobs, WAITER)
+    analyses = [job for job in jobs if job not in waiters]
     for entry in objects:
-        kind = entry.get("kind")
-        if kind == "PyTorchJob":
-            training.append(entry)
-        elif kind == "Job" and entry.get("apiVersion") == "batch/v1":
-            is_waiter = (entry["metadata"].get("labels") or {}).get(COMPONENT) == WAITER
-            (waiters if is_waiter else analyses).append(entry)
-        elif kind in OTHER_WORKLOADS:
+        if entry in training or entry in jobs or (kind := entry.get("kind")) in CLUSTER_ONLY:
+            continue
+        what = f"{kind} {entry.get('metadata', {}).get('name')} ({entry.get('apiVersion')})"
+        if kind in OTHER_WORKLOADS:
             raise UserError(
-                f"{name}: the chart renders {kind} {entry.get('metadata', {}).get('name')} "
-                f"({entry.get('apiVersion')}); a rehearsal runs what run.workload.api=pytorchjob renders, "
-                "whose pods are the same [SL-other-workload]"
+                f"{name}: the chart renders {what}; a rehearsal runs what run.workload.api=pytorchjob renders, whose "
+                "pods are the same [SL-other-workload]"
             )
-        elif kind not in CLUSTER_ONLY:
-            what = f"{kind} {entry.get('metadata', {}).get('name')} ({entry.get('apiVersion')})"
-            raise UserError(
-                f"{name}: the chart renders {what}; a rehearsal runs PyTorchJob and Job, "
-                f"and needs nothing of {', '.join(CLUSTER_ONLY)} [SL-unknown-kind]"
-            )
+        raise UserError(
+            f"{name}: the chart renders {what}; a rehearsal runs PyTorchJob and Job, "
+            f"and needs nothing of {', '.join(CLUSTER_ONLY)} [SL-unknown-kind]"
+        )
     if len(training) != 1 or len(analyses) > 1:
         raise UserError(
             f"{name}: the chart renders {len(training)} PyTorchJob and {len(analyses)} Job, "
@@ -317,16 +296,11 @@ def build_planned_run(
     asked = [str(entry.get("value", "")) for entry in rendered if entry["name"] == "TRAINER_ACCELERATOR"]
     analysis = None
     if analyses:
-        metadata = analyses[0]["metadata"]
-        spec = analyses[0]["spec"]["template"]["spec"]
+        metadata, spec = analyses[0]["metadata"], analyses[0]["spec"]["template"]["spec"]
         for waiter in waiters:  # no API server starts one Job after the other here
             spec = spec | {"initContainers": waiter["spec"]["template"]["spec"]["containers"]}
-        analysis = build_pod(
-            metadata["name"],
-            "analysis",
-            spec,
-            namespace=metadata.get("namespace", "default"),
-        )
+        namespace = metadata.get("namespace", "default")
+        analysis = build_pod(metadata["name"], "analysis", spec, namespace=namespace)
     run_dir = _run_dir(name, pods[0], results)
     pods = [place_on_volume(pod, mount, results) for pod in pods]
     return PlannedRun(name, run_dir, pods, analysis, policy, accelerator="".join(asked))

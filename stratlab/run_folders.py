@@ -1,25 +1,7 @@
-"""Which runs there are: on this machine, or on a cluster's volume and in its namespace.
+"""Runs in folders of results: listed, each in one row, fetched from a cluster's volume, and removed.
 
-command     the verb `stratlab list`
-list_table  the list as a table on a terminal
-list_pod    the list of a cluster
-run_list    the list of a folder of results
-
-The runs below a folder of results, each in one row: cheap to read, however long the runs were.
-
-The list of runs as a table on a terminal.
-
-A run, or a whole comparison, from a cluster's volume onto this machine.
-
-command     the verb `stratlab fetch`
-unpacking   what has arrived takes its place in a folder, whole or not at all
-folder_pod  a folder of the volume as an archive, through the log of a short-lived pod
-
-What has arrived takes its place in a folder: whole, or not at all.
-
-Removes the folder of a run, here or on the results volume of a cluster.
-
-A run's folder goes: all of it, and nothing that is no run.
+A list is cheap, however long the runs were. What is fetched takes its place whole or not at all; what is removed goes
+as a whole, and nothing goes that is no run.
 """
 
 from __future__ import annotations
@@ -45,14 +27,14 @@ from stratlab.run_directory.files import (
     is_number,
     is_run,
     read_config,
-    read_line,
     read_lines,
     read_object,
+    read_tail,
     read_world_size,
 )
 from stratlab.run_directory.foreign import FOREIGN, read_foreign
 from stratlab.run_directory.given_folder import check_folder
-from stratlab.run_directory.places import FETCHED
+from stratlab.run_directory.places import FETCHED, find_page
 from stratlab.run_directory.record import AT_WORK, TRACED, read_standing
 from stratlab.run_settings import name_model
 from stratlab.tracking import delete_run
@@ -137,27 +119,22 @@ def _list_open(folder: Path) -> list[Path]:
 
 def _read(folder: Path) -> ListedRun:
     nothing: list[str] = []
+    comparison, has_report = folder.absolute().parent.name, find_page(folder).is_file()
     if not has_marks(folder):
-        told = read_foreign(folder, nothing)
-        return ListedRun(
-            comparison=folder.absolute().parent.name,
-            run=folder.name,
-            status=TRACED,
-            world_size=told.get("world_size"),
-            has_report=_has_report(folder),
-        )
+        world_size = read_foreign(folder, nothing).get("world_size")
+        return ListedRun(comparison, folder.name, TRACED, world_size=world_size, has_report=has_report)
     config = read_config(folder, nothing)
     asked, resolved = config.get("config", {}), config.get("resolved", {})
     summary = read_object(folder / "summary.json", nothing)
     attempts = read_lines(folder / "attempts.jsonl", nothing, ATTEMPT)
-    last = _read_last(folder / "metrics.jsonl")
+    last = read_tail(folder / "metrics.jsonl", TAIL_BYTES)[::-1]
     begun = [line["t"] for line in attempts if line["event"] == "started" and is_number(line["t"])]
     written = [line["t"] for line in (*attempts, *last[:1]) if is_number(line.get("t"))]
     status, ending = read_standing(folder, asked.get("mode"), attempts, bool(summary))
     return ListedRun(
-        comparison=folder.absolute().parent.name,
-        run=folder.name,
-        status=status,
+        comparison,
+        folder.name,
+        status,
         strategy=_text(summary.get("strategy") or asked.get("strategy")),
         model=name_model(asked) or None,
         world_size=read_world_size(resolved, attempts) if config else None,
@@ -168,22 +145,8 @@ def _read(folder: Path) -> ListedRun:
         started=_format_time(min(begun, default=None)),
         written=_format_time(max(written, default=None)),
         ending=ending,
-        has_report=_has_report(folder),
+        has_report=has_report,
     )
-
-
-def _has_report(folder: Path) -> bool:
-    return (folder / "analysis" / "report.html").is_file()
-
-
-def _read_last(metrics: Path) -> list[dict[str, Any]]:
-    """The last lines, the newest first, from the end of the file: a long run's metrics have gigabytes."""
-    if not metrics.is_file():
-        return []
-    with metrics.open("rb") as file:
-        file.seek(max(0, metrics.stat().st_size - TAIL_BYTES))
-        lines = file.read().splitlines()
-    return [read_line(line) for line in reversed(lines)]
 
 
 def _format_time(seconds: float | None) -> str | None:
@@ -207,8 +170,7 @@ def _whole(value: Any) -> int | None:
 
 def build_run(fields: Mapping[str, Any]) -> ListedRun:
     """Back from JSON, as another version of this command may have written it: unknown fields are left out."""
-    known = {name: fields[name] for name in ListedRun.__dataclass_fields__ if name in fields}
-    return ListedRun(**known)
+    return ListedRun(**{name: fields[name] for name in ListedRun.__dataclass_fields__ if name in fields})
 
 
 COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "unfinished": "yellow", AT_WORK: "cyan"}
@@ -330,9 +292,8 @@ def _is_ours(target: Path) -> bool:
     if is_run(target):
         return True
     below = [path for path in target.iterdir() if path.is_dir()]
-    return any(map(is_run, below)) and all(
-        has_marks(path) or (path / "report.json").is_file() for path in below
-    )
+    is_known = all(has_marks(path) or (path / "report.json").is_file() for path in below)
+    return is_known and any(map(is_run, below))
 
 
 def find_run(folder: Path) -> Path:

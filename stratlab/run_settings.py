@@ -16,6 +16,8 @@ MODELS = "in README.md (Models and data)"
 """Where all are listed of the one setting that has more choices than a sentence holds."""
 
 
+DEFAULT_COMPARISON = "default"
+"""Where charts and settings name none."""
 WORDS = {"^[A-Za-z0-9][A-Za-z0-9._-]*$": "letters, digits, '.', '_' and '-', with a letter or a digit first"}
 """Patterns that name nothing but characters."""
 

@@ -1,27 +1,15 @@
-"""MLflow as every command meets it.
-
-address      of a server, as a user gives it
-redirect     a server that sends its callers elsewhere
-server       one that is started here, with its store in a folder
-mlflow_run   the MLflow run of a run directory
-
-The address of a tracking server, as a user gives it.
-
-A tracking server that sends its callers elsewhere: said with the address to set, never followed.
+"""MLflow as every command meets it: the address of a server, what its failures mean, and the run of a run directory.
 
 MLflow's client follows redirects unless MLFLOW_ALLOW_HTTP_REDIRECTS says otherwise, and makes a GET of a POST then
-(requests, 301 and 302): nothing would be written, and the error would speak of something else. Its own message for a
-redirect that it may not follow does not say where it leads.
+(requests, 301 and 302): nothing would be written, and the error would speak of something else. So a redirect is said
+with the address to set, never followed.
 
-The MLflow run of a run directory: which one it is, and that it does not stay open when nobody is left to close it.
+The trainer's launcher closes a run in MLflow. One that was killed, or whose server was away, leaves it RUNNING for
+ever: then whoever comes last does it, the waiter after a failure, and the analysis at its own end.
 
-The trainer's launcher closes it. One that was killed, or whose server was away, leaves it RUNNING for ever: then
-whoever comes last does it, the waiter after a failure, and the analysis at its own end.
-
-What MLflow's own page of runs shows of a comparison: the numbers that decide, in this order, instead of all of them.
-
-MLflow keeps a view of an experiment that is shared by a link as a tag of the experiment, in JSON; this module writes
-that tag. The words are those of its page (MLflow 3.17; another one that does not know them shows its own view).
+What MLflow's own page of runs shows of a comparison, the numbers that decide instead of all, is a view that MLflow
+keeps as a tag of the experiment, in JSON. The words are those of its page (MLflow 3.17; another one that does not know
+them shows its own view).
 """
 
 from __future__ import annotations
@@ -177,8 +165,9 @@ def close_run(run_dir: Path, tracking_uri: str, *, exit_code: int | None) -> str
     run_id = read_run_id(run_dir / "mlflow.json")
     if not run_id:
         return ""
-    statuses: dict[int | None, str] = {0: "FINISHED", STOPPED_FROM_OUTSIDE: "KILLED"}
-    status = statuses.get(exit_code, "FAILED")
+    status = {0: "FINISHED", STOPPED_FROM_OUTSIDE: "KILLED"}.get(
+        -1 if exit_code is None else exit_code, "FAILED"
+    )
     with impatient():
         from mlflow.exceptions import MlflowException  # 3 s: only who has a server pays
         from mlflow.tracking import MlflowClient
@@ -234,12 +223,8 @@ def close_ended_run(run_dir: Path, tracking_uri: str) -> str:
 
 def read_run_id(path: Path) -> str | None:
     """The run that mlflow.json names."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    run_id = content.get("run_id") if isinstance(content, dict) else None
-    return run_id if isinstance(run_id, str) else None
+    run_id: str | None = read_object(path, [], {"run_id": str}).get("run_id")
+    return run_id
 
 
 @contextmanager
@@ -252,16 +237,14 @@ def impatient() -> Iterator[None]:
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
     """These variables for a while."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 NAME = "stratlab"

@@ -43,7 +43,7 @@ class ServerFailed(Exception):
 
 @contextmanager
 def run_server(
-    folder: Path, port: int | None = None, *, progress: Callable[[str], None] | None = None
+    folder: Path, port: int | None = None, *, progress: Callable[[str], None] = lambda text: None
 ) -> Iterator[str]:
     """Yields the tracking URI of a server that answers; it has ended when the block is left.
 
@@ -57,7 +57,7 @@ def run_server(
         OSError: ENOSPC, the volume of `folder` is full.
         ServerFailed: it ended or did not answer within 120 s.
     """
-    with _running_server(folder, port, progress or (lambda text: None)) as (uri, _):
+    with _running_server(folder, port, progress) as (uri, _):
         yield uri
 
 

@@ -1,6 +1,6 @@
-"""All runs are checked by the trainer itself before the first one starts, and before MLflow does.
+"""The trainer as another program: which one would be started here, and what it says of runs before the first starts.
 
-Which `trainer` a program would import. Other distributions install an import package of that name too.
+Other distributions install an import package `trainer` too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def explain_trainer(python: str, environ: Mapping[str, str]) -> str:
     if not origin:
         return f"the trainer is not installed here: {install} [SL-trainer-not-installed]"
     folder = Path(origin).parent
-    ours = _is_ours(folder)
+    own = folder / "installation.py"  # holds the distribution's name
+    ours = own.is_file() and DISTRIBUTION in own.read_text(errors="replace")
     others = [
         (name, version)
         for name, version, place in owners
@@ -59,14 +60,6 @@ def explain_trainer(python: str, environ: Mapping[str, str]) -> str:
     if ours:
         return ""
     return f"`trainer` is {origin} here, which is not stratlab's: rename it, or start elsewhere [SL-trainer-foreign]"
-
-
-def _is_ours(folder: Path) -> bool:
-    """By the file that holds the distribution's name."""
-    try:
-        return DISTRIBUTION in (folder / "installation.py").read_text()
-    except (OSError, ValueError):
-        return False
 
 
 TRAINER = ("python", "-m", "trainer")
@@ -125,17 +118,15 @@ def ask_trainer(
             return Answers({}, absence, is_absent=True)
         words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         return Answers({}, words[-1])
-    refused = {name: (each["code"], each["problems"]) for name, each in found.items() if each["code"]}
-    return Answers(refused)
+    return Answers({name: (each["code"], each["problems"]) for name, each in found.items() if each["code"]})
 
 
 def _ask(
     command: Sequence[str], question: str, environ: dict[str, str], waiting: Callable[[float], None]
 ) -> subprocess.CompletedProcess[str]:
     began, pipe = time.monotonic(), subprocess.PIPE
-    with tempfile.TemporaryFile(
-        "w+"
-    ) as asked:  # of a pipe, communicate() leaves what a first call has not written
+    # a file: of a pipe, communicate() leaves what a first call has not written
+    with tempfile.TemporaryFile("w+") as asked:
         asked.write(question)
         asked.seek(0)
         with subprocess.Popen(
@@ -151,6 +142,13 @@ def _ask(
             except BaseException:
                 process.kill()
                 raise
+
+
+def raise_refused(answers: Answers, runs: Mapping[str, Mapping[str, str]]) -> None:
+    """Raises Refused where the trainer has refused any of `runs`, as it was asked, with every sentence."""
+    if answers.refused:
+        lines = list_refusals(answers, len(runs), runs)
+        raise Refused(lines, min(code for code, _ in answers.refused.values()))
 
 
 def list_refusals(
@@ -173,11 +171,11 @@ def list_refusals(
 
 def name_settings(problem: str) -> str:
     """The trainer's sentence, with each of its variables as who installs a chart writes it."""
-    return VARIABLE.sub(_name_setting, problem)
 
+    def name_setting(found: re.Match[str]) -> str:
+        return found[0] if found[1] in NO_SETTINGS else f"run.config.{found[1].lower()}"
 
-def _name_setting(found: re.Match[str]) -> str:
-    return found[0] if found[1] in NO_SETTINGS else f"run.config.{found[1].lower()}"
+    return VARIABLE.sub(name_setting, problem)
 
 
 def _divide_processes(problem: str, env: Mapping[str, str]) -> str:

@@ -1,8 +1,6 @@
-"""Checks that a finished run is whole, here and in MLflow.
+"""Is a finished run whole: its folder, and what MLflow holds of it? The pod of `helm test` checks the same.
 
-The numbers of a run as MLflow must hold them: what the trainer's sender makes of metrics.jsonl.
-
-Is a finished run whole: on the results volume, and in MLflow? The checks of the pod of `helm test`.
+MLflow must hold the numbers that the trainer's sender makes of metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
 
 NOT_POINTS = ("t", "step", "attempt")  # the fields of a line of metrics.jsonl that the trainer does not send
 OF_A_RANK = re.compile(r"rank(\d+)_(.+)")  # in lines of kind system
+REPORT_PAGES = ("report.html", "report.json", "summary.md")
+REPORT_FILES = (*REPORT_PAGES, "tables/schema.json")  # what every analysis leaves, besides the merged trace
 Point = tuple[int, int, float]
 """Step, time stamp in ms, value: MLflow keeps equal ones once."""
 
@@ -40,15 +40,10 @@ def read_points(lines: Iterable[Mapping[str, Any]]) -> dict[str, set[Point]]:
     for line in lines:
         for key, value in line.items():
             if key not in NOT_POINTS and is_number(value):
-                name = _metric(line.get("kind"), key)
+                of_rank = OF_A_RANK.fullmatch(key) if line.get("kind") == "system" else None
+                name = f"system/rank{of_rank[1]}/{of_rank[2]}" if of_rank else key
                 points.setdefault(name, set()).add((line["step"], int(line["t"] * 1000), float(value)))
     return points
-
-
-def _metric(kind: str | None, key: str) -> str:
-    """`rank3_host_memory_gib` of a system line is system/rank3/host_memory_gib in MLflow."""
-    found = OF_A_RANK.fullmatch(key) if kind == "system" else None
-    return f"system/rank{found[1]}/{found[2]}" if found else key
 
 
 def compare_points(expected: Mapping[str, set[Point]], held: Mapping[str, set[Point]]) -> Iterator[str]:
@@ -58,10 +53,6 @@ def compare_points(expected: Mapping[str, set[Point]], held: Mapping[str, set[Po
         if missing or added:
             more = f", and {added} that are not in metrics.jsonl" if added else ""
             yield f"{key}: {len(points) - missing} of {len(points)} points are there{more} [SL-verify-mlflow-points]"
-
-
-REPORT_PAGES = ("report.html", "report.json", "summary.md")
-REPORT_FILES = (*REPORT_PAGES, "tables/schema.json")  # what every analysis leaves, besides the merged trace
 
 
 @dataclass(frozen=True)
@@ -105,19 +96,14 @@ def verify_run(run_dir: Path, tracking_uri: str | None, *, with_report: bool = T
         yield Check("losses", "warning", f"not finite in {steps} steps (run.config.on_not_finite={asked})")
     yield _check_device(run)
     yield _check_traces(run)
-    yield (
-        _check_report(run_dir)
-        if with_report
-        else Check("report", "skipped", "no analysis belongs to this run")
-    )
+    no_report = Check("report", "skipped", "no analysis belongs to this run")
+    yield _check_report(run_dir) if with_report else no_report
     yield from _check_mlflow(run, tracking_uri, with_report)
 
 
 def _check_files(run: RunRecord) -> Check:
-    not_here = {"analysis/report.json", "traces/manifest.json"}  # these have lines of their own
-    missing = [
-        name for name in run.missing if name not in not_here and not name.startswith(("ranks", "traces"))
-    ]
+    own_lines = ("analysis/report.json", "traces", "ranks")  # they have lines of their own
+    missing = [name for name in run.missing if not name.startswith(own_lines)]
     wrong = [*(f"{name} is missing" for name in missing), *run.problems]
     if run.status != "finished":
         wrong.insert(0, f"{run.status}: {run.ending}")
@@ -131,12 +117,9 @@ def _check_ranks(run: RunRecord) -> Check:
     if not isinstance(world_size, int):
         return Check("ranks", "failed", "config.json names no world_size [SL-verify-world-size]")
     done = {rank.get("rank") for rank in run.ranks if rank.get("done") is True}
-    absent = sorted(set(range(world_size)) - done)
-    if absent:
-        names = ", ".join(str(rank) for rank in absent)
-        return Check(
-            "ranks", "failed", f"{len(done)} of {world_size} are done, not {names} [SL-verify-ranks]"
-        )
+    if absent := sorted(set(range(world_size)) - done):
+        said = f"{len(done)} of {world_size} are done, not {', '.join(map(str, absent))} [SL-verify-ranks]"
+        return Check("ranks", "failed", said)
     return Check("ranks", "ok", f"all {world_size} are done")
 
 
@@ -162,7 +145,8 @@ def _check_traces(run: RunRecord) -> Check:
     if run.config.get("config", {}).get("profile_steps", 1) == 0:
         return Check("traces", "skipped", "profile_steps is 0")
     path = run.folder / "traces" / "manifest.json"
-    if "traces" in _read_left(run.folder) and not path.parent.exists():
+    left_there = read_object(run.folder / FETCHED, [], {"without": list}).get("without", [])
+    if "traces" in left_there and not path.parent.exists():
         return Check("traces", "skipped", "not here, fetched without them (stratlab fetch --with traces)")
     try:
         manifest = json.loads(path.read_bytes())
@@ -183,18 +167,10 @@ def _check_traces(run: RunRecord) -> Check:
     return Check("traces", "ok", f"the manifest is complete, {len(files)} files, {sum(files.values())} bytes")
 
 
-def _read_left(run_dir: Path) -> list[str]:
-    """What `stratlab fetch` left on the volume; nothing of a run that was not fetched."""
-    left: list[str] = read_object(run_dir / FETCHED, [], {"without": list}).get("without", [])
-    return left
-
-
 def _check_report(run_dir: Path) -> Check:
     names = [f"analysis/{name}" for name in REPORT_FILES]
-    merged = (
-        read_object(run_dir / "analysis" / "report.json", [], {"merged": dict}).get("merged", {}).get("file")
-    )
-    if merged:
+    report = read_object(run_dir / "analysis" / "report.json", [], {"merged": dict})
+    if merged := report.get("merged", {}).get("file"):
         names.append(f"analysis/{merged}")
     missing = [name for name in names if not _size(run_dir / name)]
     if missing:
@@ -217,13 +193,7 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
         yield Check("mlflow", "skipped", f"not asked: {uri} does not answer here; give --tracking-uri")
         return
     if not tracking_uri and is_of_this_machine(uri) and not does_answer(uri):
-        store = _find_store(run.folder)
-        if store or find_pod_logs(run.folder).is_dir():
-            said = f"not asked: {uri} has ended with its rehearsal; {_say_start(store)}"
-            yield Check("mlflow", "skipped", said)
-        else:
-            said = f"nothing answers at {uri}, which this machine alone reaches [SL-verify-mlflow-away]"
-            yield Check("mlflow", "failed", said)
+        yield _explain_ended_server(run.folder, uri)
         return
     for name, value in IMPATIENT.items():
         os.environ.setdefault(name, value)
@@ -237,20 +207,19 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
         yield Check("mlflow", "failed", said)
 
 
-def _find_store(run_dir: Path) -> Path | None:
-    """What a rehearsal's server kept: beside the results, if nobody said otherwise."""
-    beside = run_dir.resolve().parent.parent.parent / "mlflow"
-    return beside if (beside / "mlflow.db").is_file() else None
-
-
-def _say_start(store: Path | None) -> str:
-    """Without a store that was found, it is where --mlflow of the rehearsal said."""
-    folder = shlex.quote(str(shorten(store))) if store else "FOLDER"
-    whose = "its store" if store else "its store, the folder that --mlflow named,"
-    return (
-        f"to check it, start {whose} again ({name_program()} mlflow {folder} --port 5000) "
-        "and give --tracking-uri http://127.0.0.1:5000"
-    )
+def _explain_ended_server(run_dir: Path, uri: str) -> Check:
+    """Of a rehearsal, whose store is beside the results unless --mlflow named another folder."""
+    store = run_dir.resolve().parent.parent.parent / "mlflow"
+    has_store = (store / "mlflow.db").is_file()
+    if not has_store and not find_pod_logs(run_dir).is_dir():
+        said = f"nothing answers at {uri}, which this machine alone reaches [SL-verify-mlflow-away]"
+        return Check("mlflow", "failed", said)
+    folder = shlex.quote(str(shorten(store))) if has_store else "FOLDER"
+    whose = "its store" if has_store else "its store, the folder that --mlflow named,"
+    start = f"start {whose} again ({name_program()} mlflow {folder} --port 5000)"
+    given = "give --tracking-uri http://127.0.0.1:5000"
+    ended = f"not asked: {uri} has ended with its rehearsal"
+    return Check("mlflow", "skipped", f"{ended}; to check it, {start} and {given}")
 
 
 def _check_mlflow_run(

@@ -1,10 +1,7 @@
 """Waits until a run has ended: by the files of its run directory, and by its resource on the cluster.
 
-The custom resource of a run, watched from a thread of its own while the files are looked at.
-
-Waits for the end of a run: what the files say, or what becomes of the resource.
-
-Starts the suspended Job of the analysis, and stays until it has ended.
+`Resource` watches the custom resource from a thread while `wait_for_run` looks at the files; `start_job` then starts
+the suspended Job of the analysis, and stays until it has ended.
 """
 
 from __future__ import annotations
@@ -23,10 +20,9 @@ from kubernetes.client.exceptions import ApiException
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection, Patience, explain, may_pass
-from stratlab.cluster.pod_template import read_job_end
-from stratlab.cluster.pods import NO_STATUS_S, explain_no_status, read_events
+from stratlab.cluster.pods import NO_STATUS_S, explain_no_status
 from stratlab.cluster.watching import DELETED, SYNCED, watch
-from stratlab.cluster.workloads import APIS, ENDED, NO_STATUS, SUCCEEDED, Api, Workload
+from stratlab.cluster.workloads import APIS, ENDED, NO_STATUS, SUCCEEDED, Api, Workload, read_job_end
 from stratlab.run_directory.outcome import Fingerprint, Outcome, fingerprint, look
 from stratlab.user_error import UserError
 
@@ -35,6 +31,9 @@ from stratlab.user_error import UserError
 SILENCE_S = {SUCCEEDED: 30.0}
 OTHER_SILENCE_S = 5.0
 GRACE_S = 60.0
+QUIET_S = 120.0
+QUEUE = "kueue.x-k8s.io/queue-name"
+POLL_S = 10.0
 
 
 def parse_resource(text: str) -> tuple[Api, str]:
@@ -50,16 +49,15 @@ def parse_resource(text: str) -> tuple[Api, str]:
 class Resource:
     """What is known of the resource; `update` takes in what the watch has brought since."""
 
-    def __init__(self, connection: Connection, api: Api, namespace: str, name: str) -> None:
+    def __init__(self, connection: Connection, api: Api, name: str) -> None:
         self.workload: Workload | None = None
         self.gone = False
         """It was there and was deleted."""
         self.refused = ""
         """Why the API cannot be asked; the files are all there is then."""
-        self._synced = False
-        self._explained = False
+        self._synced = self._explained = False
         self._seen_s = self._ended_s = 0.0
-        self._connection, self._api, self._namespace, self._name = connection, api, namespace, name
+        self._connection, self._api, self._name = connection, api, name
         self._changes: queue.Queue[Callable[[], str]] = queue.Queue()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="watch the resource", daemon=True)
@@ -71,24 +69,19 @@ class Resource:
         self._stop.set()
 
     def update(self) -> list[str]:
-        """Takes in what has happened; sentences worth telling."""
+        """Take in what has happened; return sentences worth telling."""
         sentences = []
-        while True:
-            try:
-                sentences.append(self._changes.get_nowait()())
-            except queue.Empty:
-                break
-        sentences += self._explain_no_status()
-        return [sentence for sentence in sentences if sentence]
+        while not self._changes.empty():
+            sentences.append(self._changes.get()())
+        return [*filter(None, sentences), *self._explain_no_status()]
 
     @property
     def decides(self) -> bool:
-        """Whether the resource says when the run is over: it is there, or was, or was never looked for yet."""
+        """Whether the resource says when the run is over: it is there, or was."""
         return not self.refused and (self.workload is not None or self.gone)
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether its end was a success."""
         return self.workload is not None and self.workload.state == SUCCEEDED
 
     @property
@@ -98,18 +91,20 @@ class Resource:
 
     def end(self, quiet_s: float) -> str:
         """How it ended, once the files were silent for long enough since; "" before."""
-        state = self.workload.state if self.workload else ""
         if not self._ended_s or self.refused:
             return ""
-        needed_s = SILENCE_S.get(state, OTHER_SILENCE_S)
+        needed_s = SILENCE_S.get(self.workload.state if self.workload else "", OTHER_SILENCE_S)
         since_s = time.monotonic() - self._ended_s
-        return self._sentence() if since_s >= GRACE_S or min(quiet_s, since_s) >= needed_s else ""
+        return self._describe() if since_s >= GRACE_S or min(quiet_s, since_s) >= needed_s else ""
 
     def _follow(self) -> None:
-        query = {"fieldSelector": f"metadata.name={self._name}"}
-        patience = Patience(stop=self._stop, say=lambda sentence: self._changes.put(partial(str, sentence)))
+        path, query = (
+            self._api.path(self._connection.namespace),
+            {"fieldSelector": f"metadata.name={self._name}"},
+        )
+        patience = Patience(stop=self._stop, say=lambda sentence: self._changes.put(lambda: sentence))
         try:
-            for kind, changed in watch(self._connection, self._api.path(self._namespace), query, patience):
+            for kind, changed in watch(self._connection, path, query, patience):
                 self._changes.put(partial(self._take, kind, changed))
         except ClusterError as failure:
             self._changes.put(partial(self._refuse, f"{failure}; waiting for the files alone"))
@@ -117,24 +112,23 @@ class Resource:
             self._changes.put(partial(_raise, bug))
 
     def _take(self, kind: str, changed: Mapping[str, Any]) -> str:
-        before = self._sentence()
+        before = self._describe()
         if kind == SYNCED:
             self._synced = True
         elif kind == DELETED:
             self.gone = True
-            self._ended_s = self._ended_s or time.monotonic()
         else:
             self._seen_s = self._seen_s or time.monotonic()
             self.workload = Workload(self._api, changed)
-            if self.workload.state in ENDED:
-                self._ended_s = self._ended_s or time.monotonic()
-        return self._sentence() if self._sentence() != before else ""
+        if self.gone or (self.workload and self.workload.state in ENDED):
+            self._ended_s = self._ended_s or time.monotonic()
+        return self._describe() if self._describe() != before else ""
 
     def _refuse(self, sentence: str) -> str:
         self.refused = sentence
         return sentence
 
-    def _sentence(self) -> str:
+    def _describe(self) -> str:
         if self.workload is None:
             return f"{self._api.kind} {self._name}: not there yet" if self._synced else ""
         state = self.workload.state
@@ -148,18 +142,11 @@ class Resource:
         if self.workload.state != NO_STATUS or time.monotonic() - self._seen_s < NO_STATUS_S:
             return []
         self._explained = True
-        try:
-            events = read_events(self._connection, self._namespace, self.workload.uid)
-        except ClusterError as failure:
-            return [str(failure)]
-        return explain_no_status(self.workload, events)
+        return explain_no_status(self._connection, self.workload)
 
 
 def _raise(bug: Exception) -> str:
     raise bug
-
-
-QUIET_S = 120.0
 
 
 def wait_for_run(
@@ -171,22 +158,20 @@ def wait_for_run(
     quiet_s: float = QUIET_S,
     say: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
-    """Returns when the run in `run_dir` has ended, or when `deadline_s` have passed.
+    """Return when the run in `run_dir` has ended, or when `deadline_s` have passed.
 
     By its files a run has ended when its last attempt ended with a code that ends the run (0, or below 128), or
     when its traces are complete and its summary is there. After another code somebody may try again: the operator,
     until `resource` is Succeeded, Failed or deleted. Where there is no resource to ask, or none of that name, a
     silence of `quiet_s` is the end. `say` gets a sentence whenever what is seen has changed.
     """
-    started = time.monotonic()
-    changed: float = started
+    started = changed = time.monotonic()
     seen: Fingerprint | None = None
     told = ""
     while True:
         for sentence in resource.update() if resource else []:
             say(sentence)
-        now = time.monotonic()
-        found = fingerprint(run_dir)
+        now, found = time.monotonic(), fingerprint(run_dir)
         if found != seen:
             changed, seen = now, found
         silence_s = now - changed
@@ -197,9 +182,8 @@ def wait_for_run(
             code = 0 if resource.has_succeeded else outcome.exit_code  # NFS may not show the files yet
             return Outcome(True, f"{end}; {outcome.sentence}", code)
         if resource and resource.is_absent and found and silence_s >= quiet_s:
-            return Outcome(
-                True, f"{outcome.sentence}, but nothing is written and there is no resource of its name"
-            )
+            silent = "but nothing is written and there is no resource of its name"
+            return Outcome(True, f"{outcome.sentence}, {silent}")
         if deadline_s is not None and now - started >= deadline_s:
             return outcome
         if outcome.sentence != told:
@@ -208,19 +192,10 @@ def wait_for_run(
         time.sleep(poll_s)
 
 
-QUEUE = "kueue.x-k8s.io/queue-name"
-POLL_S = 10.0
-
-
 def start_job(
-    connection: Connection,
-    namespace: str,
-    name: str,
-    queue: str,
-    say: Callable[[str], None],
-    poll_s: float = POLL_S,
+    connection: Connection, name: str, queue: str, say: Callable[[str], None], poll_s: float = POLL_S
 ) -> None:
-    """Returns when the Job `name` has ended, or is gone.
+    """Return when the Job `name` has ended, or is gone.
 
     A tool that holds a cluster to its manifests suspends the Job again: it is started again then.
 
@@ -233,12 +208,12 @@ def start_job(
     started = False
     while True:
         try:
-            job = connection.get(f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}")
+            job = connection.get(f"{connection.jobs}/{name}")
             if read_job_end(job) is not None:
                 return
             labels = job["metadata"].get("labels") or {}
             if labels.get(QUEUE) != queue if queue else job["spec"].get("suspend"):
-                _patch(connection, namespace, name, queue)
+                _patch(connection, name, queue)
                 say(f"Job {name}: {f'put into the queue {queue}' if queue else 'started'}")
             started = True
         except ClusterError as failure:
@@ -253,11 +228,11 @@ def start_job(
         time.sleep(poll_s)
 
 
-def _patch(connection: Connection, namespace: str, name: str, queue: str) -> None:
+def _patch(connection: Connection, name: str, queue: str) -> None:
     change = {"metadata": {"labels": {QUEUE: queue}}} if queue else {"spec": {"suspend": False}}
     try:
         BatchV1Api(connection.client).patch_namespaced_job(
-            name, namespace, change, _request_timeout=30, _preload_content=False
+            name, connection.namespace, change, _request_timeout=30, _preload_content=False
         )
     except (ApiException, urllib3.exceptions.HTTPError, OSError) as failure:
         raise explain(connection, failure) from failure

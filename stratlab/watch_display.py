@@ -1,10 +1,7 @@
-"""A run as plain lines: one whenever something changed, where there is no terminal.
+"""A watched run as people see it: a live table on a terminal, elsewhere a line whenever something changed.
 
-The last lines of a watch: how it ended, why, and what to type next.
-
-What helps a pod that does not start, by the words in which Kubernetes says why.
-
-A run as a live table, on a terminal.
+`build_farewell` are the last lines: how it ended, why, and what to type next. `find_remedy` says what helps a pod that
+does not start, by the words in which Kubernetes says why.
 """
 
 from __future__ import annotations
@@ -12,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Mapping
-from types import TracebackType
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -27,9 +23,35 @@ from stratlab.cluster.pods import format_event, node_rank
 from stratlab.cluster.workloads import FAILED, RUNNING, SUCCEEDED
 from stratlab.trainer_program import name_settings
 from stratlab.watch_state import ADVICE, Picture, count_shares
+from stratlab_spec.exit_codes import BAD_CONFIG, DATA_MISSING, NO_PROGRESS
 
-REFUSED = (2, 3)  # of the trainer: settings, data or a model
-NO_PROGRESS = 14  # of the trainer; the pods that failed are gone, this one only counted them
+REFUSED = (BAD_CONFIG, DATA_MISSING)
+NO_IMAGE = re.compile(r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull")
+REMEDIES = {
+    re.compile(r'persistentvolumeclaim "[^"]+" not found'): (
+        "namespace {namespace} lacks what runs need: was -n left out of helm install? `stratlab check -n {namespace}` "
+        "says what is missing"
+    ),
+    NO_IMAGE: "run.image (repository, tag, pullSecrets) as the nodes can pull it; helm uninstall, and install again",
+    re.compile(r"didn't match Pod's node affinity/selector"): (
+        "run.scheduling.nodeSelector as nodes are labelled: kubectl get nodes --show-labels"
+    ),
+    re.compile(r"untolerated taint"): "run.scheduling.tolerations for the taint that is named",
+    re.compile(r"Insufficient (?P<amount>cpu|memory)\b"): (
+        "a smaller run.resources.requests.{amount}, or fewer pods at a time"
+    ),
+    re.compile(r"Insufficient [\w.-]+/[\w.-]+"): (
+        "fewer of them (run.nodes x run.processesPerNode), or wait until others have ended: `stratlab check` counts "
+        "the free ones; on CPUs run.accelerator="
+    ),
+}
+"""What Kubernetes says of a pod that does not start -> what helps; the first that is found counts."""
+OF_ANALYSIS = "helm upgrade with --reuse-values and run.analysis.image as the nodes can pull it"
+PROGRESS_EVERY_S = 5.0
+COLOURS = {SUCCEEDED: "green", RUNNING: "green", FAILED: "red", "deleted": "red", "Pending": "yellow"}
+EVENTS_SHOWN = 5
+TOLD_SHOWN = 3
+PODS_SHOWN = 32
 
 
 def build_farewell(picture: Picture) -> list[str]:
@@ -42,6 +64,7 @@ def build_farewell(picture: Picture) -> list[str]:
         lines = [f"{workload.release}: {workload.title} was deleted before it ended"]
     else:
         lines = _explain_failure(picture)
+        # the pods that failed are gone, the one that gave up only counted them
         earlier = " --previous" if picture.culprit and picture.culprit.exit_code == NO_PROGRESS else ""
         lines.append(f"next: stratlab logs {here}{_rank_option(picture)}{earlier}")
     job = picture.analysis
@@ -69,13 +92,8 @@ def build_farewell(picture: Picture) -> list[str]:
 
 def _is_refused(picture: Picture) -> bool:
     """Whether it has ended before its first step, for its settings, data or model."""
-    end = picture.culprit
-    return (
-        picture.state != SUCCEEDED
-        and picture.progress is None
-        and end is not None
-        and end.exit_code in REFUSED
-    )
+    never_began = picture.state != SUCCEEDED and picture.progress is None
+    return never_began and picture.culprit is not None and picture.culprit.exit_code in REFUSED
 
 
 def describe_left(picture: Picture | None) -> str:
@@ -84,11 +102,7 @@ def describe_left(picture: Picture | None) -> str:
         return "no such run has come yet"
     if not picture.has_ended:
         return "the run goes on"
-    return (
-        f"the run is {picture.state}, its analysis goes on"
-        if picture.analysis
-        else f"the run is {picture.state}"
-    )
+    return f"the run is {picture.state}" + (", its analysis goes on" if picture.analysis else "")
 
 
 def build_ending(picture: Picture, exit_code: int) -> dict[str, Any]:
@@ -100,8 +114,8 @@ def build_ending(picture: Picture, exit_code: int) -> dict[str, Any]:
         "state": picture.state,
         "exit_code": exit_code,
         "attempts": picture.attempt,
-        "step": progress.step if progress else None,
-        "steps": progress.steps if progress else None,
+        "step": progress and progress.step,
+        "steps": progress and progress.steps,
         "culprit": dataclasses.asdict(end) if end and exit_code else None,
         "analysis": picture.analysis_state or None,
         "run_directory": workload.facts.run_directory,
@@ -131,45 +145,17 @@ def _rank_option(picture: Picture) -> str:
     return f" --rank {index * (workload.facts.processes // workload.nodes)}"
 
 
-NO_CLAIM = re.compile(r'persistentvolumeclaim "[^"]+" not found')
-NO_IMAGE = re.compile(r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull")
-NO_LABEL = re.compile(r"didn't match Pod's node affinity/selector")
-TAINTED = re.compile(r"untolerated taint")
-TOO_LITTLE = re.compile(r"Insufficient (cpu|memory)\b")
-NO_DEVICE = re.compile(r"Insufficient [\w.-]+/[\w.-]+")
-
-
 def find_remedy(note: str, namespace: str, *, is_analysis: bool = False) -> str:
     """One sentence for what keeps a pod from running; "" where nothing is known to help.
 
     Args:
         note: of the pod's row.
     """
-    if NO_CLAIM.search(note):
-        return (
-            f"namespace {namespace} lacks what runs need: was -n left out of helm install? "
-            f"`stratlab check -n {namespace}` says what is missing"
-        )
-    if NO_IMAGE.search(note):
-        if is_analysis:
-            return "helm upgrade with --reuse-values and run.analysis.image as the nodes can pull it"
-        return "run.image (repository, tag, pullSecrets) as the nodes can pull it; helm uninstall, and install again"
-    if NO_LABEL.search(note):
-        return "run.scheduling.nodeSelector as nodes are labelled: kubectl get nodes --show-labels"
-    if TAINTED.search(note):
-        return "run.scheduling.tolerations for the taint that is named"
-    if found := TOO_LITTLE.search(note):
-        return f"a smaller run.resources.requests.{found[1]}, or fewer pods at a time"
-    if NO_DEVICE.search(note):
-        return (
-            "fewer of them (run.nodes x run.processesPerNode), or wait until others have ended: `stratlab check` "
-            "counts the free ones; on CPUs run.accelerator="
-        )
+    for words, remedy in REMEDIES.items():
+        if found := words.search(note):
+            remedy = OF_ANALYSIS if is_analysis and words is NO_IMAGE else remedy
+            return remedy.format(namespace=namespace, **found.groupdict())
     return ""
-
-
-PROGRESS_EVERY_S = 5.0
-ENDED = ("Succeeded", "Failed")
 
 
 def describe_state(picture: Picture) -> str:
@@ -184,7 +170,7 @@ def describe_waiting(picture: Picture) -> str:
     running = [row for row in rows if row.phase == "Running"]
     if picture.has_ended or picture.progress or not running or len(running) >= picture.workload.nodes:
         return ""
-    if any(row.phase in ENDED for row in rows):
+    if any(row.phase in (SUCCEEDED, FAILED) for row in rows):
         return ""  # nobody waits for a pod that has ended
     missing = [f"{row.name}, {row.note or row.phase}" for row in rows if row.phase != "Running"]
     if unborn := picture.workload.nodes - len(rows):
@@ -195,11 +181,10 @@ def describe_waiting(picture: Picture) -> str:
 
 def list_remedies(picture: Picture) -> list[str]:
     """What helps the pods that do not start, each sentence once."""
+    pods = [(pod, False) for pod in picture.training_pods]
+    pods += [(pod, True) for pod in picture.analysis_pods[-1:]]
     namespace = picture.workload.namespace
-    found = [find_remedy(build_row(pod).note, namespace) for pod in picture.training_pods]
-    found += [
-        find_remedy(build_row(pod).note, namespace, is_analysis=True) for pod in picture.analysis_pods[-1:]
-    ]
+    found = [find_remedy(build_row(pod).note, namespace, is_analysis=is_last) for pod, is_last in pods]
     return [f"what helps: {sentence}" for sentence in dict.fromkeys(filter(None, found))]
 
 
@@ -208,19 +193,15 @@ def describe_analysis(picture: Picture) -> str:
     job = picture.analysis
     if job is None:
         return ""
-    state = picture.analysis_state
-    if (shares := count_shares(job)) > 1:
-        return f"analysis: {state}" + _describe_shares(job, shares, picture)
-    notes = [row.note for row in map(build_row, picture.analysis_pods[-1:]) if row.note]
-    return f"analysis: {state}" + (f": {notes[0]}" if notes and state != "Complete" else "")
-
-
-def _describe_shares(job: Mapping[str, Any], shares: int, picture: Picture) -> str:
-    """How many of an Indexed Job's pods are done, and what keeps one of the others from running."""
+    state, shares = picture.analysis_state, count_shares(job)
+    text, noted = f"analysis: {state}", [row for row in map(build_row, picture.analysis_pods) if row.note]
+    if shares == 1:
+        last = [row for row in noted if row.name == picture.analysis_pods[-1]["metadata"]["name"]]
+        return text + (f": {last[0].note}" if last and state != "Complete" else "")
     if (done := int((job.get("status") or {}).get("succeeded") or 0)) == shares:
-        return f", {shares} shares"
-    rows = [row for row in map(build_row, picture.analysis_pods) if row.phase != "Failed" and row.note]
-    return f", {done} of {shares} shares done" + (f": {rows[0].name}: {rows[0].note}" if rows else "")
+        return f"{text}, {shares} shares"
+    held = next((f": {row.name}: {row.note}" for row in noted if row.phase != FAILED), "")
+    return f"{text}, {done} of {shares} shares done{held}"
 
 
 class Lines:
@@ -244,10 +225,8 @@ class Lines:
             self._tell(f"pod {row.name}", str(row))
         for event in picture.events:
             about = event["involvedObject"].get("name", "")
-            self._tell(
-                f"event {event['metadata'].get('uid', about)}",
-                f"{about}: {format_event(event, with_count=False)}",
-            )
+            subject = f"event {event['metadata'].get('uid', about)}"
+            self._tell(subject, f"{about}: {format_event(event, with_count=False)}")
         for sentence in list_remedies(picture):
             self._tell(sentence, sentence)
         for sentence in picture.told:
@@ -271,12 +250,6 @@ class Lines:
             self._write(text)
 
 
-COLOURS = {SUCCEEDED: "green", RUNNING: "green", FAILED: "red", "deleted": "red", "Pending": "yellow"}
-EVENTS_SHOWN = 5
-TOLD_SHOWN = 3
-PODS_SHOWN = 32
-
-
 class LiveTable:
     """The newest picture, drawn four times a second at most; sentences scroll above it."""
 
@@ -287,9 +260,7 @@ class LiveTable:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._live.stop()
 
     def say(self, sentence: str) -> None:
@@ -305,10 +276,8 @@ def render(picture: Picture) -> Group:
     if waiting := describe_waiting(picture):
         parts.append(Text(waiting, style="yellow"))
     if picture.progress:
-        parts += [
-            ProgressBar(total=picture.progress.steps, completed=picture.progress.step, width=60),
-            Text(str(picture.progress)),
-        ]
+        step, steps = picture.progress.step, picture.progress.steps
+        parts += [ProgressBar(total=steps, completed=step, width=60), Text(str(picture.progress))]
     parts += [Text(sentence, style="yellow") for sentence in picture.told[-TOLD_SHOWN:]]
     rows = [build_row(pod) for pod in picture.training_pods]
     if rows:

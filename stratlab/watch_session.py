@@ -1,10 +1,7 @@
-"""Shows a run on the cluster as it goes, and ends with its outcome.
+"""Watches one run on the cluster to its end, then its analysis; the exit code is the run's outcome.
 
-The release to watch, also when its resource comes a moment later than the command.
-
-What a run is watched by: one thread for each kind of object, and one for the log of rank 0; all fill one queue.
-
-Watches one run to its end, then its analysis; the exit code is the run's outcome.
+`await_workload` finds the release, also when its resource comes a moment later than the command. `Sources` are what
+it is watched by: one thread for each kind of object, and one for the log of rank 0; all fill one queue.
 """
 
 from __future__ import annotations
@@ -17,11 +14,12 @@ from typing import Any, Protocol
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection, Patience
-from stratlab.cluster.pods import NO_STATUS_S, explain_no_status, read_events, training_container
+from stratlab.cluster.pods import NO_STATUS_S, explain_no_status, training_container
 from stratlab.cluster.volume_pod import check_namespace
-from stratlab.cluster.watching import ADDED, DELETED, SYNCED, Change, follow_log, watch
+from stratlab.cluster.watching import ADDED, DELETED, SYNCED, follow_log, watch
 from stratlab.cluster.workloads import (
     APIS,
+    INSTANCE,
     NO_STATUS,
     SUCCEEDED,
     Api,
@@ -48,11 +46,7 @@ APPEAR_S = 20.0
 
 
 def await_workload(
-    connection: Connection,
-    namespace: str,
-    release: str,
-    say: Callable[[str], None],
-    appear_s: float = APPEAR_S,
+    connection: Connection, release: str, say: Callable[[str], None], appear_s: float = APPEAR_S
 ) -> Workload:
     """The workload of `release`, waited for up to `appear_s` seconds.
 
@@ -60,29 +54,22 @@ def await_workload(
         UserError: there is none, and names those that are there; or no such namespace.
         ClusterError: the cluster cannot be asked.
     """
-    found = find_workload(connection, namespace, release)
+    namespace, found = connection.namespace, find_workload(connection, release)
     if found is None:
-        check_namespace(connection, namespace)
+        check_namespace(connection)
         say(f"no run {release} in namespace {namespace} yet, waiting {appear_s:.0f} s for it")
-        found = _watch_for(connection, namespace, release, appear_s)
+        found = _watch_for(connection, release, appear_s)
     if found is None:
-        others = _say_others(connection, namespace, release)
+        states = {each.release: f"{each.release} ({each.state})" for each in list_workloads(connection)}
+        others = f"there is {', '.join(states.values()) or 'none at all'}"
+        if len(states) > FEW:
+            place = f"that `stratlab list --on-cluster -n {namespace}` lists"
+            others = name_allowed(release, list(states), "there are", place)
         raise UserError(f"no run {release} in namespace {namespace}; {others} [SL-release-not-found]")
     return found
 
 
-def _say_others(connection: Connection, namespace: str, release: str) -> str:
-    states = {
-        each.release: f"{each.release} ({each.state})" for each in list_workloads(connection, namespace)
-    }
-    if len(states) <= FEW:
-        return f"there is {', '.join(states.values()) or 'none at all'}"
-    return name_allowed(
-        release, list(states), "there are", f"that `stratlab list --on-cluster -n {namespace}` lists"
-    )
-
-
-def _watch_for(connection: Connection, namespace: str, release: str, appear_s: float) -> Workload | None:
+def _watch_for(connection: Connection, release: str, appear_s: float) -> Workload | None:
     """Whichever API it comes by."""
     arrived: queue.Queue[Workload | Exception] = queue.Queue()
     stop = threading.Event()
@@ -90,7 +77,7 @@ def _watch_for(connection: Connection, namespace: str, release: str, appear_s: f
 
     def follow(api: Api) -> None:
         try:
-            for kind, changed in watch(connection, api.path(namespace), None, patience):
+            for kind, changed in watch(connection, api.path(connection.namespace), None, patience):
                 if kind in (SYNCED, DELETED):
                     continue
                 workload = Workload(api, changed)
@@ -129,16 +116,19 @@ class Sources:
         self._followed: set[str] = set()
 
     def start(self) -> None:
-        namespace, release = self._workload.namespace, self._workload.release
-        instance = f"app.kubernetes.io/instance={release}"
-        name = {"fieldSelector": f"metadata.name={self._workload.name}"}
-        core = f"/api/v1/namespaces/{namespace}"
-        self._run(WORKLOAD, self._watch(self._workload.api.path(namespace), name))
-        self._run(PODS, self._watch(f"{core}/pods", {"labelSelector": instance}))
-        self._run(EVENTS, self._watch(f"{core}/events", {"fieldSelector": "type=Warning"}))
-        self._run(
-            JOBS, self._watch(f"/apis/batch/v1/namespaces/{namespace}/jobs", {"labelSelector": instance})
-        )
+        workload, core = self._workload, self._connection.core
+        of_release = {"labelSelector": f"{INSTANCE}={workload.release}"}
+        for source, path, query in (
+            (
+                WORKLOAD,
+                workload.api.path(workload.namespace),
+                {"fieldSelector": f"metadata.name={workload.name}"},
+            ),
+            (PODS, f"{core}/pods", of_release),
+            (EVENTS, f"{core}/events", {"fieldSelector": "type=Warning"}),
+            (JOBS, self._connection.jobs, of_release),
+        ):
+            self._run(source, watch(self._connection, path, query, self._patience()))
 
     def follow(self, pod: Mapping[str, Any] | None) -> None:
         """Reads the log of this pod, too, from its first line."""
@@ -160,9 +150,6 @@ class Sources:
 
     def stop(self) -> None:
         self._stop.set()
-
-    def _watch(self, path: str, query: Mapping[str, str]) -> Iterator[Change]:
-        return watch(self._connection, path, query, self._patience())
 
     def _patience(self) -> Patience:
         return Patience(stop=self._stop, say=lambda sentence: self._updates.put((TROUBLE, "", sentence)))
@@ -211,9 +198,7 @@ def watch_run(connection: Connection, picture: Picture, display: Display, *, ana
         sources.stop()
     if picture.state == SUCCEEDED:
         return 0
-    if picture.deleted or picture.culprit is None:
-        return FAILED
-    return picture.culprit.exit_code
+    return FAILED if picture.deleted or picture.culprit is None else picture.culprit.exit_code
 
 
 def _follow(
@@ -238,7 +223,7 @@ def _follow(
         now = time.monotonic()
         if not explained and picture.state == NO_STATUS and now - began >= NO_STATUS_S:
             explained = True
-            for sentence in _explain(connection, picture.workload):
+            for sentence in explain_no_status(connection, picture.workload):
                 display.say(sentence)
         if picture.has_ended and picture.is_synced(PODS):
             ended = ended or now
@@ -259,16 +244,6 @@ def _is_analysis_due(picture: Picture, since_s: float) -> bool:
     """Whether an analysis is still to end. A deleted run has none."""
     if JOBS in picture.refused or picture.deleted:
         return False
-    job = picture.analysis
-    if job is None:
-        return since_s < ANALYSIS_S and not picture.is_synced(
-            JOBS
-        )  # helm made it with the run, or there is none
+    if picture.analysis is None:  # helm made it with the run, or there is none
+        return since_s < ANALYSIS_S and not picture.is_synced(JOBS)
     return picture.analysis_state not in ("Complete", "Failed")
-
-
-def _explain(connection: Connection, workload: Workload) -> list[str]:
-    try:
-        return explain_no_status(workload, read_events(connection, workload.namespace, workload.uid))
-    except ClusterError as failure:
-        return [str(failure)]

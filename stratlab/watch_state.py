@@ -1,23 +1,22 @@
 """All that is known about a run on the cluster, brought up to date by one change after the other.
 
-The console lines of rank 0 that are an interface (trainer/metrics/progress.py, trainer/metrics/tracking.py):
+Of rank 0's console these lines are an interface (trainer/metrics/progress.py, trainer/metrics/tracking.py):
 
 step 120/600  loss 0.4321  812 samples/s  78.9 ms/step  about 38 s left
 step 120: rank 1 (node a) takes 2.1 times as long as the others since step 103: they wait 51 % of each step
 step 120: the loss of step 118 is not finite, first on rank 1 (node a); of these 10 steps 1 are so, 1 left out
 
-How a run ended: the trainer's own words from the pods' termination messages, and what to do next.
+How a run ended is told by the pods' termination messages, which are the trainer's own words.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stratlab.cluster.pod_template import ANALYSIS, COMPONENT, find_failed_waiter, pick_jobs, read_job_end
 from stratlab.cluster.pods import (
     console_pod,
     container_status,
@@ -27,7 +26,17 @@ from stratlab.cluster.pods import (
     training_container,
 )
 from stratlab.cluster.watching import DELETED, SYNCED
-from stratlab.cluster.workloads import ENDED, Workload
+from stratlab.cluster.workloads import (
+    ANALYSIS,
+    COMPONENT,
+    ENDED,
+    TRAINING,
+    Workload,
+    find_failed_waiter,
+    pick_jobs,
+    read_job_end,
+)
+from stratlab_spec import exit_codes as codes
 
 NUMBER = r"(-?[\d.]+(?:e[+-]?\d+)?|-?inf|nan)"
 STEP = re.compile(
@@ -38,7 +47,7 @@ ATTEMPT = re.compile(r"attempt (\d+)\b")
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """Where training is. `left_s` is the trainer's own estimate."""
 
     step: int
@@ -55,13 +64,13 @@ class Progress:
         )
 
 
-def parse_progress(line: str) -> Progress | None:
+def parse_progress(line: str) -> TrainingProgress | None:
     """None for any other line. An mpirun may put something in front."""
     found = STEP.search(line)
     if not found:
         return None
     step, steps, loss, speed, step_ms, left_s = found.groups()
-    return Progress(int(step), int(steps), float(loss), float(speed), float(step_ms), int(left_s))
+    return TrainingProgress(int(step), int(steps), float(loss), float(speed), float(step_ms), int(left_s))
 
 
 def parse_event(line: str) -> str | None:
@@ -84,20 +93,25 @@ def format_seconds(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-FAILED = 1
-SURVIVORS = (134, 143)  # lost a peer, or were told to stop: somebody else is the culprit
+FAILED = codes.CRASHED
+SURVIVORS = (
+    codes.PEER_LOST,
+    codes.TERMINATED,
+)  # lost a peer, or were told to stop: somebody else is the culprit
 
-# By exit code of the trainer (stratlab_spec/exit_codes.py), what helps.
+# By exit code of the trainer, what helps.
 ADVICE = {
-    2: "mend what is named above, helm uninstall, and install again",
-    3: "data and model as the sentence above says; what run.config.dataset_path or model_path names lies on the "
-    "results volume, for no pod sees a folder of yours (docs/cluster.md, Data of your own)",
-    4: 'the node, its driver and device plugin, an image with VARIANT=cuda; on CPUs: run.accelerator=""',
-    10: "a smaller run.config.micro_batch_size, or a strategy that shards more (zero2, fsdp)",
-    12: "a smaller run.config.lr or run.config.clip_norm",
-    13: "free space on the results claim, then install again: the run goes on where it was",
-    14: "what fails every time; the log on the results volume has all attempts, those of pods that are gone too",
-    15: "a larger run.config.deadline_s",
+    codes.BAD_CONFIG: "mend what is named above, helm uninstall, and install again",
+    codes.DATA_MISSING: "data and model as the sentence above says; what run.config.dataset_path or model_path names "
+    "lies on the results volume, for no pod sees a folder of yours (docs/cluster.md, Data of your own)",
+    codes.ACCELERATORS_MISSING: "the node, its driver and device plugin, an image with VARIANT=cuda; on CPUs: "
+    'run.accelerator=""',
+    codes.OUT_OF_MEMORY: "a smaller run.config.micro_batch_size, or a strategy that shards more (zero2, fsdp)",
+    codes.NOT_FINITE: "a smaller run.config.lr or run.config.clip_norm",
+    codes.STORAGE_FULL: "free space on the results claim, then install again: the run goes on where it was",
+    codes.NO_PROGRESS: "what fails every time; the log on the results volume has all attempts, those of pods that are "
+    "gone too",
+    codes.DEADLINE_PASSED: "a larger run.config.deadline_s",
     137: "most often the memory of the pod: run.resources.limits.memory, run.sharedMemory.sizeLimit",
 }
 
@@ -150,15 +164,8 @@ def _parse(message: str) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-WORKLOAD, PODS, EVENTS, JOBS, LOG, REFUSED, TROUBLE = (
-    "workload",
-    "pods",
-    "events",
-    "jobs",
-    "log",
-    "refused",
-    "trouble",
-)
+WORKLOAD, PODS, EVENTS, JOBS, LOG = "workload", "pods", "events", "jobs", "log"
+REFUSED, TROUBLE = "refused", "trouble"
 WAIT = "wait"
 """The container that waits for the run: of the waiter's pod, or of the analysis' own."""
 # Events that say again what the row of the pod says.
@@ -166,12 +173,12 @@ TOLD_BY_PODS = ("Error", "ExitedWithCode", "BackOff", "Failed", "Unschedulable",
 
 
 class Picture:
-    """Changed by `apply_change` alone."""
+    """The state of a watched run. Changed by `apply_change` alone."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self.deleted = False
-        self.progress: Progress | None = None
+        self.progress: TrainingProgress | None = None
         self.told: list[str] = []
         """What rank 0 has said of slow ranks and of what is not finite, oldest first; each sentence once."""
         self.refused: dict[str, str] = {}
@@ -189,8 +196,10 @@ class Picture:
         """`changed` is an object of the API; a line of rank 0 for LOG; a sentence for REFUSED."""
         if kind == SYNCED:
             self._synced.add(source)
+        elif source == WORKLOAD and kind == DELETED:
+            self.deleted = True  # for good: another one of its name is another run
         elif source == WORKLOAD:
-            self._apply_workload(kind, changed)
+            self.workload = self.workload if self.deleted else Workload(self.workload.api, changed)
         elif source == PODS:
             self._apply_pod(kind, changed)
         elif source == EVENTS:
@@ -224,7 +233,7 @@ class Picture:
     @property
     def training_pods(self) -> list[Mapping[str, Any]]:
         """By name."""
-        return self._pods_of("training")
+        return self._pods_of(TRAINING)
 
     @property
     def rank_pods(self) -> list[tuple[Mapping[str, Any], int | None]]:
@@ -233,7 +242,7 @@ class Picture:
 
     @property
     def analysis_pods(self) -> list[Mapping[str, Any]]:
-        return self._pods_of("analysis")
+        return self._pods_of(ANALYSIS)
 
     @property
     def console(self) -> Mapping[str, Any] | None:
@@ -244,12 +253,12 @@ class Picture:
     @property
     def events(self) -> list[Mapping[str, Any]]:
         """About this run's objects, oldest first; one for each reason and message."""
-        mine = [
-            each
-            for each in self._events.values()
-            if each["involvedObject"].get("uid") in self._uids and each.get("reason") not in TOLD_BY_PODS
-        ]
-        return sorted({_gist(each): each for each in mine}.values(), key=_when)
+        found = {}
+        for event in self._events.values():
+            about, reason = event["involvedObject"], event.get("reason", "")
+            if about.get("uid") in self._uids and reason not in TOLD_BY_PODS:
+                found[about.get("name", ""), reason, str(event.get("message", "")).strip()] = event
+        return sorted(found.values(), key=_when)
 
     @property
     def analysis(self) -> Mapping[str, Any] | None:
@@ -266,7 +275,20 @@ class Picture:
         """waiting for the run, analyzing, Complete, Failed, or pending; "" without an analysis."""
         if self.analysis is None:
             return ""
-        return "Failed" if self.failed_waiter else _read_state(self.analysis, self.analysis_pods)
+        if self.failed_waiter:
+            return "Failed"
+        if (end := read_job_end(self.analysis)) is not None:
+            return "Failed" if end else "Complete"
+        running = {
+            each["name"]
+            for pod in self.analysis_pods
+            for listed in ("containerStatuses", "initContainerStatuses")
+            for each in (pod.get("status") or {}).get(listed) or []
+            if "running" in (each.get("state") or {})
+        }
+        if running - {WAIT}:
+            return "analyzing"
+        return "waiting for the run" if WAIT in running else "pending"
 
     @property
     def culprit(self) -> Termination | None:
@@ -278,17 +300,11 @@ class Picture:
         """Whether all that was there at first has been told, or was refused."""
         return source in self._synced
 
-    def _apply_workload(self, kind: str, changed: Mapping[str, Any]) -> None:
-        if kind == DELETED:
-            self.deleted = True  # for good: another one of its name is another run
-        elif not self.deleted:
-            self.workload = Workload(self.workload.api, changed)
-
     def _apply_pod(self, kind: str, pod: Mapping[str, Any]) -> None:
         uid = pod["metadata"]["uid"]
         _apply(self._pods, kind, pod)
         self._uids.add(uid)
-        if pod["metadata"].get("labels", {}).get(COMPONENT) != "training":
+        if pod["metadata"].get("labels", {}).get(COMPONENT) != TRAINING:
             return
         if kind == DELETED and (end := read_termination(pod)):
             self._gone.append(end)
@@ -299,25 +315,9 @@ class Picture:
             self._consoles.add((uid, int(restarts)))
 
     def _pods_of(self, component: str) -> list[Mapping[str, Any]]:
-        found = [
-            p for p in self._pods.values() if p["metadata"].get("labels", {}).get(COMPONENT) == component
-        ]
+        pods = self._pods.values()
+        found = [pod for pod in pods if pod["metadata"].get("labels", {}).get(COMPONENT) == component]
         return sorted(found, key=lambda pod: (len(pod["metadata"]["name"]), pod["metadata"]["name"]))
-
-
-def _read_state(job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> str:
-    if (end := read_job_end(job)) is not None:
-        return "Failed" if end else "Complete"
-    running = {
-        each["name"]
-        for pod in pods
-        for listed in ("containerStatuses", "initContainerStatuses")
-        for each in (pod.get("status") or {}).get(listed) or []
-        if "running" in (each.get("state") or {})
-    }
-    if running - {WAIT}:
-        return "analyzing"
-    return "waiting for the run" if WAIT in running else "pending"
 
 
 def count_shares(job: Mapping[str, Any]) -> int:
@@ -331,14 +331,6 @@ def _apply(known: dict[str, Mapping[str, Any]], kind: str, changed: Mapping[str,
         known.pop(uid, None)
     else:
         known[uid] = changed
-
-
-def _gist(event: Mapping[str, Any]) -> tuple[str, str, str]:
-    return (
-        event["involvedObject"].get("name", ""),
-        event.get("reason", ""),
-        str(event.get("message", "")).strip(),
-    )
 
 
 def _when(event: Mapping[str, Any]) -> str:

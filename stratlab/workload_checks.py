@@ -1,6 +1,6 @@
-"""Which of the four workload APIs the cluster serves, and whether somebody acts on them.
+"""Which of the four workload APIs the cluster serves, and whether an operator acts on them. For `stratlab check`.
 
-Does the training operator act? A PyTorchJob of one pod is created, followed to its end, read and removed.
+To see whether the training operator acts, a PyTorchJob of one pod is created, followed to its end, read and removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_phase import PodRefused, explain_refusal
 from stratlab.cluster.pod_template import PodRequest, PodResources, build_pod
 from stratlab.cluster.pods import CONTAINER
-from stratlab.cluster.workloads import APIS, SUCCEEDED, Jobs
+from stratlab.cluster.workloads import APIS, SUCCEEDED, TrainingJobs
 from stratlab.namespace_checks import Finding, ask, say_refused, unseen
 
 OLDEST = (1, 9)
@@ -29,6 +29,13 @@ OPERATORS = {
     "mpijob-v2beta1": ("mpi-operator", "mpi-operator"),
     "trainjob": ("kubeflow-trainer", "kubeflow-system"),
 }
+
+
+SUBJECT = "a small PyTorchJob"
+PATIENCE_S = 120
+LOOK_S = 10
+WORD = "stratlab-check: it runs"
+COMMAND = ["python", "-c", f"print({WORD!r})"]
 
 
 def check_apis(connection: Connection) -> Iterator[Finding]:
@@ -46,13 +53,12 @@ def check_apis(connection: Connection) -> Iterator[Finding]:
         seen = f"{text}; the charts' default, pytorchjob, is not [SL-default-api-missing]"
         yield Finding("warning", "workload APIs", seen, fix)
     if {"mpijob-v1", "mpijob-v2beta1"} <= set(served):
-        yield Finding(
-            "warning",
-            "mpijobs.kubeflow.org",
+        fix = "keep one: the training operator without --enable-scheme=mpijob, or no mpi-operator"
+        seen = (
             "v1 and v2beta1 are served by one definition, though they are two APIs of two operators "
-            "[SL-two-mpijob-apis]",
-            "keep one: the training operator without --enable-scheme=mpijob, or no mpi-operator",
+            "[SL-two-mpijob-apis]"
         )
+        yield Finding("warning", "mpijobs.kubeflow.org", seen, fix)
     for name, place in dict.fromkeys(OPERATORS[api] for api in served):
         yield check_operator(connection, name, place)
 
@@ -85,111 +91,86 @@ def check_operator(connection: Connection, name: str, place: str) -> Finding:
 
 def judge_operator(name: str, deployment: Mapping[str, Any]) -> Finding:
     """Ready, and of a version that was tried."""
-    namespace = deployment["metadata"]["namespace"]
-    full = deployment["metadata"]["name"]
-    ready = (deployment.get("status") or {}).get("readyReplicas", 0)
-    if not ready:
+    namespace, full = deployment["metadata"]["namespace"], deployment["metadata"]["name"]
+    if not (deployment.get("status") or {}).get("readyReplicas", 0):
         wanted = deployment["spec"].get("replicas", 1)
         fix = f"kubectl -n {namespace} describe deployment {full}; kubectl -n {namespace} logs deployment/{full}"
         seen = f"{namespace}/{full}: 0 of {wanted} pods are ready [SL-operator-not-ready]"
         return Finding("problem", name, seen, fix)
-    version = read_version(deployment)
-    where = f"{namespace}/{full} is ready"
-    if name != "training-operator":
-        return Finding("ok", name, f"{where}, version {version_text(version)}")
-    if version is None:
+    version, where = read_version(deployment), f"{namespace}/{full} is ready"
+    number = ".".join(map(str, version)) if version else "unknown"
+    if name == "training-operator" and version is None:
         return Finding("ok", name, f"{where}; its version cannot be seen, 1.9 or later is needed")
-    if version < OLDEST:
-        seen = f"{where}, version {version_text(version)} [SL-operator-old]"
+    if name == "training-operator" and version and version < OLDEST:
+        seen = f"{where}, version {number} [SL-operator-old]"
         return Finding("warning", name, seen, f"1.9 or later: {INSTALL}")
-    return Finding("ok", name, f"{where}, version {version_text(version)}")
+    return Finding("ok", name, f"{where}, version {number}")
 
 
 def read_version(deployment: Mapping[str, Any]) -> tuple[int, int] | None:
     """Major and minor from the tag of the image, or from the label."""
     images = [each["image"] for each in deployment["spec"]["template"]["spec"]["containers"]]
+    tags = [image.rpartition("/")[2].partition(":")[2] for image in images]
     labels = deployment["metadata"].get("labels") or {}
-    for text in (
-        *(image.rpartition("/")[2].partition(":")[2] for image in images),
-        labels.get("app.kubernetes.io/version", ""),
-    ):
+    for text in (*tags, labels.get("app.kubernetes.io/version", "")):
         if found := re.match(r"v?(\d+)\.(\d+)", text):
             return int(found[1]), int(found[2])
     return None
 
 
-def version_text(version: tuple[int, int] | None) -> str:
-    return ".".join(map(str, version)) if version else "unknown"
-
-
-SUBJECT = "a small PyTorchJob"
-PATIENCE_S = 120
-LOOK_S = 10
-WORD = "stratlab-check: it runs"
-COMMAND = ["python", "-c", f"print({WORD!r})"]
-
-
 def check_small_job(
-    connection: Connection,
-    namespace: str,
-    image: str,
-    progress: Callable[[str], None],
-    patience_s: int = PATIENCE_S,
+    connection: Connection, image: str, progress: Callable[[str], None], patience_s: int = PATIENCE_S
 ) -> Iterator[Finding]:
     """One line: whether it succeeded, with what the operator gives to its pods, or what kept it from that."""
-    jobs = Jobs(connection, namespace)
-    name = f"stratlab-check-{uuid.uuid4().hex[:8]}"
-    job = build_job(name, namespace, image, connection.pod_resources)
-    began = time.monotonic()
+    jobs, name, began = TrainingJobs(connection), f"stratlab-check-{uuid.uuid4().hex[:8]}", time.monotonic()
     try:
-        jobs.create(job)
+        jobs.create(build_job(name, connection.namespace, image, connection.pod_resources))
     except ClusterError as failure:
         if refused := explain_refusal(str(failure)):
             yield say_refused(SUBJECT, refused)
             return
-        fix = "the Role stratlab-user allows it" if failure.status == 403 else ""
-        yield Finding(
-            "warning" if failure.status == 403 else "problem", SUBJECT, f"not created: {failure}", fix
-        )
+        is_denied = failure.status == 403
+        fix = "the Role stratlab-user allows it" if is_denied else ""
+        yield Finding("warning" if is_denied else "problem", SUBJECT, f"not created: {failure}", fix)
         return
     progress(f"PyTorchJob {name} is there")
     try:
         end, refused = "", None
         while not end and not refused and (left_s := patience_s - (time.monotonic() - began)) > 0:
             end = jobs.wait(name, max(1, math.ceil(min(LOOK_S, left_s))))
-            refused = None if end else find_refusal(connection, namespace, name)
+            refused = None if end else find_refusal(connection, name)
         if refused:
             yield say_refused(SUBJECT, refused)
         else:
-            yield judge(jobs, name, end, time.monotonic() - began, namespace)
+            yield judge(jobs, name, end, time.monotonic() - began, connection.namespace)
     except ClusterError as failure:
         yield Finding("problem", SUBJECT, str(failure))
     finally:
         jobs.delete(name)
 
 
-def find_refusal(connection: Connection, namespace: str, name: str) -> PodRefused | None:
+def find_refusal(connection: Connection, name: str) -> PodRefused | None:
     """Why the operator may not make the pod of the job, as its events say; None where they say nothing of that kind."""
     query = {"fieldSelector": f"involvedObject.name={name},type=Warning"}
-    events = ask(connection, f"/api/v1/namespaces/{namespace}/events", query)
-    messages = (
-        [str(event.get("message", "")) for event in events["items"]] if isinstance(events, dict) else []
-    )
+    events = ask(connection, f"{connection.core}/events", query)
+    items = events["items"] if isinstance(events, dict) else []
+    messages = [str(event.get("message", "")) for event in items]
     return next(filter(None, map(explain_refusal, reversed(messages))), None)
 
 
-def judge(jobs: Jobs, name: str, end: str, time_s: float, namespace: str) -> Finding:
+def judge(jobs: TrainingJobs, name: str, end: str, time_s: float, namespace: str) -> Finding:
     """From the condition in which the job ended, or "", and from the log of its pod."""
     if not end:
         held = jobs.read_conditions(name)
         if not held:
-            seen = f"{name} has no status after {time_s:.0f} s: no operator acts on namespace {namespace} "
-            seen += "[SL-job-no-operator]"
+            seen = (
+                f"{name} has no status after {time_s:.0f} s: no operator acts on namespace {namespace} "
+                "[SL-job-no-operator]"
+            )
             return Finding("problem", SUBJECT, seen, INSTALL)
         seen = f"{name} has not ended after {time_s:.0f} s, it is {held[-1]} [SL-job-not-ended]"
-        return Finding(
-            "problem", SUBJECT, seen, f"kubectl -n {namespace} describe pods shows what its pod waits for"
-        )
+        fix = f"kubectl -n {namespace} describe pods shows what its pod waits for"
+        return Finding("problem", SUBJECT, seen, fix)
     logs = jobs.read_logs(name)
     if end != SUCCEEDED:
         last = [text.strip().splitlines()[-1] for text in logs.values() if text.strip()]
@@ -205,15 +186,11 @@ def build_job(name: str, namespace: str, image: str, resources: PodResources | N
     """One pod as restricted as those that stratlab starts itself, without a claim."""
     request = PodRequest(claim=None, image=image, component="check", deadline_s=PATIENCE_S)
     pod = build_pod(COMMAND, request, resources)
-    spec = {key: value for key, value in pod["spec"].items() if key != "restartPolicy"}
-    (container,) = spec["containers"]
-    spec["containers"] = [container | {"name": CONTAINER}]  # the operator insists on the name
-    labels = pod["metadata"]["labels"]
-    replica = {
-        "replicas": 1,
-        "restartPolicy": "Never",
-        "template": {"metadata": {"labels": labels}, "spec": spec},
-    }
+    spec, labels = pod["spec"], pod["metadata"]["labels"]
+    del spec["restartPolicy"]
+    spec["containers"][0]["name"] = CONTAINER  # the operator insists on the name
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    replica = {"replicas": 1, "restartPolicy": "Never", "template": template}
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",

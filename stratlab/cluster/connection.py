@@ -1,8 +1,7 @@
 """Where the API server is and who asks: found as kubectl finds it. Reads JSON from it, and streams.
 
-Inside a pod the mounted token is used, and read again for every request, because the kubelet replaces it.
-
-Trying a request again until it is answered, refused for good, or not wanted any more.
+Inside a pod the mounted token is used, and read again for every request, because the kubelet replaces it. `Patience`
+tries a request again until it is answered, refused for good, or not wanted any more.
 """
 
 from __future__ import annotations
@@ -34,6 +33,11 @@ PASSING = (429, 500, 502, 503, 504)
 DENIED = (401, 403, 404)  # final, unless it went well before: a token, role or definition is being replaced
 DENIED_TRIES = 5
 LONGEST_PAUSE_S = 30.0
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+CONNECT_S, READ_S = 5.0, 30.0
+ALIVE_S = 6.0
+AS = "Impersonate-User"
+RETRIES = urllib3.Retry(total=0)  # all trying again is done here, in sight
 
 Answer = TypeVar("Answer")
 
@@ -113,17 +117,9 @@ def _failure(state: tenacity.RetryCallState) -> BaseException | None:
     return state.outcome.exception() if state.outcome else None
 
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-CONNECT_S, READ_S = 5.0, 30.0
-ALIVE_S = 6.0
-AS = "Impersonate-User"
-
-RETRIES = urllib3.Retry(total=0)  # all trying again is done here, in sight
-
-
 @dataclass(frozen=True)
 class Connection:
-    """A client for one API server. `namespace` is the one to use where none is given; `origin` says whence."""
+    """A client for one API server and one namespace; `origin` says whence."""
 
     client: ApiClient
     namespace: str
@@ -135,6 +131,16 @@ class Connection:
     def server(self) -> str:
         """The address of the API server."""
         return str(self.client.configuration.host)
+
+    @property
+    def core(self) -> str:
+        """Path of the namespace in the core API: pods, events, claims."""
+        return f"/api/v1/namespaces/{self.namespace}"
+
+    @property
+    def jobs(self) -> str:
+        """Path of the namespace's Jobs."""
+        return f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The object at `path`, as JSON. What may pass (429, 5xx, no answer) is tried four times.
@@ -211,9 +217,11 @@ def connect(
         UserError: there is none, or no such context.
         ClusterError: its API server says nothing.
     """
-    found = find_cluster(context=context, namespace=namespace, pod_resources=pod_resources, environ=environ)
-    found.check_alive()
-    return found
+    connection = find_cluster(
+        context=context, namespace=namespace, pod_resources=pod_resources, environ=environ
+    )
+    connection.check_alive()
+    return connection
 
 
 def find_cluster(
@@ -367,4 +375,4 @@ def _build_client(configuration: Configuration) -> ApiClient:
 
 
 def _list(paths: list[Path]) -> str:
-    return ", ".join(str(path) for path in paths)
+    return ", ".join(map(str, paths))

@@ -1,8 +1,6 @@
-"""A pod of our own from its creation to its end: what it waits for, why it will never start, how it ended.
+"""A pod from its creation to its end: what it waits for, why it will never start, how it ended, who refuses it.
 
-A pod as one row: what it does, and if it does not run, why.
-
-A pod that a quota or a LimitRange of its namespace refuses: no right is missing, and no operator is away.
+`follow_pod` does it for pods of our own, `build_row` shows any pod as one row of a table.
 """
 
 from __future__ import annotations
@@ -17,7 +15,8 @@ from typing import Any
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection, Patience
-from stratlab.cluster.watching import DELETED, SYNCED, watch
+from stratlab.cluster.pods import has_ended
+from stratlab.cluster.watching import DELETED, SYNCED, Change, watch
 
 UNSCHEDULED_S = 60.0  # an autoscaler or the binding of a claim may need as long
 START_S = 600.0  # a large image on a new node
@@ -37,7 +36,7 @@ class PodEnd:
 
 
 def follow_pod(
-    connection: Connection, namespace: str, name: str, progress: Callable[[str], None]
+    connection: Connection, name: str, progress: Callable[[str], None]
 ) -> Generator[PodEnd | None]:
     """Yields None when the container has started (or ended already), then the end.
 
@@ -48,7 +47,7 @@ def follow_pod(
     pod: Mapping[str, Any] = {}
     with ticking(progress, lambda: f"pod {name} {describe(pod)}"):
         for limit_s in (UNSCHEDULED_S, START_S):
-            for kind, pod in _watch(connection, namespace, name, Patience(began + limit_s, say=progress)):
+            for kind, pod in _watch(connection, name, Patience(began + limit_s, say=progress)):
                 if kind == DELETED:
                     raise ClusterError(
                         f"pod {name} was deleted by someone else before it started [SL-pod-deleted-early]"
@@ -62,14 +61,13 @@ def follow_pod(
     if not has_started(pod):
         raise ClusterError(
             f"pod {name} has not started after {time.monotonic() - began:.0f} s, it {describe(pod)}"
-            + _last_event(connection, namespace, name)
-            + " [SL-pod-not-started]"
+            f"{_read_last_event(connection, name)} [SL-pod-not-started]"
         )
     yield None
-    for kind, pod in _watch(connection, namespace, name, Patience(say=progress)):
+    for kind, pod in _watch(connection, name, Patience(say=progress)):
         if kind == DELETED:
             raise ClusterError(f"pod {name} was deleted by someone else [SL-pod-deleted]")
-        if pod["status"].get("phase") in ("Succeeded", "Failed"):
+        if has_ended(pod):
             yield build_end(pod)
             return
 
@@ -109,8 +107,7 @@ def why_hopeless(pod: Mapping[str, Any]) -> str:
 
 def has_started(pod: Mapping[str, Any]) -> bool:
     """Whether there is a log to read, or the pod has ended without one."""
-    ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-    return ended or bool(_container_state(pod, "running") or _container_state(pod, "terminated"))
+    return has_ended(pod) or bool(_container_state(pod, "running") or _container_state(pod, "terminated"))
 
 
 def is_scheduled(pod: Mapping[str, Any]) -> bool:
@@ -128,11 +125,10 @@ def build_end(pod: Mapping[str, Any]) -> PodEnd:
     return PodEnd(code, reason if code or status["phase"] == "Failed" else "")
 
 
-def _watch(
-    connection: Connection, namespace: str, name: str, patience: Patience
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    query = {"fieldSelector": f"metadata.name={name}"}
-    changes = watch(connection, f"/api/v1/namespaces/{namespace}/pods", query, patience)
+def _watch(connection: Connection, name: str, patience: Patience) -> Iterator[Change]:
+    changes = watch(
+        connection, f"{connection.core}/pods", {"fieldSelector": f"metadata.name={name}"}, patience
+    )
     return (change for change in changes if change[0] != SYNCED)
 
 
@@ -148,17 +144,16 @@ def _unscheduled(pod: Mapping[str, Any]) -> str:
     for condition in (pod.get("status") or {}).get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             text = str(condition.get("message") or condition.get("reason", ""))
-            return text.partition(". no new claims")[0].partition(". preemption:")[
-                0
-            ]  # what did not help either
+            # without what did not help either
+            return text.partition(". no new claims")[0].partition(". preemption:")[0]
     return ""
 
 
-def _last_event(connection: Connection, namespace: str, name: str) -> str:
+def _read_last_event(connection: Connection, name: str) -> str:
     """FailedMount and the like are told in events only."""
     query = {"fieldSelector": f"involvedObject.name={name},type=Warning"}
     try:
-        events = connection.get(f"/api/v1/namespaces/{namespace}/events", query)["items"]
+        events = connection.get(f"{connection.core}/events", query)["items"]
     except ClusterError:
         return ""
     news = [each for each in events if each.get("reason") != "FailedScheduling"]  # a condition says that
@@ -271,16 +266,12 @@ def explain_refusal(message: str) -> PodRefused | None:
     why = " ".join((found["why"] if (found := FORBIDDEN.search(message)) else message).split())
     if found := UNSPECIFIED.search(why):
         names = found["names"].replace(",", "=AMOUNT,") + "=AMOUNT"
-        fix = f"give them: --pod-resources {names}; to a run as run.resources and run.analysis.resources "
-        fix += "[SL-quota-unspecified]"
-        return PodRefused(f"a quota refuses its pod: {why}", fix, passes=False)
+        fix = f"give them: --pod-resources {names}; to a run as run.resources and run.analysis.resources"
+        return PodRefused(f"a quota refuses its pod: {why}", f"{fix} [SL-quota-unspecified]", passes=False)
     if EXCEEDED.search(why):
         fix = "wait for other pods to end, raise the quota, or ask for less with --pod-resources [SL-quota-exceeded]"
         return PodRefused(f"a quota refuses its pod: {why}", fix, passes=True)
     if LIMIT_RANGE.search(why):
-        fix = (
-            "ask for amounts in that range: --pod-resources limits.NAME=AMOUNT,requests.NAME=AMOUNT "
-            "[SL-limit-range]"
-        )
+        fix = "ask for amounts in that range: --pod-resources limits.NAME=AMOUNT,requests.NAME=AMOUNT [SL-limit-range]"
         return PodRefused(f"a LimitRange refuses its pod: {why}", fix, passes=False)
     return None

@@ -1,16 +1,13 @@
-"""The pod that stratlab starts itself: what it may do, which is little, and what it mounts.
+"""The pod that stratlab starts itself: what it mounts, what it may do, which is little, and what it may use.
 
-What the pods that stratlab starts may use: small amounts of its own, in whose place a user gives others.
-
-Both cpu and memory have a request and a limit: a quota on either refuses a pod without.
-
-How a Job ended, and what became of an analysis, which is two Jobs: the one that waits starts the other.
+Both cpu and memory have a request and a limit, since a quota on either refuses a pod without one. `PodRequest` also
+says where runs lie on a cluster: the claim, where the runs see it, and the image that reads them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,8 +47,7 @@ def parse_pod_resources(text: str) -> PodResources:
 
     given: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
     for entry in filter(None, text.split(",")):
-        found = ENTRY.fullmatch(entry.strip())
-        if not found:
+        if not (found := ENTRY.fullmatch(entry.strip())):
             raise UserError(
                 f"{OPTION}: {entry!r}: expected requests.NAME=AMOUNT or limits.NAME=AMOUNT "
                 "[SL-pod-resources-form]"
@@ -82,15 +78,19 @@ def parse_pod_resources(text: str) -> PodResources:
 
 
 CLAIM, MOUNT, IMAGE = "stratlab-results", "/results", "stratlab-lab:0.1.0"
+GPU = "nvidia.com/gpu"
 USER = 10001
 CERTIFICATES = "/etc/stratlab/certificates"
 
 
 @dataclass(frozen=True)
 class PodRequest:
-    """What `build_pod` needs beside the command.
+    """What a pod has beside its command. Without a claim `mount` is an empty folder.
 
-    `component` decides which network policies apply. Without a claim `mount` is an empty folder.
+    Attributes:
+        component: decides which network policies apply; all but `volume` may reach MLflow.
+        certificates: configMap/NAME/KEY or secret/NAME/KEY of MLflow's authority, for components that may reach it.
+        limits: of further resources, such as GPUs.
     """
 
     claim: str | None = CLAIM
@@ -101,9 +101,11 @@ class PodRequest:
     component: str = "volume"
     deadline_s: int = 900
     certificates: str = ""
-    """configMap/NAME/KEY or secret/NAME/KEY: of an authority that its programs trust too."""
     limits: Mapping[str, int] = field(default_factory=dict)
-    """Of further resources, as nvidia.com/gpu."""
+
+    def find_folder(self, name: str) -> str:
+        """Path of a comparison, or of COMPARISON/RUN, in the pod."""
+        return f"{self.mount.rstrip('/')}/{name}"
 
 
 def build_pod(
@@ -115,7 +117,7 @@ def build_pod(
     labels |= {"part-of": "stratlab", "managed-by": "stratlab"}
     claim = {"persistentVolumeClaim": {"claimName": request.claim}} if request.claim else {"emptyDir": {}}
     env = {"HOME": "/tmp", "MPLCONFIGDIR": "/tmp/matplotlib", "PYTHONUNBUFFERED": "1", **request.env}
-    trusted = _build_certificates(request.certificates)
+    trusted = _build_certificates(request.certificates if request.component != "volume" else "")
     env |= {"STRATLAB_CA_FILE": f"{CERTIFICATES}/ca.crt"} if trusted else {}
     return {
         "apiVersion": "v1",
@@ -162,18 +164,11 @@ def build_pod(
                     "volumeMounts": [
                         {"name": "results", "mountPath": request.mount, "readOnly": request.read_only},
                         {"name": "tmp", "mountPath": "/tmp"},
-                        *(
-                            {"name": each["name"], "mountPath": CERTIFICATES, "readOnly": True}
-                            for each in trusted
-                        ),
+                        *({"name": v["name"], "mountPath": CERTIFICATES, "readOnly": True} for v in trusted),
                     ],
                 }
             ],
-            "volumes": [
-                {"name": "results", **claim},
-                {"name": "tmp", "emptyDir": {}},
-                *trusted,
-            ],
+            "volumes": [{"name": "results", **claim}, {"name": "tmp", "emptyDir": {}}, *trusted],
         },
     }
 
@@ -205,35 +200,3 @@ def _spread(labels: Mapping[str, str]) -> dict[str, Any]:
     selector = {f"app.kubernetes.io/{name}": labels[name] for name in ("part-of", "component")}
     term = {"labelSelector": {"matchLabels": selector}, "topologyKey": "kubernetes.io/hostname"}
     return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}
-
-
-COMPONENT = "app.kubernetes.io/component"
-ANALYSIS, WAITER = "analysis", "waiter"
-
-
-def read_job_end(job: Mapping[str, Any]) -> str | None:
-    """ "" = complete, text = why it failed, None = not ended."""
-    for condition in (job.get("status") or {}).get("conditions") or []:
-        if condition["status"] == "True" and condition["type"] == "Complete":
-            return ""
-        if condition["status"] == "True" and condition["type"] == "Failed":
-            return (
-                f"{condition.get('reason', '')} {condition.get('message', '')}".strip() or "no reason given"
-            )
-    return None
-
-
-def pick_jobs(jobs: Iterable[Mapping[str, Any]], component: str) -> list[Mapping[str, Any]]:
-    """Those of a component, the newest last."""
-    found = [job for job in jobs if (job["metadata"].get("labels") or {}).get(COMPONENT) == component]
-    return sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp") or ""))
-
-
-def find_failed_waiter(
-    analysis: Mapping[str, Any], jobs: Iterable[Mapping[str, Any]]
-) -> Mapping[str, Any] | None:
-    """The Job that should have started `analysis` and has failed: nothing will. None as long as something may."""
-    waiters = pick_jobs(jobs, WAITER)[-1:]
-    if not (analysis.get("spec") or {}).get("suspend") or read_job_end(analysis) is not None:
-        return None
-    return next((waiter for waiter in waiters if read_job_end(waiter)), None)

@@ -1,14 +1,12 @@
-"""The training pods of a run: which node rank they are, and which one has the console.
+"""The training pods of a run: which node rank they are, which one has the console, what their Events say.
 
 Labels: training operator v1.9, as its SDK names them; mpi-operator v2beta1 (`job-role`); JobSet with indexed Jobs
 (TrainJob).
-
-Events of Kubernetes about one object, and what to say about a workload that no operator has touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kubeflow.training.constants.constants import (
@@ -21,7 +19,7 @@ from kubeflow.training.constants.constants import (
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
-from stratlab.cluster.workloads import Workload
+from stratlab.cluster.workloads import Workload, sort_by_age
 
 CONTAINER = str(JOB_PARAMETERS[PYTORCHJOB_KIND]["container"])
 JOBSET = "jobset.sigs.k8s.io/replicatedjob-name"
@@ -36,14 +34,9 @@ def place_of(pod: Mapping[str, Any]) -> tuple[str, int]:
     return str(role).lower(), int(index) if str(index).isdigit() else 0
 
 
-def newest_last(pods: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """By when they were made: a Job, as of a TrainJob, keeps pods that have failed beside their successors."""
-    return sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
-
-
 def console_pod(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The pod whose log has rank 0's console: the launcher, else the master, else index 0; of several the newest."""
-    first = {role: pod for pod in newest_last(pods) for role, index in [place_of(pod)] if index == 0}
+    first = {role: pod for pod in sort_by_age(pods) for role, index in [place_of(pod)] if index == 0}
     for role in ("launcher", "master", "worker", "node"):
         if role in first:
             return first[role]
@@ -85,11 +78,11 @@ def has_ended(pod: Mapping[str, Any]) -> bool:
 NO_STATUS_S = 60.0
 
 
-def read_events(connection: Connection, namespace: str, uid: str) -> list[dict[str, Any]] | None:
+def read_events(connection: Connection, uid: str) -> list[dict[str, Any]] | None:
     """The Events about the object `uid`, oldest first; None if this account may not read them."""
     query = {"fieldSelector": f"involvedObject.uid={uid}"}
     try:
-        items = connection.get(f"/api/v1/namespaces/{namespace}/events", query)["items"]
+        items = connection.get(f"{connection.core}/events", query)["items"]
     except ClusterError as failure:
         if failure.status != 403:
             raise
@@ -105,14 +98,17 @@ def format_event(event: Mapping[str, Any], *, with_count: bool = True) -> str:
     return " ".join(text.split()) + times
 
 
-def explain_no_status(workload: Workload, events: Iterable[Mapping[str, Any]] | None) -> list[str]:
-    """Sentences for a workload that has had no status for a minute. `events` is None if they were not readable."""
+def explain_no_status(connection: Connection, workload: Workload) -> list[str]:
+    """Sentences for a workload that has had no status for a minute."""
     api, since = workload.api, f"{workload.title} has no status after {NO_STATUS_S:.0f} s"
+    try:
+        events = read_events(connection, workload.uid)
+    except ClusterError as failure:
+        return [str(failure)]
     if events is None:
         describe = f"kubectl describe {api.plural}.{api.group} {workload.name} -n {workload.namespace}"
         return [f"{since}: either its Events say why, or no operator reconciles {api.group_version} {api.kind}. "
                 f"This account may not read Events: {describe}"]  # fmt: skip
-    events = list(events)
     worrying = [event for event in events if event.get("type") == "Warning"] or events
     lines = list(dict.fromkeys(format_event(event) for event in worrying))
     if lines:

@@ -1,9 +1,8 @@
-"""A short-lived pod that mounts the results claim: for a laptop that cannot mount the volume itself.
+"""A short-lived pod that mounts the results claim, for a laptop that cannot mount the volume itself.
 
-Restricted-clean, watched until it ends, deleted whatever happens. Its log carries the answer; bytes go through the
-log compressed and in base64, with their length and hash at the end, because a log is text and may be cut.
-
-The namespace that was given, or left out: told before anything is waited for in one that is not there.
+`run_on_volume` runs a command in it, `read_file` and `read_folder` bring bytes. The pod is watched until it ends, and
+deleted whatever happens. Its log carries the answer: bytes go through it compressed and in base64, with their length
+and hash at the end, because a log is text and may be cut.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import base64
 import hashlib
 import time
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import urllib3
 from kubernetes.client import CoreV1Api
@@ -24,27 +23,12 @@ from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection, explain, may_pass
 from stratlab.cluster.pod_phase import PodEnd, explain_refusal, follow_pod, read_end, ticking
 from stratlab.cluster.pod_template import PodRequest, build_pod
+from stratlab.cluster.watching import split_lines
 from stratlab.user_error import NothingThere, UserError
-
-
-def check_namespace(connection: Connection, namespace: str) -> None:
-    """Who may not look at namespaces is believed.
-
-    Raises:
-        UserError: there is none of this name.
-    """
-    try:
-        connection.get(f"/api/v1/namespaces/{namespace}")
-    except ClusterError as failure:
-        if failure.status == 404:
-            raise UserError(
-                f"-n {namespace}: there is no such namespace ({connection.origin}); that of manifests/ is stratlab "
-                "[SL-namespace-unknown]"
-            ) from None
-
 
 LOG_PAUSES_S = (0.5, 2.0, None)
 LOG_SILENCE_S = 600.0
+FOLDER_DEADLINE_S = 4 * 3600
 
 # Runs in the pod: what is written into `sending` goes out compressed, as lines of base64; end() adds length and hash.
 SENDING = """
@@ -63,120 +47,101 @@ class Sending:
         print("end", self.length, self.digest.hexdigest())
 sending = Sending()
 """
-SEND_FILE = (
-    SENDING
-    + """
+SEND_FILE = f"""{SENDING}
 with open(sys.argv[1], "rb") as file:
     while piece := file.read(1 << 20):
         sending.write(piece)
 sending.end()
 """
-)
+# argv: the folder, then names of folders in it, at any depth, that stay where they are. Links stay too.
+SEND_FOLDER = f"""{SENDING}
+import os, tarfile
+folder, left_out = sys.argv[1], set(sys.argv[2:])
+def choose(member):
+    inner = member.name.split("/")[1:]
+    hidden = any(part.startswith(".") and part != ".metadata" for part in inner)  # a checkpoint is void without it
+    return member if (member.isfile() or member.isdir()) and not hidden and not left_out & set(inner) else None
+if not os.path.isdir(folder):
+    raise FileNotFoundError(folder)
+with tarfile.open(fileobj=sending, mode="w|", bufsize=1 << 20) as archive:
+    archive.add(folder, arcname=os.path.basename(folder), filter=choose)
+sending.end()
+"""
+
+Progress = Callable[[str], None]
+"""Gets a sentence after 5 s and then every 15 s."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How the command ended; `output` is what it wrote, both streams in the order of writing."""
+    """How the command ended; `output` is what it wrote, both streams in the order of writing.
+
+    `termination` is what Kubernetes says about the end: OOMKilled, Error and the last lines; "" after success.
+    """
 
     exit_code: int
     output: bytes
     termination: str
-    """What Kubernetes says about the end: OOMKilled, Error and the last lines; "" after success."""
+
+    @property
+    def text(self) -> str:
+        return self.output.decode(errors="replace").strip()
 
 
 def run_on_volume(
     connection: Connection,
-    namespace: str,
-    *,
-    claim: str | None,
-    mount: str,
-    image: str,
+    request: PodRequest,
     command: Sequence[str],
-    read_only: bool = True,
-    env: Mapping[str, str] | None = None,
-    progress: Callable[[str], None] = lambda sentence: None,
-    component: str = "volume",
-    deadline_s: int = 900,
-    limits: Mapping[str, int] | None = None,
-    certificates: str = "",
+    progress: Progress = lambda sentence: None,
 ) -> Finished:
-    """Runs `command` in a pod that sees the claim at `mount`, and returns when it has ended and the pod is deleted.
-
-    Args:
-        claim: None: an empty folder instead.
-        env: further variables of the container.
-        progress: gets a sentence after 5 s and then every 15 s.
-        component: its label app.kubernetes.io/component.
-        deadline_s: how long the pod may live.
-        limits: of further resources, as nvidia.com/gpu.
-        certificates: of MLflow's authority, as a run's annotation names them.
+    """Run `command` in a pod of the connection's namespace; return when it has ended and the pod is deleted.
 
     Raises:
         ClusterError: no such claim, no right, the image cannot be pulled, no node takes the pod, it took too long.
     """
-    request = PodRequest(
-        claim,
-        mount,
-        image,
-        read_only,
-        env or {},
-        component,
-        deadline_s=deadline_s,
-        limits=limits or {},
-        certificates=certificates,
-    )
-    with _running_pod(connection, namespace, command, request, progress) as (name, ending):
+    with _running_pod(connection, request, command, progress) as (name, ending):
         with ticking(progress, f"pod {name} is running"):
-            output = b"".join(_read_log(connection, namespace, name))
-            end = read_end(name, ending, deadline_s)
+            output = b"".join(_read_log(connection, name))
+            end = read_end(name, ending, request.deadline_s)
     return Finished(end.exit_code, output, end.reason)
 
 
 def read_file(
-    connection: Connection,
-    namespace: str,
-    *,
-    claim: str,
-    mount: str,
-    image: str,
-    path: str,
-    progress: Callable[[str], None] = lambda sentence: None,
+    connection: Connection, request: PodRequest, path: str, progress: Progress = lambda sentence: None
 ) -> Iterator[bytes]:
-    """The bytes of the file at `path` (below `mount`), in pieces as they arrive.
+    """Yield the bytes of the file at `path`, below the mount, as they arrive.
 
     Raises:
         NothingThere: there is no such file.
         ClusterError: as `run_on_volume`, or what arrived is not the file; then the pieces so far are void.
     """
-    request = PodRequest(claim, mount, image)
-    return read_bytes(connection, namespace, request, [SEND_FILE, path], path, progress)
+    return _read_bytes(connection, request, [SEND_FILE, path], progress)
 
 
-def read_bytes(
-    connection: Connection,
-    namespace: str,
-    request: PodRequest,
-    script: Sequence[str],
-    path: str,
-    progress: Callable[[str], None],
+def read_folder(
+    connection: Connection, request: PodRequest, path: str, left_out: Collection[str], progress: Progress
 ) -> Iterator[bytes]:
-    """What a Python script that ends with `sending.end()` sends of `path`, in pieces as they arrive.
-
-    Args:
-        script: its text, which begins with `SENDING`, and its arguments.
+    """Yield a tar archive of the folder at `path` as it arrives, without folders in it whose names are `left_out`.
 
     Raises:
         NothingThere, ClusterError: as `read_file`.
     """
-    with _running_pod(connection, namespace, ["python", "-c", *script], request, progress) as (name, ending):
-        unpacker, digest, length = zlib.decompressobj(), hashlib.sha256(), 0
-        last = ""
-        for line in _lines(_read_log(connection, namespace, name)):
-            last = line
-            if line.startswith("end "):
+    request = replace(request, deadline_s=FOLDER_DEADLINE_S)
+    return _read_bytes(connection, request, [SEND_FOLDER, path, *sorted(left_out)], progress)
+
+
+def _read_bytes(
+    connection: Connection, request: PodRequest, script: Sequence[str], progress: Progress
+) -> Iterator[bytes]:
+    """Yield what a Python script that begins with `SENDING` sends of the path, which is its first argument."""
+    path = script[1]
+    with _running_pod(connection, request, ["python", "-c", *script], progress) as (name, ending):
+        unpacker, digest, length, last = zlib.decompressobj(), hashlib.sha256(), 0, b""
+        for last in split_lines(_read_log(connection, name)):
+            if last.startswith(b"end "):
                 break
             try:
-                piece = unpacker.decompress(base64.b64decode(line, validate=True))
+                piece = unpacker.decompress(base64.b64decode(last, validate=True))
             except (ValueError, zlib.error):
                 break  # python's own words: the path could not be read
             digest.update(piece)
@@ -190,7 +155,7 @@ def read_bytes(
             raise ClusterError(
                 f"{path}: could not be read in pod {name}: {end.reason} [SL-volume-file-unreadable]"
             )
-        if last != f"end {length} {digest.hexdigest()}":
+        if last.decode(errors="replace") != f"end {length} {digest.hexdigest()}":
             raise ClusterError(
                 f"{path}: the log of pod {name} was cut after {length} bytes; try again [SL-file-cut]"
             )
@@ -198,24 +163,20 @@ def read_bytes(
 
 @contextmanager
 def _running_pod(
-    connection: Connection,
-    namespace: str,
-    command: Sequence[str],
-    request: PodRequest,
-    progress: Callable[[str], None],
+    connection: Connection, request: PodRequest, command: Sequence[str], progress: Progress
 ) -> Iterator[tuple[str, Generator[PodEnd | None]]]:
     """A pod whose command has started, and what will yield how it ended. It is deleted when the block is left."""
     if request.claim:
-        _check_claim(connection, namespace, request.claim)
-    api = CoreV1Api(connection.client)
+        _check_claim(connection, request.claim)
+    api, namespace = CoreV1Api(connection.client), connection.namespace
     try:
         body = build_pod(command, request, connection.pod_resources)
         pod = api.create_namespaced_pod(namespace, body, _request_timeout=30)
     except (ApiException, urllib3.exceptions.HTTPError, OSError) as failure:
-        told = explain(connection, failure)
-        raise explain_refusal(str(told)) or told from failure
+        explained = explain(connection, failure)
+        raise explain_refusal(str(explained)) or explained from failure
     name = pod.metadata.name
-    ending = follow_pod(connection, namespace, name, progress)
+    ending = follow_pod(connection, name, progress)
     try:
         next(ending)
         yield name, ending
@@ -224,21 +185,38 @@ def _running_pod(
         _delete_pod(api, namespace, name, progress)
 
 
-def _check_claim(connection: Connection, namespace: str, claim: str) -> None:
+def _check_claim(connection: Connection, claim: str) -> None:
     """A pod with a claim that does not exist would wait for ever."""
     try:
-        connection.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}")
+        connection.get(f"{connection.core}/persistentvolumeclaims/{claim}")
     except ClusterError as failure:
         if failure.status == 404:
-            check_namespace(connection, namespace)
+            check_namespace(connection)
             raise ClusterError(
-                f"namespace {namespace} has no claim {claim}: name it with --claim [SL-claim-unknown]", 404
+                f"namespace {connection.namespace} has no claim {claim}: name it with --claim [SL-claim-unknown]",
+                404,
             ) from None
         if failure.status != 403:  # who may not look may still create the pod
             raise
 
 
-def _delete_pod(api: CoreV1Api, namespace: str, name: str, progress: Callable[[str], None]) -> None:
+def check_namespace(connection: Connection) -> None:
+    """Before anything is waited for in the namespace; who may not look at namespaces is believed.
+
+    Raises:
+        UserError: there is none of this name.
+    """
+    try:
+        connection.get(connection.core)
+    except ClusterError as failure:
+        if failure.status == 404:
+            raise UserError(
+                f"-n {connection.namespace}: there is no such namespace ({connection.origin}); that of manifests/ is "
+                "stratlab [SL-namespace-unknown]"
+            ) from None
+
+
+def _delete_pod(api: CoreV1Api, namespace: str, name: str, progress: Progress) -> None:
     for pause_s in (0.5, 2.0, None):
         try:
             api.delete_namespaced_pod(name, namespace, _request_timeout=10)
@@ -252,10 +230,9 @@ def _delete_pod(api: CoreV1Api, namespace: str, name: str, progress: Callable[[s
             time.sleep(pause_s)
 
 
-def _read_log(connection: Connection, namespace: str, name: str) -> Iterator[bytes]:
+def _read_log(connection: Connection, name: str) -> Iterator[bytes]:
     """The log until the container ends. A connection that breaks is opened again behind what was read."""
-    path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
-    done = 0
+    path, done = f"{connection.core}/pods/{name}/log", 0
     for pause_s in LOG_PAUSES_S:
         skip = done
         try:
@@ -273,12 +250,3 @@ def _read_log(connection: Connection, namespace: str, name: str) -> Iterator[byt
                     f"the log of pod {name} broke off ({failure}) [SL-pod-log-broke-off]"
                 ) from failure
             time.sleep(pause_s)
-
-
-def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
-    buffer = b""
-    for piece in pieces:
-        *lines, buffer = (buffer + piece).split(b"\n")
-        yield from (line.decode(errors="replace") for line in lines)
-    if buffer:
-        yield buffer.decode(errors="replace")

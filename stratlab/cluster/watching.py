@@ -3,7 +3,7 @@
 List, then watch from the list's resourceVersion; after a disconnect from the last one seen; after 410 list again and
 tell only what differs (kubernetes.io/docs/reference/using-api/api-concepts: "Efficient detection of changes").
 
-The log of a pod's container, line by line; followed over lost connections, restarts, and to the pod's end.
+A log is followed in the same way, line by line, over lost connections and restarts to the pod's end.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from calendar import timegm
-from collections.abc import Iterator, Mapping
-from time import strptime
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 import urllib3
@@ -32,6 +31,11 @@ SILENCE_S = 90.0
 SERVER_S = 280  # the server ends a watch after so long; the next one may go to another server
 LIST_S = 30.0
 GONE = 410
+LOG_SILENCE_S = 300.0  # a rank that says nothing: then look whether the connection still stands
+Stamp = tuple[int, int]
+STAMP = re.compile(
+    r"(?P<second>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.(?P<fraction>\d+))?(?P<zone>Z|[+-]\d\d:\d\d)"
+)
 
 
 def watch(
@@ -123,15 +127,23 @@ def _read_changes(
         return
     if response is None:
         return
-    buffer = b""
     try:
-        for piece in response.stream(amt=None, decode_content=False):
-            *lines, buffer = (buffer + piece).split(b"\n")
-            yield from map(_read_change, filter(None, lines))
+        pieces = response.stream(amt=None, decode_content=False)
+        yield from map(_read_change, filter(None, split_lines(pieces, with_rest=False)))
     except (urllib3.exceptions.HTTPError, OSError):
         return
     finally:
         response.close()
+
+
+def split_lines(pieces: Iterable[bytes], *, with_rest: bool = True) -> Iterator[bytes]:
+    """The lines of a stream; at its end what follows the last line break too, where that is wanted."""
+    buffer = b""
+    for piece in pieces:
+        *lines, buffer = (buffer + piece).split(b"\n")
+        yield from lines
+    if buffer and with_rest:
+        yield buffer
 
 
 def _read_change(line: bytes) -> Change:
@@ -177,9 +189,8 @@ def _differences(known: dict[str, dict[str, Any]], items: list[dict[str, Any]]) 
             yield kind, item
 
 
-LOG_SILENCE_S = 300.0  # a rank that says nothing: then look whether the connection still stands
-Stamp = tuple[int, int]
-STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+def _log_path(pod: Mapping[str, Any]) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/log"
 
 
 class Cursor:
@@ -202,7 +213,7 @@ class Cursor:
         Nor is what the kubelet itself says in the middle of a log, without a time: "unable to retrieve container logs".
         """
         written, _, text = line.partition(" ")
-        if not STAMP.fullmatch(written):
+        if not (found := STAMP.fullmatch(written)):
             return None
         stamp = parse_stamp(written)
         if stamp < self._last:
@@ -214,19 +225,16 @@ class Cursor:
             self._at_last += 1
         else:
             self._last, self._at_last, self._skip = stamp, 1, 0
-            self.second = f"{written[:19]}{_zone(written)}"
+            self.second = found["second"] + found["zone"]
         return text
 
 
 def parse_stamp(text: str) -> Stamp:
     """(seconds since 1970, nanoseconds) of "2026-11-21T12:00:00.123456789Z" or with "+01:00"."""
-    zone = _zone(text)
-    offset = 0
-    if zone != "Z":
-        hours, _, minutes = zone[1:].partition(":")
-        offset = (int(hours) * 3600 + int(minutes) * 60) * (-1 if zone[0] == "-" else 1)
-    fraction = text[20 : len(text) - len(zone)]
-    return timegm(strptime(text[:19], "%Y-%m-%dT%H:%M:%S")) - offset, int(fraction.ljust(9, "0") or 0)
+    found = STAMP.fullmatch(text)
+    assert found, text
+    second = datetime.fromisoformat(found["second"] + found["zone"]).timestamp()
+    return int(second), int((found["fraction"] or "").ljust(9, "0"))
 
 
 def read_log(
@@ -238,7 +246,7 @@ def read_log(
         ClusterError: there is no log; status 400 or 404.
     """
     query = {"container": container} | ({"previous": "true"} if previous else {})
-    yield from _lines(connection.stream(_path(pod), query))
+    yield from _lines(connection.stream(_log_path(pod), query))
 
 
 def follow_log(
@@ -258,9 +266,8 @@ def follow_log(
         if has_ended(current) and cursor.is_complete:
             return
         if not brought:
-            patience.sleep(
-                max(patience.pause_s, 0.2)
-            )  # the log has ended, the pod's status does not say so yet
+            # the log has ended, the pod's status does not say so yet
+            patience.sleep(max(patience.pause_s, 0.2))
 
 
 def await_container(
@@ -292,7 +299,7 @@ def _lines_since(
     cursor.is_complete = False
     try:
         response = patience.persist(
-            lambda: connection.stream(_path(pod), query, silence_s=patience.left_s(LOG_SILENCE_S)),
+            lambda: connection.stream(_log_path(pod), query, silence_s=patience.left_s(LOG_SILENCE_S)),
             answered_before=False,
         )
         for line in _lines(response) if response else ():
@@ -309,23 +316,10 @@ def _lines_since(
 
 def _lines(response: urllib3.HTTPResponse) -> Iterator[str]:
     """Lines up to the end. Raises ClusterError if the connection broke; half a line is left out then."""
-    buffer = b""
     try:
-        for piece in response.stream(amt=None, decode_content=False):
-            *lines, buffer = (buffer + piece).split(b"\n")
-            for line in lines:
-                yield line.decode(errors="replace")
+        for line in split_lines(response.stream(amt=None, decode_content=False)):
+            yield line.decode(errors="replace")
     except (urllib3.exceptions.HTTPError, OSError) as failure:
         raise ClusterError(f"the log broke off ({failure}) [SL-log-broke-off]") from failure
     finally:
         response.close()
-    if buffer:
-        yield buffer.decode(errors="replace")
-
-
-def _path(pod: Mapping[str, Any]) -> str:
-    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/log"
-
-
-def _zone(text: str) -> str:
-    return "Z" if text.endswith("Z") else text[-6:]

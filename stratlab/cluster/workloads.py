@@ -1,18 +1,17 @@
-"""The custom resource of a run: four APIs as one table, and what its status says.
+"""The resources of a run: the custom one, of four APIs in one table, what its status says, and the Jobs of an analysis.
 
 Facts: training operator v1.9 (kubeflow.org/v1), mpi-operator (v2beta1), Kubeflow Trainer 2.2 (TrainJob).
 
-Kubeflow's own SDK for the training operator, on this connection: jobs that are created here, and what a status says.
-
 Runs are created by helm, because a release is what upgrade, test and uninstall know, and they are watched
-(stratlab/cluster/watching.py): the SDK asks again every some seconds and gives up at the first answer that breaks off.
+(stratlab/cluster/watching.py): Kubeflow's own SDK asks again every some seconds and gives up at the first answer that
+breaks off. `TrainingJobs` is the SDK on this connection, for the small job that `stratlab check` creates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import urllib3
@@ -34,6 +33,8 @@ from kubernetes.client.exceptions import ApiException
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection, explain
 
+COMPONENT, INSTANCE = "app.kubernetes.io/component", "app.kubernetes.io/instance"
+TRAINING, ANALYSIS, WAITER = "training", "analysis", "waiter"
 ENDS = frozenset({JOB_CONDITION_SUCCEEDED, JOB_CONDITION_FAILED})
 MODELS = ApiClient()  # reads the SDK's models out of JSON; it is never sent anywhere
 
@@ -50,12 +51,12 @@ def read_conditions(status: Mapping[str, Any] | None) -> list[KubeflowOrgV1JobCo
     return [each for each in found.conditions or [] if each.status == CONDITION_STATUS_TRUE]
 
 
-class Jobs:
-    """PyTorchJobs of one namespace. Every failure of the SDK becomes a ClusterError with the server's own sentence."""
+class TrainingJobs:
+    """PyTorchJobs of a namespace. Every failure of the SDK becomes a ClusterError with the server's own sentence."""
 
-    def __init__(self, connection: Connection, namespace: str) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        configuration = connection.client.configuration
+        configuration, namespace = connection.client.configuration, connection.namespace
         self._client = TrainingClient(
             client_configuration=configuration, namespace=namespace, job_kind=PYTORCHJOB_KIND
         )
@@ -162,12 +163,12 @@ APIS = {
 class RunFacts:
     """The annotations `stratlab/*` of a workload; "" where one is missing. `processes` is the world size."""
 
-    run_directory: str
-    results_claim: str
-    results_mount: str
-    lab_image: str
-    tracking_uri: str
-    processes: int | None
+    run_directory: str = ""
+    results_claim: str = ""
+    results_mount: str = ""
+    lab_image: str = ""
+    tracking_uri: str = ""
+    processes: int | None = None
     certificates: str = ""
 
 
@@ -193,8 +194,7 @@ class Workload:
     @property
     def release(self) -> str:
         """The Helm release, which the resource is named like."""
-        labels = self.object["metadata"].get("labels") or {}
-        return str(labels.get("app.kubernetes.io/instance", self.name))
+        return str((self.object["metadata"].get("labels") or {}).get(INSTANCE, self.name))
 
     @property
     def title(self) -> str:
@@ -216,16 +216,11 @@ class Workload:
     @property
     def facts(self) -> RunFacts:
         notes = self.object["metadata"].get("annotations") or {}
-        processes = str(notes.get("stratlab/processes", ""))
-        return RunFacts(
-            run_directory=notes.get("stratlab/run-directory", ""),
-            results_claim=notes.get("stratlab/results-claim", ""),
-            results_mount=notes.get("stratlab/results-mount", ""),
-            lab_image=notes.get("stratlab/lab-image", ""),
-            tracking_uri=notes.get("stratlab/tracking-uri", ""),
-            certificates=notes.get("stratlab/certificates", ""),
-            processes=int(processes) if processes.isdigit() else None,
-        )
+        found = {
+            each.name: notes.get(f"stratlab/{each.name.replace('_', '-')}", "") for each in fields(RunFacts)
+        }
+        processes = str(found.pop("processes"))
+        return RunFacts(**found, processes=int(processes) if processes.isdigit() else None)
 
     @property
     def has_master(self) -> bool:
@@ -244,7 +239,7 @@ class Workload:
     @property
     def pod_labels(self) -> str:
         """The label selector of the run's training pods."""
-        return f"app.kubernetes.io/instance={self.release},app.kubernetes.io/component=training"
+        return f"{INSTANCE}={self.release},{COMPONENT}={TRAINING}"
 
 
 def read_state(resource: Mapping[str, Any]) -> str:
@@ -258,7 +253,7 @@ def read_state(resource: Mapping[str, Any]) -> str:
     return CREATED if children or status.get("conditions") else NO_STATUS
 
 
-def find_workload(connection: Connection, namespace: str, release: str) -> Workload | None:
+def find_workload(connection: Connection, release: str) -> Workload | None:
     """The workload of `release`: named like it, or carrying its label. None if there is none.
 
     Raises:
@@ -268,7 +263,7 @@ def find_workload(connection: Connection, namespace: str, release: str) -> Workl
     for by_label in (False, True):
         for api in APIS.values():
             try:
-                found = _find(connection, api, namespace, release, by_label)
+                found = _find(connection, api, release, by_label)
             except ClusterError as failure:
                 if failure.status != 404:  # 404: no such object, or the cluster does not serve this API
                     refused = failure
@@ -280,12 +275,12 @@ def find_workload(connection: Connection, namespace: str, release: str) -> Workl
     return None
 
 
-def list_workloads(connection: Connection, namespace: str) -> list[Workload]:
-    """All workloads in `namespace` of the APIs that are served and may be read."""
+def list_workloads(connection: Connection) -> list[Workload]:
+    """All workloads of the namespace, of the APIs that are served and may be read."""
     found = []
     for api in APIS.values():
         try:
-            items = connection.get(api.path(namespace))["items"]
+            items = connection.get(api.path(connection.namespace))["items"]
         except ClusterError as failure:
             if failure.status not in (403, 404):
                 raise
@@ -294,11 +289,12 @@ def list_workloads(connection: Connection, namespace: str) -> list[Workload]:
     return found
 
 
-def _find(connection: Connection, api: Api, namespace: str, release: str, by_label: bool) -> Workload | None:
+def _find(connection: Connection, api: Api, release: str, by_label: bool) -> Workload | None:
     if not by_label:
-        return Workload(api, connection.get(api.path(namespace, release)))
-    query = {"labelSelector": f"app.kubernetes.io/instance={release}"}
-    items = connection.get(api.path(namespace), query)["items"]
+        return Workload(api, connection.get(api.path(connection.namespace, release)))
+    items = connection.get(api.path(connection.namespace), {"labelSelector": f"{INSTANCE}={release}"})[
+        "items"
+    ]
     return Workload(api, items[0]) if items else None
 
 
@@ -306,3 +302,38 @@ def _true_conditions(resource: Mapping[str, Any]) -> list[KubeflowOrgV1JobCondit
     """The conditions that hold, the most telling first."""
     known = [each for each in read_conditions(resource.get("status")) if each.type in CONDITIONS]
     return sorted(known, key=lambda each: list(CONDITIONS).index(each.type))
+
+
+def read_job_end(job: Mapping[str, Any]) -> str | None:
+    """ "" = complete, text = why it failed, None = not ended."""
+    for condition in (job.get("status") or {}).get("conditions") or []:
+        if condition["status"] == "True" and condition["type"] == "Complete":
+            return ""
+        if condition["status"] == "True" and condition["type"] == "Failed":
+            said = f"{condition.get('reason', '')} {condition.get('message', '')}"
+            return said.strip() or "no reason given"
+    return None
+
+
+def pick_jobs(jobs: Iterable[Mapping[str, Any]], component: str) -> list[Mapping[str, Any]]:
+    """Those of a component, the newest last."""
+    found = [job for job in jobs if (job["metadata"].get("labels") or {}).get(COMPONENT) == component]
+    return sort_by_age(found)
+
+
+def find_failed_waiter(
+    analysis: Mapping[str, Any], jobs: Iterable[Mapping[str, Any]]
+) -> Mapping[str, Any] | None:
+    """The Job that should have started `analysis` and has failed: nothing will. None as long as something may.
+
+    An analysis is two Jobs: the one that waits for the run starts the other.
+    """
+    waiters = pick_jobs(jobs, WAITER)[-1:]
+    if not (analysis.get("spec") or {}).get("suspend") or read_job_end(analysis) is not None:
+        return None
+    return next((waiter for waiter in waiters if read_job_end(waiter)), None)
+
+
+def sort_by_age(objects: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The newest last. A Job, as of a TrainJob, keeps pods that have failed beside their successors."""
+    return sorted(objects, key=lambda each: str(each["metadata"].get("creationTimestamp") or ""))

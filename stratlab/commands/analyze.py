@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, redirect_stdout
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
 from stratlab.commands.options import TrackingUri
-from stratlab.user_error import UserError
+from stratlab.user_error import NothingThere, UserError
 
-MISSING = 3
+MISSING = NothingThere.exit_code
 NO_HTA = (
     "every analysis of Holistic Trace Analysis failed; the rest of the report is there [SL-hta-all-failed]"
 )
@@ -80,13 +79,11 @@ def analyze(
     Example: stratlab analyze traces.zip --output analysed
     """
     from stratlab.analysis.foreign_traces import is_foreign
-    from stratlab.run_directory.files import has_marks
-    from stratlab.traces.archives import build_no_source
 
+    answers: TextIO | None = None
     with ExitStack() as until_the_end:
-        emit: Callable[[Any], None] = _emit_nothing
         if as_json:
-            emit = _emit_to(sys.stdout)
+            answers = sys.stdout
             until_the_end.enter_context(redirect_stdout(sys.stderr))
         if is_foreign(run_dir):
             for option, value in (("share", share), ("shares", shares), ("job", job)):
@@ -94,25 +91,10 @@ def analyze(
                     raise UserError(
                         f"--{option} is for a run of this lab; {run_dir} is none [SL-option-for-runs]"
                     )
-            _analyze_foreign(run_dir, output, rank_pattern, emit)
+            _analyze_foreign(run_dir, output, rank_pattern, answers)
             return
         if output or rank_pattern:
-            option = "--output" if output else "--rank-pattern"
-            if (run_dir / "traces").is_dir() and not has_marks(run_dir):
-                raise UserError(
-                    f"{option} is for traces of another program, and {run_dir} may be a run; give {run_dir / 'traces'} "
-                    "[SL-output-for-maybe-run]"
-                )
-            if not run_dir.exists():
-                raise build_no_source(run_dir)
-            if not has_marks(run_dir):
-                raise UserError(
-                    f"{run_dir}: holds no traces; {option} is for those of another program [SL-output-without-traces]"
-                )
-            raise UserError(
-                f"{option} is for traces of another program; {run_dir} is a run: {run_dir / 'analysis'} "
-                "[SL-output-for-run]"
-            )
+            _refuse_option(run_dir, "--output" if output else "--rank-pattern")
         if share and shares:
             raise UserError(
                 "give either --share INDEX/COUNT, to read, or --shares COUNT, to merge [SL-share-and-shares]"
@@ -120,37 +102,57 @@ def analyze(
         if job and not share:
             raise UserError("--job is for a share: --share INDEX/COUNT [SL-job-without-share]")
         if share and not job:
-            _read_share(run_dir, share, emit)
-            return
-        tracking = tracking_uri or None
-        if share:
-            _analyze_run(run_dir, tracking, partial(_analyze_in_job, share, job), emit)
+            _read_share(run_dir, share, answers)
         else:
-            _analyze_run(run_dir, tracking, partial(_analyze_alone, shares), emit)
+            _analyze_run(run_dir, tracking_uri or None, share, shares, job, answers)
+
+
+def _refuse_option(run_dir: Path, option: str) -> NoReturn:
+    """Of an option for traces of another program, where `run_dir` holds none."""
+    from stratlab.run_directory.files import has_marks
+    from stratlab.traces.archives import build_no_source
+
+    if (run_dir / "traces").is_dir() and not has_marks(run_dir):
+        raise UserError(
+            f"{option} is for traces of another program, and {run_dir} may be a run; give {run_dir / 'traces'} "
+            "[SL-output-for-maybe-run]"
+        )
+    if not run_dir.exists():
+        raise build_no_source(run_dir)
+    if not has_marks(run_dir):
+        raise UserError(
+            f"{run_dir}: holds no traces; {option} is for those of another program [SL-output-without-traces]"
+        )
+    raise UserError(
+        f"{option} is for traces of another program; {run_dir} is a run: {run_dir / 'analysis'} "
+        "[SL-output-for-run]"
+    )
 
 
 def _analyze_run(
-    run_dir: Path,
-    tracking_uri: str | None,
-    analysis: Callable[[Path, str | None], dict[str, Any] | None],
-    emit: Callable[[Any], None],
+    run_dir: Path, tracking_uri: str | None, share: str, shares: int, job: str, answers: TextIO | None
 ) -> None:
-    from stratlab.analysis.run_analysis import NoTraces
+    from stratlab.analysis.measure import parse_share
+    from stratlab.analysis.run_analysis import NoTraces, analyze_run
     from stratlab.analysis.run_facts import NoRun
+    from stratlab.analysis.share_job import analyze_in_job
+    from stratlab.analysis.untraced import say_untraced
     from stratlab.tracking import close_ended_run
 
+    to: Any = {"tracking_uri": tracking_uri, "progress": _say}
     try:
-        report = analysis(run_dir, tracking_uri)
+        if share:
+            report = analyze_in_job(run_dir, parse_share(share), job, **to)
+        else:
+            report = analyze_run(run_dir, shares=shares, **to)
     except (NoTraces, NoRun) as missing:
         _fail(str(missing), MISSING)
     finally:  # the analysis comes last: a run that is still open in MLflow would stay so
         if tracking_uri and (done := close_ended_run(run_dir, tracking_uri)):
             _say(done)
-    emit(report)
+    _emit(report, answers)
     if report is None:
         return
-    from stratlab.analysis.untraced import say_untraced
-
     if report["source"] is None:
         _say(say_untraced(report))
         _say(f"report: {run_dir / 'analysis' / 'report.html'}")
@@ -159,20 +161,7 @@ def _analyze_run(
         _fail(NO_HTA, 1)
 
 
-def _analyze_alone(shares: int, run_dir: Path, tracking_uri: str | None) -> dict[str, Any]:
-    from stratlab.analysis.run_analysis import analyze_run
-
-    return analyze_run(run_dir, tracking_uri=tracking_uri, progress=_say, shares=shares)
-
-
-def _analyze_in_job(share: str, job: str, run_dir: Path, tracking_uri: str | None) -> dict[str, Any] | None:
-    from stratlab.analysis.measure import parse_share
-    from stratlab.analysis.share_job import analyze_in_job
-
-    return analyze_in_job(run_dir, parse_share(share), job, tracking_uri=tracking_uri, progress=_say)
-
-
-def _read_share(run_dir: Path, text: str, emit: Callable[[Any], None]) -> None:
+def _read_share(run_dir: Path, text: str, answers: TextIO | None) -> None:
     from stratlab.analysis.measure import parse_share
     from stratlab.analysis.run_analysis import analyze_share
     from stratlab.analysis.run_facts import NoRun
@@ -182,13 +171,11 @@ def _read_share(run_dir: Path, text: str, emit: Callable[[Any], None]) -> None:
         folder = analyze_share(run_dir, share, progress=_say)
     except NoRun as missing:
         _fail(str(missing), MISSING)
-    emit({"share": str(folder), "shares": share.count})
+    _emit({"share": str(folder), "shares": share.count}, answers)
     _say(f"read: {folder}; when all are: stratlab analyze {run_dir} --shares {share.count}")
 
 
-def _analyze_foreign(
-    source: Path, output: Path | None, rank_pattern: str, emit: Callable[[Any], None]
-) -> None:
+def _analyze_foreign(source: Path, output: Path | None, rank_pattern: str, answers: TextIO | None) -> None:
     from stratlab.analysis.foreign_traces import analyze_foreign, name_output, parse_pattern
     from stratlab.analysis.run_analysis import NoTraces
     from stratlab.traces.archives import ArchiveError
@@ -199,13 +186,12 @@ def _analyze_foreign(
         done = analyze_foreign(source, output, pattern=pattern, progress=_say)
     except (NoTraces, ArchiveError) as missing:
         _fail(str(missing), MISSING)
-    emit([one.report for one in done if one.report])
+    known = [(one, one.report) for one in done if one.report]
+    _emit([report for _, report in known], answers)
     whole = True
-    for one in done:
-        if one.report:
-            _say(f"\nexperiment {one.name}")
-            whole = _show(one.report, one.folder) and whole
-    known = [one for one in done if one.report]
+    for one, report in known:
+        _say(f"\nexperiment {one.name}")
+        whole = _show(report, one.folder) and whole
     if len(known) > 1:
         _say(f"\nside by side: stratlab compare {output}")
     for one in done:
@@ -234,12 +220,10 @@ def _show(report: Mapping[str, Any], folder: Path) -> bool:
     return not failed or any(row["status"] == "ok" for row in report["hta"])
 
 
-def _emit_to(file: TextIO) -> Callable[[Any], None]:
-    return lambda content: print(json.dumps(content, indent=1), file=file, flush=True)
-
-
-def _emit_nothing(content: Any) -> None:
-    """Without --json."""
+def _emit(content: Any, answers: TextIO | None) -> None:
+    """Print the answer of --json; without it there is none."""
+    if answers:
+        print(json.dumps(content, indent=1), file=answers, flush=True)
 
 
 def _say(text: str) -> None:

@@ -1,11 +1,4 @@
-"""The verb `stratlab check`: its options, and what it prints.
-
-The verb `stratlab watch`: its options, and nothing else.
-
-The verb `stratlab wait`: its options, and nothing else.
-
-The verb `stratlab logs`: its options, and nothing else.
-"""
+"""The verbs `check`, `watch`, `wait` and `logs`: their options, and what they print."""
 
 from __future__ import annotations
 
@@ -15,18 +8,26 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import Annotated
 
 import typer
 
-from stratlab.commands.options import Certificates, Context, Namespace, PodResources, RunDirectory
-from stratlab.tracking import check_tracking_uri
+from stratlab.commands.options import (
+    Certificates,
+    Context,
+    ContextNamespace,
+    KubeContext,
+    Namespace,
+    PodResources,
+    Release,
+    RunDirectory,
+    print_json,
+    say,
+)
+from stratlab.tracking import check_tracking_uri, close_run
 from stratlab.user_error import UserError
 from stratlab.wording import format_count
-
-if TYPE_CHECKING:
-    from stratlab.cluster.connection import Connection
-    from stratlab.wait import Resource
 
 
 def check(
@@ -53,6 +54,7 @@ def check(
     Example: stratlab check --namespace stratlab
     """
     from stratlab.cluster.connection import connect
+    from stratlab.cluster.pod_template import PodRequest
     from stratlab.machine import signals_raise
     from stratlab.namespace_checks import (
         ABSENT,
@@ -68,58 +70,51 @@ def check(
     from stratlab.workload_checks import check_apis, check_small_job, find_served
 
     connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
-    space = connection.namespace
-    served = find_served(connection)
-    request = PodsRequest(claim, mount, image, trainer_image, tracking_uri, certificates)
+    space, served = connection.namespace, find_served(connection)
+    lab = PodRequest(claim, mount, image, certificates=certificates)
+    request = PodsRequest(lab, trainer_image, tracking_uri)
 
     def tell(sentence: str) -> None:
-        print(f"         .. {sentence}", file=sys.stderr, flush=True)
+        say(f"         .. {sentence}")
 
     everywhere = {
         "workload APIs": lambda: check_apis(connection),
         "GPUs": lambda: check_gpus(connection),
-        f"namespace {space}": lambda: check_namespace(connection, space),
+        f"namespace {space}": lambda: check_namespace(connection),
     }
     inside = {
-        "quotas": lambda: check_quotas(connection, space),
-        f"claim {claim}": lambda: check_claim(connection, space, claim),
-        "your rights": lambda: check_rights(connection, space, served),
-        "account of the analysis": lambda: check_account(connection, space, served),
+        "quotas": lambda: check_quotas(connection),
+        f"claim {claim}": lambda: check_claim(connection, claim),
+        "your rights": lambda: check_rights(connection, served),
+        "account of the analysis": lambda: check_account(connection, served),
     }
     if pods:
-        inside["pods"] = lambda: check_pods(connection, space, request, tell)
+        inside["pods"] = lambda: check_pods(connection, request, tell)
         if "pytorchjob" in served:
-            inside["a small PyTorchJob"] = lambda: check_small_job(connection, space, image, tell)
-    say = print if not as_json else lambda line, flush=True: None
-    say(f"{connection.server} ({connection.origin}), namespace {space}", flush=True)
+            inside["a small PyTorchJob"] = lambda: check_small_job(connection, image, tell)
+    show = partial(print, flush=True) if not as_json else lambda line: None
+    show(f"{connection.server} ({connection.origin}), namespace {space}")
     findings, absent = [], False
     with signals_raise():
         for looks in (everywhere, inside):
             for subject, look in looks.items() if not absent else ():
                 for finding in guarded(subject, look):
-                    say(finding, flush=True)
+                    show(finding)
                     findings.append(finding)
                     absent = absent or (finding.state, finding.seen) == ("problem", ABSENT)
     problems = sum(finding.state == "problem" for finding in findings)
     if absent:
-        say(f"the rest was not looked at: there is no namespace {space}", flush=True)
-    say(format_count(problems, "problem") if problems else "ready", flush=True)
+        show(f"the rest was not looked at: there is no namespace {space}")
+    show(format_count(problems, "problem") if problems else "ready")
     if as_json:
-        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
+        print_json([dataclasses.asdict(finding) for finding in findings])
     raise typer.Exit(1 if problems else 0)
-
-
-Release = Annotated[
-    str, typer.Argument(metavar="RELEASE", help="Name given to helm install.", show_default=False)
-]
-WatchNamespace = Annotated[str, typer.Option("--namespace", "-n", help="The context's if left out.")]
-WatchContext = Annotated[str, typer.Option(help="Of the kubeconfig; the current one if left out.")]
 
 
 def watch(
     release: Release,
-    namespace: WatchNamespace = "",
-    context: WatchContext = "",
+    namespace: ContextNamespace = None,
+    context: KubeContext = None,
     analysis: Annotated[bool, typer.Option(help="Stay until the analysis has ended too.")] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="As JSON, at the end: an object with what became of the run.")
@@ -140,17 +135,15 @@ def watch(
     from stratlab.watch_session import Display, await_workload, watch_run
     from stratlab.watch_state import Picture
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
-
-    connection = connect(context=context or None, namespace=namespace or None)
+    show = _choose_output(as_json)
+    connection = connect(context=context, namespace=namespace)
     console = Console(stderr=as_json)
     picture: Picture | None = None
     with ExitStack() as stack:
         stack.enter_context(signals_raise())
         try:
-            picture = Picture(await_workload(connection, connection.namespace, release, say))
-            display: Display = Lines(say)
+            picture = Picture(await_workload(connection, release, show))
+            display: Display = Lines(show)
             if console.is_terminal and not console.is_dumb_terminal:
                 from stratlab.watch_display import LiveTable
 
@@ -158,12 +151,12 @@ def watch(
             code = watch_run(connection, picture, display, analysis=analysis)
         except Interrupted as stop:
             stack.close()
-            say(f"left; {describe_left(picture)}: stratlab watch {release} -n {connection.namespace}")
+            show(f"left; {describe_left(picture)}: stratlab watch {release} -n {connection.namespace}")
             raise typer.Exit(stop.code) from None
     for line in build_farewell(picture):
-        say(line)
+        show(line)
     if as_json:
-        print(json.dumps(build_ending(picture, code), indent=1), flush=True)
+        print_json(build_ending(picture, code))
     raise typer.Exit(code)
 
 
@@ -219,20 +212,26 @@ def wait(
     Example: stratlab wait results/runs/demo/ddp --deadline-s 3600
     """
     from stratlab.cluster.connection import connect_in_cluster
-    from stratlab.wait import wait_for_run
+    from stratlab.wait import Resource, parse_resource, start_job, wait_for_run
 
     if run_dir.exists() and not run_dir.is_dir():
         raise UserError(
             f"{run_dir}: not a folder; expected the folder of a run, which may come later [SL-wait-no-folder]"
         )
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
-
-    connection = connect_in_cluster() if resource or then_start else None
-    watched = _start_resource(connection, resource, namespace, say) if resource else None
+    show = _choose_output(as_json)
+    connection, watched = (connect_in_cluster() if resource or then_start else None), None
+    if connection and namespace:
+        connection = dataclasses.replace(connection, namespace=namespace)
+    if resource:
+        api, name = parse_resource(resource)
+        if connection:
+            watched = Resource(connection, api, name)
+            watched.start()
+        else:
+            absent = "no Kubernetes API here (not in a pod, or no token)"
+            show(f"{absent}: {api.kind} {name} is not asked, the files decide")
     outcome = wait_for_run(
-        run_dir, resource=watched, deadline_s=deadline_s, poll_s=poll_s, quiet_s=quiet_s, say=say
+        run_dir, resource=watched, deadline_s=deadline_s, poll_s=poll_s, quiet_s=quiet_s, say=show
     )
     if watched:
         watched.stop()
@@ -242,47 +241,24 @@ def wait(
         why = f"not ended after {deadline_s:g} s: {outcome.sentence} [SL-not-ended]"
         print(f"error: {why}", file=sys.stderr)
         raise typer.Exit(NOT_ENDED)
-    say(outcome.sentence)
-    if (
-        tracking_uri and outcome.exit_code != 0
-    ):  # of a run that went well the metrics may still be on their way
-        from stratlab.tracking import close_run
-
-        if done := close_run(run_dir, tracking_uri, exit_code=outcome.exit_code):
-            say(done)
+    show(outcome.sentence)
+    # of a run that went well the metrics may still be on their way
+    may_close = tracking_uri and outcome.exit_code != 0
+    if may_close and (done := close_run(run_dir, tracking_uri, exit_code=outcome.exit_code)):
+        show(done)
     if then_start and connection:
-        from stratlab.wait import start_job
-
-        start_job(connection, namespace or connection.namespace, then_start, job_queue, say)
-
-
-def _start_resource(
-    connection: Connection | None, text: str, namespace: str, say: Callable[[str], None]
-) -> Resource | None:
-    from stratlab.wait import Resource, parse_resource
-
-    api, name = parse_resource(text)
-    if connection is None:
-        say(
-            f"no Kubernetes API here (not in a pod, or no token): {api.kind} {name} is not asked, the files decide"
-        )
-        return None
-    watched = Resource(connection, api, namespace or connection.namespace, name)
-    watched.start()
-    return watched
+        start_job(connection, then_start, job_queue, show)
 
 
 def logs(
-    release: Annotated[
-        str, typer.Argument(metavar="RELEASE", help="Name given to helm install.", show_default=False)
-    ],
+    release: Release,
     rank: Annotated[int, typer.Option(min=0, help="Whose log.")] = 0,
     previous: Annotated[
         bool, typer.Option("--previous", "-p", help="Of the attempt before this one.")
     ] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the pod ends.")] = False,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="The context's if left out.")] = "",
-    context: Annotated[str, typer.Option(help="Of the kubeconfig; the current one if left out.")] = "",
+    namespace: ContextNamespace = None,
+    context: KubeContext = None,
     run_directory: Annotated[
         str, typer.Option(metavar="PATH", help="On the volume, where no resource tells: /results/demo/ddp-1.")
     ] = "",
@@ -302,19 +278,10 @@ def logs(
     from stratlab.logs import read_rank
     from stratlab.machine import signals_raise
 
-    connection = connect(context=context or None, namespace=namespace or None, pod_resources=pod_resources)
+    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
+    of_file = {"run_directory": run_directory, "claim": claim, "image": image}
     with signals_raise():
-        pieces = read_rank(
-            connection,
-            release,
-            rank,
-            previous=previous,
-            follow=follow,
-            say=_say,
-            run_directory=run_directory,
-            claim=claim,
-            image=image,
-        )
+        pieces = read_rank(connection, release, rank, previous=previous, follow=follow, say=say, **of_file)
         try:
             for piece in pieces:
                 sys.stdout.buffer.write(piece)
@@ -323,5 +290,6 @@ def logs(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _choose_output(as_json: bool) -> Callable[[str], None]:
+    """How a verb tells what it sees: beside the answer, where that is JSON."""
+    return say if as_json else partial(print, flush=True)

@@ -214,7 +214,7 @@ def _compare_there(
 
     connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
     with signals_raise():
-        place = find_place(connection, connection.namespace, comparison, **given, say=say)
+        place = find_place(connection, comparison, **given, say=say)
         return compare_on_cluster(
             connection,
             connection.namespace,

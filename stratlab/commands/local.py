@@ -1,15 +1,10 @@
-"""The verb `stratlab rehearse`: its options, and nothing else.
+"""The verbs `rehearse`, `render` and `demo`, which work on this machine: their options, and what they print.
 
-The verb `stratlab render`: its options, and nothing else.
-
-The comparison that a newcomer sees first.
-
-The verb `stratlab demo`: three strategies compared on real images, on this machine.
+`demo` is the comparison that a newcomer sees first: three strategies on real images.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from contextlib import suppress
@@ -19,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratlab.commands.options import HelmSettings, HelmValues, RunName
+from stratlab.commands.options import HelmSettings, HelmValues, RunName, print_json, say
 from stratlab.user_error import UserError
 
 if TYPE_CHECKING:
     from stratlab.rehearsal import RunEnd
-    from stratlab.rehearsal_plan import Request
+    from stratlab.rehearsal_plan import RehearsalRequest
 
 
 def rehearse(
@@ -56,9 +51,9 @@ def rehearse(
     Example: stratlab rehearse charts/ddp charts/fsdp --set run.config.epochs=2
     """
     from stratlab.rehearsal import describe_end, next_commands
-    from stratlab.rehearsal_plan import Request
+    from stratlab.rehearsal_plan import RehearsalRequest
 
-    request = Request(
+    request = RehearsalRequest(
         charts=charts,
         results=results.expanduser().resolve(),
         mlflow=(mlflow or results.parent / "mlflow").expanduser().resolve(),
@@ -73,14 +68,14 @@ def rehearse(
     )
     ends = run_request(request, on_stderr=as_json)
     if as_json:
-        print(json.dumps([describe_end(end) for end in ends], indent=1))
+        print_json([describe_end(end) for end in ends])
     else:
         for line in next_commands(ends, request.mlflow):
             print(line)
     raise typer.Exit(next((end.code for end in ends if end.code), 0))
 
 
-def run_request(request: Request, *, on_stderr: bool = False) -> list[RunEnd]:
+def run_request(request: RehearsalRequest, *, on_stderr: bool = False) -> list[RunEnd]:
     """The runs, with their progress on the terminal, and without the last words of the verb.
 
     Raises:
@@ -152,12 +147,10 @@ def render(
 
     Example: stratlab render charts/fsdp --for slurm -f examples/digits.yaml --nodes 2 --processes 1 -o fsdp.sbatch
     """
-    from stratlab.script import Wanted, build_script
-    from stratlab.script_start import Request
+    from stratlab.script import RenderRequest, build_script
     from stratlab.trainer_program import Refused
-    from stratlab.user_error import UserError
 
-    request = Request(
+    request = RenderRequest(
         chart=chart,
         results=results.expanduser().resolve(),
         settings=settings or (),
@@ -166,44 +159,36 @@ def render(
         nodes=nodes,
         processes=processes,
         mlflow=mlflow,
+        starter=starter.value,
+        hostfile=hostfile,
+        repeats=repeats,
     )
     try:
-        script, said = build_script(request, Wanted(starter.value, hostfile, repeats))
+        script, said = build_script(request)
     except Refused as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         raise typer.Exit(refusal.code) from None
     for sentence in said:
-        print(sentence, file=sys.stderr)
+        say(sentence)
     if output is None:
         print(script, end="")
-    else:
-        aside = output.with_name(f".{output.name}.new")
-        try:
-            aside.write_text(script)
-            aside.rename(output)
-        except OSError as failure:
-            with suppress(OSError):
-                aside.unlink()
-            raise UserError(
-                f"--output {output}: {failure.strerror or failure} [SL-output-not-written]"
-            ) from None
+        return
+    aside = output.with_name(f".{output.name}.new")
+    try:
+        aside.write_text(script)
+        aside.rename(output)
+    except OSError as failure:
+        with suppress(OSError):
+            aside.unlink()
+        raise UserError(f"--output {output}: {failure.strerror or failure} [SL-output-not-written]") from None
 
 
 STRATEGIES = ("ddp", "fsdp", "zero2")
-SETTINGS = (
-    "run.processesPerNode=2",
-    "run.config.comparison=demo",
-    "run.config.model=cnn",
-    "run.config.dataset=digits",
-    "run.config.image_size=16",
-    "run.config.epochs=10",
-    "run.config.global_batch_size=64",
-    "run.config.micro_batch_size=32",
-    "run.config.lr=0.003",
-    "run.config.lr_schedule=cosine",
-    "run.config.warmup_steps=20",
-    "run.config.profile_steps=24",
-)
+CONFIG = dict(
+    comparison="demo", model="cnn", dataset="digits", image_size=16, epochs=10, global_batch_size=64,
+    micro_batch_size=32, lr=0.003, lr_schedule="cosine", warmup_steps=20, profile_steps=24,
+)  # fmt: skip
+SETTINGS = ("run.processesPerNode=2", *(f"run.config.{name}={value}" for name, value in CONFIG.items()))
 """Those of examples/digits.yaml, which is in no wheel."""
 
 
@@ -224,19 +209,15 @@ def demo(
     """
     from stratlab.commands.compare import compare
     from stratlab.machine import build_machine_env
-    from stratlab.rehearsal_plan import Request
+    from stratlab.rehearsal_plan import RehearsalRequest
     from stratlab.trainer_program import TRAINER, explain_trainer
 
     if absence := explain_trainer(TRAINER[0], build_machine_env(os.environ)):
         told = f"the demo trains on this machine: {absence}"
         raise UserError(told)
     found = [find_chart(charts, name) for name in STRATEGIES]
-    places = {name: (results / name).expanduser().resolve() for name in ("runs", "mlflow")}
-    ends = run_request(
-        Request(
-            charts=found, results=places["runs"], mlflow=places["mlflow"], settings=SETTINGS, replace=True
-        )
-    )
+    runs, mlflow = ((results / name).expanduser().resolve() for name in ("runs", "mlflow"))
+    ends = run_request(RehearsalRequest(found, runs, mlflow, settings=SETTINGS, replace=True))
     if code := next((end.code for end in ends if end.code), 0):
         raise typer.Exit(code)
     compare([results / "runs" / "demo"], output=results, mlflow_store=results / "mlflow")

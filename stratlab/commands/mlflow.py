@@ -1,20 +1,11 @@
-"""The verbs `stratlab metrics replay` and `stratlab metrics serve`: their options, and nothing else.
-
-What other programs read, made from run directories.
-
-The verb `stratlab export tensorboard`: its options, and nothing else.
-
-The verb `stratlab mlflow`: its options, and nothing else.
-
-The verb `stratlab verify`: its options, and what it prints.
-"""
+"""The verbs `metrics replay`, `metrics serve`, `export tensorboard`, `mlflow` and `verify`: options and output."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +20,9 @@ from stratlab.commands.options import (
     PodResources,
     RunDirectory,
     TrackingUri,
+    open_volume,
+    print_json,
+    say,
 )
 from stratlab.user_error import UserError
 
@@ -67,11 +61,19 @@ def replay(
 
     Example: stratlab metrics replay demo/ddp --on-cluster --namespace stratlab
     """
-    from stratlab.metrics import replay_here
+    from stratlab.cluster.results_location import read_name
+    from stratlab.cluster.workloads import find_workload
+    from stratlab.machine import signals_raise
+    from stratlab.metrics import replay_here, replay_on_cluster
 
     if on_cluster:
+        comparison, name = read_name(run)
         given = {"claim": claim, "mount": mount, "certificates": certificates}
-        said = _replay_there(run, tracking_uri, namespace, context, pod_resources, given, image)
+        connection, place = open_volume(comparison, namespace, context, pod_resources, **given)
+        if not tracking_uri and (workload := find_workload(connection, name)):
+            tracking_uri = workload.facts.tracking_uri
+        with signals_raise():
+            said = replay_on_cluster(connection, place, run, tracking_uri, image, say)
     else:
         said = replay_here(Path(run), tracking_uri, os.environ)
     print(json.dumps({"run": run, "said": said}) if as_json else said, flush=True)
@@ -117,35 +119,6 @@ def serve(
             thread.join()
         finally:
             server.shutdown()
-
-
-def _replay_there(
-    run: str,
-    tracking_uri: str,
-    namespace: str | None,
-    context: str | None,
-    pod_resources: str,
-    given: dict[str, str],
-    image: str,
-) -> str:
-    from stratlab.cluster.connection import connect
-    from stratlab.cluster.results_location import find_place, read_name
-    from stratlab.cluster.workloads import find_workload
-    from stratlab.machine import signals_raise
-    from stratlab.metrics import replay_on_cluster
-
-    def say(sentence: str) -> None:
-        print(sentence, file=sys.stderr, flush=True)
-
-    comparison, name = read_name(run)
-    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
-    if not tracking_uri and (workload := find_workload(connection, connection.namespace, name)):
-        tracking_uri = workload.facts.tracking_uri
-    place = find_place(connection, connection.namespace, comparison, **given, say=say)
-    with signals_raise():
-        return replay_on_cluster(
-            connection, connection.namespace, run, tracking_uri, place=place, image=image, progress=say
-        )
 
 
 export = typer.Typer(help="Files for other programs.", no_args_is_help=True, rich_markup_mode="markdown")
@@ -194,11 +167,7 @@ def mlflow(
     from stratlab.tracking_server import serve_store
 
     with signals_raise():
-        raise typer.Exit(serve_store(folder, port, _say))
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
+        raise typer.Exit(serve_store(folder, port, partial(print, flush=True)))
 
 
 def verify(
@@ -222,6 +191,6 @@ def verify(
         if not as_json:
             print(line, flush=True)
     if as_json:
-        print(json.dumps([dataclasses.asdict(line) for line in lines], indent=1))
+        print_json([dataclasses.asdict(line) for line in lines])
     if any(line.state == "failed" for line in lines):
         raise typer.Exit(1)

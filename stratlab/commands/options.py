@@ -1,15 +1,24 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options that several commands have, and what several do with them."""
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stratlab.cluster.pod_template import check_certificates, check_pod_resources
 from stratlab.tracking import check_tracking_uri
 
+if TYPE_CHECKING:
+    from stratlab.cluster.connection import Connection
+    from stratlab.cluster.pod_template import PodRequest
+
+Release = Annotated[
+    str, typer.Argument(metavar="RELEASE", help="Name given to helm install.", show_default=False)
+]
 RunDirectory = Annotated[
     Path, typer.Argument(metavar="RUN_DIR", help="One run: RESULTS/COMPARISON/RUN.", show_default=False)
 ]
@@ -29,6 +38,10 @@ HelmValues = Annotated[
     list[Path] | None, typer.Option("--values", "-f", metavar="FILE", help="As for helm; may be repeated.")
 ]
 RunName = Annotated[str | None, typer.Option("--name", help="Name of the run; the chart's name if left out.")]
+ContextNamespace = Annotated[str | None, typer.Option("--namespace", "-n", help="The context's if left out.")]
+KubeContext = Annotated[
+    str | None, typer.Option("--context", help="Of the kubeconfig; the current one if left out.")
+]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="On the cluster; the context's if left out.")
 ]
@@ -63,3 +76,27 @@ LabImage = Annotated[
     str,
     typer.Option("--image", help="On the cluster: image of the pod; that of the runs' analysis if left out."),
 ]
+
+
+def say(sentence: object) -> None:
+    """Print beside the answer, on standard error."""
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def print_json(content: Any) -> None:
+    print(json.dumps(content, indent=1), flush=True)
+
+
+def open_volume(
+    comparison: str, namespace: str | None, context: str | None, pod_resources: str, **given: str
+) -> tuple[Connection, PodRequest]:
+    """Connect to a cluster and find where a comparison lies on it.
+
+    Args:
+        given: claim, mount, image, certificates of the options; "" = left out.
+    """
+    from stratlab.cluster.connection import connect
+    from stratlab.cluster.results_location import find_place
+
+    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
+    return connection, find_place(connection, comparison, **given, say=say)

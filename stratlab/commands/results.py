@@ -1,9 +1,4 @@
-"""The verb `stratlab list`: its options, and what it prints.
-
-The verb `stratlab fetch`: its options, and what it prints.
-
-The verb `stratlab remove`: its options, and what it asks and prints.
-"""
+"""The verbs `list`, `fetch` and `remove`: their options, what they ask, and what they print."""
 
 from __future__ import annotations
 
@@ -12,19 +7,32 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratlab.commands.options import Certificates, Claim, Context, LabImage, Mount, Namespace, PodResources
+from stratlab.commands.options import (
+    Certificates,
+    Claim,
+    Context,
+    LabImage,
+    Mount,
+    Namespace,
+    PodResources,
+    open_volume,
+    print_json,
+    say,
+)
 from stratlab.user_error import UserError
 
 if TYPE_CHECKING:
-    from stratlab.cluster.connection import Connection
     from stratlab.run_folders import ListedRun
+
+HEAVY = {"traces": ("traces",), "checkpoints": ("checkpoints",), "models": ("model", "best_model")}
+SAY_EVERY_S = 5.0
 
 
 def list_runs(
@@ -49,49 +57,29 @@ def list_runs(
 
     Example: stratlab list --on-cluster --namespace stratlab
     """
-    from stratlab import run_folders as run_list
+    from stratlab import run_folders
 
     if on_cluster == (folder is not None):
         raise UserError("give either DIR or --on-cluster [SL-list-source]")
     if folder:
-        runs = run_list.list_runs(folder)
+        runs = run_folders.list_runs(folder)
     else:
-        runs = _list_there(
-            namespace, context, pod_resources, {"claim": claim, "mount": mount, "image": image}
-        )
+        from stratlab.machine import signals_raise
+        from stratlab.results_pods import list_on_cluster
+
+        given = {"claim": claim, "mount": mount, "image": image}
+        with signals_raise():
+            runs = list_on_cluster(*open_volume("", namespace, context, pod_resources, **given), say)
     if as_json:
-        print(json.dumps([dataclasses.asdict(run) for run in runs], indent=1))
+        print_json([dataclasses.asdict(run) for run in runs])
         return
     if not runs:
         print("no run there yet")
         return
     from rich.console import Console
 
-    from stratlab.run_folders import build_table
-
     console = Console(width=None if sys.stdout.isatty() else 200)  # a table must not be cut in a pipe
-    console.print(build_table(runs))
-
-
-def _list_there(
-    namespace: str | None, context: str | None, pod_resources: str, given: dict[str, str]
-) -> list[ListedRun]:
-    from stratlab.cluster.connection import connect
-    from stratlab.cluster.results_location import find_place
-    from stratlab.machine import signals_raise
-    from stratlab.results_pods import list_on_cluster
-
-    def say(sentence: str) -> None:
-        print(sentence, file=sys.stderr, flush=True)
-
-    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
-    with signals_raise():
-        place = find_place(connection, connection.namespace, "", **given, say=say)
-        return list_on_cluster(connection, connection.namespace, place, say)
-
-
-HEAVY = {"traces": ("traces",), "checkpoints": ("checkpoints",), "models": ("model", "best_model")}
-SAY_EVERY_S = 5.0
+    console.print(run_folders.build_table(runs))
 
 
 def fetch(
@@ -129,10 +117,9 @@ def fetch(
 
     Example: stratlab fetch demo --with traces --output fetched --namespace stratlab
     """
-    from stratlab.cluster.connection import connect
-    from stratlab.cluster.results_location import NAME, find_place
+    from stratlab.cluster.results_location import NAME
+    from stratlab.cluster.volume_pod import read_folder
     from stratlab.machine import signals_raise
-    from stratlab.results_pods import read_folder
     from stratlab.run_folders import check_target, unpack
 
     if not re.fullmatch(f"{NAME}(/{NAME})?", run):
@@ -143,30 +130,16 @@ def fetch(
     stays = {name: folders for name, folders in HEAVY.items() if name not in _read_names(also)}
     target = output / run
     check_target(target, replace)
-    connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
+    given = {"claim": claim, "mount": mount, "image": image}
     with signals_raise():
-        place = find_place(
-            connection,
-            connection.namespace,
-            run.split("/")[0],
-            claim=claim,
-            mount=mount,
-            image=image,
-            say=_say,
-        )
+        connection, place = open_volume(run.split("/")[0], namespace, context, pod_resources, **given)
         left_out = [folder for folders in stays.values() for folder in folders]
-        pieces = read_folder(connection, connection.namespace, place, run, left_out, _say)
-        fetched = unpack(_telling(pieces, _say), target, [*stays])
+        pieces = read_folder(connection, place, place.find_folder(run), left_out, say)
+        fetched = unpack(_tell_size(pieces), target, [*stays])
     pages = sorted(fetched.folder.rglob("report.html"))
     if as_json:
-        told = {
-            "folder": str(fetched.folder),
-            "files": fetched.files,
-            "size_bytes": fetched.size_bytes,
-            "not_fetched": list(stays),
-            "reports": [str(page) for page in pages],
-        }
-        print(json.dumps(told, indent=1))
+        found = dataclasses.asdict(fetched) | {"folder": str(fetched.folder)}
+        print_json(found | {"not_fetched": list(stays), "reports": [str(page) for page in pages]})
         return
     print(f"{fetched.folder}: {fetched.files} files, {fetched.size_bytes / 2**20:.1f} MiB")
     if stays:
@@ -182,7 +155,7 @@ def _read_names(text: str) -> set[str]:
     return names
 
 
-def _telling(pieces: Iterable[bytes], say: Callable[[str], None]) -> Iterator[bytes]:
+def _tell_size(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The pieces; every few seconds a word of how much has arrived."""
     arrived, told = 0, time.monotonic()
     for piece in pieces:
@@ -191,10 +164,6 @@ def _telling(pieces: Iterable[bytes], say: Callable[[str], None]) -> Iterator[by
             say(f"{arrived / 2**20:.1f} MiB have arrived")
             told = time.monotonic()
         yield piece
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
 
 
 def remove(
@@ -246,11 +215,9 @@ def remove(
     if not older_than and not asked:
         raise UserError("name a RUN_DIR, or the age of what may go: --older-than 30d [SL-remove-nothing]")
     if on_cluster:
-        from stratlab.cluster.connection import connect
-
-        connection = connect(context=context, namespace=namespace, pod_resources=pod_resources)
+        cluster = {"namespace": namespace, "context": context, "pod_resources": pod_resources}
         given = {"claim": claim, "mount": mount, "image": image, "certificates": certificates}
-        removed = _remove_there(connection, asked, older_than, with_mlflow, given, yes)
+        removed = _remove_there(asked, older_than, with_mlflow, yes, **cluster, **given)
     else:
         removed = _remove_here(asked, older_than, with_mlflow, yes)
     if as_json:
@@ -260,51 +227,42 @@ def remove(
 
 
 def _remove_here(asked: Sequence[str], older_than: str, with_mlflow: bool, yes: bool) -> list[str]:
-    from stratlab.run_folders import find_run, remove_run
+    from stratlab.run_folders import find_run, list_runs, remove_run
 
     if older_than:
-        from stratlab.run_folders import list_runs
-
         root = Path(asked[0])
         old = _pick(list_runs(root), older_than)
         nested = [root / run.comparison / run.run for run in old]
         asked = [str(path if path.is_dir() else root / path.name) for path in nested]
     folders = [find_run(Path(run)) for run in asked]
-    if folders:
-        _ask([str(folder) for folder in folders], yes)
+    _ask([str(folder) for folder in folders], yes)
     for folder in folders:
         if said := remove_run(folder, with_mlflow):
-            _say(said)
+            say(said)
     return list(asked)
 
 
 def _remove_there(
-    connection: Connection,
-    asked: Sequence[str],
-    older_than: str,
-    with_mlflow: bool,
-    given: dict[str, str],
-    yes: bool,
+    asked: Sequence[str], older_than: str, with_mlflow: bool, yes: bool, **cluster: Any
 ) -> list[str]:
-    from stratlab.cluster.results_location import find_place, read_name
+    """`cluster`: as `open_volume` takes it."""
+    from stratlab.cluster.results_location import read_name
     from stratlab.machine import signals_raise
-    from stratlab.results_pods import check_ended, remove_on_cluster
+    from stratlab.results_pods import check_ended, list_on_cluster, remove_on_cluster
 
     names = [read_name(run) for run in asked]
-    space = connection.namespace
-    for comparison, name in names:
-        check_ended(connection, space, comparison, name)
-    place = find_place(connection, space, names[0][0] if names else "", **given, say=_say)
+    connection, place = open_volume(names[0][0] if names else "", **cluster)
+    for name in names:
+        check_ended(connection, *name)
     with signals_raise():
         if older_than:
-            from stratlab.results_pods import list_on_cluster
-
-            old = _pick(list_on_cluster(connection, space, place, _say), older_than)
+            old = _pick(list_on_cluster(connection, place, say), older_than)
             names = [(run.comparison, run.run) for run in old]
         folders = ["/".join(name) for name in names]
+        where = f"on the claim {place.claim} of namespace {connection.namespace}"
+        _ask([f"{run} {where}" for run in folders], yes)
         if folders:
-            _ask([f"{run} on the claim {place.claim} of namespace {space}" for run in folders], yes)
-            remove_on_cluster(connection, space, folders, with_mlflow, place, _say)
+            remove_on_cluster(connection, place, folders, with_mlflow, say)
     return folders
 
 
@@ -315,7 +273,7 @@ def _pick(runs: Sequence[ListedRun], older_than: str) -> list[ListedRun]:
 
 
 def _ask(what: Sequence[str], yes: bool) -> None:
-    if yes:
+    if yes or not what:
         return
     if not sys.stdin.isatty():
         raise UserError(

@@ -1,41 +1,34 @@
-"""The verb `stratlab sweep`: its options, and what it prints.
-
-What a sweep prints before and after its work.
-"""
+"""The verb `stratlab sweep`: its options, and what it prints before and after its work."""
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratlab.commands.options import Context, PodResources
+from stratlab.commands.options import Context, PodResources, print_json
+from stratlab.user_error import UserError
 from stratlab.wording import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from rich.console import Console
     from rich.table import Table
 
+    from stratlab.progress import SweepDisplay
     from stratlab.sweep.cluster_sweep import Result
     from stratlab.sweep.definition import Tune
     from stratlab.sweep.planned_release import Planned, Release
     from stratlab.sweep.state import Decision, State
 
 
-def count_steps(todo: Sequence[tuple[Planned, Decision]]) -> str:
-    """`12 releases: 3 skip, 1 join, 8 install`, and why the skipped ones are skipped."""
-    steps = [decision.step for _, decision in todo]
-    counts = ", ".join(f"{steps.count(step)} to {step}" for step in dict.fromkeys(steps))
-    reasons = [f"  {p.release.name} {d.reason}" for p, d in todo if d.step in ("skip", "join", "reinstall")]
-    return "\n".join([f"{len(steps)} releases: {counts}", *reasons])
+CHECKING = "checking the settings of every release"
 
 
 def build_plan_table(plan: Sequence[Planned], todo: Sequence[tuple[Planned, Decision]]) -> Table:
@@ -43,27 +36,13 @@ def build_plan_table(plan: Sequence[Planned], todo: Sequence[tuple[Planned, Deci
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title="dry run")
     paths = [path for path in plan[0].release.point if path != "strategy"]
-    for header in (
-        "release",
-        "strategy",
-        *(path.rpartition(".")[2] for path in paths),
-        "repeat",
-        "processes",
-    ):
-        table.add_column(header)
-    if todo:
-        table.add_column("what would happen")
+    headers = ["release", "strategy", *(path.rpartition(".")[2] for path in paths), "repeat", "processes"]
+    table = Table(*headers, *["what would happen"] * bool(todo), title="dry run")
     for number, planned in enumerate(plan):
         release = planned.release
-        cells = [
-            release.name,
-            release.strategy,
-            *(str(release.point[path]) for path in paths),
-            str(release.repeat),
-        ]
-        cells.append(str(planned.facts.processes or ""))
+        cells = [release.name, release.strategy, *(str(release.point[path]) for path in paths)]
+        cells += [str(release.repeat), str(planned.facts.processes or "")]
         if todo:
             decision = todo[number][1]
             cells.append(f"{decision.step}: {decision.reason}")
@@ -78,9 +57,7 @@ def build_result_table(plan: Sequence[Planned], state: State) -> Table:
 
     from stratlab.progress import format_seconds
 
-    table = Table(title=escape(f"sweep {state.comparison}"))
-    for header in ("release", "result", "time", "what was seen"):
-        table.add_column(header)
+    table = Table("release", "result", "time", "what was seen", title=escape(f"sweep {state.comparison}"))
     for planned in plan:
         entry = state.releases.get(planned.release.name)
         if entry is None:
@@ -115,7 +92,8 @@ def say_tuning_plan(tune: Tune, combinations: Mapping[str, Sequence[Release]]) -
     return f"{text}\nnot tuned: {others}" if others else text
 
 
-CHECKING = "checking the settings of every release"
+def _say_waiting(display: SweepDisplay, waited_s: float) -> None:
+    display.pass_by(f"{CHECKING}, for {waited_s:.0f} s")
 
 
 def sweep(
@@ -181,16 +159,16 @@ def sweep(
     from rich.console import Console
 
     from stratlab.cluster.connection import connect
+    from stratlab.compare.publishing import check_output
     from stratlab.helm import find_helm
     from stratlab.machine import Interrupted, signals_raise
     from stratlab.progress import SweepDisplay
     from stratlab.sweep.cluster_sweep import (
-        Choices,
         ClusterPlace,
+        carry_out,
         decide_all,
         record_plan,
         record_result,
-        run_sweep,
         uninstall_ended,
     )
     from stratlab.sweep.definition import list_varied, read_sweep
@@ -200,36 +178,27 @@ def sweep(
     from stratlab.sweep.state import only_one, read_state, state_file, tuning_file
     from stratlab.sweep.tuning_loop import Workbench, check_candidates, tune_strategies
     from stratlab.sweep.tuning_search import name_tuning
-    from stratlab.user_error import UserError
 
-    asked = read_sweep(file)
+    asked, helm = read_sweep(file), find_helm()
     space = namespace or asked.namespace
-    helm = find_helm()
+    options: Any = {"retry_failed": retry_failed, "stop_on_failure": stop_on_failure}
     console = Console(width=None if Console().is_terminal else 160, stderr=as_json)
     with SweepDisplay(console) as display, signals_raise(), ExitStack() as until_the_end:
         bench = Workbench(asked, file.parent, helm, display)
         plan = build_sweep_plan(asked, file.parent, helm, display.pass_by)
         display.pass_by(CHECKING)
-        reasons = [
-            check_settings(
-                plan,
-                os.environ,
-                lambda waited: display.pass_by(f"{CHECKING}, for {waited:.0f} s"),
-                rehearse.expanduser().resolve() / "runs" if rehearse else None,
-            ),
-            check_candidates(bench) if asked.tune else "",
-        ]
+        here = rehearse.expanduser().resolve() / "runs" if rehearse else None
+        reasons = [check_settings(plan, os.environ, partial(_say_waiting, display), here)]
+        reasons += [check_candidates(bench)] if asked.tune else []
         for reason in dict.fromkeys(filter(None, reasons)):
             display.say(f"the settings could not be checked beforehand: {reason}")
         for told in foretell_all(plan):
             display.say(told)
         if rehearse and not dry_run:
-            result = rehearse_sweep(
-                bench, rehearse, output, retry_failed=retry_failed, stop_on_failure=stop_on_failure
-            )
+            result = rehearse_sweep(bench, rehearse, output, **options)
             output = output or rehearse / "report"
             if as_json:
-                print(json.dumps(record_result(plan, result, output), indent=1))
+                print_json(record_result(plan, result, output))
             else:
                 print_result(console, plan, result, output)
             raise typer.Exit(1 if result.problems else 0)
@@ -238,8 +207,8 @@ def sweep(
         where = f"{context}/{space}" if context else space
         state = read_state(state_file(file), asked.comparison, where)
         tuning_state = read_state(tuning_file(file), name_tuning(asked.comparison), where)
+        site = None
         try:
-            site = None
             if not rehearse:
                 connection = connect(context=context, namespace=space, pod_resources=pod_resources)
                 site = Site(connection, space, helm, context)
@@ -247,38 +216,29 @@ def sweep(
             if not dry_run:
                 raise
             display.say(f"the cluster was not looked at: {missing}")
-            site = None
         if dry_run or site is None:
             todo = decide_all(plan, state, site, retry_failed, display.pass_by) if site else []
             if as_json:
-                print(json.dumps(record_plan(plan, todo), indent=1))
+                print_json(record_plan(plan, todo))
             else:
                 display.print(build_plan_table(plan, todo))
             if asked.tune:
                 display.say(say_tuning_plan(asked.tune, bench.combinations))
-            display.say(
-                f"{len(plan)} releases, all charts render, "
-                f"{'the settings were not looked at' if any(reasons) else 'no setting is refused'}; nothing was started"
-                + ("" if rehearse else ", no data or model was looked at")
-            )
+            looked = "the settings were not looked at" if any(reasons) else "no setting is refused"
+            unseen = "" if rehearse else ", no data or model was looked at"
+            display.say(f"{len(plan)} releases, all charts render, {looked}; nothing was started{unseen}")
             return
-        record = None
-        output = output or Path(f"{asked.comparison}-report")
-        most = parallel or asked.parallel
+        record, output = None, output or Path(f"{asked.comparison}-report")
+        place = ClusterPlace(site, parallel or asked.parallel, display)
         try:
             if asked.tune:
                 releases, record = tune_strategies(
-                    bench,
-                    ClusterPlace(site, most, display),
-                    tuning_state,
-                    Path(f"{output}-tuning"),
-                    retry_failed=retry_failed,
+                    bench, place, tuning_state, Path(f"{output}-tuning"), retry_failed=retry_failed
                 )
                 plan = build_sweep_plan(asked, file.parent, helm, display.pass_by, releases)
-            todo = decide_all(plan, state, site, retry_failed, display.pass_by)
-            display.say(count_steps(todo))
-            choices = Choices(most, stop_on_failure, output, record, list_varied(asked))
-            result = run_sweep(todo, state, site, choices, display)
+            check_output(output)
+            kept: Any = {"tuning": record, "varied": list_varied(asked)}
+            result = carry_out(replace(place, counts=True), plan, state, output, **options, **kept)
         except Interrupted:
             display.say(
                 f"what runs in the cluster goes on; the same command joins it: {state.file} knows how far"
@@ -293,7 +253,7 @@ def sweep(
             problems += uninstall_ended(names, result.state, site, display.say)
     result = replace(result, problems=problems)
     if as_json:
-        print(json.dumps(record_result(plan, result, output), indent=1))
+        print_json(record_result(plan, result, output))
         raise typer.Exit(1 if problems else 0)
     print_result(console, plan, result, output)
     if not uninstall:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from stratlab import tracking as runs_page
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
+from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.volume_pod import run_on_volume
 from stratlab.compare.efficiency import say_sharding
 from stratlab.compare.report_files import FILES
@@ -77,7 +78,7 @@ def compare_on_cluster(
     namespace: str,
     comparison: str,
     *,
-    claim: str,
+    claim: str | None,
     mount: str,
     image: str,
     output: Path,
@@ -104,18 +105,10 @@ def compare_on_cluster(
         )
     check_output(output)
     folder = f"{mount.rstrip('/')}/{comparison}"
-    finished = run_on_volume(
-        connection,
-        namespace,
-        claim=claim,
-        mount=mount,
-        image=image,
-        command=["python", "-c", SCRIPT, folder, str(LARGEST_MIB), *options],
-        read_only=False,
-        progress=progress,
-        certificates=certificates,
-        component="comparison",  # the network rules let it reach MLflow
-    )
+    # the network rules let this component reach MLflow
+    pod = PodRequest(claim, mount, image, read_only=False, component="comparison", certificates=certificates)
+    command = ["python", "-c", SCRIPT, folder, str(LARGEST_MIB), *options]
+    finished = run_on_volume(connection, pod, command, progress)
     words, _, payload = finished.output.partition(MARK + b" ")
     said = words.decode(errors="replace").strip()
     refusals = {UserError.exit_code: UserError, NothingThere.exit_code: NothingThere}

@@ -122,6 +122,16 @@ def read_lines(path: Path, problems: list[str], needs: Shape) -> list[dict[str, 
     return whole
 
 
+def read_tail(path: Path, size_bytes: int) -> list[dict[str, Any]]:
+    """The objects of the last lines of a .jsonl file, {} for what is none: a long run's metrics have gigabytes."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - size_bytes))
+            return [read_line(line) for line in file.read().splitlines()]
+    except OSError:
+        return []
+
+
 def read_line(text: bytes) -> dict[str, Any]:
     """The object of a line; {} for what is none."""
     try:

@@ -1,8 +1,7 @@
-"""A sweep from its file to its comparison.
+"""A sweep from its plan to its comparison, and its place on a cluster: releases by helm, comparisons in a pod.
 
-A sweep on a cluster: releases by helm, comparisons in a pod that mounts the results.
-
-What a sweep would do, and what it has done, as objects for --json.
+`carry_out` is the same on a cluster and on this machine (rehearsed_sweep.py); `record_plan` and `record_result` are
+what a sweep would do, and what it has done, as objects for --json.
 """
 
 from __future__ import annotations
@@ -16,24 +15,15 @@ from typing import Any
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import CLAIM, IMAGE, MOUNT
-from stratlab.compare.publishing import build_options, check_output, compare_on_cluster
+from stratlab.compare.publishing import build_options, compare_on_cluster
+from stratlab.helm import HelmFailed
 from stratlab.progress import SweepDisplay
 from stratlab.sweep.definition import cannot_start
-from stratlab.sweep.helm_release import HelmFailed, Progress, Site, look_at, uninstall, work
+from stratlab.sweep.helm_release import Site, look_at, uninstall, work
 from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.state import ENDED, Decision, Seen, State, decide
+from stratlab.sweep.tuning_loop import Place
 from stratlab.user_error import UserError
-
-
-@dataclass(frozen=True)
-class Choices:
-    """The options of one start. `output` is where the report goes; `tuning` and `varied` are kept beside the runs."""
-
-    parallel: int
-    stop_on_failure: bool
-    output: Path
-    tuning: Mapping[str, Any] | None = None
-    varied: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -43,6 +33,97 @@ class Result:
     state: State
     report: dict[str, Any] | None
     problems: list[str]
+
+
+def carry_out(
+    place: Place,
+    plan: Sequence[Planned],
+    state: State,
+    output: Path,
+    *,
+    retry_failed: bool,
+    stop_on_failure: bool,
+    tuning: Mapping[str, Any] | None = None,
+    varied: Sequence[str] = (),
+) -> Result:
+    """Bring all releases to their end, then compare what there is.
+
+    Args:
+        output: where the report goes.
+        tuning, varied: how the strategies were tuned, and what runs are meant to differ in; kept beside the runs.
+    """
+    state, problems = place.bring(plan, state, retry_failed=retry_failed, stop_on_failure=stop_on_failure)
+    problems = list(problems)
+    for planned in plan:
+        entry = state.releases.get(planned.release.name)
+        if entry is None:
+            problems.append(f"{planned.release.name}: was not started [SL-run-not-started]")
+        elif entry.stage == "failed":
+            problems.append(f"{planned.release.name}: {entry.sentence} [SL-run-failed]")
+    if not any(entry.stage == "succeeded" for entry in state.releases.values()):
+        problems.append("no run has succeeded, so there is nothing to compare [SL-sweep-nothing-to-compare]")
+        return Result(state, None, problems)
+    try:
+        return Result(state, place.compare(plan, state.comparison, output, tuning, varied), problems)
+    except (UserError, ClusterError) as failure:
+        return Result(state, None, [*problems, f"comparison: {failure}"])
+
+
+@dataclass(frozen=True)
+class ClusterPlace:
+    """See `tuning_loop.Place`.
+
+    Attributes:
+        parallel: releases at work at the same time.
+        counts: tell how many releases get which step, instead of those that are done already.
+    """
+
+    site: Site
+    parallel: int
+    display: SweepDisplay
+    counts: bool = False
+
+    def bring(
+        self, plan: Sequence[Planned], state: State, *, retry_failed: bool, stop_on_failure: bool
+    ) -> tuple[State, list[str]]:
+        todo = decide_all(plan, state, self.site, retry_failed, self.display.pass_by)
+        if self.counts:
+            self.display.say(count_steps(todo))
+        active = []
+        for planned, decision in todo:
+            if decision.step != "skip":
+                active.append((planned, decision))
+            elif not self.counts:
+                self.display.say(f"{planned.release.name}: already done")
+        parallel = self.parallel
+        return work(
+            active, state, self.site, self.display, parallel=parallel, stop_on_failure=stop_on_failure
+        )
+
+    def compare(
+        self,
+        plan: Sequence[Planned],
+        comparison: str,
+        output: Path,
+        tuning: Mapping[str, Any] | None,
+        varied: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """In a pod that mounts the results; the first release names volume and image."""
+        facts = plan[0].facts
+        told = json.dumps(tuning, separators=(",", ":")) if tuning else None
+        options = build_options({"tuning": told, "varied": ",".join(varied) or None})
+        return compare_on_cluster(
+            self.site.connection,
+            self.site.namespace,
+            comparison,
+            claim=facts.results_claim or CLAIM,
+            mount=facts.results_mount or MOUNT,
+            image=facts.lab_image or IMAGE,
+            certificates=facts.certificates,
+            output=output,
+            progress=self.display.say,
+            options=[*options, *(["--keep-varied"] if varied else [])],
+        )
 
 
 def decide_all(
@@ -75,15 +156,15 @@ def decide_all(
 
 def check_cluster(connection: Connection, namespace: str, plan: Sequence[Planned]) -> list[str]:
     """What is missing in the cluster for every release; what may not be looked at is not called missing."""
-    wanted = {f"/api/v1/namespaces/{namespace}": f"there is no namespace {namespace} [SL-namespace-missing]"}
+    core = f"/api/v1/namespaces/{namespace}"
+    wanted = {core: f"there is no namespace {namespace} [SL-namespace-missing]"}
     for planned in plan:
         claim = planned.facts.results_claim or CLAIM
-        path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}"
-        wanted[path] = f"namespace {namespace} has no claim {claim} [SL-claim-missing]"
         api = planned.api
-        wanted[f"/apis/{api.group_version}"] = (
-            f"the cluster does not serve {api.kind} ({api.group_version}) [SL-sweep-api-not-served]"
-        )
+        absent = f"namespace {namespace} has no claim {claim} [SL-claim-missing]"
+        wanted[f"{core}/persistentvolumeclaims/{claim}"] = absent
+        absent = f"the cluster does not serve {api.kind} ({api.group_version}) [SL-sweep-api-not-served]"
+        wanted[f"/apis/{api.group_version}"] = absent
     problems = []
     for path, sentence in wanted.items():
         try:
@@ -93,119 +174,6 @@ def check_cluster(connection: Connection, namespace: str, plan: Sequence[Planned
                 return [str(failure)]
             if failure.status != 403:
                 problems.append(sentence if failure.status == 404 else str(failure))
-    return problems
-
-
-def run_sweep(
-    todo: Sequence[tuple[Planned, Decision]],
-    state: State,
-    site: Site,
-    choices: Choices,
-    progress: Progress,
-) -> Result:
-    """Brings all releases to their end, then compares what there is."""
-    check_output(choices.output)
-    active = [(planned, decision) for planned, decision in todo if decision.step != "skip"]
-    state, problems = work(
-        active,
-        state,
-        site,
-        progress,
-        parallel=choices.parallel,
-        stop_on_failure=choices.stop_on_failure,
-    )
-    plan = [planned for planned, _ in todo]
-    return conclude(
-        plan,
-        state,
-        problems,
-        lambda: compare_there(
-            site, plan, state.comparison, choices.output, choices.tuning, progress.say, choices.varied
-        ),
-    )
-
-
-def conclude(
-    plan: Sequence[Planned], state: State, problems: Sequence[str], compare: Callable[[], dict[str, Any]]
-) -> Result:
-    """What came of the runs, and their comparison where there is anything to compare.
-
-    Args:
-        problems: known already.
-        compare: returns the report.
-    """
-    found = list(problems)
-    for planned in plan:
-        entry = state.releases.get(planned.release.name)
-        if entry is None:
-            found.append(f"{planned.release.name}: was not started [SL-run-not-started]")
-        elif entry.stage == "failed":
-            found.append(f"{planned.release.name}: {entry.sentence} [SL-run-failed]")
-    if not any(entry.stage == "succeeded" for entry in state.releases.values()):
-        found.append("no run has succeeded, so there is nothing to compare [SL-sweep-nothing-to-compare]")
-        return Result(state, None, found)
-    try:
-        return Result(state, compare(), found)
-    except (UserError, ClusterError) as failure:
-        return Result(state, None, [*found, f"comparison: {failure}"])
-
-
-def compare_there(
-    site: Site,
-    plan: Sequence[Planned],
-    comparison: str,
-    output: Path,
-    tuning: Mapping[str, Any] | None,
-    say: Callable[[str], None],
-    varied: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Compares in a pod that mounts the results; the report comes to `output`.
-
-    Args:
-        plan: of the comparison; the first release names volume and image.
-        tuning: how the strategies were tuned, kept beside the runs.
-        varied: settings that the runs are meant to differ in, kept beside them as well.
-
-    Raises:
-        UserError, ClusterError: as `compare_on_cluster`.
-    """
-    facts = plan[0].facts
-    return compare_on_cluster(
-        site.connection,
-        site.namespace,
-        comparison,
-        claim=facts.results_claim or CLAIM,
-        mount=facts.results_mount or MOUNT,
-        image=facts.lab_image or IMAGE,
-        certificates=facts.certificates,
-        output=output,
-        progress=say,
-        options=[
-            *build_options(
-                {
-                    "tuning": json.dumps(tuning, separators=(",", ":")) if tuning else None,
-                    "varied": ",".join(varied) or None,
-                }
-            ),
-            *(["--keep-varied"] if varied else []),
-        ],
-    )
-
-
-def uninstall_ended(names: Iterable[str], state: State, site: Site, say: Callable[[str], None]) -> list[str]:
-    """Removes the releases whose run has ended, well or not; results and logs of the ranks stay on the volume.
-
-    Returns what did not go.
-    """
-    problems = []
-    for name in names:
-        entry = state.releases.get(name)
-        if entry and entry.stage in ENDED:
-            say(f"uninstalling {name}")
-            try:
-                uninstall(site.helm, site.namespace, name, site.context)
-            except HelmFailed as failure:
-                problems.append(f"{name}: {failure}")
     return problems
 
 
@@ -222,60 +190,45 @@ def _see(site: Site, planned: Planned) -> Seen:
     return Seen(seen.status, seen.asked, has_workload=True)
 
 
-@dataclass(frozen=True)
-class ClusterPlace:
-    """See `sweep_place.Place`. `parallel`: releases at work at the same time."""
+def uninstall_ended(names: Iterable[str], state: State, site: Site, say: Callable[[str], None]) -> list[str]:
+    """Remove the releases whose run has ended, well or not; results and logs of the ranks stay on the volume.
 
-    site: Site
-    parallel: int
-    display: SweepDisplay
+    Returns what did not go.
+    """
+    problems = []
+    for name in names:
+        entry = state.releases.get(name)
+        if entry and entry.stage in ENDED:
+            say(f"uninstalling {name}")
+            try:
+                uninstall(site.helm, site.namespace, name, site.context)
+            except HelmFailed as failure:
+                problems.append(f"{name}: {failure}")
+    return problems
 
-    def bring(
-        self, plan: Sequence[Planned], state: State, *, retry_failed: bool, stop_on_failure: bool
-    ) -> tuple[State, list[str]]:
-        todo = decide_all(plan, state, self.site, retry_failed, self.display.pass_by)
-        for planned, decision in todo:
-            if decision.step == "skip":
-                self.display.say(f"{planned.release.name}: already done")
-        active = [(planned, decision) for planned, decision in todo if decision.step != "skip"]
-        return work(
-            active, state, self.site, self.display, parallel=self.parallel, stop_on_failure=stop_on_failure
-        )
 
-    def compare(
-        self,
-        plan: Sequence[Planned],
-        comparison: str,
-        output: Path,
-        tuning: Mapping[str, Any] | None,
-        varied: Sequence[str] = (),
-    ) -> dict[str, Any]:
-        return compare_there(self.site, plan, comparison, output, tuning, self.display.say, varied)
+def count_steps(todo: Sequence[tuple[Planned, Decision]]) -> str:
+    """`12 releases: 3 skip, 1 join, 8 install`, and why the skipped ones are skipped."""
+    steps = [decision.step for _, decision in todo]
+    counts = ", ".join(f"{steps.count(step)} to {step}" for step in dict.fromkeys(steps))
+    reasons = [f"  {p.release.name} {d.reason}" for p, d in todo if d.step in ("skip", "join", "reinstall")]
+    return "\n".join([f"{len(steps)} releases: {counts}", *reasons])
 
 
 def record_plan(plan: Sequence[Planned], todo: Sequence[tuple[Planned, Decision]]) -> dict[str, Any]:
     """Of a dry run. `step` and `reason` are null where no cluster was looked at."""
-    decisions = {planned.release.name: decision for planned, decision in todo}
-    releases = []
-    for planned in plan:
-        decision = decisions.get(planned.release.name)
-        step = (
-            {"step": decision.step, "reason": decision.reason} if decision else {"step": None, "reason": None}
-        )
-        releases.append(_describe(planned) | step)
-    return {"releases": releases}
+    decisions = {planned.release.name: asdict(decision) for planned, decision in todo}
+    unknown = {"step": None, "reason": None}
+    return {"releases": [_describe(each) | decisions.get(each.release.name, unknown) for each in plan]}
 
 
 def record_result(plan: Sequence[Planned], result: Result, output: Path) -> dict[str, Any]:
     """Of a sweep. A release that was not started has no stage; `report` is null without a comparison."""
     state = result.state
+    entries = {name: asdict(entry) for name, entry in state.releases.items()}
     return {
         "comparison": state.comparison,
-        "releases": [
-            _describe(planned)
-            | (asdict(entry) if (entry := state.releases.get(planned.release.name)) else {"stage": None})
-            for planned in plan
-        ],
+        "releases": [_describe(each) | entries.get(each.release.name, {"stage": None}) for each in plan],
         "report": str(output / "report.json") if result.report else None,
         "problems": list(result.problems),
     }

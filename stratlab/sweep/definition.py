@@ -1,11 +1,4 @@
-"""The file of a sweep: what may be in it, and every mistake in it at once.
-
-The key `tune` of a sweep's file.
-
-What pydantic refuses of a sweep's file, told by key, value and what is allowed.
-
-Why a sweep cannot start, told at once.
-"""
+"""The file of a sweep: what may be in it, and every mistake in it at once, by key, value and what is allowed."""
 
 from __future__ import annotations
 
@@ -20,12 +13,14 @@ from stratlab.compare.variants import PREFIX, REFUSED
 from stratlab.user_error import UserError
 from stratlab.wording import ask_nearest
 
-Value = (
-    Annotated[bool, Strict()]
-    | Annotated[int, Strict()]
-    | Annotated[float, Strict()]
-    | Annotated[str, Strict()]
-)
+StrictStr = Annotated[str, Strict()]
+Scalar = Annotated[bool, Strict()] | Annotated[int, Strict()] | Annotated[float, Strict()] | StrictStr
+STRATEGY = "strategy"
+NOT_HERE = {
+    "run.config.comparison": "it is the key `comparison` of the file",
+    "run.config.strategy": "it follows from the chart, which the matrix names under `strategy`",
+    "run.config.run": "the release gives the run its name",
+}
 
 
 class Tune(BaseModel):
@@ -33,7 +28,7 @@ class Tune(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    knobs: dict[str, dict[str, Annotated[list[Value], Field(min_length=1)]]] = Field(
+    knobs: dict[str, dict[str, Annotated[list[Scalar], Field(min_length=1)]]] = Field(
         min_length=1,
         description="charts with knobs and lists of values, such as {ddp: {static_graph: [true]}}",
     )
@@ -116,16 +111,6 @@ def show_value(value: object) -> str:
         return "null" if value is None else str(value).lower()
     text = repr(value) if isinstance(value, str | int | float | list | dict) else str(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-
-
-StrictStr = Annotated[str, Strict()]
-Scalar = Annotated[bool, Strict()] | Annotated[int, Strict()] | Annotated[float, Strict()] | StrictStr
-STRATEGY = "strategy"
-NOT_HERE = {
-    "run.config.comparison": "it is the key `comparison` of the file",
-    "run.config.strategy": "it follows from the chart, which the matrix names under `strategy`",
-    "run.config.run": "the release gives the run its name",
-}
 
 
 def _as_list(value: Any) -> Any:
@@ -224,6 +209,10 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
 
 
+def _has_twice(values: Any) -> bool:
+    return isinstance(values, list) and any(same(a, b) for i, a in enumerate(values) for b in values[:i])
+
+
 def _broken_rules(content: dict[Any, Any]) -> Iterator[str]:
     """What a schema cannot say; also where other parts of the file are wrong already."""
     matrix, given, exclude = (content.get(key) for key in ("matrix", "set", "exclude"))
@@ -233,7 +222,7 @@ def _broken_rules(content: dict[Any, Any]) -> Iterator[str]:
         yield from _wrong_path("matrix", str(path), (STRATEGY,))
         if path in given:
             yield f"matrix: {path} is in `set` as well [SL-matrix-in-set]"
-        if isinstance(values, list) and any(same(a, b) for i, a in enumerate(values) for b in values[:i]):
+        if _has_twice(values):
             yield f"matrix: {path} has the same value twice [SL-matrix-value-twice]"
     if matrix and STRATEGY not in matrix:
         yield "matrix: `strategy` is missing, the names of the charts to compare [SL-matrix-no-strategy]"
@@ -253,9 +242,7 @@ def _broken_rules(content: dict[Any, Any]) -> Iterator[str]:
 
 def _wrong_varied(varied: Any, matrix: dict[Any, Any]) -> Iterator[str]:
     given = _as_list(varied) if isinstance(varied, (str, list)) else []
-    for path in (
-        each for each in given if isinstance(each, str)
-    ):  # of another kind the key's own sentence tells
+    for path in filter(lambda each: isinstance(each, str), given):  # else the key's own sentence tells
         name = path.removeprefix(PREFIX)
         if name in REFUSED:
             yield f"varied: {path} cannot be varied: {REFUSED[name]} [SL-sweep-varied-refused]"
@@ -282,7 +269,7 @@ def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:
                     f"tune: {chart}: run.config.{knob} is in the matrix as well: compared, or tuned, not both "
                     "[SL-tune-in-matrix]"
                 )
-            if isinstance(values, list) and any(same(a, b) for i, a in enumerate(values) for b in values[:i]):
+            if _has_twice(values):
                 yield f"tune: {chart}: {knob} has the same value twice [SL-tune-value-twice]"
 
 

@@ -1,6 +1,6 @@
-"""All that a sweep will do, rendered before anything starts, with every mistake at once.
+"""From a sweep's matrix to releases: every combination with its name and values, rendered before anything starts.
 
-From the matrix to releases: every combination, its values and its name.
+Every mistake is told at once: charts and files that are missing, values that a chart or the trainer refuses.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import itertools
 import json
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +17,8 @@ from typing import Any
 
 import yaml
 
-from stratlab.cluster.workloads import APIS, Api, RunFacts, Workload
-from stratlab.helm import read_chart_name, render_chart
+from stratlab.cluster.workloads import ANALYSIS, APIS, Api, RunFacts, Workload, pick_jobs
+from stratlab.helm import read_chart_name, render_chart, write_values
 from stratlab.machine import build_machine_env
 from stratlab.pod_commands import expand as expand_variables
 from stratlab.pod_commands import place_value
@@ -55,10 +54,12 @@ def expand(sweep: Sweep) -> list[Release]:
         UserError: `exclude` leaves nothing.
     """
     keys = list(sweep.matrix)
-    combinations = [
-        dict(zip(keys, values, strict=True)) for values in itertools.product(*sweep.matrix.values())
+    combinations = [dict(zip(keys, each, strict=True)) for each in itertools.product(*sweep.matrix.values())]
+    kept = [
+        point
+        for point in combinations
+        if not any(all(same(point[path], each) for path, each in entry.items()) for entry in sweep.exclude)
     ]
-    kept = [point for point in combinations if not any(_agrees(point, entry) for entry in sweep.exclude)]
     if not kept:
         raise UserError(
             f"exclude: leaves none of the {len(combinations)} combinations [SL-exclude-leaves-none]"
@@ -68,27 +69,17 @@ def expand(sweep: Sweep) -> list[Release]:
     for repeat in range(1, sweep.repeats + 1):
         for point, name in zip(kept, plain, strict=True):
             unclear = plain.count(name) > 1 or re.search(r"-r\d+$", name) is not None
-            releases.append(
-                Release(
-                    name=_fit(name, point, repeat, unclear),
-                    strategy=str(point[STRATEGY]),
-                    point=point,
-                    repeat=repeat,
-                    values=_nest(sweep, point),
-                )
-            )
+            name, strategy = _fit(name, point, repeat, unclear), str(point[STRATEGY])
+            releases.append(Release(name, strategy, point, repeat, _nest(sweep, point)))
     assert len({release.name for release in releases}) == len(releases)
     return releases
-
-
-def _agrees(point: Mapping[str, Scalar], entry: Mapping[str, Scalar]) -> bool:
-    return all(same(point[path], value) for path, value in entry.items())
 
 
 def _plain_name(comparison: str, point: Mapping[str, Scalar]) -> str:
     """Words of the values in the order of the matrix; a number or a switch with the name of its setting."""
     parts = [comparison, *(_word(path, value) for path, value in point.items())]
-    name = "-".join(filter(None, map(_slug, parts)))
+    slugs = [re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts]
+    name = "-".join(filter(None, slugs))
     return name if name[:1].isalpha() else f"s-{name}"
 
 
@@ -100,10 +91,6 @@ def _word(path: str, value: Scalar) -> str:
     words = re.findall(r"[a-z0-9]+|[A-Z][a-z0-9]*", setting)
     short = "".join(word[0] for word in words) if len(words) > 1 else setting
     return f"{short}{value if isinstance(value, str) else json.dumps(value)}"
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def _fit(name: str, point: Mapping[str, Scalar], repeat: int, unclear: bool) -> str:
@@ -181,15 +168,11 @@ def build_sweep_plan(
     refusals: dict[str, list[str]] = {}
     for number, release in enumerate(releases, 1):
         progress(f"rendering {number} of {len(releases)}: {release.name}")
+        values = merge_values(base, release.values)
+        for name in release.without:
+            values["run"]["config"].pop(name, None)
         try:
-            planned.append(
-                _render(
-                    helm,
-                    charts[release.strategy],
-                    release,
-                    _take_out(merge_values(base, release.values), release.without),
-                )
-            )
+            planned.append(_render(helm, charts[release.strategy], release, values))
         except UserError as refusal:
             refusals.setdefault(str(refusal).replace(release.name, "<release>"), []).append(release.name)
     if refusals:
@@ -207,14 +190,6 @@ def merge_values(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, 
             value = merge_values(old, value)
         merged[key] = value
     return merged
-
-
-def _take_out(values: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """Values without these settings of run.config."""
-    if not settings:
-        return values
-    kept = {name: value for name, value in values["run"]["config"].items() if name not in settings}
-    return {**values, "run": {**values["run"], "config": kept}}
 
 
 def hash_asked(chart: str, values: Mapping[str, Any]) -> str:
@@ -235,17 +210,12 @@ def _find_charts(sweep: Sweep, folder: Path) -> tuple[dict[str, Path], list[str]
     charts = folder / sweep.charts
     wanted = [str(name) for name in sweep.matrix[STRATEGY]]
     there = sorted(path.parent.name for path in charts.glob("*/Chart.yaml") if _is_strategy(path))
-    problems = [
-        f"matrix: strategy {name}: no chart {charts / name}; "
-        + (
-            f"{ask_nearest(name, there)} there is {', '.join(there)}".lstrip()
-            if there
-            else f"charts={sweep.charts}: no folder of charts, from {folder} on"
-        )
-        + " [SL-chart-missing]"
-        for name in wanted
-        if not (charts / name / "Chart.yaml").is_file()
-    ]
+    problems = []
+    for name in wanted:
+        if not (charts / name / "Chart.yaml").is_file():
+            others = f"{ask_nearest(name, there)} there is {', '.join(there)}".lstrip()
+            others = others if there else f"charts={sweep.charts}: no folder of charts, from {folder} on"
+            problems.append(f"matrix: strategy {name}: no chart {charts / name}; {others} [SL-chart-missing]")
     return {name: charts / name for name in wanted}, problems
 
 
@@ -263,9 +233,8 @@ def _read_values(files: list[Path]) -> tuple[dict[str, Any], list[str]]:
         try:
             content = yaml.safe_load(file.read_text())
         except (OSError, yaml.YAMLError, UnicodeDecodeError) as failure:
-            problems.append(
-                f"values: {file}: {getattr(failure, 'strerror', None) or failure} [SL-values-unreadable]"
-            )
+            why = getattr(failure, "strerror", None) or failure
+            problems.append(f"values: {file}: {why} [SL-values-unreadable]")
             continue
         if isinstance(content, dict):
             merged = merge_values(merged, content)
@@ -275,9 +244,7 @@ def _read_values(files: list[Path]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _render(helm: Path, chart: Path, release: Release, values: dict[str, Any]) -> Planned:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "values.json"
-        file.write_text(json.dumps(values))
+    with write_values(values) as file:
         objects = render_chart(helm, chart, release.name, values=[file])
     workloads = [
         Workload(api, each)
@@ -294,11 +261,7 @@ def _render(helm: Path, chart: Path, release: Release, values: dict[str, Any]) -
         raise UserError(
             f"{chart}: renders {len(workloads)} workloads, a strategy chart renders one [SL-chart-not-one-workload]"
         )
-    component = "app.kubernetes.io/component"
-    has_analysis = any(
-        each["kind"] == "Job" and (each["metadata"].get("labels") or {}).get(component) == "analysis"
-        for each in objects
-    )
+    has_analysis = bool(pick_jobs([each for each in objects if each["kind"] == "Job"], ANALYSIS))
     asked = hash_asked(read_chart_name(helm, chart), values)
     env = _find_environment(objects) | _count_processes(workloads[0])
     return Planned(release, chart, values, asked, workloads[0], has_analysis, env)

@@ -1,17 +1,13 @@
 """A whole sweep on this machine: tuned, run, compared, in one folder.
 
-A sweep on this machine: its releases as local processes, one after the other, as `stratlab rehearse` runs charts.
-
-In the folder of the rehearsal: runs/<comparison>/<release>, mlflow/, and the state of the sweep.
+Its releases are local processes, one after the other, as `stratlab rehearse` runs charts. The folder has
+runs/<comparison>/<release>, mlflow/, and the state of the sweep.
 """
 
 from __future__ import annotations
 
-import json
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +16,13 @@ from stratlab.compare.comparison import compare
 from stratlab.compare.publishing import log_to_store
 from stratlab.compare.report_files import write_report
 from stratlab.compare.run_sources import keep_tuning, keep_varied, load_runs, read_tuning
-from stratlab.processes import free_port, tail
+from stratlab.helm import write_values
+from stratlab.processes import tail
 from stratlab.progress import SweepDisplay
 from stratlab.rehearsal import rehearse_run
-from stratlab.rehearsal_plan import PlannedRun, Request, build_rehearsal_plan, make_folder
+from stratlab.rehearsal_plan import PlannedRun, RehearsalRequest, build_rehearsal_plan, make_folder
 from stratlab.run_directory.record import read_run
-from stratlab.sweep.cluster_sweep import Result, conclude
+from stratlab.sweep.cluster_sweep import Result, carry_out
 from stratlab.sweep.definition import cannot_start, list_varied
 from stratlab.sweep.planned_release import Planned, build_sweep_plan
 from stratlab.sweep.state import Seen, State, decide, only_one, read_state
@@ -36,7 +33,7 @@ from stratlab.tracking_server import run_server
 
 @dataclass(frozen=True)
 class RehearsedPlace:
-    """See `sweep_place.Place`. `tracking_uri`: of the server that runs beside it."""
+    """See `tuning_loop.Place`. `tracking_uri`: of the server that runs beside it."""
 
     folder: Path
     tracking_uri: str
@@ -45,19 +42,13 @@ class RehearsedPlace:
     def bring(
         self, plan: Sequence[Planned], state: State, *, retry_failed: bool, stop_on_failure: bool
     ) -> tuple[State, list[str]]:
-        decisions = [
-            decide(state.releases.get(each.release.name), Seen(), each.asked, retry_failed=retry_failed)
-            for each in plan
-        ]
-        names = [each.release.name for each in plan]
-        refused = [
-            f"{name}: {each.reason}"
-            for name, each in zip(names, decisions, strict=True)
-            if each.step == "refuse"
-        ]
-        if refused:
+        todo = []
+        for planned in plan:
+            entry = state.releases.get(planned.release.name)
+            todo.append((planned, decide(entry, Seen(), planned.asked, retry_failed=retry_failed)))
+        if refused := [f"{each.release.name}: {d.reason}" for each, d in todo if d.step == "refuse"]:
             raise cannot_start(refused)
-        for planned, decision in zip(plan, decisions, strict=True):
+        for planned, decision in todo:
             if decision.step == "skip":
                 self.display.say(f"{planned.release.name}: already done")
                 continue
@@ -89,10 +80,8 @@ class RehearsedPlace:
     def _run(self, planned: Planned, state: State) -> tuple[State, bool]:
         """One release to its end: what is left of an earlier attempt at it goes, for a restarted run is not judged."""
         name = planned.release.name
-        with tempfile.TemporaryDirectory() as folder:
-            values = Path(folder) / "values.json"
-            values.write_text(json.dumps(planned.values))
-            request = Request(
+        with write_values(planned.values) as values:
+            request = RehearsalRequest(
                 charts=[planned.chart],
                 results=self.folder / "runs",
                 mlflow=self.folder / "mlflow",
@@ -102,22 +91,12 @@ class RehearsedPlace:
                 replace=name in state.releases,
             )
             (run,) = build_rehearsal_plan(request, self.tracking_uri)
-            state = state.record(
-                name, stage="running", asked=planned.asked, sentence="", started=time.time(), ended=0.0
-            )
-            end = rehearse_run(run, request, self.display.display)
+            fresh = {"sentence": "", "started": time.time(), "ended": 0.0}
+            state = state.record(name, stage="running", asked=planned.asked, **fresh)
+            end = rehearse_run(run, request, self.display)
         sentence = "" if end.code == 0 else _say_failure(run, end.code)
         stage = "succeeded" if end.code == 0 else "failed"
         return state.record(name, stage=stage, sentence=sentence, ended=time.time()), end.code == 0
-
-
-@contextmanager
-def rehearsed_place(folder: Path, display: SweepDisplay) -> Iterator[RehearsedPlace]:
-    """The place, with its MLflow server for as long as it lasts."""
-    make_folder(folder / "mlflow")
-    port = free_port()
-    with run_server(folder / "mlflow", port, progress=display.say):
-        yield RehearsedPlace(folder, f"http://127.0.0.1:{port}", display)
 
 
 def _say_failure(run: PlannedRun, code: int) -> str:
@@ -152,19 +131,21 @@ def rehearse_sweep(
     with only_one(state_file):
         state = read_state(state_file, sweep.comparison, NO_CLUSTER)
         tuning_state = read_state(folder / "tuning.state.json", name_tuning(sweep.comparison), NO_CLUSTER)
-        with rehearsed_place(folder, display) as place:
+        make_folder(folder / "mlflow")
+        with run_server(folder / "mlflow", progress=display.say) as uri:
+            place = RehearsedPlace(folder, uri, display)
             if sweep.tune:
                 releases, record = tune_strategies(
                     bench, place, tuning_state, folder / "tuning-report", retry_failed=retry_failed
                 )
             plan = build_sweep_plan(sweep, bench.folder, bench.helm, display.pass_by, releases)
-            state, problems = place.bring(
-                plan, state, retry_failed=retry_failed, stop_on_failure=stop_on_failure
-            )
-            report = output or folder / "report"
-            return conclude(
+            return carry_out(
+                place,
                 plan,
                 state,
-                problems,
-                lambda: place.compare(plan, sweep.comparison, report, record, list_varied(sweep)),
+                output or folder / "report",
+                retry_failed=retry_failed,
+                stop_on_failure=stop_on_failure,
+                tuning=record,
+                varied=list_varied(sweep),
             )

@@ -1,8 +1,7 @@
 """What a sweep has done, in a JSON file beside its own: whoever starts it again goes on from here.
 
 The cluster has the last word about what runs; this file keeps what the cluster forgets when a release is removed.
-
-What to do with a release, from what the state file says and what the cluster says. No side effects.
+`decide` says what to do with a release, from what both say, without side effects.
 """
 
 from __future__ import annotations

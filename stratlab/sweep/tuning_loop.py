@@ -1,16 +1,7 @@
 """Each strategy tuned by short runs before the runs that are compared.
 
-knobs       which strategy has which, and what is wrong with those in the file
-candidates  a combination of knobs as a release
-search      which candidate comes next, which one won: one knob at a time
-tuning_loop the loop: runs the candidates, has them measured, until every search has ended
-tuning_record what is kept of it, beside the runs of the comparison
-
-What is kept of a tuning, as JSON beside the runs of its comparison (read by compare/reading/kept_tuning.py).
-
-Where the runs of a sweep go: a cluster, or this machine.
-
-The loop of a tuning: candidates are run and measured, round by round, until every search has ended.
+`tune_strategies` runs candidates and has them measured, round by round, until every search (tuning_search.py) has
+ended. What is kept of it is a record in JSON, beside the runs of the comparison (read by compare/run_sources.py).
 """
 
 from __future__ import annotations
@@ -28,7 +19,6 @@ from stratlab.sweep.planned_release import Planned, Release, build_sweep_plan, c
 from stratlab.sweep.state import ENDED, State
 from stratlab.sweep.tuning_search import (
     METRICS,
-    Knobs,
     Measured,
     Metric,
     Search,
@@ -44,6 +34,7 @@ from stratlab.sweep.tuning_search import (
     search,
 )
 from stratlab.user_error import UserError
+from stratlab.wording import format_count
 
 ORIGIN = ("backend", "device", "hardware", "world_size", "nodes", "steps", "measured_steps", "versions")
 
@@ -86,24 +77,21 @@ def build_record(
                 "strategy": releases[0].strategy,
                 "point": dict(releases[0].point),
                 "runs": [release.name for release in releases],
-                **(
-                    _tell_search(searches[name], releases[0], tune, comparison, metric)
-                    if name in searches
-                    else {
-                        "tried": [],
-                        "not_tried": [],
-                        "chosen": {},
-                        "why_not": _say_why_not(strategies[releases[0].strategy]),
-                    }
-                ),
+                **_record_search(searches.get(name), releases[0], tune, comparison, strategies),
             }
             for name, releases in combinations.items()
         ],
     }
 
 
-def _tell_search(found: Search, base: Release, tune: Tune, comparison: str, metric: Metric) -> dict[str, Any]:
-    as_it_comes, band = found.tried[0][1], find_band(found.tried)
+def _record_search(
+    found: Search | None, base: Release, tune: Tune, comparison: str, strategies: Mapping[str, str]
+) -> dict[str, Any]:
+    if found is None:
+        strategy = strategies[base.strategy]
+        why_not = f"the sweep's file gives {strategy} no knob to try" if list_knobs(strategy) else ""
+        return {"tried": [], "not_tried": [], "chosen": {}, "why_not": why_not}
+    as_it_comes, band, metric = found.tried[0][1], find_band(found.tried), METRICS[tune.metric]
     tried = []
     for knobs, measured in found.tried:
         lead = compute_lead(measured, as_it_comes, metric, band)
@@ -131,19 +119,14 @@ def _tell_search(found: Search, base: Release, tune: Tune, comparison: str, metr
 def say_search(found: Search, metric: Metric) -> str:
     """What was chosen first, then the others: `as it comes, 98.2 samples per s; static_graph=true 30`."""
     ordered = sorted(found.tried, key=lambda entry: entry[0] != found.best)
-    parts = [_say_candidate(knobs, measured) for knobs, measured in ordered]
-    parts[0] = f"{parts[0]} {metric.unit}" if ordered[0][1].value is not None else parts[0]
-    left_out = ", ".join(name_knobs(knobs) for knobs in found.not_tried)
-    return "; ".join([*parts, *([f"not tried: {left_out}"] if left_out else [])])
-
-
-def _say_candidate(knobs: Knobs, measured: Measured) -> str:
-    name = name_knobs(knobs) or "as it comes,"
-    return f"{name} out ({measured.why})" if measured.value is None else f"{name} {measured.value:.4g}"
-
-
-def _say_why_not(strategy: str) -> str:
-    return "" if not list_knobs(strategy) else f"the sweep's file gives {strategy} no knob to try"
+    parts = []
+    for knobs, measured in ordered:
+        said = f"out ({measured.why})" if measured.value is None else f"{measured.value:.4g}"
+        parts.append(f"{name_knobs(knobs) or 'as it comes,'} {said}")
+    parts[0] += f" {metric.unit}" if ordered[0][1].value is not None else ""
+    if found.not_tried:
+        parts.append(f"not tried: {', '.join(map(name_knobs, found.not_tried))}")
+    return "; ".join(parts)
 
 
 def read_measured(
@@ -250,10 +233,12 @@ def check_candidates(bench: Workbench) -> str:
     """
     check_knobs(bench.sweep, bench.folder)
     releases: list[Release] = []
-    for name, (base, *_) in bench.combinations.items():
-        bench.display.pass_by(f"checking what may be tried for {name}")
-        for knobs in _list_alone(bench.tune, base.strategy):
-            releases += build_candidate(base, bench.tune, bench.sweep.comparison, knobs)[:1]
+    for combination, (base, *_) in bench.combinations.items():
+        bench.display.pass_by(f"checking what may be tried for {combination}")
+        knobs = bench.tune.knobs.get(base.strategy)
+        alone = [{name: value} for name, values in (knobs or {}).items() for value in values]
+        for each in [{}, *alone] if knobs is not None else []:
+            releases += build_candidate(base, bench.tune, bench.sweep.comparison, each)[:1]
     plan = build_sweep_plan(bench.sweep, bench.folder, bench.helm, bench.display.pass_by, releases)
     return check_settings(plan, os.environ)
 
@@ -274,28 +259,32 @@ def tune_strategies(
         UserError, ClusterError: the end of a candidate is not known, or the candidates cannot be compared; the same
             command goes on.
     """
-    tune, comparison = bench.tune, bench.sweep.comparison
-    combinations = bench.combinations
+    tune, comparison, display = bench.tune, bench.sweep.comparison, bench.display
+    metric, combinations = METRICS[tune.metric], bench.combinations
     bases = {name: each[0] for name, each in combinations.items() if each[0].strategy in tune.knobs}
     measured: dict[str, dict[str, Measured]] = {name: {} for name in bases}
     report: Mapping[str, Any] = {}
     told: set[str] = set()
     while True:
-        searches = {name: _search(tune, base, measured[name]) for name, base in bases.items()}
-        ended = {name for name, found in searches.items() if not found.following}
-        for name in sorted(ended - told, key=list(bases).index):
-            bench.display.say(f"{name} is tuned: {say_search(searches[name], METRICS[tune.metric])}")
-        told |= ended
-        asked = [(name, knobs) for name, found in searches.items() for knobs in found.following]
+        searches = {
+            name: search(tune.knobs[base.strategy], measured[name], tune.candidates, metric)
+            for name, base in bases.items()
+        }
+        for name, found in searches.items():
+            if not found.following and name not in told:
+                told.add(name)
+                display.say(f"{name} is tuned: {say_search(found, metric)}")
+        asked = [
+            (name, knobs, build_candidate(bases[name], tune, comparison, knobs))
+            for name, found in searches.items()
+            for knobs in found.following
+        ]
         if not asked:
             break
-        releases = [
-            release
-            for name, knobs in asked
-            for release in build_candidate(bases[name], tune, comparison, knobs)
-        ]
-        bench.display.say(_say_round(asked, len(releases)))
-        plan = build_sweep_plan(bench.sweep, bench.folder, bench.helm, bench.display.pass_by, releases)
+        releases = [release for *_, candidate in asked for release in candidate]
+        tried = "; ".join(f"{name} {name_knobs(knobs) or 'as it comes'}" for name, knobs, _ in asked)
+        display.say(f"tuning, {format_count(len(releases), 'run')}: {tried}")
+        plan = build_sweep_plan(bench.sweep, bench.folder, bench.helm, display.pass_by, releases)
         state, problems = place.bring(plan, state, retry_failed=retry_failed, stop_on_failure=False)
         entries = {release.name: state.releases.get(release.name) for release in releases}
         problems += [
@@ -304,17 +293,18 @@ def tune_strategies(
             if not each or each.stage not in ENDED
         ]
         if problems:
-            why = "\n  ".join(["the tuning is not at its end, the same command goes on:", *problems])
-            raise UserError(why)
+            unfinished = "the tuning is not at its end, the same command goes on:"
+            raise UserError("\n  ".join([unfinished, *problems]))
         if any(entry.stage == "succeeded" for entry in state.releases.values()):
             report = place.compare(plan, name_tuning(comparison), output, None)
         rows = {row["run"]: row for row in report.get("runs", [])}
         said = {name: entry.sentence for name, entry in entries.items() if entry}
-        for name, knobs in asked:
-            names = [each.name for each in build_candidate(bases[name], tune, comparison, knobs)]
-            result = read_measured(names, rows, said, METRICS[tune.metric], find_disturbed(report))
+        for name, knobs, candidate in asked:
+            names = [each.name for each in candidate]
+            result = read_measured(names, rows, said, metric, find_disturbed(report))
             measured[name][name_knobs(knobs)] = result
-            bench.display.say(f"{names[0]}: {_say_result(result, tune)}")
+            value = f"out: {result.why}" if result.value is None else f"{result.value:.4g} {metric.unit}"
+            display.say(f"{names[0]}: {value}")
     charts = {each[0].strategy for each in combinations.values()}
     strategies = {name: find_strategy(bench.folder / bench.sweep.charts / name) for name in charts}
     record = build_record(tune, comparison, combinations, strategies, searches, report)
@@ -324,26 +314,3 @@ def tune_strategies(
     first = {release.name: name for name, releases in combinations.items() for release in releases}
     chosen = {name: found.best for name, found in searches.items()}
     return apply_choice(expand(bench.sweep), chosen, first), record
-
-
-def _search(tune: Tune, base: Release, measured: Mapping[str, Measured]) -> Search:
-    return search(tune.knobs[base.strategy], measured, tune.candidates, METRICS[tune.metric])
-
-
-def _list_alone(tune: Tune, chart: str) -> list[Knobs]:
-    """The strategy as it comes, then each value of each knob alone; nothing for what is not tuned."""
-    knobs = tune.knobs.get(chart)
-    if knobs is None:
-        return []
-    return [{}, *({name: value} for name, values in knobs.items() for value in values)]
-
-
-def _say_round(asked: Sequence[tuple[str, Knobs]], runs: int) -> str:
-    each = "; ".join(f"{name} {name_knobs(knobs) or 'as it comes'}" for name, knobs in asked)
-    return f"tuning, {runs} run{'s' if runs > 1 else ''}: {each}"
-
-
-def _say_result(result: Measured, tune: Tune) -> str:
-    if result.value is None:
-        return f"out: {result.why}"
-    return f"{result.value:.4g} {METRICS[tune.metric].unit}"

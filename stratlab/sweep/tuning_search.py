@@ -1,8 +1,7 @@
 """Coordinate search: one knob at a time, the best is kept. No side effects; the same measurements, the same choice.
 
-Which knobs a strategy has, and what is wrong with those that a sweep's file wants to try.
-
-A combination of knobs as a release: short, without a profile, in a comparison of its own.
+Also which knobs a strategy has, and a combination of knobs as a release: short, without a profile, in a comparison of
+its own.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import yaml
 from stratlab.compare.winners import LEAST_LEAD_PCT, Band, build_band
 from stratlab.sweep.definition import STRATEGY, Sweep, Tune, cannot_start
 from stratlab.sweep.planned_release import HASH_LENGTH, LONGEST_NAME, Release
+from stratlab.wording import format_fact
 from stratlab_spec.strategies import STRATEGIES
 
 Knobs = Mapping[str, Any]
@@ -81,7 +81,7 @@ class Search:
 
 def name_knobs(knobs: Knobs) -> str:
     """Equal for equal knobs, whatever their order."""
-    return ",".join(f"{name}={_word(knobs[name])}" for name in sorted(knobs))
+    return ",".join(f"{name}={format_fact(knobs[name])}" for name in sorted(knobs))
 
 
 def search(
@@ -97,12 +97,11 @@ def search(
         measured: `name_knobs` of a candidate -> what became of it; a candidate that is not in it was not run yet.
         most: candidates in all.
     """
-    tried: list[tuple[Knobs, Measured]] = []
     left_out: list[Knobs] = []
     best: Knobs = {}
     if "" not in measured:
         return Search((), best, ({},))
-    tried.append(({}, measured[""]))
+    tried: list[tuple[Knobs, Measured]] = [({}, measured[""])]
     for knob, options in values.items():
         room = most - len(tried)
         left_out += [{knob: option} for option in options[room:]]
@@ -111,16 +110,11 @@ def search(
             return Search(tuple(tried), best, unknown)
         tried += [(each, measured[name_knobs(each)]) for each in asked]
         band = find_band(tried)
-        results = {name_knobs(each): result for each, result in tried}
         for each in asked:
-            lead = compute_lead(results[name_knobs(each)], results[name_knobs(best)], metric, band)
-            if lead is None:
-                better = (
-                    results[name_knobs(each)].value is not None and results[name_knobs(best)].value is None
-                )
-            else:
-                better = lead.is_real
-            best = each if better else best
+            result, best_result = measured[name_knobs(each)], measured[name_knobs(best)]
+            lead = compute_lead(result, best_result, metric, band)
+            is_first_to_work = result.value is not None and best_result.value is None
+            best = each if (lead.is_real if lead else is_first_to_work) else best
     return Search(tuple(tried), best, (), tuple(left_out))
 
 
@@ -133,7 +127,7 @@ def compute_lead(one: Measured, other: Measured, metric: Metric, band: Band | No
     """How much better `one` is than `other`; None where one of them has no value. Of 0 there is no share: what is not 0
     is 100 % better or worse.
 
-    Without repeats a lead below 2 % counts as none, as in a comparison (compare/judging/winners.py).
+    Without repeats a lead below 2 % counts as none, as in a comparison (compare/winners.py).
     """
     mine, theirs = one.value, other.value
     if mine is None or theirs is None:
@@ -145,10 +139,6 @@ def compute_lead(one: Measured, other: Measured, metric: Metric, band: Band | No
         return Lead(lead_pct, LEAST_LEAD_PCT, measured_noise=False)
     noise = band.of_difference(mine, theirs, len(one.values), len(other.values))
     return Lead(lead_pct, 100 * noise / whole, measured_noise=True)
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 ROUNDING = "reduce_dtype"
@@ -180,13 +170,7 @@ def check_knobs(sweep: Sweep, folder: Path) -> None:
     assert sweep.tune
     charts = {str(name): folder / sweep.charts / str(name) for name in sweep.matrix[STRATEGY]}
     strategies = {name: find_strategy(chart) for name, chart in charts.items() if chart.is_dir()}
-    problems = [*_wrong_knobs(sweep, strategies)]
-    if problems:
-        raise cannot_start(problems)
-
-
-def _wrong_knobs(sweep: Sweep, strategies: Mapping[str, str]) -> Iterator[str]:
-    assert sweep.tune
+    problems = []
     for chart, knobs in sweep.tune.knobs.items():
         strategy = strategies.get(chart, "")
         if not strategy:
@@ -195,12 +179,16 @@ def _wrong_knobs(sweep: Sweep, strategies: Mapping[str, str]) -> Iterator[str]:
         allowed = f"it has {', '.join(own)}" if own else "it has none: leave it out"
         for name in knobs:
             if name == ROUNDING:
-                yield (
+                problems.append(
                     f"tune: {chart}: {name} is not tried: it changes the rounding, and so what is compared; set "
                     f"run.config.{name} for all of them, or leave it out [SL-tune-rounding]"
                 )
             elif name not in own:
-                yield f"tune: {chart}: {name} is no knob of {strategy}, {allowed} [SL-tune-no-knob]"
+                problems.append(
+                    f"tune: {chart}: {name} is no knob of {strategy}, {allowed} [SL-tune-no-knob]"
+                )
+    if problems:
+        raise cannot_start(problems)
 
 
 AS_IT_COMES = "defaults"
@@ -228,15 +216,10 @@ def build_candidate(base: Release, tune: Tune, comparison: str, knobs: Knobs) ->
     }
     values = set_config(base.values, {**short, **knobs})
     name = name_candidate(base.name, knobs)
+    names = [name + (f"-r{repeat}" if repeat > 1 else "") for repeat in range(1, tune.repeats + 1)]
     return [
-        replace(
-            base,
-            name=name + (f"-r{repeat}" if repeat > 1 else ""),
-            repeat=repeat,
-            values=values,
-            without=NOT_OF_A_SHORT_RUN,
-        )
-        for repeat in range(1, tune.repeats + 1)
+        replace(base, name=each, repeat=repeat, values=values, without=NOT_OF_A_SHORT_RUN)
+        for repeat, each in enumerate(names, 1)
     ]
 
 

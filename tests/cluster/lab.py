@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.cluster.connection import connect
-from stratlab.cluster.pods import newest_last, node_rank
+from stratlab.cluster.pod_template import PodRequest
+from stratlab.cluster.pods import node_rank
 from stratlab.cluster.volume_pod import run_on_volume
+from stratlab.cluster.workloads import sort_by_age
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBECTL, HELM, HELM3 = (ROOT / ".tools" / name for name in ("kubectl", "helm", "helm3"))
@@ -149,7 +151,7 @@ class Lab:
 
     def pod_of(self, release: str, node: int) -> str:
         """The newest pod of a node of a run, whatever has started it; "" before there is one."""
-        pods = [pod for pod in newest_last(self.pods(release)) if node_rank(pod, has_master=False) == node]
+        pods = [pod for pod in sort_by_age(self.pods(release)) if node_rank(pod, has_master=False) == node]
         return str(pods[-1]["metadata"]["name"]) if pods else ""
 
     def wait_for_step(self, release: str, step: int = 1) -> None:
@@ -180,8 +182,7 @@ class Lab:
     def on_volume(self, *command: str, component: str = "volume") -> str:
         """What a command prints in a pod that mounts the results. With component `test` it may talk to MLflow too."""
         done = run_on_volume(
-            connect(namespace=self.namespace), self.namespace,
-            claim=CLAIM, mount=MOUNT, image=LAB_IMAGE, command=command, component=component,
+            connect(namespace=self.namespace), PodRequest(CLAIM, MOUNT, LAB_IMAGE, component=component), command,
         )  # fmt: skip
         assert done.exit_code == 0, done
         return done.output.decode()

@@ -1,9 +1,13 @@
-"""Numbers and names as they are written for a reader."""
+"""Numbers and names as they are written for a reader.
+
+What a value of `run.config` must look like, in words.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from stratlab.run_settings import SETTINGS, find_problem, say_image_size
 from stratlab.wording import FEW, NEAREST, format_number, name_allowed
 
 MANY = [f"run-{number}" for number in range(FEW + 1)]
@@ -33,3 +37,32 @@ def test_of_few_names_all_are_told_and_of_many_the_nearest() -> None:
 )
 def test_a_number_is_written_for_a_reader(value: object, digits: int | None, expected: str) -> None:
     assert format_number(value, digits) == expected
+
+
+FREE = {"default", "description", "type", "minLength", "maxLength"}
+
+
+def test_every_default_is_taken() -> None:
+    texts = {name: str(entry["default"]) for name, entry in SETTINGS.items()}
+    assert [name for name, text in texts.items() if find_problem(name, text)] == []
+    taken = {name for name in SETTINGS if not find_problem(name, "\n nonsense")}
+    assert all(set(SETTINGS[name]) <= FREE for name in taken)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "named"),
+    [
+        ("strategy", "fsdpp", "fsdp?"),
+        ("model_layers", "1001", "0 to 1000"),
+        ("micro_batch_size", "9" * 5000, "1 to 1000000000"),
+        ("momentum", "1", "1"),
+        ("packing", "yes", "true or false"),
+    ],
+)
+def test_what_is_expected_is_said(name: str, text: str, named: str) -> None:
+    assert named in find_problem(name, text)
+
+
+def test_an_image_size_of_nought_is_told_as_what_it_means() -> None:
+    assert say_image_size("vit_huge", 64) == "64" and "224" in say_image_size("vit_huge", 0)
+    assert not any(letter.isdigit() for letter in say_image_size("google/vit-base-patch16-224", 0))

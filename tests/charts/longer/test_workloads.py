@@ -198,7 +198,7 @@ def test_every_pod_trusts_the_authority_of_ones_own(helm: Path, chart: str) -> N
     pods = [*unwrap_pods(documents).values()]
     if chart == "ddp":
         named = Workload(APIS["pytorchjob"], pick(documents, "PyTorchJob")).facts.certificates
-        pods.append(build_pod(["python"], PodRequest(certificates=named)))
+        pods.append(build_pod(["python"], PodRequest(certificates=named, component="comparison")))
     assert len(pods) == (5 if chart == "ddp" else 1)
     for pod in pods:
         (entry,) = pod["spec"]["containers"]

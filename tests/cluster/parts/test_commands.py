@@ -15,6 +15,7 @@ import pytest
 
 from stratlab import wait as resource_module
 from stratlab.cluster import ClusterError
+from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.volume_pod import Finished, read_file, run_on_volume
 from stratlab.cluster.workloads import APIS
 from stratlab.wait import Resource, wait_for_run
@@ -39,23 +40,23 @@ open("/x", "w")
 FOREVER = """
 import sys
 from stratlab.cluster.connection import connect
+from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.volume_pod import run_on_volume
 from stratlab.machine import signals_raise
 with signals_raise():
-    run_on_volume(connect(), sys.argv[1], claim=None, mount="/results", image=sys.argv[2],
-                  command=["python", "-c", "import time; time.sleep(120)"])
+    pod = PodRequest(claim=None, image=sys.argv[2])
+    run_on_volume(connect(namespace=sys.argv[1]), pod, ["python", "-c", "import time; time.sleep(120)"])
 """
 
 
 def run(cluster: Cluster, script: str, **options: Any) -> Finished:
-    command = ["python", "-c", script]
-    return run_on_volume(cluster.connection, cluster.namespace, **(WHERE | {"command": command} | options))
+    return run_on_volume(cluster.connection, PodRequest(**WHERE | options), ["python", "-c", script])
 
 
 def test_what_is_written_comes_back_byte_by_byte_and_no_more_may_be_written(cluster: Cluster) -> None:
     cluster.claim("stratlab-results")
     done = run(cluster, WRITE, read_only=False)
-    content = b"".join(read_file(cluster.connection, cluster.namespace, **WHERE, path="/results/file"))
+    content = b"".join(read_file(cluster.connection, PodRequest(**WHERE), "/results/file"))
     assert hashlib.sha256(content).hexdigest() == done.output.decode().strip()
     done = run(cluster, "open('/results/x', 'w')")
     assert done.exit_code == 1 and "Read-only file system" in done.termination

@@ -14,6 +14,8 @@ class Answering:
     def __init__(self, **things: Any) -> None:
         self.things: dict[str, Any] = things
         self.client = None
+        self.namespace = "lab"
+        self.core, self.jobs = "/api/v1/namespaces/lab", "/apis/batch/v1/namespaces/lab/jobs"
 
     def get(self, path: str, query: dict[str, str] | None = None) -> dict[str, Any]:
         thing = self.things.get(path, 404)

@@ -45,7 +45,7 @@ def test_what_refuses_is_named(message: str, code: str, passes: bool) -> None:
 def test_a_check_blames_no_role() -> None:
     refused, later = explain_refusal(POD + UNSPECIFIED), explain_refusal(POD + EXCEEDED)
     assert refused and later
-    request = PodsRequest("claim", "/results", "lab", "trainer", "")
+    request = PodsRequest(PodRequest("claim", image="lab"), "trainer", "")
     for finding in (judge_image("image", "lab", refused), *judge_sharing(request, refused, refused)):
         assert finding.state == "problem" and find_codes(finding.fix) == ["SL-quota-unspecified"]
     assert judge_image("image", "lab", later).state == "warning"
@@ -73,7 +73,7 @@ def test_a_check_does_not_call_the_operator_away(lab: Lab) -> None:
         return put(collection, thing)
 
     kubelet.api.put = create  # type: ignore[method-assign]
-    (finding,) = check_small_job(connection, "lab", "lab", lambda text: None, patience_s=1)
+    (finding,) = check_small_job(connection, "lab", lambda text: None, patience_s=1)
     assert finding.state == "warning" and find_codes(finding.fix) == ["SL-quota-exceeded"]
 
 
@@ -93,9 +93,9 @@ def test_quotas_of_the_namespace(
     quota = {"metadata": {"name": "team"}, "spec": {"hard": hard}, "status": {"used": used}}
     ranges = {"metadata": {}, "spec": {"limits": [{"type": "Container", **limit}]}}
     cluster.things = {f"{core}/resourcequotas": [], f"{core}/limitranges": [ranges]}
-    assert list(check_quotas(cluster, "lab")) == []  # type: ignore[arg-type]
+    assert list(check_quotas(cluster)) == []  # type: ignore[arg-type]
     cluster.things[f"{core}/resourcequotas"] = [quota]
-    findings = list(check_quotas(cluster, "lab"))  # type: ignore[arg-type]
+    findings = list(check_quotas(cluster))  # type: ignore[arg-type]
     assert [finding.state for finding in findings] == states
     assert "team" in findings[0].subject
     assert all("run.analysis.resources.limits.cpu" in finding.fix for finding in findings[1:])
@@ -125,10 +125,10 @@ def test_amounts_that_are_none_are_refused(text: str, code: str) -> None:
 
 def test_the_amounts_reach_the_pods_that_are_started(lab: Lab) -> None:
     connection = replace(lab[0], pod_resources=parse_pod_resources("limits.cpu=2"))
-    place: Any = {"claim": None, "mount": "/x", "image": "lab", "command": ["python", "-c", "pass"]}
-    run_on_volume(connection, "lab", **place)
+    given = connection, PodRequest(claim=None, image="lab"), ["python", "-c", "pass"]
+    run_on_volume(*given)
     (pod,) = lab[1].created
     assert pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] == "2"
     lab[1].deny = (403, POD + EXCEEDED)
     with pytest.raises(PodRefused):
-        run_on_volume(connection, "lab", **place)
+        run_on_volume(*given)

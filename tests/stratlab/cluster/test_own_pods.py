@@ -85,7 +85,8 @@ def test_a_pod_is_waited_for_until_it_runs_and_not_longer(monkeypatch: pytest.Mo
 
     watches = iter((start(), end()))
     monkeypatch.setattr(pod_phase, "watch", lambda *_: next(watches))
-    followed = follow_pod(None, "lab", "volume", lambda text: None)  # type: ignore[arg-type]
+    connection: Any = SimpleNamespace(core="")
+    followed = follow_pod(connection, "volume", lambda text: None)
     assert list(followed) == [None, PodEnd(3, "Error")]
 
 
@@ -109,9 +110,10 @@ def test_a_node_has_a_minute_and_an_image_ten(
         raise ClusterError("no events")
 
     monkeypatch.setattr(pod_phase, "watch", watch)
+    connection: Any = SimpleNamespace(get=refuse, core="")
     began = time.monotonic()
     with pytest.raises(ClusterError) as failure:
-        list(follow_pod(SimpleNamespace(get=refuse), "lab", "volume", lambda text: None))  # type: ignore[arg-type]
+        list(follow_pod(connection, "volume", lambda text: None))
     assert find_codes(failure.value) == ["SL-pod-not-started"]
     assert given == pytest.approx(limits_s, abs=5)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.stratlab.cluster.fake_kubelet import PODS, run_kubelet
 from tests.stratlab.cluster.lab import Lab
 from tests.stratlab.raised import raised
 
-PLACE = {"claim": "stratlab-results", "mount": "/results", "image": "lab"}
+PLACE = PodRequest(image="lab")
 
 
 @pytest.fixture
@@ -29,11 +30,12 @@ def lab(api: FakeApi) -> Iterator[Lab]:
 
 
 def run(lab: Lab, *command: str, **options: Any) -> Finished:
-    return run_on_volume(lab[0], "lab", command=["python", "-c", *command], **PLACE | options)
+    progress = options.pop("progress", print)
+    return run_on_volume(lab[0], replace(PLACE, **options), ["python", "-c", *command], progress)
 
 
 def read(lab: Lab, path: Path) -> bytes:
-    return b"".join(read_file(lab[0], "lab", **PLACE, path=str(path)))
+    return b"".join(read_file(lab[0], PLACE, str(path)))
 
 
 def waiting(reason: str, message: str = "") -> dict[str, Any]:
@@ -75,6 +77,12 @@ def test_a_pod_passes_the_restricted_profile_and_has_no_token() -> None:
     assert labels["app.kubernetes.io/component"] == "volume"
     assert labels["app.kubernetes.io/part-of"] == "stratlab"
     assert "generateName" in pod["metadata"] and "name" not in pod["metadata"]
+    trusting = {
+        component: build_pod(["a"], PodRequest(component=component, certificates="secret/ours/ca.crt"))
+        for component in ("volume", "test", "comparison")
+    }
+    names = {each: {v["name"] for v in pod["spec"]["volumes"]} for each, pod in trusting.items()}
+    assert {each for each, held in names.items() if "certificates" in held} == {"test", "comparison"}
     without = build_pod(["a"], PodRequest(claim=None, read_only=False))["spec"]
     assert without["volumes"][0] == {"name": "results", "emptyDir": {}}
     assert without["containers"][0]["volumeMounts"][0]["readOnly"] is False
@@ -97,11 +105,11 @@ def test_a_file_that_is_not_there_is_told(lab: Lab, tmp_path: Path) -> None:
 
 def test_who_stops_reading_leaves_no_pod(lab: Lab, tmp_path: Path, api: FakeApi) -> None:
     (tmp_path / "file").write_bytes(os.urandom(1_500_000))
-    pieces: Any = read_file(lab[0], "lab", **PLACE, path=str(tmp_path / "file"))
+    pieces: Any = read_file(lab[0], PLACE, str(tmp_path / "file"))
     assert len(next(pieces)) > 0 and len(api.collections[PODS]) == 1
     pieces.close()
     assert api.collections[PODS] == {}
-    pod = volume_pod._running_pod(lab[0], "lab", ["python", "-c", "print(1)"], PodRequest(image="lab"), print)
+    pod = volume_pod._running_pod(lab[0], PLACE, ["python", "-c", "print(1)"], print)
     with pytest.raises(KeyboardInterrupt):
         with pod:
             assert len(api.collections[PODS]) == 1

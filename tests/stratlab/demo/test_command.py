@@ -11,7 +11,7 @@ import typer
 
 from stratlab.commands.local import SETTINGS, STRATEGIES, demo, find_chart
 from stratlab.rehearsal import RunEnd
-from stratlab.rehearsal_plan import Request
+from stratlab.rehearsal_plan import RehearsalRequest
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 
@@ -36,7 +36,7 @@ def test_it_compares_what_it_has_run_and_nothing_that_failed(
     called: list[Any] = []
     code = 0
 
-    def run_request(request: Request) -> list[RunEnd]:
+    def run_request(request: RehearsalRequest) -> list[RunEnd]:
         called.append([path.name for path in request.charts])
         assert request.replace and request.settings == SETTINGS
         return [RunEnd("ddp", request.results / "demo/ddp", code)]

@@ -1,4 +1,7 @@
-"""Which runs there are, in a folder. On a cluster: processes/test_list_on_cluster.py."""
+"""Which runs there are, in a folder. On a cluster: processes/test_list_on_cluster.py.
+
+docs/monitoring.md explains every status that a run or its resource can have.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from stratlab import cli
+from stratlab.cluster.workloads import CONDITIONS, NO_STATUS
 from stratlab.run_directory.foreign import write_foreign
+from stratlab.run_directory.record import AT_WORK, Status
 from stratlab.run_folders import ListedRun, build_run, list_runs
 from stratlab.user_error import UserError
 from tests.codes import find_codes
@@ -110,3 +116,16 @@ def test_the_table_has_a_line_per_run_and_json_is_the_same_list(call: Call, resu
     for wrong in ((), (results, "--on-cluster")):
         code, _, err = call(*wrong)
         assert code == 2 and find_codes(err) == ["SL-list-source"]
+
+
+PAGE = Path("docs/monitoring.md")
+
+
+def test_no_status_is_unexplained() -> None:
+    text = PAGE.read_text().partition("## What a status means")[2].partition("\n## ")[0]
+    told = {
+        line.split("|")[1].strip().partition(" (")[0] for line in text.splitlines() if line.startswith("|")
+    }
+    of_runs = {*get_args(Status), AT_WORK} - {"not a run"}
+    assert of_runs <= told, of_runs - told
+    assert {NO_STATUS, *CONDITIONS.values()} <= told

@@ -8,8 +8,9 @@ import pytest
 from stratlab import logs as rank_log
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
+from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.workloads import APIS, RunFacts, Workload
-from stratlab.logs import VolumeLog, find_file, find_pod
+from stratlab.logs import find_file, find_pod
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi
@@ -21,18 +22,19 @@ class Reading:
 
     def __init__(self, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
         self.said: list[str] = []
-        self.asked: dict[str, Any] = {}
+        self.asked: tuple[Any, ...] = ()
         self._connection = connection
         monkeypatch.setattr(rank_log, "read_file", self._fake_read_file)
 
-    def _fake_read_file(self, connection: Connection, namespace: str, **asked: Any) -> Iterator[bytes]:
-        asked.pop("progress")
-        self.asked = asked | {"namespace": namespace}
+    def _fake_read_file(
+        self, connection: Connection, request: PodRequest, path: str, progress: Any
+    ) -> Iterator[bytes]:
+        self.asked = (request.claim, request.mount, request.image, path)
         yield b"from the "
         yield b"volume\n"
 
     def __call__(self, rank: int = 0, *, previous: bool = False, follow: bool = False, **options: str) -> str:
-        self.said, self.asked = [], {}
+        self.said, self.asked = [], ()
         pieces = rank_log.read_rank(
             self._connection,
             "demo",
@@ -97,19 +99,17 @@ def test_the_previous_container_or_the_file(api: FakeApi, reading: Reading) -> N
 def test_when_the_pods_are_gone_the_annotations_lead_to_the_file(api: FakeApi, reading: Reading) -> None:
     api.put(RUNS, build_run("Failed"))
     assert reading(3) == "from the volume\n"
-    place = {"namespace": "lab", "claim": "volume", "mount": "/results", "image": "lab:1"}
-    assert reading.asked == place | {"path": "/results/c/demo/ranks/rank3.log"}
+    assert reading.asked == ("volume", "/results", "lab:1", "/results/c/demo/ranks/rank3.log")
     assert "2 to 3" in reading.said[0] and "--claim" not in reading.said[1]
 
 
 def test_when_the_resource_is_gone_too_the_charts_defaults_do(reading: Reading) -> None:
     assert reading() == "from the volume\n"
-    assert reading.asked["path"] == "/results/default/demo/ranks/rank0.log"
-    assert (reading.asked["claim"], reading.asked["image"]) == ("stratlab-results", "stratlab-lab:0.1.0")
+    default = ("stratlab-results", "/results", "stratlab-lab:0.1.0")
+    assert reading.asked == (*default, "/results/default/demo/ranks/rank0.log")
     assert "--run-directory, --claim and --image" in reading.said[1]
     reading(run_directory="/results/vit/demo", claim="mine", image="lab:2")
-    assert reading.asked["path"] == "/results/vit/demo/ranks/rank0.log"
-    assert (reading.asked["claim"], reading.asked["image"]) == ("mine", "lab:2")
+    assert reading.asked == ("mine", "/results", "lab:2", "/results/vit/demo/ranks/rank0.log")
 
 
 FACTS = RunFacts("/data/c/demo", "claim", "/data", "lab:1", "", 1)
@@ -120,14 +120,14 @@ FACTS = RunFacts("/data/c/demo", "claim", "/data", "lab:1", "", 1)
     [
         (FACTS, "", "/data", "/data/c/demo"),
         (FACTS, "c/other", "/data", "/data/c/other"),
-        (None, "c/demo/", "/results", "/results/c/demo"),
-        (None, "/mnt/c/demo", "/mnt", "/mnt/c/demo"),
+        (RunFacts(), "c/demo/", "/results", "/results/c/demo"),
+        (RunFacts(), "/mnt/c/demo", "/mnt", "/mnt/c/demo"),
     ],
 )
-def test_the_file(facts: RunFacts | None, directory: str, mount: str, path: str) -> None:
+def test_the_file(facts: RunFacts, directory: str, mount: str, path: str) -> None:
     found = find_file("demo", facts, 0, run_directory=directory, claim="", image="")
-    claim, image = ("claim", "lab:1") if facts else ("stratlab-results", "stratlab-lab:0.1.0")
-    assert found == VolumeLog(claim=claim, mount=mount, image=image, path=f"{path}/ranks/rank0.log")
+    claim, image = ("claim", "lab:1") if facts == FACTS else ("stratlab-results", "stratlab-lab:0.1.0")
+    assert found == (PodRequest(claim, mount, image), f"{path}/ranks/rank0.log")
 
 
 def test_a_master_is_node_0_and_a_launcher_has_all() -> None:

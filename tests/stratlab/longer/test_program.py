@@ -28,9 +28,9 @@ def test_only_what_a_user_did_wrong_ends_with_2_and_without_a_traceback(
 ) -> None:
     """Exit code 2 is final for the analysis Job: what a library stumbles over must not get it."""
     done = run_program(
-        "import sys; from stratlab import cli; from stratlab.analysis import analyze\n"
+        "import sys; from stratlab import cli; from stratlab.analysis import run_analysis\n"
         f"def fails(*a, **k): raise {failure}\n"
-        "analyze.analyze_run = fails; sys.argv = ['stratlab', 'analyze', 'run']; cli.main()"
+        "run_analysis.analyze_run = fails; sys.argv = ['stratlab', 'analyze', 'run']; cli.main()"
     )
     assert (done.returncode, "Traceback" in done.stderr) == (code, is_bug)
 

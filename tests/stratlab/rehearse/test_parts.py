@@ -10,7 +10,7 @@ import pytest
 
 from stratlab.rehearsal import RunEnd, asks_for_accelerator, describe_end, describe_success, next_commands
 from stratlab.rehearsal_plan import (
-    Request,
+    RehearsalRequest,
     build_training_pods,
     check_free,
     make_folder,
@@ -191,5 +191,5 @@ def test_an_accelerator_is_spoken_of_where_the_user_has_named_one(tmp_path: Path
         (["run.config.steps=2,run.accelerator=some/gpu"], [], True),
         ([], [values], True),
     ):
-        request = Request([], tmp_path, tmp_path, settings=settings, values=files)
+        request = RehearsalRequest([], tmp_path, tmp_path, settings=settings, values=files)
         assert asks_for_accelerator(request) is asks

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from stratlab import script_start as hostfile
-from stratlab.script import build_docker, build_slurm, build_torchrun
-from stratlab.script_start import Start, build_hostfile
+from stratlab import script as hostfile
+from stratlab.script import Start, build_docker, build_hostfile, build_slurm, build_torchrun
 
 SLEEP = "/bin/sleep"
 """The real one, where the script has a stand-in."""

@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from stratlab import script as module
-from stratlab.script import Wanted, build_script, count_cpus, count_mib, read_amount
-from stratlab.script_start import Hosts, Request, build_start, read_hostfile
+from stratlab.script import (
+    Hosts,
+    RenderRequest,
+    build_script,
+    build_start,
+    count_cpus,
+    count_mib,
+    read_amount,
+    read_hostfile,
+)
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
@@ -25,12 +33,12 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "check", lambda start: [])
 
 
-def request(*settings: str, **more: object) -> Request:
-    return Request(ROOT / "charts/ddp", RESULTS, ["run.config.model=cnn", *settings], **more)  # type: ignore[arg-type]
+def request(*settings: str, **more: object) -> RenderRequest:
+    return RenderRequest(ROOT / "charts/ddp", RESULTS, ["run.config.model=cnn", *settings], **more)  # type: ignore[arg-type]
 
 
-def script(starter: str, asked: Request, **more: object) -> str:
-    return build_script(asked, Wanted(starter, **more))[0]  # type: ignore[arg-type]
+def script(starter: str, asked: RenderRequest, **more: object) -> str:
+    return build_script(replace(asked, starter=starter, **more))[0]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("starter", ["slurm", "docker"])
@@ -146,7 +154,7 @@ UNPACK = f"{FIRST}.name=unpack,{FIRST}.image=tools:1,{FIRST}.command={{tar}}"
     ],
 )
 def test_what_is_wrong_is_said(
-    starter: str, asked: Request, more: dict[str, object], code: str, named: str
+    starter: str, asked: RenderRequest, more: dict[str, object], code: str, named: str
 ) -> None:
     refused = raised(script, starter, asked, **more)
     assert find_codes(refused) == [code] and named in str(refused)

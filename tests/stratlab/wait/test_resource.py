@@ -40,8 +40,8 @@ class Waiting:
 
     def __init__(self, changes: Changes, get: Any = None) -> None:
         self.said: list[str] = []
-        connection: Any = SimpleNamespace(get=get)
-        self.resource = Resource(connection, APIS["pytorchjob"], "lab", "demo")
+        connection: Any = SimpleNamespace(get=get, namespace="lab", core="/api/v1/namespaces/lab")
+        self.resource = Resource(connection, APIS["pytorchjob"], "demo")
         for change in changes:
             self.resource._changes.put(partial(self.resource._take, *change))
 

@@ -12,7 +12,7 @@ import pytest
 from stratlab.cluster.pod_phase import build_row
 from stratlab.watch_state import (
     ADVICE,
-    Progress,
+    TrainingProgress,
     find_culprit,
     format_seconds,
     parse_attempt,
@@ -30,7 +30,7 @@ LINE = "step 120/600  loss 0.4321  812 samples/s  78.9 ms/step  about 38 s left"
 
 
 def test_the_line_of_the_contract() -> None:
-    assert parse_progress(LINE) == Progress(120, 600, 0.4321, 812.0, 78.9, 38)
+    assert parse_progress(LINE) == TrainingProgress(120, 600, 0.4321, 812.0, 78.9, 38)
     assert parse_progress("[1,0]<stdout>:" + LINE) == parse_progress(LINE)
     assert str(parse_progress(LINE)) == LINE
     for other in ("", LINE.replace("step ", "stop ", 1), LINE[:-5], LINE.replace("120", "x")):

@@ -1,4 +1,7 @@
-"""A watched run from its first to its last change, as its sources bring them; and what the sources ask for."""
+"""A watched run from its first to its last change, as its sources bring them; and what the sources ask for.
+
+What a run waits for before its first step, and what helps.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,72 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from stratlab import watch_session as appearance
 from stratlab import watch_session as session
-from stratlab import watch_session as sources
+from stratlab.cli import app
 from stratlab.cluster import ClusterError
 from stratlab.cluster.watching import ADDED, SYNCED
 from stratlab.cluster.workloads import APIS, Workload
 from stratlab.user_error import UserError
-from stratlab.watch_display import Lines, build_ending
+from stratlab.watch_display import Lines, LiveTable, build_ending, describe_waiting, find_remedy
 from stratlab.watch_session import Sources, Update
 from stratlab.watch_state import EVENTS, JOBS, LOG, PODS, REFUSED, TROUBLE, WORKLOAD
 from tests.codes import find_codes
+from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.raised import raised
 from tests.stratlab.watch.objects import build_analysis, build_event, build_pod, build_run, ended
-from tests.stratlab.watch.test_picture import LINE, build_named, build_picture
+from tests.stratlab.watch.test_picture import LINE, add, build_named, build_picture
+
+
+def test_what_a_run_waits_for_is_said() -> None:
+    message = "0/1 nodes: Insufficient nvidia.com/gpu."
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    blocked = build_pod(1, "Pending", conditions=[unscheduled])
+    picture = add(build_picture("Running", workers=3), PODS, build_pod(0), blocked)
+    told = describe_waiting(picture)
+    assert told.startswith("1 of 3 pods ") and f"demo-worker-1, Unschedulable: {message}; 1 " in told
+    picture.apply_change(LOG, ADDED, LINE.format(1))
+    assert describe_waiting(picture) == "", "it trains"
+    ended = add(build_picture("Running"), PODS, build_pod(0), build_pod(1, "Failed"))
+    assert describe_waiting(ended) == "", "nobody waits for a pod that has ended"
+
+
+@pytest.mark.parametrize(
+    ("note", "named"),
+    [
+        ('0/1 nodes are available: persistentvolumeclaim "stratlab-results" not found. not found', "-n lab"),
+        ('ErrImagePull: failed to pull image "x:9"', "run.image (repository, tag, pullSecrets)"),
+        ("0/1 nodes: 1 node(s) didn't match Pod's node affinity/selector.", "run.scheduling.nodeSelector"),
+        ("0/1 nodes: 1 node(s) had untolerated taint(s).", "run.scheduling.tolerations"),
+        ("0/1 nodes: 1 Insufficient memory.", "run.resources.requests.memory"),
+        ("0/1 nodes: 1 Insufficient nvidia.com/gpu.", "run.nodes x run.processesPerNode"),
+    ],
+)
+def test_what_helps_a_pod_that_does_not_start_is_said(note: str, named: str) -> None:
+    assert named in find_remedy(note, "lab")
+
+
+def test_what_is_known_of_no_remedy_says_none() -> None:
+    for note in ("CrashLoopBackOff: back-off 10s", "0/1 nodes are available: 1 Insufficient pods.", ""):
+        assert find_remedy(note, "lab") == ""
+    assert "run.analysis.image" in find_remedy("ImagePullBackOff: x", "lab", is_analysis=True)
+
+
+def test_an_image_that_cannot_be_pulled_is_told_once_with_what_helps() -> None:
+    """Kubernetes has two reasons for it, which take turns."""
+    said: list[str] = []
+    lines = Lines(said.append)
+    for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
+        waiting = {"waiting": {"reason": reason, "message": "pull access denied"}}
+        lines.show(add(build_picture("Running"), PODS, build_pod(0, "Pending", state=waiting)))
+    assert len([line for line in said if "pod demo-worker-0" in line]) == 1
+    assert len([line for line in said if "run.image" in line]) == 1
+
 
 INSTANCE = "app.kubernetes.io/instance=demo"
+EVENTS_PATH = "/api/v1/namespaces/lab/events"
+CONNECTION: Any = Answering(**{EVENTS_PATH: []})
 
 
 def run(*conditions: str) -> Update:
@@ -53,8 +105,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, updates: Iterable[Update], **option
     for name in ("CULPRIT_S", "LAST_LINES_S", "NO_STATUS_S"):
         monkeypatch.setattr(session, name, 0.0)
     monkeypatch.setattr("stratlab.watch_display.PROGRESS_EVERY_S", 0.0)
-    connection: Any = SimpleNamespace(get=lambda path, query: {"items": []})
-    code = session.watch_run(connection, picture, Lines(said.append), **options)
+    code = session.watch_run(CONNECTION, picture, Lines(said.append), **options)
     return code, picture, said
 
 
@@ -115,9 +166,9 @@ def test_what_is_asked_of_the_cluster_is_about_this_run_and_no_other(monkeypatch
     def follow_log(connection: Any, pod: Any, container: str, patience: Any) -> Iterator[str]:
         yield f"{pod['metadata']['name']} {container}"
 
-    monkeypatch.setattr(sources, "watch", watch)
-    monkeypatch.setattr(sources, "follow_log", follow_log)
-    brought = Sources(None, build_picture().workload)  # type: ignore[arg-type]
+    monkeypatch.setattr(session, "watch", watch)
+    monkeypatch.setattr(session, "follow_log", follow_log)
+    brought = Sources(CONNECTION, build_picture().workload)
     brought.start()
     for _ in range(2):
         brought.follow(pod(0)[2])
@@ -139,9 +190,9 @@ def test_what_a_thread_dies_of_ends_the_watch(monkeypatch: pytest.MonkeyPatch) -
         yield from ()
         raise AttributeError("a bug")
 
-    monkeypatch.setattr(sources, "watch", break_down)
+    monkeypatch.setattr(session, "watch", break_down)
     with pytest.raises(AttributeError):
-        session.watch_run(None, build_picture(), Lines(print))  # type: ignore[arg-type]
+        session.watch_run(CONNECTION, build_picture(), Lines(print))
 
 
 def test_a_release_is_awaited_and_one_that_never_comes_is_told_with_the_others(
@@ -149,14 +200,14 @@ def test_a_release_is_awaited_and_one_that_never_comes_is_told_with_the_others(
 ) -> None:
     late = Workload(APIS["trainjob"], build_named("late", build_run("Created")))
     changes = {late.api.path("lab"): [(SYNCED, {}), (ADDED, late.object)]}
-    monkeypatch.setattr(appearance, "watch", lambda connection, path, *_: iter(changes.get(path, [])))
-    monkeypatch.setattr(appearance, "find_workload", lambda *_: None)
-    monkeypatch.setattr(appearance, "check_namespace", lambda *_: None)
-    monkeypatch.setattr(appearance, "list_workloads", lambda *_: [late])
+    monkeypatch.setattr(session, "watch", lambda connection, path, *_: iter(changes.get(path, [])))
+    monkeypatch.setattr(session, "find_workload", lambda *_: None)
+    monkeypatch.setattr(session, "check_namespace", lambda *_: None)
+    monkeypatch.setattr(session, "list_workloads", lambda *_: [late])
     said: list[str] = []
-    found = appearance.await_workload(None, "lab", "demo", said.append, appear_s=10)  # type: ignore[arg-type]
+    found = session.await_workload(CONNECTION, "demo", said.append, appear_s=10)
     assert found == late and len(said) == 1
-    failure = raised(appearance.await_workload, None, "lab", "none", said.append, appear_s=0.1)
+    failure = raised(session.await_workload, CONNECTION, "none", said.append, appear_s=0.1)
     assert isinstance(failure, UserError) and find_codes(failure) == ["SL-release-not-found"]
     assert "demo (Created)" in str(failure)
 
@@ -176,3 +227,32 @@ def test_events_of_this_run_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> 
     _, _, said = watched(monkeypatch, [run("Running"), pod(0), *told, *end])  # type: ignore[list-item]
     assert sum("quota exceeded" in line for line in said) == 1, "that it happened again is no news"
     assert any("no volume" in line for line in said) and not any("not mine" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("env", "kind"),
+    [
+        ({"FORCE_COLOR": None, "TERM": "xterm"}, Lines),  # into a file or a pipe
+        ({"FORCE_COLOR": "1", "TERM": "xterm"}, LiveTable),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, Lines),  # cannot draw anything anew
+    ],
+)
+def test_a_table_is_drawn_on_a_terminal_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, str | None], kind: type
+) -> None:
+    seen: list[Any] = []
+
+    def watch_run(connection: Any, workload: Any, display: Any, *, analysis: bool) -> int:
+        seen.append(display)
+        return 3
+
+    monkeypatch.setattr("stratlab.cluster.connection.connect", lambda **_: SimpleNamespace(namespace="lab"))
+    monkeypatch.setattr("stratlab.watch_session.await_workload", lambda *_: SimpleNamespace(uid="1"))
+    monkeypatch.setattr("stratlab.watch_session.watch_run", watch_run)
+    monkeypatch.setattr("stratlab.watch_display.build_farewell", lambda picture: ["gone"])
+    done = CliRunner().invoke(app, ["watch", "ddp"], env=env)
+    assert done.exit_code == 3 and done.output.endswith("gone\n")
+    assert [type(display) for display in seen] == [kind]
+    monkeypatch.setattr("stratlab.watch_display.build_ending", lambda picture, code: {"exit_code": code})
+    done = CliRunner().invoke(app, ["watch", "ddp", "--json"], env=env)
+    assert done.exit_code == 3 and json.loads(done.stdout) == {"exit_code": 3} and "gone" in done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratlab import pod_checks
+from stratlab.cluster.pod_template import PodRequest
 from stratlab.namespace_checks import Finding
 from stratlab.pod_checks import PodsRequest, check_pods
 from tests.codes import find_codes
@@ -24,8 +25,8 @@ def lab() -> Iterator[Lab]:
 
 
 def look(lab: Lab, mount: Path, uri: str) -> dict[str, Finding]:
-    request = PodsRequest("stratlab-results", str(mount), "lab", "trainer", uri)
-    return {each.subject: each for each in check_pods(lab[0], "lab", request, lambda sentence: None)}
+    request = PodsRequest(PodRequest(mount=str(mount), image="lab"), "trainer", uri)
+    return {each.subject: each for each in check_pods(lab[0], request, lambda sentence: None)}
 
 
 def test_a_shared_volume_a_real_mlflow_and_images_that_start(

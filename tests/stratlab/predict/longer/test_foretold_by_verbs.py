@@ -6,7 +6,7 @@ import pytest
 
 from stratlab.helm import REPOSITORY, find_helm
 from stratlab.predict.answering import foretell
-from stratlab.rehearsal_plan import Request, build_rehearsal_plan
+from stratlab.rehearsal_plan import RehearsalRequest, build_rehearsal_plan
 from stratlab.sweep.definition import Sweep
 from stratlab.sweep.planned_release import build_sweep_plan, foretell_all
 
@@ -18,7 +18,7 @@ def test_a_rehearsal_and_a_sweep_have_what_it_takes(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     given = {f"run.config.{name}": value for name, value in CONFIG.items()} | {"run.processesPerNode": 8}
     settings = [f"{name}={value}" for name, value in given.items()]
-    request = Request(
+    request = RehearsalRequest(
         [REPOSITORY / "charts/ddp"],
         tmp_path / "runs",
         tmp_path / "mlflow",

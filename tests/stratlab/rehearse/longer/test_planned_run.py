@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from stratlab.cli import app
 from stratlab.helm import find_helm, render_chart
-from stratlab.rehearsal_plan import PlannedRun, Request, build_planned_run, build_rehearsal_plan
+from stratlab.rehearsal_plan import PlannedRun, RehearsalRequest, build_planned_run, build_rehearsal_plan
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
@@ -22,7 +22,7 @@ URI = "http://127.0.0.1:1"
 
 def plan(tmp_path: Path, *charts: Path, **options: object) -> list[PlannedRun]:
     given = {"results": tmp_path / "runs", "mlflow": tmp_path / "mlflow"} | options
-    return build_rehearsal_plan(Request(charts=charts, **given), URI)  # type: ignore[arg-type]
+    return build_rehearsal_plan(RehearsalRequest(charts=charts, **given), URI)  # type: ignore[arg-type]
 
 
 def refused(tmp_path: Path, *charts: Path, **options: object) -> tuple[list[str], str]:
@@ -101,7 +101,7 @@ def test_results_beside_the_folder_are_resolved(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "here").mkdir()
     chart = str(DDP.absolute())
     monkeypatch.chdir(tmp_path / "here")
-    asked: list[Request] = []
+    asked: list[RehearsalRequest] = []
     monkeypatch.setattr("stratlab.rehearsal.rehearse", lambda request, _: asked.append(request) or [])
     done = CliRunner().invoke(app, ["rehearse", chart, "--results", "../there/runs"])
     assert done.exit_code == 0, done.output

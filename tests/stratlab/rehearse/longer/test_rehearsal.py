@@ -1,19 +1,41 @@
-"""Runs of a tiny chart from helm to their report, and what stays when something goes wrong."""
+"""Runs of a tiny chart from helm to their report, and what stays when something goes wrong.
+
+All charts are checked before the first run starts, and before MLflow does.
+
+Pods as processes: at the same time, to their end, and whose exit code is the run's.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from stratlab import rehearsal as summary
-from stratlab.machine import Interrupted
+from stratlab.machine import Interrupted, build_machine_env
+from stratlab.pod_commands import Command, Pod
+from stratlab.processes import Processes
 from stratlab.progress import Display
-from stratlab.rehearsal import RunEnd, describe_end, describe_stop, next_commands, rehearse
-from stratlab.rehearsal_plan import Request
+from stratlab.rehearsal import (
+    LocalPodEnd,
+    RunEnd,
+    check_settings,
+    deciding_end,
+    describe_end,
+    describe_stop,
+    next_commands,
+    rehearse,
+    run_pods,
+)
+from stratlab.rehearsal_plan import PlannedRun, RehearsalRequest
+from stratlab.trainer_program import Answers, Refused
+from tests.codes import find_codes
+from tests.stratlab.raised import raised
 from tests.stratlab.rehearse.conftest import TRAIN, no_server, write_chart
 
 Screen = tuple[Display, Callable[[], str]]
@@ -21,7 +43,9 @@ Screen = tuple[Display, Callable[[], str]]
 
 def run(tmp_path: Path, screen: Screen, *charts: Path, fault: str = "", **options: object) -> list[RunEnd]:
     options["settings"] = [f"run.config.fault={fault}"]
-    request = Request(charts=charts, results=tmp_path / "out/runs", mlflow=tmp_path / "out/mlflow", **options)  # type: ignore[arg-type]
+    request = RehearsalRequest(
+        charts=charts, results=tmp_path / "out/runs", mlflow=tmp_path / "out/mlflow", **options
+    )  # type: ignore[arg-type]
     return rehearse(request, screen[0], start_server=no_server)
 
 
@@ -131,3 +155,110 @@ def test_a_refused_setting_leaves_nothing_and_gives_the_old_run_back(
     assert run(tmp_path, screen, chart, replace=True, analysis=False)[0].code == 0
     assert (run_dir / "summary.json").stat().st_ino != old
     assert [entry.name for entry in run_dir.parent.iterdir() if entry.name != "tiny"] == [".logs"]
+
+
+def test_the_second_chart_is_refused_before_the_first_is_trained(tmp_path: Path, screen: Screen) -> None:
+    """With real charts; a server that is started would be an error here."""
+
+    def no_server(*_: object, **__: object) -> None:
+        raise AssertionError("MLflow was started")
+
+    charts = [Path("charts/ddp"), Path("charts/single")]
+    request = RehearsalRequest(
+        charts=charts, results=tmp_path / "runs", mlflow=tmp_path / "mlflow", processes=2
+    )
+    with pytest.raises(Refused) as refusal:
+        rehearse(request, screen[0], start_server=no_server)  # type: ignore[arg-type]
+    assert refusal.value.code == 2 and "single: " in str(refusal.value) and "ddp" not in str(refusal.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_check_is_told_ever_more_rarely(
+    tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(runs: object, env: object, options: object, waiting: Callable[[float], object]) -> Answers:
+        for seconds in range(5, 65, 5):
+            waiting(seconds)
+        return Answers({})
+
+    monkeypatch.setattr("stratlab.rehearsal.ask_trainer", ask)
+    monkeypatch.setattr("stratlab.rehearsal.TRAINER", ("tiny",))
+    pod = Pod("tiny", "node0", (Command("pytorch", ("tiny",), {}, None),), ())
+    check_settings([PlannedRun("tiny", tmp_path, [pod], None, "Never")], False, screen[0])
+    assert len(screen[1]().splitlines()) == 1 + 3
+    absent = Answers({}, "no trainer here", is_absent=True)
+    monkeypatch.setattr("stratlab.rehearsal.ask_trainer", lambda *_, **__: absent)
+    with pytest.raises(Refused) as refusal:
+        check_settings([PlannedRun("tiny", tmp_path, [pod], None, "Never")], False, screen[0])
+    assert refusal.value.code == 2 and "no trainer here" in str(refusal.value)
+
+
+def pod(name: str, *scripts: str) -> Pod:
+    commands = tuple(Command("c", ("python", "-c", script), {"NAME": name}, None) for script in scripts)
+    return Pod(name, name, commands, ())
+
+
+def run_test_replicas(
+    pods: Sequence[Pod], tmp_path: Path, after_failure_s: float = 30.0
+) -> list[LocalPodEnd]:
+    logs = {each.name: tmp_path / f"{each.name}.log" for each in pods}
+    processes = Processes()
+    try:
+        env = build_machine_env(os.environ)
+        return run_pods(pods, processes, env, logs, lambda: None, after_failure_s=after_failure_s)
+    finally:
+        assert not processes.members()
+
+
+def test_init_containers_run_before_the_container_and_share_its_log(tmp_path: Path) -> None:
+    """And end the pod when they fail."""
+    good = pod("a", "print('first')", "import os; print('then', os.environ['NAME'])")
+    ends = run_test_replicas([good, pod("b", "raise SystemExit(3)", "print('never')")], tmp_path)
+    assert {(end.pod, end.code) for end in ends} == {("a", 0), ("b", 3)}
+    assert (tmp_path / "a.log").read_text() == "first\nthen a\n"
+    assert "never" not in (tmp_path / "b.log").read_text()
+
+
+def test_pods_run_at_the_same_time(tmp_path: Path) -> None:
+    meet = (
+        "import os, time; open('{}', 'w'); [time.sleep(.05) for _ in range(200) if not os.path.exists('{}')]"
+    )
+    a, b = tmp_path / "a", tmp_path / "b"
+    started = time.monotonic()
+    ends = run_test_replicas([pod("x", meet.format(a, b)), pod("y", meet.format(b, a))], tmp_path)
+    assert [end.code for end in ends] == [0, 0]
+    assert time.monotonic() - started < 8
+
+
+def test_the_others_are_stopped_some_time_after_a_failure(tmp_path: Path) -> None:
+    """A signal counts as in a container."""
+    started = time.monotonic()
+    killed = pod("fails", "import os; os.kill(os.getpid(), 9)")
+    ends = run_test_replicas([pod("waits", "import time; time.sleep(60)"), killed], tmp_path, 0.5)
+    assert time.monotonic() - started < 20
+    assert [(end.pod, end.code, end.stopped) for end in ends] == [("fails", 137, False), ("waits", 143, True)]
+    assert deciding_end(ends).pod == "fails"
+
+
+@pytest.mark.parametrize(
+    ("codes", "decides"),
+    [
+        ([0, 143], 143),
+        ([134, 10], 10),  # the survivor was quicker than the culprit
+        ([134, 137], 137),
+        ([137, 1], 1),  # the operator fails the job for a permanent code, whatever came first
+        ([134, 134], 134),
+        ([12, 10], 12),
+    ],
+)
+def test_which_exit_code_is_the_runs(codes: list[int], decides: int) -> None:
+    ends = [LocalPodEnd(f"p{index}", Path("log"), code) for index, code in enumerate(codes)]
+    assert deciding_end(ends).code == decides
+    stopped = LocalPodEnd("b", Path("log"), 1, stopped=True)
+    assert deciding_end([*ends, stopped]).code == decides, "who was only stopped never decides"
+
+
+def test_a_missing_program_is_named(tmp_path: Path) -> None:
+    missing = Pod("a", "a", (Command("c", ("no-such-program",), {}, None),), ())
+    failure = raised(run_test_replicas, [pod("first", "import time; time.sleep(60)"), missing], tmp_path)
+    assert find_codes(failure) == ["SL-program-not-started"] and "no-such-program" in str(failure)

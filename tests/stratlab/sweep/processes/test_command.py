@@ -16,7 +16,6 @@ from stratlab.commands import sweep as sweep_tables
 from stratlab.helm import REPOSITORY, find_helm
 from stratlab.sweep import cluster_sweep as cluster_place
 from stratlab.sweep import cluster_sweep as sweep
-from stratlab.sweep.cluster_sweep import Result
 from stratlab.sweep.state import State, only_one, state_file, tuning_file
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi, serve
@@ -95,22 +94,19 @@ def test_a_tuned_sweep_ends_with_no_release_left(file: Path, monkeypatch: pytest
     tuned: list[Any] = []
 
     def bring(self: Any, plan: Any, state: State, **options: Any) -> tuple[State, list[str]]:
+        stage = "failed" if state.comparison == "demo-tuning" else "succeeded"
         for planned in plan:
-            state = state.record(planned.release.name, stage="failed", asked=planned.asked, sentence="badly")
+            state = state.record(planned.release.name, stage=stage, asked=planned.asked, sentence="badly")
         return state, []
 
-    def run_sweep(todo: Any, state: State, site: Any, choices: Any, display: Any) -> Result:
-        tuned.append(choices.tuning)
-        for planned, _ in todo:
-            state = state.record(planned.release.name, stage="succeeded", asked=planned.asked)
-        return Result(state, {"runs": [], "origin": {}}, [])
+    def compare(self: Any, plan: Any, comparison: str, output: Any, tuning: Any, varied: Any) -> Any:
+        tuned.append(tuning)
+        return {"runs": [], "origin": {}}
 
     monkeypatch.setattr(connection, "connect", lambda **_: None)
     monkeypatch.setattr(cluster_place.ClusterPlace, "bring", bring)
-    monkeypatch.setattr(sweep, "decide_all", lambda plan, *rest: [(each, None) for each in plan])
-    monkeypatch.setattr(sweep, "run_sweep", run_sweep)
+    monkeypatch.setattr(cluster_place.ClusterPlace, "compare", compare)
     monkeypatch.setattr(sweep, "uninstall", lambda helm, namespace, name, context: gone.append(name))
-    monkeypatch.setattr(sweep_tables, "count_steps", lambda todo: "")
     monkeypatch.setattr(sweep_tables, "print_result", lambda *given: None)
     text = file.read_text().replace(", run.nodes: [1, 2]", "").replace('"",', '"", run.nodes: 2,')
     file.write_text(f"{text}tune: {{knobs: {{ddp: {{reduce_bucket_mib: [50]}}}}, steps: 20}}\n")

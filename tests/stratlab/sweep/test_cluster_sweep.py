@@ -1,4 +1,7 @@
-"""Before and after the work: what a cluster must have, what is decided, and what counts as success."""
+"""Before and after the work: what a cluster must have, what is decided, and what counts as success.
+
+A sweep's place: what has ended is not brought again, and who compares gets the tuning.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,21 @@ import pytest
 
 from stratlab.cluster import ClusterError
 from stratlab.cluster.workloads import APIS
+from stratlab.compare.run_sources import read_varied
+from stratlab.helm import HelmFailed
 from stratlab.sweep import cluster_sweep as module
-from stratlab.sweep.cluster_sweep import Choices, check_cluster, decide_all, run_sweep, uninstall_ended
-from stratlab.sweep.helm_release import HelmFailed, Site
+from stratlab.sweep.cluster_sweep import ClusterPlace, carry_out, check_cluster, decide_all, uninstall_ended
+from stratlab.sweep.helm_release import Site
 from stratlab.sweep.planned_release import Planned
+from stratlab.sweep.rehearsed_sweep import RehearsedPlace
 from stratlab.sweep.state import Decision, Seen, State, read_state
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
+from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.raised import raised
 from tests.stratlab.sweep import stand_ins
+from tests.stratlab.sweep.stand_ins import Heard
+from tests.stratlab.sweep.stand_ins import plan as plan_test_cluster_place
 
 LAB = "/api/v1/namespaces/lab"
 JOBS = APIS["pytorchjob"].path("lab")
@@ -99,7 +108,7 @@ class Ends:
                 if name not in stages:
                     break  # stopped before it
                 self.worked.append(name)
-                state = state.record(name, stage=stages[name], asked="asked", sentence="badly")
+                state = state.record(name, stage=stages[name], asked=planned.asked, sentence="badly")
             return state, []
 
         def compare(connection: Any, namespace: str, comparison: str, **options: Any) -> dict[str, Any]:
@@ -108,6 +117,7 @@ class Ends:
                 raise failure
             return {"comparison": comparison}
 
+        monkeypatch.setattr(module, "look_at", lambda *asked: Seen())
         monkeypatch.setattr(module, "work", work)
         monkeypatch.setattr(module, "compare_on_cluster", compare)
 
@@ -115,13 +125,16 @@ class Ends:
 def finish(
     tmp_path: Path, names: str, skip: str = "", varied: tuple[str, ...] = (), tuning: Any = None
 ) -> module.Result:
-    todo = [(plan(name), Decision("skip" if name in skip else "install", "")) for name in names]
+    plans = [plan(name) for name in names]
     state = read_state(tmp_path / "s.json", "demo", "lab")
     for name in skip:
-        state = state.record(name, stage="succeeded", asked="asked")
-    site = Site(None, "lab", Path("helm"), "east")  # type: ignore[arg-type]
-    choices = Choices(1, False, tmp_path / "report", tuning, varied)
-    return run_sweep(todo, state, site, choices, stand_ins.Heard())
+        state = state.record(name, stage="succeeded", asked="asked " + name)
+    display: Any = stand_ins.Heard()
+    place = ClusterPlace(Site(furnish(), "lab", Path("helm"), "east"), 1, display, counts=True)
+    options: Any = {"retry_failed": False, "stop_on_failure": False, "tuning": tuning, "varied": varied}
+    result = carry_out(place, plans, state, tmp_path / "report", **options)
+    assert len(display.lines) == 1 and display.lines[0].startswith(f"{len(plans)} releases: ")
+    return result
 
 
 def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(
@@ -185,3 +198,39 @@ def test_what_has_ended_is_uninstalled_also_where_it_failed(
     site = Site(None, "lab", Path("helm"), "east")  # type: ignore[arg-type]
     assert uninstall_ended("abcde", state, site, silent) == ["c: no right"]
     assert gone == ["a", "b"]
+
+
+SITE = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
+
+
+def test_only_what_has_not_ended_is_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def decide_all(plans: Any, state: State, site: Site, retry_failed: bool, progress: Any) -> list[Any]:
+        given["retry_failed"] = retry_failed
+        return [(each, Decision("skip" if each.release.name == "a" else "install", "")) for each in plans]
+
+    def work(todo: Any, state: State, site: Site, display: Any, **options: Any) -> tuple[State, list[str]]:
+        given.update(options, names=[planned.release.name for planned, _ in todo])
+        return state, ["b: not known"]
+
+    monkeypatch.setattr(module, "decide_all", decide_all)
+    monkeypatch.setattr(module, "work", work)
+    display: Any = Heard()
+    state = read_state(tmp_path / "s.json", "demo-tuning", "lab")
+    plans = [plan_test_cluster_place(name) for name in "abc"]
+    found = ClusterPlace(SITE, 3, display).bring(plans, state, retry_failed=True, stop_on_failure=False)
+    assert found == (state, ["b: not known"]) and len(display.lines) == 1
+    assert given == {"retry_failed": True, "parallel": 3, "stop_on_failure": False, "names": ["b", "c"]}
+    state = state.record("a", stage="succeeded", asked=plans[0].asked)
+    place = RehearsedPlace(tmp_path, "", display)
+    assert place.bring(plans[:1], state, retry_failed=False, stop_on_failure=False) == (state, [])
+
+
+def test_a_rehearsal_keeps_beside_its_runs_what_they_are_meant_to_differ_in(tmp_path: Path) -> None:
+    for run, lr in (("a", 0.001), ("b", 0.01)):
+        build_run_dir(tmp_path / "runs" / "demo", run, "ddp", lr=lr, hosts=["n"], loss_shift=lr)
+    display: Any = Heard()
+    report = RehearsedPlace(tmp_path, "", display).compare([], "demo", tmp_path / "report", None, ("lr",))
+    assert report["fairness"]["verdict"] == "comparable as a search"
+    assert read_varied(tmp_path / "runs" / "demo") == ("lr",)

@@ -1,7 +1,12 @@
-"""What `stratlab check` reads from the API server: APIs, operator, namespace, claim, rights, GPUs."""
+"""What `stratlab check` reads from the API server: APIs, operator, namespace, claim, rights, GPUs.
+
+What the verb prints: lines for people, or the same as JSON.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +14,9 @@ from typing import Any
 import pytest
 from kubernetes.client.exceptions import ApiException
 
+from stratlab import cli
 from stratlab import namespace_checks as rights
+from stratlab.cluster import connection
 from stratlab.namespace_checks import (
     Finding,
     check_account,
@@ -23,6 +30,7 @@ from stratlab.namespace_checks import (
 from stratlab.workload_checks import check_apis, find_served, judge_operator, read_version
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
+from tests.stratlab.cluster.fake_api import FakeApi, connect_to, serve
 
 DEPLOYMENTS = "/apis/apps/v1/deployments"
 LAB = "/api/v1/namespaces/lab"
@@ -118,19 +126,19 @@ def test_without_rights_there_is_no_verdict(cluster: Any) -> None:
     operators = "/apis/apps/v1/namespaces/kubeflow/deployments"
     cluster.things |= dict.fromkeys((DEPLOYMENTS, operators, LAB, CLAIM, NODES), 403)
     unseen = ("warning", "SL-may-not-look")
-    assert told(check_apis(cluster))[1:] == told(check_namespace(cluster, "lab")) == [unseen]
-    assert told(check_claim(cluster, "lab", "results")) == told(check_gpus(cluster)) == [unseen]
+    assert told(check_apis(cluster))[1:] == told(check_namespace(cluster)) == [unseen]
+    assert told(check_claim(cluster, "results")) == told(check_gpus(cluster)) == [unseen]
     cluster.things[NODES] = 401
     finding = only(guarded("GPUs", lambda: check_gpus(cluster)))
     assert (finding.state, finding.subject, finding.seen) == ("problem", "GPUs", "said no")
 
 
 def test_pod_security_of_the_namespace(cluster: Any) -> None:
-    assert told(check_namespace(cluster, "lab")) == [("problem", "SL-namespace-absent")]
+    assert told(check_namespace(cluster)) == [("problem", "SL-namespace-absent")]
     cluster.things[LAB] = {"metadata": {"name": "lab"}}
-    assert told(check_namespace(cluster, "lab")) == [("warning", "SL-no-pod-security")]
+    assert told(check_namespace(cluster)) == [("warning", "SL-no-pod-security")]
     cluster.things[LAB] = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
-    finding = only(check_namespace(cluster, "lab"))
+    finding = only(check_namespace(cluster))
     assert finding.state == "ok" and "run.workload.api=mpijob-v1" in finding.seen
 
 
@@ -145,9 +153,9 @@ def test_pod_security_of_the_namespace(cluster: Any) -> None:
     ],
 )
 def test_claim(cluster: Any, mode: str, phase: str, found: tuple[str, ...]) -> None:
-    assert told(check_claim(cluster, "lab", "results")) == [("problem", "SL-claim-absent")]
+    assert told(check_claim(cluster, "results")) == [("problem", "SL-claim-absent")]
     cluster.things[CLAIM] = {"spec": {"accessModes": [mode]}, "status": {"phase": phase}}
-    assert told(check_claim(cluster, "lab", "results")) == [found]
+    assert told(check_claim(cluster, "results")) == [found]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +176,7 @@ def test_a_claim_that_nothing_will_fill(cluster: Any, spec: dict[str, str], defa
     notes = {"storageclass.kubernetes.io/is-default-class": default}
     classes = [{"metadata": {"name": "standard", "annotations": notes}}]
     cluster.things["/apis/storage.k8s.io/v1/storageclasses"] = classes
-    finding = only(check_claim(cluster, "lab", "results"))
+    finding = only(check_claim(cluster, "results"))
     assert find_codes(finding.seen) == [code]
     assert (finding.state == "problem") is ("storageClassName" in finding.fix) is (code != "SL-claim-pending")
 
@@ -242,21 +250,21 @@ def reviews(monkeypatch: pytest.MonkeyPatch) -> Reviews:
 
 
 def test_rights_of_the_analysis(cluster: Any, reviews: Reviews) -> None:
-    assert told(check_account(cluster, "lab", ["pytorchjob"])) == [("problem", "SL-account-absent")]
+    assert told(check_account(cluster, ["pytorchjob"])) == [("problem", "SL-account-absent")]
     cluster.things[ACCOUNT] = {"metadata": {}}
-    assert told(check_account(cluster, "lab", ["pytorchjob"])) == [("ok",)]
+    assert told(check_account(cluster, ["pytorchjob"])) == [("ok",)]
     assert reviews.asked == {("system:serviceaccount:lab:stratlab-analysis", "lab", "lab")}
     runs = {"get", "list", "watch"}
     assert reviews.rights == {"kubeflow.org/pytorchjobs": runs, "batch/jobs": {"get", "patch"}}
     reviews.denied = {("watch", "pytorchjobs")}
-    finding = only(check_account(cluster, "lab", ["pytorchjob"]))
+    finding = only(check_account(cluster, ["pytorchjob"]))
     assert find_codes(finding.seen) == ["SL-account-rights"] and "watch pytorchjobs" in finding.seen
     reviews.refuses = True
-    assert told(check_account(cluster, "lab", ["pytorchjob"])) == [("warning", "SL-may-not-look")]
+    assert told(check_account(cluster, ["pytorchjob"])) == [("warning", "SL-may-not-look")]
 
 
 def test_rights_of_the_user(cluster: Any, reviews: Reviews) -> None:
-    assert told(check_rights(cluster, "lab", ["pytorchjob"])) == [("ok",)]
+    assert told(check_rights(cluster, ["pytorchjob"])) == [("ok",)]
     assert reviews.asked == {(None, None, "lab")}
     assert reviews.rights == {
         "pods": {"get", "list", "watch", "create", "delete"},
@@ -266,6 +274,27 @@ def test_rights_of_the_user(cluster: Any, reviews: Reviews) -> None:
         "kubeflow.org/pytorchjobs": {"create", "watch", "delete"},
     }
     reviews.denied = {("create", "pytorchjobs"), ("create", "pods")}
-    finding = only(check_rights(cluster, "lab", ["pytorchjob"]))
+    finding = only(check_rights(cluster, ["pytorchjob"]))
     assert find_codes(finding.seen) == ["SL-user-rights"] and "stratlab-user" in finding.fix
     assert "create pods, create pytorchjobs" in finding.seen
+
+
+def test_json_holds_the_findings_of_the_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+    with serve(FakeApi(namespaces=set())) as address:
+        monkeypatch.setattr(connection, "connect", lambda **_: connect_to(address))
+        for more in ([], ["--json"]):
+            monkeypatch.setattr(sys, "argv", ["stratlab", "check", "--no-pods", *more])
+            with pytest.raises(SystemExit) as end:
+                cli.main()
+            assert end.value.code == 1
+            shown.append(capsys.readouterr().out)
+    found = json.loads(shown[1])
+    states = [line.split()[0] for line in shown[0].splitlines()]
+    assert [each["state"] for each in found] == [one for one in states if one in ("ok", "warning", "problem")]
+    assert all(f"{finding['subject']}: {finding['seen']}" in shown[0] for finding in found)
+    assert not any("claim" in finding["subject"] for finding in found), (
+        "without a namespace nothing is inside"
+    )

@@ -1,5 +1,0 @@
-"""The fake API."""
-
-from tests.stratlab.cluster.conftest import api, connection
-
-__all__ = ["api", "connection"]
