@@ -24,11 +24,11 @@ def main() -> None:
         print(f"stopped by {stop}", file=sys.stderr)
         sys.exit(stop.code)
     except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.partition(".")[0] == "stratlab":
+        if missing.name is None or missing.name.partition(".")[0] in ("stratlab", "stratlab_spec"):
             raise
         print(
-            f"stratlab needs {missing.name}, which is not installed here: pip install dist/stratlab-*.whl of "
-            "`make dist`",
+            f"stratlab needs {missing.name}, which is not installed here: pip install dist/stratlab-*.whl "
+            "dist/stratlab_spec-*.whl of `make dist`",
             file=sys.stderr,
         )
         sys.exit(MISSING_PACKAGE)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 DISTRIBUTION = "stratlab-trainer"
-WHEEL = "dist/stratlab_trainer-*.whl of `make dist`"
+WHEEL = "dist/stratlab_trainer-*.whl dist/stratlab_spec-*.whl of `make dist`"
 LOOK = """
 import json
 from importlib.metadata import distribution, packages_distributions

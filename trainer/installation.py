@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 DISTRIBUTION = "stratlab-trainer"
-WHEEL = "dist/stratlab_trainer-*.whl of `make dist`"
+WHEEL = "dist/stratlab_trainer-*.whl dist/stratlab_spec-*.whl of `make dist`"
 PLACE = Path(__file__).parents[1]
 WRONG_INSTALLATION = 2
 
