@@ -328,11 +328,7 @@ def load(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path)
     read_state(state, folder)
     state["model"] |= {name: state["model"][first] for name, first in again.items()}
     set_state_dict(
-        module,
-        optimizer,
-        model_state_dict=state["model"],
-        optim_state_dict=state["optimizer"],
-        options=_FLAT,
+        module, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"], options=_FLAT
     )
     loss_scale.load(state["loss_scale"])
 

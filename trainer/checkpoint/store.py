@@ -114,14 +114,7 @@ class Checkpoints:
         group: of all ranks, for the thread that writes (`open_disk_group`).
     """
 
-    def __init__(
-        self,
-        run: Run,
-        engine: Engine,
-        recorder: Recorder,
-        attempt: Attempt,
-        group: Any,
-    ) -> None:
+    def __init__(self, run: Run, engine: Engine, recorder: Recorder, attempt: Attempt, group: Any) -> None:
         self._run = run
         self._config = run.config
         self._steps = run.plan.steps

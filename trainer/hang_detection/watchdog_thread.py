@@ -74,11 +74,7 @@ class Witness(threading.Thread):
                 continue
             due = time.monotonic() + self._every_s
             now = time.monotonic_ns()
-            seen = (
-                words[STEP],
-                words[MOVES],
-                *(_count_begun(group) for group in _groups()),
-            )
+            seen = (words[STEP], words[MOVES], *(_count_begun(group) for group in _groups()))
             if seen != self._seen:
                 self._seen, words[MOVED_NS], words[WAITING_NS] = seen, now, 0
             elif not self._is_waiting():
@@ -120,11 +116,7 @@ class Witness(threading.Thread):
             "pending": find_pending(),
             "groups": {
                 str(names.get(group, "")): asdict(
-                    Group(
-                        group.group_desc,
-                        dist.get_process_group_ranks(group),
-                        _count_begun(group),
-                    )
+                    Group(group.group_desc, dist.get_process_group_ranks(group), _count_begun(group))
                 )
                 for group in _groups()
             },

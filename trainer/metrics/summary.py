@@ -192,14 +192,7 @@ NO_RESULTS = (
     "peak_memory_step",
     *("peak_flops_per_device", "flops_per_token", "flops_per_token_literature", "flops_per_useful_token"),
 )
-FROM_CONFIG = (
-    "run",
-    "comparison",
-    "strategy",
-    "seed",
-    "global_batch_size",
-    "micro_batch_size",
-)
+FROM_CONFIG = ("run", "comparison", "strategy", "seed", "global_batch_size", "micro_batch_size")
 
 
 def build_summary(
@@ -335,11 +328,7 @@ def _largest(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     )
     state = {
         f"{name}_memory_gib": max(r["state_memory_gib"][kind] for r in ranks)
-        for name, kind in (
-            ("parameter", "parameters"),
-            ("gradient", "gradients"),
-            ("optimizer", "optimizer"),
-        )
+        for name, kind in (("parameter", "parameters"), ("gradient", "gradients"), ("optimizer", "optimizer"))
     }
     found = [r["alloc_retries"] for r in ranks if r["alloc_retries"] is not None]
     return {

@@ -188,13 +188,7 @@ class ScheduleEngine:
         stages: of this rank, in the order of the model.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        stages: list[Stage],
-        meshes: Meshes,
-        phases: Phases,
-    ) -> None:
+    def __init__(self, run: Run, stages: list[Stage], meshes: Meshes, phases: Phases) -> None:
         self.observed = Observed()
         self.stages = stages
         self.optimizers = [stage.optimizer for stage in stages]
