@@ -1,20 +1,13 @@
-"""Host memory that a state is copied into, so that training goes on while the copy is written.
+"""State of the strategies made of plain PyTorch: torch.distributed.checkpoint, which reshards when it reads.
 
-Snapshots of a state of plain and sharded tensors, in the format of torch.distributed.checkpoint.
-
-Its planner says which rank writes what, so that a tensor that several ranks hold is copied and written once; the plan
-is made again only when the state has other tensors. Its writer writes. Its collectives are not used: no rank waits
-for another one's disk.
-
-A rank's part of a whole tensor, for every placement that tensor, expert and data parallelism produce.
-
-The state of one engine under another one: plain tensors by the names of the model, whoever wrote them.
+saving    Its planner says which rank writes what, so that a tensor that several ranks hold is copied and written once;
+          the plan is made again only when the state has other tensors. Its writer writes. Its collectives are not used:
+          no rank waits for another one's disk. The copies lie in host memory, and training goes on meanwhile.
+loading   Also what another engine has saved:
 
 torch.distributed.checkpoint              ┐                        ┌  torch's own reader, which reshards: any mesh
 (single, ddp, fsdp, hsdp, nd)             ├─  names of the model  ─┤
-DeepSpeed (zero1, zero2, zero3, zeropp)   ┘   weights and moments  └  engines/deepspeed_place.py
-
-State of the strategies made of plain PyTorch: torch.distributed.checkpoint, which reshards when it reads.
+DeepSpeed (zero1, zero2, zero3, zeropp)   ┘   weights and moments  └  trainer/engines/deepspeed_checkpoint.py
 """
 
 from __future__ import annotations
@@ -22,6 +15,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -41,6 +35,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn.parallel import DistributedDataParallel
 
 from stratlab_spec.settings.config import ConfigError
@@ -95,9 +90,6 @@ class Staging:
             self._pinned = int(refused) == 0
 
 
-METADATA = ".metadata"
-
-
 class ShardedStaging:
     """What one engine keeps between its snapshots: the plan, and the memory of the copies."""
 
@@ -145,7 +137,7 @@ class ShardedSnapshot:
     def finish(self, folder: Path, parts: list[Any]) -> list[str]:
         """`.metadata`: where each piece of each tensor lies."""
         _writer(folder).finish(copy.copy(self._metadata), parts)
-        return [METADATA]
+        return [native_files.FILE]
 
     def resolve_data(self, item: WriteItem) -> torch.Tensor | io.BytesIO:
         held = self._held[item.index]
@@ -166,12 +158,6 @@ def _gather(value: Any) -> list[Any]:
     return answers
 
 
-try:  # not public, though fully_shard makes it of every parameter that tp or ep has split along its first dimension
-    from torch.distributed.tensor.placement_types import _StridedShard
-except ImportError as failure:  # pragma: no cover
-    raise ImportError("this torch has no _StridedShard; tested with 2.11 and 2.13") from failure
-
-
 def take_local(whole: Tensor, like: DTensor) -> Tensor:
     """What this rank holds of `whole` if it is laid out like `like`; a view, no communication.
 
@@ -185,7 +171,10 @@ def take_local(whole: Tensor, like: DTensor) -> Tensor:
     part = whole
     for axis in _order(placements, mesh.shape):
         dim = placements[axis].dim  # type: ignore[attr-defined]
-        part = _chunk(part, dim, mesh.shape[axis], position[axis])
+        length = part.shape[dim]
+        size = -(-length // mesh.shape[axis])
+        start = min(position[axis] * size, length)
+        part = part.narrow(dim, start, min(size, length - start))
     return part
 
 
@@ -206,13 +195,6 @@ def _order(placements: tuple[Placement, ...], sizes: tuple[int, ...]) -> list[in
         else:
             assert isinstance(placement, Replicate), f"{placement} holds no values of its own"
     return plain + strided[::-1]
-
-
-def _chunk(tensor: Tensor, dim: int, parts: int, index: int) -> Tensor:
-    length = tensor.shape[dim]
-    size = -(-length // parts)
-    start = min(index * size, length)
-    return tensor.narrow(dim, start, min(size, length - start))
 
 
 STATE = "state."
@@ -271,11 +253,8 @@ def fill_state(state: dict[str, Any], source: PlainTensors) -> None:
         moments = source.moments(name)
         for leaf in leaves:
             if leaf not in moments:
-                raise ConfigError(
-                    [
-                        f"the checkpoint holds no {leaf} of {name}: it is of another optimizer [SL-moment-missing]"
-                    ]
-                )
+                missing = f"the checkpoint holds no {leaf} of {name}"
+                raise ConfigError([f"{missing}: it is of another optimizer [SL-moment-missing]"])
             _put(state["optimizer"][f"{STATE}{name}.{leaf}"], moments[leaf], name)
     state["loss_scale"] = source.loss_scale()
 
@@ -294,42 +273,63 @@ def find_weight(source: PlainTensors, name: str) -> Tensor:
 
 def _put(target: Tensor, whole: Tensor, name: str) -> None:
     if target.shape != whole.shape:
-        raise ConfigError(
-            [
-                f"{name} is {tuple(whole.shape)} in the checkpoint and {tuple(target.shape)} here [SL-weight-shape]"
-            ]
-        )
+        there, here = tuple(whole.shape), tuple(target.shape)
+        raise ConfigError([f"{name} is {there} in the checkpoint and {here} here [SL-weight-shape]"])
     if isinstance(target, DTensor):
         target.to_local().copy_(take_local(whole, target))
     else:
         target.copy_(whole)
 
 
-# flat: an optimizer's entries are named after its parameters, whatever the number of ranks
+# flat: an optimizer's entries are named after its parameters, whatever the number of ranks, stages and groups
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
-def snapshot(
-    staging: ShardedStaging, module: nn.Module, optimizer: Any, loss_scale: LossScale
-) -> ShardedSnapshot:
-    """A copy of this rank's part; collective."""
-    return staging.take(_state(module, optimizer, loss_scale))
+@dataclass
+class Part:
+    """A module with its optimizer; an engine has one, or one per stage of its pipeline."""
+
+    module: nn.Module
+    optimizer: Any
+
+    def stored_name(self, key: str) -> str:
+        """The name in the checkpoint; keys of an optimizer hold a parameter's name between other words."""
+        return key
 
 
-def load(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path) -> None:
-    """Reads what a snapshot wrote with any number of ranks, or what another strategy did; collective.
+def collect(parts: Sequence[Part], loss_scale: LossScale) -> dict[str, Any]:
+    """{"model", "optimizer", "loss_scale"} of this rank, by the names of the checkpoint; collective."""
+    models: dict[str, Any] = {}
+    optimizers: dict[str, Any] = {}
+    for part in parts:
+        model, optimizer = get_state_dict(part.module, part.optimizer, options=_FLAT)
+        models |= {part.stored_name(key): value for key, value in model.items()}
+        optimizers |= {part.stored_name(key): value for key, value in optimizer.items()}
+    return {"model": models, "optimizer": optimizers, "loss_scale": loss_scale.state()}
 
-    Of parameters that are one (a tied head) the first name is read: not every strategy writes both.
+
+def load(parts: Sequence[Part], loss_scale: LossScale, folder: Path) -> None:
+    """Reads what was collected with any number of ranks, or what another strategy has saved; collective.
+
+    Of parameters that are one (a tied head) the first name is read: not every strategy writes both. Optimizers that
+    have not stepped yet get their state first (torch steps them with learning rate and gradients 0): what does not
+    exist would not be asked for.
     """
-    state = _state(module, optimizer, loss_scale)
-    again = find_names_again(module)
+    state = collect(parts, loss_scale)
+    again = {name: first for part in parts for name, first in find_names_again(part.module).items()}
     for name in again:
-        state["model"].pop(name)
+        state["model"].pop(name, None)
     read_state(state, folder)
-    state["model"] |= {name: state["model"][first] for name, first in again.items()}
-    set_state_dict(
-        module, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"], options=_FLAT
-    )
+    for part in parts:
+        model, optimizer = get_state_dict(part.module, part.optimizer, options=_FLAT)
+        names = {key: again.get(key, part.stored_name(key)) for key in model}
+        set_state_dict(
+            part.module,
+            part.optimizer,
+            model_state_dict={key: state["model"][name] for key, name in names.items()},
+            optim_state_dict={key: state["optimizer"][part.stored_name(key)] for key in optimizer},
+            options=_FLAT,
+        )
     loss_scale.load(state["loss_scale"])
 
 
@@ -344,20 +344,13 @@ def find_names_again(module: nn.Module) -> dict[str, str]:
     return again
 
 
-def _state(module: nn.Module, optimizer: Any, loss_scale: LossScale) -> dict[str, Any]:
-    model, state = get_state_dict(module, optimizer, options=_FLAT)
-    return {"model": model, "optimizer": state, "loss_scale": loss_scale.state()}
-
-
 def gather(module: nn.Module) -> dict[str, Tensor]:
     """The whole state under the names of the unwrapped model, fp32, on rank 0's CPU; collective."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     whole = get_model_state_dict(module, options=options)
     if dist.get_rank() != 0:
         return {}
-    return {name: _plain(tensor) for name, tensor in whole.items()}
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    copy = tensor.detach().clone()  # without sharding state_dict gives the parameters themselves
-    return copy.to("cpu", torch.float32) if copy.is_floating_point() else copy.cpu()
+    copies = {
+        name: tensor.detach().clone().cpu() for name, tensor in whole.items()
+    }  # else the parameters themselves
+    return {name: copy.float() if copy.is_floating_point() else copy for name, copy in copies.items()}

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from trainer.checkpoint.store import Background
+from trainer.checkpoint.store import run_in_background
 
 
 @pytest.mark.parametrize(("nice", "found"), [(0, 10), (15, 15)])
@@ -19,7 +19,9 @@ def test_its_priority_is_never_raised_which_only_root_may(nice, found):
             os.nice(nice)
             if os.getuid() == 0:
                 os.setuid(65534)
-            code = Background(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).wait()
+            code = run_in_background(
+                lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+            ).result()
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == max(found, min(19, own + nice))

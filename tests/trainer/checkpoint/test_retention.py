@@ -63,7 +63,7 @@ def test_no_clock_is_looked_at_where_it_is_off_or_steps_are_given(tmp_path, cloc
 def test_the_clock_waits_for_the_one_that_is_being_written(tmp_path, clock):
     checkpoints = checkpoints_of(tmp_path, checkpoint_minutes=0.5)
     done = []
-    checkpoints._writing = SimpleNamespace(is_done=lambda: bool(done))
+    checkpoints._writing = SimpleNamespace(done=lambda: bool(done))
     clock.now += 60
     assert not checkpoints.is_wanted()
     done.append(True)

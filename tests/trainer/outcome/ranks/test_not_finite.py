@@ -33,11 +33,10 @@ def build_worker(bad: tuple[int, int] | None):
         from trainer.engines.zero_engine import DeepSpeedEngine
         from trainer.models.chunked_cross_entropy import TokenLoss
         from trainer.models.model_with_loss import ClassLoss
-        from trainer.parallel.nd_engine import ScheduleEngine
 
         state = {"step": 0, "bad": False}
         if bad and int(os.environ["RANK"]) == bad[1]:
-            for engine in (TorchEngine, DeepSpeedEngine, ScheduleEngine):
+            for engine in (TorchEngine, DeepSpeedEngine):
                 _count_steps(engine, bad[0], state)
             for loss in (ClassLoss, TokenLoss):
                 _spoil(loss, state)

@@ -50,13 +50,12 @@ def test_a_norm_s_weight_is_gathered_as_it_is():
         import torch
         import torch.distributed as dist
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
 
         from tests.trainer.parallel.small import make_config, make_rows
         from trainer.distributed.world import Precision
         from trainer.models.decoder_build import build_decoder
         from trainer.models.mixed_precision import apply_low_precision
-        from trainer.parallel.fully_shard import apply_gathered_types, build_mixed_precision
+        from trainer.parallel.fully_shard import apply_sharding
 
         dist.init_process_group("gloo")
         config = make_config()
@@ -71,8 +70,7 @@ def test_a_norm_s_weight_is_gathered_as_it_is():
                         parameter += change
             whole = decoder(inputs, labels)[0].detach()
             mesh, precision = init_device_mesh("cpu", (2,)), Precision("bf16")
-            fully_shard(decoder, mesh=mesh, mp_policy=build_mixed_precision(precision, "fp32"))
-            apply_gathered_types(decoder, precision)
+            apply_sharding(decoder, [], mesh, config, precision)
             assert torch.equal(decoder(inputs, labels)[0].detach(), whole)
             losses.append(float(whole))
         assert losses[0] != losses[1]
