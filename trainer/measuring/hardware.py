@@ -1,10 +1,9 @@
-"""What a rank's GPU and its own process use, cheap enough to ask at every write of the metrics; and how fast the GPU
-was allowed to be, which must be equal where runs are compared.
+"""What a rank's GPU, its own process and the rest of its machine do while a run trains.
 
-NVML answers in up to some milliseconds, so a thread asks it once per second and `read` takes the mean of what has come
-since the last time. Memory counters are torch's own, on the host: no call here waits for the device.
-
-What else the machine did while a run trained: times of steps have it in them, whoever caused it.
+The GPU is asked cheaply enough for every write of the metrics, and for how fast it was allowed to be, which must be
+equal where runs are compared. NVML answers in up to some milliseconds, so a thread asks it once per second and `read`
+takes the mean of what has come since the last time. Memory counters are torch's own, on the host: no call here waits
+for the device. Times of steps have in them what else the machine did, whoever caused it (`MachineLoad`).
 """
 
 from __future__ import annotations
@@ -97,9 +96,7 @@ class Sampler(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            sample = self._ask(
-                self._questions()
-            )  # not inside append(): `take` may put a new list there meanwhile
+            sample = self._ask(self._questions())  # not inside append(): `take` may put a new list there
             self._samples.append(sample)
             self._watch(sample)
             self._stopped.wait(self._every_s)

@@ -96,7 +96,7 @@ def test_the_peak_is_that_of_the_steps_behind_the_warm_up():
     training = Training()
     training.run(5, backward=1000)
     training.run(11)
-    assert training.memory.peak_bytes() == 40
+    assert training.memory._peak == 40
     assert training.describe()["from_step"] == 6 and training.describe()["to_step"] == 16
 
 
@@ -108,7 +108,7 @@ def test_what_comes_behind_a_write_counts_for_nothing():
     training.allocator.retries += 3
     training.memory.end_window()  # a second write in a row, as that of a checkpoint
     training.run(7)
-    assert training.memory.peak_bytes() == 40
+    assert training.memory._peak == 40
     assert training.describe()["alloc_retries"] == 0 and training.describe()["outside_gib"] == 0.625
     assert training.describe()["kept_gib"] is None, "nobody looks for copies"
 
@@ -162,7 +162,7 @@ def test_short_runs_and_later_attempts_count_their_last_step():
     training.run(1, forward=500)
     training.run(1)
     training.memory.end_window()
-    assert training.memory.peak_bytes() == 40 and training.describe()["from_step"] == 42
+    assert training.memory._peak == 40 and training.describe()["from_step"] == 42
     nothing = Training()
     nothing.run(2)
     nothing.memory.end_window()
@@ -194,7 +194,7 @@ def test_who_looks_for_copies_is_asked_once_and_counts_for_nothing():
     training.run(14)
     training.memory.end_window()
     found = training.describe(Observed(bytes_held={"parameters": 20, "gradients": 10}))
-    assert training.looked == 1 and training.noted == [6] and training.memory.peak_bytes() == 40
+    assert training.looked == 1 and training.noted == [6] and training.memory._peak == 40
     assert found["kept_gib"] == pytest.approx({"parameters": 20 / GIB})
     assert found["state_gib"] == pytest.approx({"parameters": 20 / GIB, "gradients": 10 / GIB})
 
