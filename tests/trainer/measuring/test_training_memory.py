@@ -166,7 +166,7 @@ def test_short_runs_and_later_attempts_count_their_last_step():
     nothing = Training()
     nothing.run(2)
     nothing.memory.end_window()
-    assert nothing.memory.peak_bytes() is None and nothing.describe() is None
+    assert nothing.memory._peak == 0 and nothing.describe() is None
 
 
 def test_what_holds_the_peak_adds_up_to_it():
@@ -258,5 +258,5 @@ def test_evaluation_and_checkpoints_of_the_real_loop_count_for_nothing(tmp_path,
     )  # fmt: skip
     recorder.close()
     meter.close()
-    assert memory.peak_bytes() == 40
+    assert memory._peak == 40
     assert memory.describe(Observed(), 0, 1)["peak_phase"] == "backward"
