@@ -27,7 +27,7 @@ from trainer.checkpoint.attempt import Attempt
 from trainer.checkpoint.folder import CheckpointFolder, TrainingState, hash_config
 from trainer.checkpoint.writing import CheckpointWriter, Outcome, Taken, load_random_state, random_state
 from trainer.engine import Engine
-from trainer.measuring.memory import GIB
+from trainer.measuring.held_tensors import GIB
 from trainer.metrics.tracking import Recorder
 from trainer.models.batch_norm import average_running_statistics
 from trainer.run import Run

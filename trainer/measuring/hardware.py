@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from trainer.distributed.world import World
-from trainer.measuring.memory import GIB, TrainingMemory
+from trainer.measuring.held_tensors import GIB
+from trainer.measuring.memory import TrainingMemory
 
 SAMPLE_EVERY_S = 1.0
 NVML_NAMES = ("gpu_utilisation_pct", "gpu_temperature_c", "gpu_power_w", "gpu_clock_mhz")

@@ -23,7 +23,8 @@ from stratlab_spec.settings.config import Config
 from trainer.distributed.world import processor_name
 from trainer.engine import Engine
 from trainer.measuring.hardware import sum_up_load
-from trainer.measuring.memory import GIB, TrainingMemory, peak_host_memory_gib
+from trainer.measuring.held_tensors import GIB
+from trainer.measuring.memory import TrainingMemory, peak_host_memory_gib
 from trainer.metrics.summary import build_summary, find_results
 from trainer.metrics.tracking import Recorder
 from trainer.run import Run

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from stratlab_spec.exit_codes import NotFinite, OutOfMemory
 from stratlab_spec.memory.prediction import describe_remedies, find_remedies
 from stratlab_spec.run_directory import write_json
-from trainer.measuring.held_tensors import Observed, list_shards
-from trainer.measuring.memory import GIB, Counters
+from trainer.measuring.held_tensors import GIB, Observed, list_shards
+from trainer.measuring.memory import Counters
 from trainer.run import Run
 
 LONGEST_SKIP = 20

@@ -6,7 +6,7 @@ import pytest
 
 from tests.ranks import run_ranks
 from tests.trainer.strategies.ranks.test_state import load_and_continue, read
-from tests.trainer.strategies.ranks.test_state_files import save_by_name
+from tests.trainer.strategies.ranks.test_state import save_by_name
 from tests.trainer.strategies.small import largest_difference
 
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "zeropp")
