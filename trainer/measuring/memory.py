@@ -44,27 +44,30 @@ class Reading(NamedTuple):
     """How often the allocator had to give everything free back before it found room, since the start."""
 
 
-class Counters(Protocol):
-    """Whose peaks can be set back. No call waits for a device."""
+class Counters:
+    """Of this process, whose peaks can be set back. No call waits for a device."""
 
     source: str
     """What is counted, for people."""
-    on_device: bool
+    on_device = False
 
     def read(self) -> Reading:
         """As it is now."""
+        raise NotImplementedError
 
     def reset(self) -> None:
         """Peaks begin anew, at what is held."""
 
     def count_retries(self) -> int:
         """As in a reading, 0 on a CPU; cheaper than one."""
+        return 0
 
     def count_outside(self) -> int | None:
         """Bytes of the device that are taken and not the allocator's; None on a CPU."""
+        return None
 
 
-class DeviceCounters:
+class DeviceCounters(Counters):
     """Of torch's allocator, which counts on the host."""
 
     source = "torch's CUDA allocator"
@@ -93,15 +96,13 @@ class DeviceCounters:
         return taken
 
 
-class HostCounters:
+class HostCounters(Counters):
     """Of the process's resident set: its libraries and pages that others share are in it.
 
     The peak is getrusage's, a tenth of the cost of /proc/self/status, which makes sixty lines of text for one number.
     Linux lets getrusage never fall below the peak of the program that started this one by exec (mm.h,
     setmax_mm_hiwater_rss), so below that status is asked.
     """
-
-    on_device = False
 
     def __init__(self) -> None:
         self._status = os.open("/proc/self/status", os.O_RDONLY)
@@ -129,12 +130,6 @@ class HostCounters:
         if self._clear is not None:
             self.highest = max(self.highest, _highest_resident())  # getrusage forgets it too
             os.pwrite(self._clear, _RESET_HIGHEST, 0)
-
-    def count_retries(self) -> int:
-        return 0
-
-    def count_outside(self) -> int | None:
-        return None
 
     def _own_highest(self) -> int:
         found = _HIGHEST.search(os.pread(self._status, 4096, 0))

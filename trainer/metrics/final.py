@@ -11,7 +11,6 @@ import logging
 import math
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, TypeGuard
 
 import msgspec
@@ -46,12 +45,13 @@ class _Line(msgspec.Struct):
     step_time_ms: float = 0.0
 
 
-def read_course(
-    metrics: Path, world_sizes: dict[int, int], target: tuple[str, float] | None
+def build_course(
+    lines: Iterable[bytes], world_sizes: dict[int, int], target: tuple[str, float] | None
 ) -> dict[str, Any]:
     """The course of a run, None where it is not known.
 
     Args:
+        lines: whole ones, of metrics.jsonl.
         world_sizes: attempt -> how many ranks it had; energy is not known if one of them did not tell its power.
         target: of `find_target`.
 
@@ -64,14 +64,6 @@ def read_course(
         epoch_time_s: mean over the whole epochs; train_accuracy_pct: of the last one.
         time_to_target_s: seconds of training until the first validation that reached the target.
     """
-    with open(metrics, "rb") as file:
-        return build_course((line for line in file if line.endswith(b"\n")), world_sizes, target)
-
-
-def build_course(
-    lines: Iterable[bytes], world_sizes: dict[int, int], target: tuple[str, float] | None
-) -> dict[str, Any]:
-    """As `read_course`, of lines."""
     decode = msgspec.json.Decoder(_Line).decode
     since: dict[int, float] = {}
     seconds = joules = used = 0.0
@@ -221,7 +213,9 @@ def write_results(
     if not run.writes:
         return
     write_json(folder.evaluation, test.report("test"))
-    course = read_course(folder.metrics, folder.read_world_sizes(), find_target(config))
+    with open(folder.metrics, "rb") as file:
+        whole = (line for line in file if line.endswith(b"\n"))
+        course = build_course(whole, folder.read_world_sizes(), find_target(config))
     course["comm_exposed_pct"] = read_exposed_pct(folder.manifest)
     course |= sum_up_load(ranks)
     summary = build_summary(config, resolved, ranks, recorder.measured, recorder.work, last | course, test)

@@ -208,7 +208,7 @@ def build_summary(
         measured: times in ms of the steps that count, in the order of `TIMES`.
         work: what these steps have done.
         last: train_loss, the validation's measures, skipped_steps, train_time_s at the end, and the numbers of
-            `course.read_course`.
+            `final.build_course`.
     """
     columns = list(zip(*measured, strict=True))
     medians = {name: statistics.median(column) for name, column in zip(TIMES, columns, strict=False)}
