@@ -1,7 +1,4 @@
-"""Which checkpoint is taken, after every kind of damage; the files are real, their content is made up.
-
-state.json of a checkpoint: what is no state of a run is refused by the name of its file.
-"""
+"""Which checkpoint is taken, after every kind of damage; the files are real, their content is made up."""
 
 from __future__ import annotations
 

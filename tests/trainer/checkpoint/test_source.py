@@ -1,7 +1,4 @@
-"""Which run another one may go on from, found before ranks start, by names and settings alone.
-
-A run does not go on from one whose classes stood in another order; it is refused before ranks start.
-"""
+"""Which run another one may go on from, found before ranks start, by names and settings alone."""
 
 from __future__ import annotations
 

@@ -1,15 +1,4 @@
-"""Which checkpoint is the best one, and what of earlier attempts is counted on; no process group is needed.
-
-Which checkpoints a run keeps when it has succeeded, and when one is due by the clock.
-
-What a run says of its grace period, by hand.
-
-Work beside training, by whoever runs it: it steps back, and never forward.
-
-Random numbers go on where they were; the file holds no code.
-
-The host memory of a snapshot: what is copied, of which type, and that it is taken once.
-"""
+"""When a checkpoint is due and which is the best, random numbers, host memory, the thread; without a process group."""
 
 from __future__ import annotations
 
@@ -27,6 +16,7 @@ import torch
 from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
+from tests.trainer.checkpoint.test_dcp_files import Call
 from tests.trainer.checkpoint.test_folder import STATE
 from tests.trainer.runs import make_world
 from trainer.checkpoint.attempt import deal
@@ -180,18 +170,8 @@ def test_a_rank_that_is_new_gets_numbers_of_its_own(tmp_path):
     assert found[0] == found[3] and len(set(found)) == 3
 
 
-class Call:
-    """Pickled, it is a call of a program."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.path}",)
-
-
 def test_a_planted_call_is_refused_by_the_name_of_its_file(tmp_path):
-    save_random_state(tmp_path, 0, {"python": Call(tmp_path / "ran")})
+    save_random_state(tmp_path, 0, {"python": Call(os.system, f"touch {tmp_path / 'ran'}")})
     with pytest.raises(ConfigError) as refused:
         load_random_state(tmp_path, 0, seed=0, step=10)
     said = str(refused.value)

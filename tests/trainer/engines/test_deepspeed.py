@@ -1,4 +1,4 @@
-"""Blocks of whole numbers, by the stand-in for the kernel (tests/quantizer_stand_in.py)."""
+"""What DeepSpeed is configured with, its flops profiler, and blocks of whole numbers by a stand-in for its kernel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Who did not arrive, from what ranks say: every rule once, and nobody who waits is blamed.
-
-What is under way, from torch's record: its counts may say that something is, long after it has ended.
-"""
+"""Who did not arrive, from what ranks say: every rule once, and no rank that waits is blamed."""
 
 from __future__ import annotations
 

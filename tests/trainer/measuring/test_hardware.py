@@ -1,7 +1,4 @@
-"""NVML is asked beside the loop. No GPU here: a stand-in for pynvml answers.
-
-What other processes took of a machine, by hand: two machines, one of which tells nothing.
-"""
+"""NVML is asked beside the loop (a stand-in answers), and what other processes took of a machine, by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept beside an engine's state is told by shapes and numbers; what the engine has itself is nobody's copy."""
+"""What a rank holds, and what is kept beside an engine's state: told by shapes and numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The memory snapshot around a stand-in for torch's CUDA allocator, which needs a GPU.
-
-A rank's own count of exposed communication; against the analysis, on real traces: tests/stratlab/analysis.
-"""
+"""A rank's memory snapshot, by a stand-in for torch's CUDA allocator, and its own count of exposed communication."""
 
 from __future__ import annotations
 

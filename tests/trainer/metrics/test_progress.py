@@ -1,7 +1,4 @@
-"""What an epoch's line says, by hand: batches that cross into the next epoch, a restart inside one.
-
-Which rank is slow, from times by hand: the one that does not wait, never by chance.
-"""
+"""Progress, epochs and slow ranks, from times by hand."""
 
 from __future__ import annotations
 

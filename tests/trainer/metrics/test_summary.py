@@ -1,7 +1,4 @@
-"""summary.json by hand: three unequal ranks, an even and an odd number of steps, a peak that is known.
-
-Peaks by exact names. The numbers are the makers' data sheets', dense.
-"""
+"""summary.json by hand: three unequal ranks, an even and an odd number of steps, peaks by exact names."""
 
 from __future__ import annotations
 

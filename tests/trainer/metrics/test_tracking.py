@@ -1,7 +1,4 @@
-"""Which steps count, in a process of its own: the collectives of one, the times of those that nothing disturbs.
-
-Lines that wait while the volume is full.
-"""
+"""Which steps count, in a process of its own; and lines that wait while the volume is full."""
 
 from __future__ import annotations
 

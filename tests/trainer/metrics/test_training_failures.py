@@ -1,4 +1,4 @@
-"""What a run does about a number that is not finite, on one rank; of several ranks: ranks/test_not_finite.py."""
+"""What a run does about a number that is not finite, on one rank; of several: ranks/test_training_failures.py."""
 
 from __future__ import annotations
 

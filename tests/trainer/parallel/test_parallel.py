@@ -1,4 +1,4 @@
-"""Which blocks are gathered while another one computes, as fully_shard is told."""
+"""Stages of a pipeline one after the other, and which blocks fully_shard gathers ahead; in one process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Parts cut out of whole tensors are what DTensor and fully_shard hold, on 4 and 6 real ranks.
-
-What each rank copies and writes of a state that several hold; read again with the library's own reader.
-"""
+"""What each rank copies, writes and reads of a state that several hold, on 2 to 6 real ranks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Saving with two ranks, a crash at every stage, a full disk; the engine is a stand-in that saves one tensor.
-
-A checkpoint is read by all ranks before it is taken: each its share, and whoever finds damage is heard.
-"""
+"""Saving with two ranks, a crash at every stage, a full disk, damaged files; the engine is a stand-in of one tensor."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What rank 0 does alone: waited for as long as it gets on, however short the time-out of a collective is.
-
-torch's own record after thousands of collectives: when they have ended, nothing is under way.
-"""
+"""What rank 0 does by itself is waited for as long as it gets on; and what torch's own record says is under way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks of ZeRO say that they hold: their share of the gradients, and of ZeRO++ the copy in the node."""
+"""What ranks of ZeRO hold, and a peak that another program has left."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A batch of one rank that is not finite, under each kind of engine: stopped, left out on all ranks alike, or said.
+"""A batch that is not finite, and a device without memory, on one rank under each kind of engine.
 
-Twenty of them and twenty clean runs: tests/faults/test_not_finite.py.
-
-torch's own error of a device without memory, raised in a step on a CPU: exit code, sentence, file.
+Twenty such batches and twenty clean runs: tests/faults/test_not_finite.py.
 """
 
 from __future__ import annotations

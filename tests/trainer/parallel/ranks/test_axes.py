@@ -1,4 +1,4 @@
-"""Experts dealt out to ranks: the answers of one process, and no more waiting than for the sizes of what travels."""
+"""Each axis by itself: tp, cp and ep give the answers of one process."""
 
 from __future__ import annotations
 

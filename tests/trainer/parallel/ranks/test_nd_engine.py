@@ -1,7 +1,4 @@
-"""A checkpoint of a mesh: weights and optimizer state are the same to the bit, and training goes on.
-
-tests/parity_llm has the table of meshes that read each other's.
-"""
+"""Steps, evaluations, norms and checkpoints of a mesh; the table of meshes that read each other's: tests/parity_llm."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What tests/parity does not see of a strategy: optimizers, offloading, types, modes, what libraries are told.
-
-fp16 with a scaled loss. Real runs need a GPU for it (resolve_precision); its course is tested on a CPU.
-"""
+"""What tests/parity does not see of a strategy: optimizers, offloading, types, modes, fp16 with a scaled loss."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Saving and loading: bitwise at the same number of ranks, refused on every rank. Elsewhere: slow/test_moves.py.
-
-What lies in the files of a checkpoint: read in whatever Python it was written, and nothing in it that runs code.
-"""
+"""Saving and loading: bitwise at the same number of ranks, refused on every rank, and nothing in it that runs code."""
 
 from __future__ import annotations
 
@@ -71,14 +68,14 @@ def test_a_resumed_run_is_the_same_run_bitwise(tmp_path):
         assert largest_difference(whole, resumed) == 0.0, strategy
 
 
-class Payload:
-    """Makes a file when it is unpickled."""
+class Call:
+    """Pickled as a call."""
 
-    def __init__(self, ran: Path) -> None:
-        self.ran = ran
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
 
-    def __reduce__(self):
-        return open, (str(self.ran), "w")
+    def __reduce__(self) -> Any:
+        return self.call
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +124,7 @@ def test_a_file_with_code_is_refused_before_anybody_unpickles_it(saved, refusals
     ran = tmp_path / "ran"
     planted = next((saved / "deepspeed").glob("*optim_states.pt"))
     whole = planted.read_bytes()
-    torch.save({"state": Payload(ran)}, planted)
+    torch.save({"state": Call(open, str(ran), "w")}, planted)
     assert (
         all(planted.name in said for said in refusals(saved, "zero2", "zero3", "fsdp")) and not ran.exists()
     )
@@ -171,16 +168,6 @@ def test_older_checkpoints_of_that_python_are_still_read(tmp_path):
     run_ranks(resume, 1)
     for strategy in strategies:
         assert largest_difference(read(tmp_path / "whole"), read(tmp_path / strategy)) < 1e-5
-
-
-class Call:
-    """Pickled as a call."""
-
-    def __init__(self, function: Any, *arguments: Any) -> None:
-        self.call = function, arguments
-
-    def __reduce__(self) -> Any:
-        return self.call
 
 
 def refused(folder: Path, content: Any, protocol: int) -> str:

@@ -1,11 +1,4 @@
-"""What one strategy has saved, the others go on from. The full matrix: tests/nightly/trainer/test_moves.py.
-
-torch.compile block by block: the same gradients, before sharding. `aot_eager` compiles without code generation.
-
-DeepSpeed's flops profiler beside the lab's own count, in whole runs: two counts of the same forward pass.
-
-A multiplication with its addition is 2 operations; forward and backward pass are 3 forward passes.
-"""
+"""States that move between strategies, compiled blocks, and DeepSpeed's flops profiler beside the lab's own count."""
 
 from __future__ import annotations
 

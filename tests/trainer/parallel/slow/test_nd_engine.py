@@ -1,11 +1,14 @@
-"""nd in fp16 with a scaled loss. Real runs need a GPU for it (resolve_precision); its course is tested on a CPU."""
+"""nd in fp16 with a scaled loss (real runs need a GPU for it), and compiled layers on further axes."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from stratlab_spec.settings.config import Config
 from tests.ranks import run_ranks
+from tests.trainer.parallel.ranks.test_compiled import compare_with_eager
 from tests.trainer.parallel.small import make_config
 from tests.trainer.saving import save_state
 
@@ -87,3 +90,8 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all_and_halves_the_scale(tmp_
         assert engine.observed.dtypes == {k: ["float32"] for k in ("parameters", "gradients", "optimizer")}
 
     run_ranks(run, 4)
+
+
+@pytest.mark.parametrize("name", ["pp2 selective, bf16", "cp2 packed"])
+def test_first_gradients_are_those_of_eager_layers(name):
+    compare_with_eager(name)
