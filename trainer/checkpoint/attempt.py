@@ -29,6 +29,7 @@ from stratlab_spec.settings.wording import SpellingFormatter
 from trainer.checkpoint.folder import CheckpointFolder, Chosen, compare_files, find_problem
 from trainer.checkpoint.source import RESUMED_FROM, choose_origin
 from trainer.distributed.provenance import describe_run
+from trainer.distributed.world import gather_objects
 from trainer.engine import Engine
 from trainer.hang_detection.rank_zero_task import do_alone, leave_alone
 from trainer.run import Run
@@ -66,8 +67,7 @@ def open_attempt(run: Run, resolved: dict[str, Any], launcher: str, group: Any) 
         group: of all ranks, in which they read the checkpoints together (`open_disk_group`).
     """
     config, world, folder = run.config, run.world, run.folder
-    hosts: list[Any] = [None] * world.size
-    dist.all_gather_object(hosts, (world.host, world.node), group=group)
+    hosts = gather_objects((world.host, world.node), group)
     opened: list[Any] = [None]
     with leave_alone(run.pulse):  # hashes take minutes; the group's own time-out bounds them
         if run.writes:
@@ -170,8 +170,7 @@ def help_checking(group: Any) -> None:
 
 def _compare_share(folder: Path, files: Files, group: Any) -> str | None:
     own = compare_files(folder, deal(files, dist.get_world_size())[dist.get_rank()])
-    answers: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(answers, own, group=group)
+    answers = gather_objects(own, group)
     return next((answer for answer in answers if answer), None)
 
 

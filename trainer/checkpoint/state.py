@@ -42,6 +42,7 @@ from stratlab_spec.settings.config import ConfigError
 from trainer.checkpoint import dcp_files as native_files
 from trainer.checkpoint.dcp_files import NativeTensors, read_sharded
 from trainer.checkpoint.deepspeed_files import ZeroTensors, is_zero
+from trainer.distributed.world import gather_objects
 from trainer.engine import Written
 from trainer.models.mixed_precision import LossScale
 
@@ -104,8 +105,8 @@ class ShardedStaging:
         planner = DefaultSavePlanner()
         planner.set_up_planner(state, is_coordinator=dist.get_rank() == 0)
         local = planner.create_local_plan()
-        if any(_gather(local != self._seen)):
-            plans, self._metadata = planner.create_global_plan(_gather(local))
+        if any(gather_objects(local != self._seen)):
+            plans, self._metadata = planner.create_global_plan(gather_objects(local))
             self._plan = _writer(Path()).prepare_global_plan(plans)[dist.get_rank()]
             self._seen = local
         assert self._plan is not None and self._metadata is not None
@@ -150,12 +151,6 @@ class ShardedSnapshot:
 
 def _writer(folder: Path) -> FileSystemWriter:
     return FileSystemWriter(folder, per_thread_copy_ahead=0)  # it is in host memory already
-
-
-def _gather(value: Any) -> list[Any]:
-    answers: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(answers, value)
-    return answers
 
 
 def take_local(whole: Tensor, like: DTensor) -> Tensor:

@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 
 from stratlab_spec.exit_codes import Stopped, StorageFull, is_storage_full
+from trainer.distributed.world import gather_objects
 
 EVERY_S = 1.0
 MOST_UNITS = 64
@@ -201,8 +202,7 @@ def run_together(action: Callable[[], Any], folder: Path, group: Any = None) -> 
         if not is_storage_full(failure):
             raise
         full = f"rank {dist.get_rank()}: {describe_full(failure, folder)}"
-    answers: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(answers, (done, full), group=group)
+    answers = gather_objects((done, full), group)
     if sentences := [sentence for _, sentence in answers if sentence]:
         raise StorageFull(sentences[0])
     return [answer for answer, _ in answers]

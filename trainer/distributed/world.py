@@ -129,9 +129,15 @@ def bind_device(world: World, init: Any) -> dict[str, torch.device]:
 
 def agree_on_memory() -> int | None:
     """Bytes of the smallest device of all ranks' machines, the same on each; None = nobody knows; collective."""
-    found: list[int | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, largest_device_bytes())
-    return min((size for size in found if size is not None), default=None)
+    sizes = gather_objects(largest_device_bytes())
+    return min((size for size in sizes if size is not None), default=None)
+
+
+def gather_objects(value: Any, group: Any = None) -> list[Any]:
+    """`value` of every rank of the group, in their order, on all of them; collective."""
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
 
 
 REDUCED = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from stratlab_spec.exposed_communication import measure_exposed_pct, read_events
 from stratlab_spec.run_directory import write_json
+from trainer.distributed.world import gather_objects
 from trainer.measuring.phases import Phases
 from trainer.run import Run
 
@@ -127,8 +127,7 @@ class StepProfiler:
         entry = {**self._write_trace(), "comm_exposed_pct": self._measure_exposed(), **snapshot}
         self._profile = None
         self.active = False
-        entries: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(entries, entry)
+        entries = gather_objects(entry)
         if self._rank == 0:
             self._write_manifest(entries)
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from stratlab_spec.exposed_communication import read_exposed_pct
 from stratlab_spec.run_directory import write_json
 from stratlab_spec.settings.config import Config
-from trainer.distributed.world import processor_name
+from trainer.distributed.world import gather_objects, processor_name
 from trainer.engine import Engine
 from trainer.measuring.hardware import sum_up_load
 from trainer.measuring.held_tensors import GIB
@@ -208,8 +208,7 @@ def write_results(
         folder.release_reserve()
     dist.barrier()
     write_json(folder.rank_facts(world.rank), facts)
-    ranks: list[Any] = [None] * world.size
-    dist.all_gather_object(ranks, facts)
+    ranks = gather_objects(facts)
     if not run.writes:
         return
     write_json(folder.evaluation, test.report("test"))

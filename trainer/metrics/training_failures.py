@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from stratlab_spec.exit_codes import NotFinite, OutOfMemory
 from stratlab_spec.memory.prediction import describe_remedies, find_remedies
 from stratlab_spec.run_directory import write_json
+from trainer.distributed.world import gather_objects
 from trainer.measuring.held_tensors import GIB, Observed, list_shards
 from trainer.measuring.memory import Counters
 from trainer.run import Run
@@ -99,9 +100,8 @@ class Guard:
         """(step, rank, node) of the earliest share of a loss that was not finite; of several ranks if at once."""
         finite = torch.stack(list(shares)).isfinite().tolist()
         first = next((step.number for step, good in zip(steps, finite, strict=True) if not good), None)
-        answers: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(answers, (first, self._node))
-        found = [(step, rank, node) for rank, (step, node) in enumerate(answers) if step is not None]
+        answers = enumerate(gather_objects((first, self._node)))
+        found = [(step, rank, node) for rank, (step, node) in answers if step is not None]
         return [owner for owner in found if owner[0] == min(found)[0]]
 
     def _describe(self, step: Step, owners: Sequence[tuple[int, int, str]]) -> str:

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from stratlab_spec.memory.prediction import EMBEDDING, HEAD
 from stratlab_spec.strategies import accumulates_sharded
 from trainer.data.batches import Batch
+from trainer.distributed.world import gather_objects
 from trainer.engine import as_sums
 from trainer.engines.torch_engine import TorchEngine
 from trainer.measuring.held_tensors import local_part
@@ -156,8 +157,7 @@ def gather(stages: list[Stage]) -> dict[str, Tensor]:
     tied = stages[0].module.shape.tied
     if tied:
         held.pop(HEAD, None)
-    sizes: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(sizes, {name: tuple(value.shape) for name, value in held.items()})
+    sizes = gather_objects({name: tuple(value.shape) for name, value in held.items()})
     device = next(iter(held.values())).device
     found: dict[str, Tensor] = {}
     for name in sorted(set().union(*sizes)):

@@ -71,8 +71,8 @@ def test_a_full_history_says_so_and_what_cannot_be_written_costs_no_step(tmp_pat
 
 def test_it_holds_the_recorded_steps_and_the_manifest_names_it(tmp_path, allocator, monkeypatch):
     """Steps 4 and 5 are recorded; 3 warms the profiler up."""
-    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
-    monkeypatch.setattr(dist, "all_gather_object", lambda into, one: into.__setitem__(0, one))
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 1)
+    monkeypatch.setattr(dist, "all_gather_object", lambda into, one, group: into.__setitem__(0, one))
     config = Config(run="x", profile_first_step=4, profile_warmup=1, profile_steps=2, memory_snapshot=True)
     folder = RunDirectory(tmp_path, "demo", "x")
     folder.create()

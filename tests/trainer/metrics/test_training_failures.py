@@ -18,8 +18,9 @@ NAN = math.nan
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """One rank: torch's own answers without a process group."""
-    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)
-    monkeypatch.setattr("torch.distributed.all_gather_object", lambda into, given: into.__setitem__(0, given))
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda group=None: 1)
+    gather = lambda into, given, group: into.__setitem__(0, given)  # noqa: E731
+    monkeypatch.setattr("torch.distributed.all_gather_object", gather)
 
 
 def check(policy, *steps, scales_loss=False, shares=None):
@@ -31,7 +32,7 @@ GOOD, BAD = Step(7, 1.0, 1.0, False), Step(8, NAN, NAN, False)
 
 
 def test_what_is_finite_asks_nobody(monkeypatch):
-    monkeypatch.setattr("torch.distributed.all_gather_object", lambda *_: pytest.fail("a collective"))
+    monkeypatch.setattr("torch.distributed.all_gather_object", lambda *_, **__: pytest.fail("a collective"))
     for policy in ("stop", "skip", "warn"):
         assert check(policy, GOOD, GOOD) == []
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import nullcontext
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from tests.ranks import run_ranks
+from tests.trainer.models.test_experts import Waits
 from tests.trainer.models.varlen_stand_in import on_varlen
-from tests.trainer.parallel.small import make_config
+from tests.trainer.parallel.small import make_config, whole_decoder
+from trainer.measuring.held_tensors import local_part
 from trainer.models.decoder_build import build_decoder
 from trainer.models.packing import Bounds, build_packing
 from trainer.parallel.pipeline import apply_stage
@@ -39,9 +45,6 @@ def planned(model, sequence_parallel):
 
 def test_cut_parameters_stay_tied_and_frozen():
     def run() -> None:
-        import torch.distributed as dist
-        from torch.distributed.device_mesh import init_device_mesh
-
         from trainer.parallel.tensor import apply_tensor
 
         dist.init_process_group("gloo")
@@ -69,8 +72,6 @@ def test_attention_over_two_ranks_is_that_of_one():
     """One key head for four heads: ulysses must repeat it."""
 
     def run() -> None:
-        import torch.distributed as dist
-        from torch import nn
         from transformers import AttentionInterface
 
         from trainer.models.decoder import causal_attention
@@ -119,16 +120,7 @@ def test_experts_on_several_ranks_answer_as_those_of_one_do(ranks):
     """
 
     def run() -> None:
-        import copy
 
-        import torch
-        import torch.distributed as dist
-        from torch import nn
-        from torch.distributed.device_mesh import init_device_mesh
-
-        from tests.trainer.models.test_experts import Waits
-        from tests.trainer.parallel.small import make_config, whole_decoder
-        from trainer.measuring.held_tensors import local_part
         from trainer.parallel.expert import apply_experts
 
         dist.init_process_group("gloo")

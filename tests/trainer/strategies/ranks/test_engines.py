@@ -7,9 +7,22 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 
 from tests.ranks import run_ranks
-from tests.trainer.strategies.small import SmallNet, largest_difference, train
+from tests.trainer.strategies.small import (
+    GLOBAL_BATCH,
+    Block,
+    SmallNet,
+    batch_of,
+    largest_difference,
+    make_config,
+    start,
+    steps,
+    train,
+)
+from trainer.measuring.operators import WireCounter
 
 SETTINGS = {"clip_norm": 0.5, "label_smoothing": 0.1}
 
@@ -77,9 +90,6 @@ def test_what_is_gathered_in_bf16_is_reduced_in_fp32(strategy, precision):
     """Watched at c10d: DeepSpeed's autocast would reduce linear layers in bf16 by default."""
 
     def watched() -> None:
-        from tests.trainer.strategies.small import make_config, start, steps
-        from trainer.measuring.operators import WireCounter
-
         config = make_config(strategy, 2, precision=precision)
         engine = start(config)
         steps(engine, config, 1, 1)
@@ -95,9 +105,6 @@ def test_ddp_hears_of_its_static_graph():
     """And of its buckets; fully_shard hears of what to gather ahead."""
 
     def run() -> None:
-        from torch.distributed.fsdp import FSDPModule
-
-        from tests.trainer.strategies.small import GLOBAL_BATCH, make_config, start
 
         for static, mib in ((False, 1), (True, 7)):
             knobs = {"static_graph": static, "reduce_bucket_mib": mib, "micro_batch_size": GLOBAL_BATCH}
@@ -115,9 +122,6 @@ def test_ddp_hears_of_its_static_graph():
 
 def test_every_engine_judges_in_evaluation_mode_and_goes_on_training_in_the_same_precision():
     def run() -> None:
-        import torch
-
-        from tests.trainer.strategies.small import Block, batch_of, make_config, start
 
         for strategy in ("ddp", "fsdp", "zero2", "zero3"):
             config = make_config(strategy, 1, precision="bf16")
@@ -159,10 +163,6 @@ def test_bf16_native_is_the_strategys_own_recipe(tmp_path):
 
 def test_an_overflow_on_one_rank_skips_the_step_on_all_and_halves_the_scale():
     def run() -> None:
-        import torch
-        import torch.distributed as dist
-
-        from tests.trainer.strategies.small import batch_of, make_config, start, steps
 
         dist.init_process_group("gloo")
         rank = dist.get_rank()

@@ -5,17 +5,22 @@ from __future__ import annotations
 import builtins
 import json
 import os
+from collections import OrderedDict
+from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from stratlab_spec.settings.config import ConfigError
 from tests.ranks import run_ranks
 from tests.trainer.older_python import pickle_enums_by_name
 from tests.trainer.saving import save_state
 from tests.trainer.strategies.small import largest_difference, make_config, start, steps
+from trainer.checkpoint.deepspeed_files import refuse_code
 
 
 def save_at_3(folder: Path, out: Path, strategy: str, **settings) -> None:
@@ -39,8 +44,6 @@ def load_and_continue(folder: Path, out: Path, strategy: str, **settings) -> Non
 
 
 def leave(engine, out: Path) -> None:
-    import torch.distributed as dist
-
     state = engine.gather_state()
     assert bool(state) == (dist.get_rank() == 0)
     if state:
@@ -142,8 +145,6 @@ def save_by_name(folder: Path, out: Path, strategy: str) -> None:
 
 def save_as_before(folder: Path, out: Path, strategy: str) -> None:
     """One rank: as the image's Python saved while enums went into the files."""
-    from enum import Enum
-
     from trainer.engines import deepspeed_checkpoint as deepspeed_files
     from trainer.engines import deepspeed_checkpoint as deepspeed_snapshot
 
@@ -172,10 +173,6 @@ def test_older_checkpoints_of_that_python_are_still_read(tmp_path):
 
 def refused(folder: Path, content: Any, protocol: int) -> str:
     """What `refuse_code` says of a file with that content; "" = nothing."""
-    import torch
-
-    from stratlab_spec.settings.config import ConfigError
-    from trainer.checkpoint.deepspeed_files import refuse_code
 
     torch.save(content, folder / "planted.pt", pickle_protocol=protocol)
     try:
@@ -207,11 +204,6 @@ def test_of_getattr_only_the_stages_are_read(protocol, tmp_path):
 
 def test_a_state_is_written_as_plain_values_or_not_at_all():
     def look() -> None:
-        from collections import OrderedDict
-        from enum import IntEnum, StrEnum
-
-        import numpy as np
-        import torch
 
         from trainer.engines.deepspeed_checkpoint import as_plain
 
