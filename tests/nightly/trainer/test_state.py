@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ranks import run_ranks
-from tests.trainer.strategies.ranks.test_state import load_and_continue, read
-from tests.trainer.strategies.ranks.test_state import save_by_name
+from tests.trainer.strategies.ranks.test_state import load_and_continue, read, save_by_name
 from tests.trainer.strategies.small import largest_difference
 
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "zeropp")
