@@ -220,8 +220,7 @@ class CheckpointFolder:
 
     def remove_leftovers(self) -> None:
         """What earlier attempts had not finished."""
-        for path in self._hidden(TEMPORARY):
-            shutil.rmtree(path, ignore_errors=True)
+        self._clear(TEMPORARY)
 
     def commit(self, step: int) -> None:
         """Gives the finished temporary folder its name: from here on it is the newest checkpoint.
@@ -235,8 +234,7 @@ class CheckpointFolder:
             self._set_aside(final)
         os.rename(self.temporary(step), final)
         sync(self.path)
-        for path in self._hidden(ASIDE):
-            shutil.rmtree(path, ignore_errors=True)
+        self._clear(ASIDE)
 
     def give_up(self, step: int) -> None:
         """Removes the unfinished checkpoint, if there is one: it may be what fills the volume."""
@@ -279,8 +277,9 @@ class CheckpointFolder:
         shutil.rmtree(target, ignore_errors=True)
         os.rename(path, target)
 
-    def _hidden(self, prefix: str) -> list[Path]:
-        return list(self.path.glob(f"{prefix}*"))
+    def _clear(self, prefix: str) -> None:
+        for path in list(self.path.glob(f"{prefix}*")):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def sync(path: Path) -> None:

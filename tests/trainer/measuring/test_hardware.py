@@ -18,6 +18,7 @@ from trainer.distributed.world import World
 from trainer.measuring.hardware import (
     NAMES,
     NVML_NAMES,
+    SAMPLED,
     TICKS_PER_S,
     MachineLoad,
     Meter,
@@ -78,7 +79,7 @@ def test_units_limits_and_what_a_gpu_does_not_tell():
         "slowed_pct": 0,
     }
     slice_of_one = Sampler(Nvml(DeviceGetUtilizationRates=LookupError("Not Supported")), "handle")
-    found = slice_of_one._ask(slice_of_one._questions())
+    found = slice_of_one._ask(SAMPLED.values())
     assert math.isnan(found[0]) and found[1:] == [60, 412.5, 1755]
     assert slice_of_one.describe()["slowed_pct"] is None, "nothing was asked yet"
 
