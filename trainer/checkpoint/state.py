@@ -118,30 +118,28 @@ class ShardedStaging:
         return ShardedSnapshot(self._plan, self._metadata, held | values, self._staging.held_bytes)
 
 
+@dataclass
 class ShardedSnapshot:
     """One rank's part of a state. Stands for a planner where torch's writer asks for the data."""
 
-    def __init__(
-        self, plan: SavePlan, metadata: Metadata, held: dict[MetadataIndex, Any], held_bytes: int
-    ) -> None:
-        self._plan = plan
-        self._metadata = metadata
-        self._held = held
-        self.held_bytes = held_bytes
+    plan: SavePlan
+    metadata: Metadata
+    held: dict[MetadataIndex, Any]
+    held_bytes: int
 
     def write(self, folder: Path) -> Written:
-        if not self._plan.items:
+        if not self.plan.items:
             return Written([], [])
-        results = _writer(folder).write_data(self._plan, cast(SavePlanner, self)).wait()
+        results = _writer(folder).write_data(self.plan, cast(SavePlanner, self)).wait()
         return Written(sorted({result.storage_data.relative_path for result in results}), results)
 
     def finish(self, folder: Path, parts: list[Any]) -> list[str]:
         """`.metadata`: where each piece of each tensor lies."""
-        _writer(folder).finish(copy.copy(self._metadata), parts)
+        _writer(folder).finish(copy.copy(self.metadata), parts)
         return [native_files.FILE]
 
     def resolve_data(self, item: WriteItem) -> torch.Tensor | io.BytesIO:
-        held = self._held[item.index]
+        held = self.held[item.index]
         if item.type != WriteItemType.BYTE_IO:
             return held
         content = io.BytesIO()

@@ -129,19 +129,16 @@ class Outcome:
     seconds: float
 
 
+@dataclass(frozen=True)
 class CheckpointWriter:
-    """One rank's part in writing.
+    """One rank's part in writing."""
 
-    Args:
-        group: of all ranks, on their hosts; nobody else uses it meanwhile.
-        keep: newest checkpoints that stay, besides the best.
-    """
-
-    def __init__(self, folder: CheckpointFolder, group: Any, rank: int, keep: int) -> None:
-        self._folder = folder
-        self._group = group
-        self._rank = rank
-        self._keep = keep
+    folder: CheckpointFolder
+    group: Any
+    """Of all ranks, on their hosts; nothing else uses it meanwhile."""
+    rank: int
+    keep: int
+    """Newest checkpoints that stay, besides the best."""
 
     def write(self, taken: Taken) -> Outcome:
         """All of it, until the checkpoint is committed or given up; collective."""
@@ -149,7 +146,7 @@ class CheckpointWriter:
 
         def report(text: str) -> None:
             left_out.append(text)
-            if self._rank == 0:
+            if self.rank == 0:
                 log.warning("%s", text)
 
         try:
@@ -164,7 +161,7 @@ class CheckpointWriter:
                     report(
                         f"older checkpoints make room for that of step {step}: {full} [SL-checkpoints-make-room]"
                     )
-                    self._on_rank_0(partial(self._folder.prune, 1, taken.best_before))
+                    self._on_rank_0(partial(self.folder.prune, 1, taken.best_before))
                     size = self._save(taken)
         except StorageFull as full:
             if taken.is_last:
@@ -172,9 +169,7 @@ class CheckpointWriter:
                     f"the last checkpoint is left out, the run ends without it: {full} [SL-last-checkpoint-left-out]"
                 )
             else:
-                start = (
-                    "its newest checkpoint" if self._folder.committed() else "its beginning, none is there"
-                )
+                start = "its newest checkpoint" if self.folder.committed() else "its beginning, none is there"
                 end = (
                     f"{full}; neither the checkpoint of step {step} nor the one before it fits. Free space, then "
                     f"{name_again(os.environ)}: the run goes on from {start} [SL-checkpoint-no-room]"
@@ -187,14 +182,14 @@ class CheckpointWriter:
         Raises:
             StorageFull: on every rank, and nothing is left of this checkpoint.
         """
-        temporary = self._folder.temporary(taken.step)
+        temporary = self.folder.temporary(taken.step)
         try:
             self._on_rank_0(partial(_make_folder, temporary))
             ranks = self._together(lambda: self._write_own(taken, temporary))
             size = self._on_rank_0(partial(self._commit, taken, temporary, ranks))
         except BaseException as failure:
-            if self._rank == 0:
-                self._folder.give_up(taken.step)
+            if self.rank == 0:
+                self.folder.give_up(taken.step)
             elif exit_code(failure) == CRASHED and not temporary.exists():
                 text = f"{temporary}: rank 0 has given this checkpoint up [SL-checkpoint-given-up]"
                 raise PeerLost(text) from failure
@@ -203,17 +198,17 @@ class CheckpointWriter:
 
     def _on_rank_0(self, action: Callable[[], Any]) -> Any:
         """What it returned there, on every rank."""
-        return self._together(action if self._rank == 0 else bool)[0]
+        return self._together(action if self.rank == 0 else bool)[0]
 
     def _together(self, action: Callable[[], Any]) -> list[Any]:
-        return run_together(action, self._folder.path, self._group)
+        return run_together(action, self.folder.path, self.group)
 
     def _write_own(self, taken: Taken, temporary: Path) -> dict[str, Any]:
         (temporary / "engine").mkdir(parents=True, exist_ok=True)  # NFS may not show rank 0's yet
         written = taken.snapshot.write(temporary / "engine")
-        save_random_state(temporary, self._rank, taken.random)
+        save_random_state(temporary, self.rank, taken.random)
         names = [f"engine/{name}" for name in written.names]
-        names.append(str(rank_file(temporary, self._rank).relative_to(temporary)))
+        names.append(str(rank_file(temporary, self.rank).relative_to(temporary)))
         files = describe_files(temporary, names)
         return {"part": written.part, "files": files, "observed": taken.observed}
 
@@ -228,16 +223,16 @@ class CheckpointWriter:
         size = seal(temporary, files)
         for folder in (temporary, *(path for path in temporary.rglob("*") if path.is_dir())):
             sync(folder)
-        self._folder.commit(taken.step)
+        self.folder.commit(taken.step)
         if state.best:
             try:
-                self._folder.write_best(state.best)
+                self.folder.write_best(state.best)
             except OSError as failure:
                 # the checkpoint is committed by now, and says itself which one is the best
                 if failure.errno not in STORAGE_FULL_ERRNOS:
                     raise
                 log.warning("best.json is not written, checkpoints are as they should be: %s", failure)
-        self._folder.prune(self._keep, int(state.best["step"]) if state.best else None)
+        self.folder.prune(self.keep, int(state.best["step"]) if state.best else None)
         return size
 
 

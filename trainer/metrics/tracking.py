@@ -305,12 +305,11 @@ class Recorder:
             table = torch.zeros(len(own), ranks, dtype=losses.dtype)
             table[:, dist.get_rank()] = torch.tensor(own, dtype=losses.dtype)
             parts.append(table.flatten().to(losses.device, non_blocking=True))
-        if len(parts) > 1:
-            losses = torch.cat(parts)
+        packed = torch.cat(parts) if len(parts) > 1 else losses
         if ranks > 1:
-            dist.all_reduce(losses)
-        numbers = losses.tolist()
-        if ranks == 1:  # nobody to add up with; as tensors they would cost microseconds of every step
+            dist.all_reduce(packed)
+        numbers = packed.tolist()
+        if ranks == 1:  # no rank to add up with; as tensors they would cost microseconds of every step
             numbers += own
         each = len(counts[0]) if counts else 0
         measures = [numbers[steps + i * each : steps + (i + 1) * each] for i in range(steps)]
