@@ -35,7 +35,7 @@ _UNCOUNTED = nullcontext()
 _NO_TOKENS = (msgspec.UNSET,) * 3
 log = logging.getLogger("trainer")
 MOST_WAITING = 10
-"""Steps: so a slow rank is found within 20 of them (stragglers.py), and a loss that is not finite, however seldom
+"""Steps: so a slow rank is found within 20 of them (progress.py), and a loss that is not finite, however seldom
 lines are asked for."""
 TIMES = ("step_time_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms")
 
@@ -101,7 +101,7 @@ class Recorder:
     Args:
         path: metrics.jsonl, or None on the ranks that do not write.
         on_flush: called with the newest line after each flush on the writing rank, for the console.
-        read_system: this rank's memory, utilisation... in the order of `measuring.gpu.NAMES`; None = not recorded.
+        read_system: this rank's memory, utilisation... in the order of `measuring.hardware.NAMES`; None = not recorded.
         world_axis: what a group of all processes stands for where traffic is counted.
         epoch_samples: of the training split, for a line at the end of each epoch; 0 = no such lines.
         step_measures: of the learner that is trained.

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from tests.codes import find_codes
+from trainer.hang_detection import rank_zero_task
 from trainer.hang_detection import watchdog_thread as witness
 from trainer.hang_detection.diagnosis import Frame, Group, RankState, judge, read_stack, state_from
 
@@ -124,7 +125,7 @@ def test_a_state_survives_its_file():
 
 
 DUMP = """Current thread 0x00007f01 (most recent call first):
-  File "/app/trainer/hangs/old.py", line 1 in old
+  File "/app/trainer/old.py", line 1 in old
 Thread 0x00007f02 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 331 in wait
 Current thread 0x00007f01 (most recent call first):
@@ -169,3 +170,9 @@ def test_what_has_ended_is_not_under_way(monkeypatch, ended, entries, found):
     record = {"pg_status": counts, "entries": entries}
     monkeypatch.setattr(witness, "_read_recorder", lambda whole: record if whole else {"pg_status": counts})
     assert witness.find_pending() == found and witness.is_pending() is bool(found)
+
+
+def test_a_wait_for_what_rank_0_does_by_itself_is_a_wait() -> None:
+    """By the file that waits: a rename must not turn those that wait into suspects."""
+    assert Frame(rank_zero_task.__file__, 93, "_wait").is_wait
+    assert not Frame(witness.__file__, 80, "run").is_wait
