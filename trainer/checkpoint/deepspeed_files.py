@@ -35,7 +35,7 @@ class Fragment:
 
 
 class Scaler:
-    """deepspeed.runtime.fp16.loss_scaler.LossScaler: a number, the lab has its own (trainer/models/mixed_precision.py)."""
+    """deepspeed.runtime.fp16.loss_scaler.LossScaler: a number; the lab has its own, LossScale."""
 
 
 Stage = IntEnum("Stage", {"disabled": 0, "optimizer_states": 1, "gradients": 2, "weights": 3})
