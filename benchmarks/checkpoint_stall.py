@@ -91,7 +91,7 @@ class Bench:
 
     def save_peer(self) -> None:
         options = StateDictOptions(flatten_optimizer_state_dict=True)
-        model, optimizer = get_state_dict(self.engine.module, self.engine._optimizer, options=options)
+        model, optimizer = get_state_dict(self.engine.module, self.engine.optimizers[0], options=options)
         dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=self.peer_folder / str(self.step))
 
     def run_block(self, save: Callable[[], None] | None) -> tuple[float, list[float]]:

@@ -36,12 +36,12 @@ DEARER: dict[str, tuple[float, str]] = {
         60.0,
         "torch compiles with an empty cache on a new machine",
     ),
-    "tests/trainer/parallel/ranks/test_engine.py": (25.0, "took 21 s on a new machine"),
+    "tests/trainer/parallel/ranks/test_nd_engine.py": (25.0, "took 21 s on a new machine"),
     "tests/trainer/ranks/test_text_worker.py": (25.0, "a whole run of a language model, and the same alone"),
     "tests/trainer/ranks/test_launcher.py": (20.0, "programs start cold"),
     "tests/trainer/ranks/test_evaluate.py": (20.0, "a run, and an evaluation of what it exported"),
     "tests/trainer/ranks/test_wire.py": (20.0, "took 15 s on a new machine"),
-    "tests/trainer/parallel/ranks/test_gathered_types.py": (
+    "tests/trainer/parallel/ranks/test_fully_shard.py": (
         20.0,
         "the first of the file starts what all use",
     ),

@@ -49,7 +49,7 @@ from trainer.distributed.world import (
 from trainer.evaluation.distributed import evaluate_run
 from trainer.fault_injection import plant_faults
 from trainer.hang_detection.heartbeat import STEP, Pulse, open_pulse
-from trainer.hang_detection.watchdog_thread import Witness
+from trainer.hang_detection.watchdog_thread import WatchdogThread
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.rendezvous import leave_mark, read_rank
 from trainer.launch.torchrun import refuse
@@ -81,8 +81,9 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         raise ConfigError(problems)
     apply_whole_fp32()
     precision = resolve_precision(config, world.device_type)
-    witness = Witness(pulse, config.collective_timeout_s)
-    witness.start()
+    on_cpu = world.device_type == "cpu"
+    watchdog = WatchdogThread(pulse, config.collective_timeout_s, samples_forward=on_cpu)
+    watchdog.start()
     open_process_group(world, config.collective_timeout_s)
     device_bytes = agree_on_memory() if depends_on_device(config) else None
     placement = resolve_placement(config, world, device_bytes)
@@ -101,7 +102,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     attempt = open_attempt(run, resolved, launcher, disk)
 
     phases = Phases(world.device_type)
-    witness.phase = phases.name_open
+    watchdog.phase = phases.name_open
     engine = build_engine(run, model, phases)
     if model.teacher:
         engine.observed.add("teacher", model.teacher.tensors())
@@ -121,7 +122,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         epoch_samples=task.train_samples,
         guard=Guard(config.on_not_finite, precision.scales_loss, world.node),
         nodes=attempt.nodes,
-        waited_share=witness.waited_share if world.device_type == "cpu" else None,
+        waited_share=watchdog.waited_share if on_cpu else None,
         step_measures=model.step_measures,
     )
     profile_first = profile_first_from(config, run.plan, attempt.from_step, attempt.traces_complete)
@@ -206,7 +207,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     meter.close()
     dist.barrier()  # the job counts as succeeded when the first pod ends: nobody leaves before the files are there
     engine.close()
-    witness.stop()
+    watchdog.stop()
     if dist.is_initialized():
         dist.destroy_process_group()
 

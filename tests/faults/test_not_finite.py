@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.trainer.outcome.ranks.test_not_finite import lines, train
+from tests.trainer.metrics.ranks.test_training_failures import lines, train
 
 STRATEGIES = ("ddp", "fsdp", "zero2", "zero3", "nd")
 FOUND_WITHIN = 20

@@ -18,7 +18,7 @@ def _norm_of_the_rank(whole: Any) -> Any:
 
     from trainer.measuring.held_tensors import local_part
 
-    return lambda gradients, device: torch.nn.utils.get_total_norm([local_part(each) for each in gradients])
+    return lambda gradients, *_: torch.nn.utils.get_total_norm([local_part(each) for each in gradients])
 
 
 def _state_in_bf16(whole: Any) -> Any:

@@ -172,7 +172,7 @@ MUTATIONS = (
     Fault(
         "norm without strided shards",
         Case("tied", "dp2.tp2"),
-        "trainer.parallel.nd_engine:split_dims",
+        "trainer.engines.torch_engine:split_dims",
         _norm_by_is_shard,
     ),
     Fault("packed documents see each other", Case("tied", "dp2", packed=True), *_own_columns(_one_document)),

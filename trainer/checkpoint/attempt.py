@@ -1,11 +1,9 @@
-"""One start of a run: its number, its log, and what it goes on from.
+"""One start of a run: its number, its log, what it goes on from; and at its end the weights in Hugging Face format.
 
-Hashes of a checkpoint compared by all ranks, each its share of the files, while rank 0 chooses one.
+Rank 0 chooses a checkpoint while all ranks compare hashes, each its share of the files:
 
 rank 0          manifest in order? ─▶ files to all ─▶ own share ─▶ answers of all ─▶ the next, older one, or done
 other ranks                           own share ─▶ answer ─▶ wait for more files, or for the end
-
-The weights of a finished run in Hugging Face format: those of its end, and those of its best checkpoint.
 """
 
 from __future__ import annotations
@@ -25,64 +23,19 @@ from torch import Tensor, nn
 from stratlab_spec.exit_codes import is_storage_full
 from stratlab_spec.registry import describe_starting_weights
 from stratlab_spec.run_directory import RUNGS, find_asked, read_line, write_json
-from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.config import ConfigError
 from stratlab_spec.settings.rules import swapped_problems
 from stratlab_spec.settings.wording import SpellingFormatter
 from trainer.checkpoint.folder import CheckpointFolder, Chosen, compare_files, find_problem
 from trainer.checkpoint.source import RESUMED_FROM, choose_origin
 from trainer.distributed.provenance import describe_run
+from trainer.distributed.world import gather_objects
 from trainer.engine import Engine
 from trainer.hang_detection.rank_zero_task import do_alone, leave_alone
 from trainer.run import Run
 
-Files = dict[str, dict[str, Any]]
-
-
-def find_problem_together(folder: Path, group: Any) -> str | None:
-    """As `find_problem`; on rank 0, while the others are in `help_checking`."""
-    return find_problem(folder, lambda _, files: _compare_share(folder, files, group))
-
-
-def end_checking(group: Any) -> None:
-    """Rank 0 has chosen."""
-    dist.broadcast_object_list([None], group=group)
-
-
-def help_checking(group: Any) -> None:
-    """On every rank but 0: compares what it is given, until rank 0 has chosen."""
-    while True:
-        asked: list[Any] = [None]
-        dist.broadcast_object_list(asked, group=group)
-        if asked[0] is None:
-            return
-        folder, files = asked[0]
-        _answer(folder, files, group)
-
-
-def deal(files: Files, ranks: int) -> list[Files]:
-    """Shares of about equal bytes, the largest files first."""
-    shares: list[Files] = [{} for _ in range(ranks)]
-    sizes = [0] * ranks
-    for name in sorted(files, key=lambda name: (-files[name]["bytes"], name)):
-        rank = sizes.index(min(sizes))
-        shares[rank][name] = files[name]
-        sizes[rank] += files[name]["bytes"]
-    return shares
-
-
-def _compare_share(folder: Path, files: Files, group: Any) -> str | None:
-    dist.broadcast_object_list([(folder, files)], group=group)
-    return _answer(folder, files, group)
-
-
-def _answer(folder: Path, files: Files, group: Any) -> str | None:
-    found = compare_files(folder, deal(files, dist.get_world_size())[dist.get_rank()])
-    answers: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(answers, found, group=group)
-    return next((answer for answer in answers if answer), None)
-
-
 log = logging.getLogger("trainer")
+Files = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -114,28 +67,22 @@ def open_attempt(run: Run, resolved: dict[str, Any], launcher: str, group: Any) 
         group: of all ranks, in which they read the checkpoints together (`open_disk_group`).
     """
     config, world, folder = run.config, run.world, run.folder
-    hosts: list[Any] = [None] * world.size
-    dist.all_gather_object(hosts, (world.host, world.node), group=group)
-    found: list[Any] = [None]
+    hosts = gather_objects((world.host, world.node), group)
+    opened: list[Any] = [None]
     with leave_alone(run.pulse):  # hashes take minutes; the group's own time-out bounds them
         if run.writes:
-            found = [_open(run, resolved, hosts, launcher, group)]
+            opened = [_open(run, resolved, hosts, launcher, group)]
         else:
             help_checking(group)
-        dist.broadcast_object_list(found, group=group)
-    attempt: Attempt = found[0]
+        dist.broadcast_object_list(opened, group=group)
+    attempt: Attempt = opened[0]
     handler = RankLog(folder.rank_log(world.rank))
     handler.setFormatter(SpellingFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger().addHandler(handler)
+    start = f"the checkpoint {attempt.chosen.path}" if attempt.chosen else describe_starting_weights(config)
     log.info(
-        "%s: attempt %d, rank %d of %d on %s, %s, starts from %s",
-        config.run,
-        attempt.number,
-        world.rank,
-        world.size,
-        world.device_name,
-        world.backend,
-        f"the checkpoint {attempt.chosen.path}" if attempt.chosen else describe_starting_weights(config),
+        f"{config.run}: attempt {attempt.number}, rank {world.rank} of {world.size} on {world.host}, "
+        f"{world.device_name}, {world.backend}, starts from {start}"
     )
     for sentence in attempt.skipped if run.writes else []:
         log.warning("%s", sentence)
@@ -145,19 +92,16 @@ def open_attempt(run: Run, resolved: dict[str, Any], launcher: str, group: Any) 
 class RankLog(logging.FileHandler):
     """A full volume costs lines of the log and one sentence on the console, not a traceback for each of them."""
 
-    _told = False
+    _is_reported = False
 
     def handleError(self, record: logging.LogRecord) -> None:
         failure = sys.exc_info()[1]
         if failure is None or not is_storage_full(failure):
             super().handleError(record)
-        elif not self._told:
-            self._told = True
-            print(
-                f"{self.baseFilename}: {failure}; training goes on without this log",
-                file=sys.stderr,
-                flush=True,
-            )
+        elif not self._is_reported:
+            self._is_reported = True
+            text = f"{self.baseFilename}: {failure}; training goes on without this log"
+            print(text, file=sys.stderr, flush=True)
 
 
 def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, group: Any) -> Attempt:
@@ -166,7 +110,13 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, g
     if world.backend == "nccl":  # torch writes its recorder's dump into a folder that is there, or nowhere
         folder.flight_recorder.mkdir(parents=True, exist_ok=True)
     number = 1 + max((line["attempt"] for line in folder.read_attempts()), default=0)
-    chosen, skipped = _choose(config, CheckpointFolder(folder), group)
+    look = partial(find_problem_together, group=group)
+    checkpoints, chosen, skipped = CheckpointFolder(folder), None, list[str]()
+    checkpoints.remove_leftovers()
+    if config.resume == "auto":
+        chosen, skipped = checkpoints.choose(look)
+    else:
+        checkpoints.set_all_aside()
     before = {} if number == 1 else read_line(folder.config.read_bytes())
     record = before.get("resolved", {}).get(RESUMED_FROM)
     if problems := swapped_problems(before.get("resolved", {}), resolved, config) if chosen else []:
@@ -174,10 +124,9 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, g
     starts_over = chosen is None
     is_from_another = starts_over and bool(config.resume_from)
     if is_from_another:
-        look = partial(find_problem_together, group=group)
-        origin, broken = choose_origin(config, resolved, run.plan.steps, record, look)
-        chosen, record, skipped = origin.chosen, origin.record, skipped + broken
-    end_checking(group)
+        chosen, record, broken = choose_origin(config, resolved, run.plan.steps, record, look)
+        skipped += broken
+    dist.broadcast_object_list([None], group=group)  # nothing is left to check
     rungs = resolved.get(RUNGS, [])
     resolved = resolved | ({RESUMED_FROM: record} if record else {})
     if number == 1 or starts_over:
@@ -186,16 +135,11 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, g
         write_json(folder.config, {**described, "run_uid": before.get("run_uid", described["run_uid"])})
     elif rungs != before["resolved"].get(RUNGS, []):
         write_json(folder.config, before | {"resolved": resolved})
-    attempt = Attempt(
-        number,
-        chosen,
-        skipped,
-        folder.has_all_traces(),
-        is_moved=is_from_another or bool(rungs),
-        nodes=[node for _, node in hosts],
-    )
-    nodes = sorted({node for _, node in hosts if node})
-    facts = {"from_step": attempt.from_step, "world_size": world.size, "host": world.host, "nodes": nodes}
+    nodes = [node for _, node in hosts]
+    is_moved = is_from_another or bool(rungs)
+    attempt = Attempt(number, chosen, skipped, folder.has_all_traces(), is_moved, nodes)
+    facts = {"from_step": attempt.from_step, "world_size": world.size, "host": world.host}
+    facts |= {"nodes": sorted({node for node in nodes if node})}
     facts |= {RESUMED_FROM: record["run"]} if record and is_from_another else {}
     facts |= {"rung": len(rungs)} if rungs else {}
     folder.append_attempt("started", number, launcher, **facts)
@@ -203,12 +147,42 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, g
     return attempt
 
 
-def _choose(config: Config, checkpoints: CheckpointFolder, group: Any) -> tuple[Chosen | None, list[str]]:
-    checkpoints.remove_leftovers()
-    if config.resume == "auto":
-        return checkpoints.choose(lambda path: find_problem_together(path, group))
-    checkpoints.set_all_aside()
-    return None, []
+def find_problem_together(folder: Path, group: Any) -> str | None:
+    """As `find_problem`; on rank 0, while the others are in `help_checking`."""
+
+    def compare(_: Path, files: Files) -> str | None:
+        dist.broadcast_object_list([(folder, files)], group=group)
+        return _compare_share(folder, files, group)
+
+    return find_problem(folder, compare)
+
+
+def help_checking(group: Any) -> None:
+    """On every rank but 0: compares what it is given, until rank 0 has chosen and gives nothing."""
+    while True:
+        asked: list[Any] = [None]
+        dist.broadcast_object_list(asked, group=group)
+        if asked[0] is None:
+            return
+        folder, files = asked[0]
+        _compare_share(folder, files, group)
+
+
+def _compare_share(folder: Path, files: Files, group: Any) -> str | None:
+    own = compare_files(folder, deal(files, dist.get_world_size())[dist.get_rank()])
+    answers = gather_objects(own, group)
+    return next((answer for answer in answers if answer), None)
+
+
+def deal(files: Files, ranks: int) -> list[Files]:
+    """Shares of about equal bytes, the largest files first."""
+    shares: list[Files] = [{} for _ in range(ranks)]
+    sizes = [0] * ranks
+    for name in sorted(files, key=lambda name: (-files[name]["bytes"], name)):
+        rank = sizes.index(min(sizes))
+        shares[rank][name] = files[name]
+        sizes[rank] += files[name]["bytes"]
+    return shares
 
 
 def export_weights(
@@ -224,23 +198,20 @@ def export_weights(
         best: validation of the best checkpoint.
         facts: of the data, for the exporter.
     """
-    _export(run, engine, model, facts, run.folder.model)
+
+    def export(target: Path) -> None:
+        write = partial(_write_weights, run, engine.gather_state(), model, facts, target)
+        do_alone(f"writing {target.name}", write, run.pulse, run.config.collective_timeout_s)
+
+    export(run.folder.model)
     if best and int(best["step"]) != run.plan.steps:
         engine.load(CheckpointFolder(run.folder).step(int(best["step"])) / "engine")
-        _export(run, engine, model, facts, run.folder.best_model)
+        export(run.folder.best_model)
 
 
-def _export(run: Run, engine: Engine, model: nn.Module, facts: dict[str, Any], target: Path) -> None:
-    state = engine.gather_state()
-    do_alone(
-        f"writing {target.name}",
-        lambda: _write(run, state, model, facts, target),
-        run.pulse,
-        run.config.collective_timeout_s,
-    )
-
-
-def _write(run: Run, state: dict[str, Tensor], model: nn.Module, facts: dict[str, Any], target: Path) -> None:
+def _write_weights(
+    run: Run, state: dict[str, Tensor], model: nn.Module, facts: dict[str, Any], target: Path
+) -> None:
     from trainer.models.export import export_model
 
     aside = target.with_name(f".tmp-{target.name}")

@@ -109,19 +109,12 @@ class GuardedPlanner(DefaultLoadPlanner):
         try:
             plain = torch.load(value, weights_only=True)
         except Exception as failure:
-            name = read_item.dest_index.fqn
-            raise ConfigError(
-                [f"{name}: refused, no plain value or damaged: {find_reason(failure)} [SL-value-not-plain]"]
-            ) from failure
-        super().load_bytes(read_item, _as_file(plain))
-
-
-def _as_file(value: Any) -> io.BytesIO:
-    """What was found harmless, written anew by this process: torch's own planner puts it where it belongs."""
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    buffer.seek(0)
-    return buffer
+            text = f"refused, no plain value or damaged: {find_reason(failure)}"
+            raise ConfigError([f"{read_item.dest_index.fqn}: {text} [SL-value-not-plain]"]) from failure
+        harmless = io.BytesIO()  # written anew by this process: torch's own planner puts it where it belongs
+        torch.save(plain, harmless)
+        harmless.seek(0)
+        super().load_bytes(read_item, harmless)
 
 
 def read_sharded(state: dict[str, Any], folder: Path) -> None:
@@ -136,18 +129,12 @@ def read_sharded(state: dict[str, Any], folder: Path) -> None:
     try:
         dcp.load(state, storage_reader=reader, planner=GuardedPlanner())
     except CheckpointException as failure:
-        refused = [f for f in _causes(failure) if isinstance(f, ConfigError)]
-        if refused:
+        causes = [cause for cause, _stack in failure.failures.values()]  # of the ranks
+        if refused := [cause for cause in causes if isinstance(cause, ConfigError)]:
             raise refused[0] from failure
-        if pickled := [f for f in _causes(failure) if isinstance(f, pickle.UnpicklingError)]:
-            reason = find_reason(pickled[0])
-            raise ConfigError([describe_refused(folder, reason)]) from failure
+        if pickled := [cause for cause in causes if isinstance(cause, pickle.UnpicklingError)]:
+            raise ConfigError([describe_refused(folder, pickled[0])]) from failure
         raise RuntimeError(str(failure)) from failure
-
-
-def _causes(failure: CheckpointException) -> list[BaseException]:
-    """What the ranks raised: torch keeps (exception, stack) of each."""
-    return [found[0] for found in failure.failures.values()]
 
 
 class NativeTensors:

@@ -1,14 +1,13 @@
-"""DeepSpeed's checkpoint files read as tensors and plain values, without DeepSpeed and without running anything.
-
-Of its classes two stand in the files, and of older ones an enum (trainer/engines/deepspeed_checkpoint.py); what is
-put in their place here holds the same numbers and does nothing.
-
-A checkpoint of DeepSpeed's ZeRO (0.19.8) as whole tensors by the names of the model, whatever stage and world size.
+"""DeepSpeed's checkpoint files as whole tensors by the names of the model, whatever stage and world size (0.19.8).
 
 rank k: *zero_pp_rank_k_*_optim_states.pt   a flat part of each parameter and of its moments, one behind the other
         *model_states.pt                    shapes and names, and what is frozen
 stages 1, 2: the parameters of a group lie behind each other, and each rank has an equal piece of the whole line
 stage 3:     each parameter is cut by itself into equal pieces, the last ones padded
+
+They are read without DeepSpeed and without running anything. Of its classes two stand in the files, and of older ones
+an enum (trainer/engines/deepspeed_checkpoint.py); what is put in their place here holds the same numbers and does
+nothing.
 """
 
 from __future__ import annotations
@@ -36,16 +35,11 @@ class Fragment:
 
 
 class Scaler:
-    """deepspeed.runtime.fp16.loss_scaler.LossScaler: a number, the lab has its own (loss_scale.py)."""
+    """deepspeed.runtime.fp16.loss_scaler.LossScaler: a number; the lab has its own, LossScale."""
 
 
-class Stage(IntEnum):
-    """deepspeed.runtime.zero.config.ZeroStageEnum."""
-
-    disabled = 0
-    optimizer_states = 1
-    gradients = 2
-    weights = 3
+Stage = IntEnum("Stage", {"disabled": 0, "optimizer_states": 1, "gradients": 2, "weights": 3})
+"""deepspeed.runtime.zero.config.ZeroStageEnum."""
 
 
 def read_stage(owner: object, name: object) -> Any:
@@ -78,8 +72,7 @@ def read_plain(file: Path) -> Any:
         try:
             return torch.load(file, weights_only=True, map_location="cpu", mmap=True)
         except Exception as failure:
-            reason = find_reason(failure)
-            raise ConfigError([describe_refused(file, reason)]) from failure
+            raise ConfigError([describe_refused(file, failure)]) from failure
 
 
 def refuse_code(folder: Path) -> None:
@@ -98,12 +91,12 @@ def refuse_code(folder: Path) -> None:
         raise ConfigError(problems)
 
 
-def describe_refused(place: Path, reason: str) -> str:
+def describe_refused(path: Path, failure: BaseException) -> str:
     """A sentence for a file, or a folder of files, that holds more than plain tensors, or less."""
-    return f"{place}: refused, not plain tensors or damaged: {reason} [SL-tensors-not-plain]"
+    return f"{path}: refused, not plain tensors or damaged: {find_reason(failure)} [SL-tensors-not-plain]"
 
 
-def find_reason(failure: Exception) -> str:
+def find_reason(failure: BaseException) -> str:
     """torch says the reason at the end of advice for whoever loads files by hand, or in a paragraph below it."""
     _, mark, reason = str(failure).rpartition("WeightsUnpickler error: ")
     if not mark and reason.startswith("Weights only load failed"):
@@ -132,10 +125,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
         ConfigError: it is not whole.
     """
     if not is_zero(folder) or not (folder / TAG).is_dir():
-        problem = (
-            f"{folder}: not a DeepSpeed checkpoint, {FACTS} or {TAG}/ is missing [SL-not-a-zero-checkpoint]"
-        )
-        raise ConfigError([problem])
+        missing = f"{FACTS} or {TAG}/ is missing"
+        raise ConfigError([f"{folder}: not a DeepSpeed checkpoint, {missing} [SL-not-a-zero-checkpoint]"])
     found: dict[str, Any] = json.loads((folder / FACTS).read_text())
     return found
 
@@ -151,25 +142,22 @@ class ZeroTensors:
         facts = read_facts(folder)
         self._folder = folder
         self._stage = int(facts["stage"])
-        files = {
-            int(match[1]): path for path in (folder / TAG).iterdir() if (match := RANK.search(path.name))
-        }
-        if sorted(files) != list(range(facts["world_size"])):
-            raise ConfigError(
-                [
-                    f"{folder / TAG}: has files of {len(files)} ranks, was saved by {facts['world_size']} "
-                    "[SL-zero-files-missing]"
-                ]
-            )
+        names, ranks = (folder / TAG).iterdir(), facts["world_size"]
+        files = {int(match[1]): path for path in names if (match := RANK.search(path.name))}
+        if sorted(files) != list(range(ranks)):
+            had = f"has files of {len(files)} ranks, was saved by {ranks}"
+            raise ConfigError([f"{folder / TAG}: {had} [SL-zero-files-missing]"])
         self._parts = [read_plain(files[rank])["optimizer_state_dict"] for rank in sorted(files)]
         self._pieces = [dict(self._find_pieces(rank)) for rank in range(len(files))]
 
     @cached_property
     def _models(self) -> list[dict[str, Any]]:
         """By rank in stage 3; else the same of all."""
-        return [
-            read_plain(file) for file in sorted((self._folder / TAG).glob("*model_states.pt"), key=_rank_of)
-        ]
+        files = {
+            int(match[1]) if (match := re.search(r"zero_pp_rank_(\d+)_", path.name)) else 0: path
+            for path in (self._folder / TAG).glob("*model_states.pt")
+        }
+        return [read_plain(files[rank]) for rank in sorted(files)]
 
     @cached_property
     def _buffers(self) -> dict[str, Tensor]:
@@ -199,12 +187,10 @@ class ZeroTensors:
         """What the optimizer keeps of a parameter; nothing of a frozen one, nor of any with SGD."""
         if name not in self._shapes:
             return {}
-        states = [
-            self._state(rank, pieces[name][0]) for rank, pieces in enumerate(self._pieces) if name in pieces
-        ]
+        rank, pieces = next((rank, pieces) for rank, pieces in enumerate(self._pieces) if name in pieces)
         return {
             key: self._join(name, key) if torch.is_tensor(value) and value.ndim else torch.as_tensor(value)
-            for key, value in states[0].items()
+            for key, value in self._state(rank, pieces[name][0]).items()
         }
 
     def loss_scale(self) -> Tensor:
@@ -242,8 +228,3 @@ class ZeroTensors:
                 whole, length = math.prod(shape), math.ceil(math.prod(shape) / ranks)
                 yield name, (group, start, max(0, min(length, whole - rank * length)))
                 start += length
-
-
-def _rank_of(path: Path) -> int:
-    found = re.search(r"zero_pp_rank_(\d+)_", path.name)
-    return int(found[1]) if found else 0

@@ -1,8 +1,7 @@
 """Names and life cycle of the checkpoint folders of one run, without torch: which are there, which may be read.
 
-Size and sha256 of every file of a checkpoint: what proves later that it is whole.
-
-What the loop needs to go on, beside the engine's tensors: state.json of a checkpoint.
+manifest.json    size and sha256 of every file of a checkpoint: what proves later that it is whole
+state.json       what the loop needs to go on, beside the engine's tensors
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from stratlab_spec.run_directory import RunDirectory, write_json
 from stratlab_spec.settings.config import Config, ConfigError
@@ -36,9 +37,8 @@ def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, An
     """
     names = sorted(names)
     with ThreadPoolExecutor(THREADS) as pool:
-        return dict(
-            zip(names, pool.map(lambda name: _describe(folder / name, sync=True), names), strict=True)
-        )
+        described = pool.map(lambda name: _describe(folder / name, sync=True), names)
+        return dict(zip(names, described, strict=True))
 
 
 def seal(folder: Path, files: dict[str, dict[str, Any]]) -> int:
@@ -100,28 +100,28 @@ def _describe(path: Path, sync: bool = False) -> dict[str, Any]:
 
 
 FILE = "state.json"
-COUNTS = ("step", "attempt", "world_size", "samples", "skipped_steps")
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True)
 class TrainingState:
     """The run after `step`. The position in the data and in the schedule follows from the step alone."""
 
-    step: int
-    attempt: int
+    step: Count
+    attempt: Count
     strategy: str
-    world_size: int
+    world_size: Count
     axes: dict[str, int]
     config_sha256: str
-    samples: int
+    samples: Count
     """Handed out so far, over all ranks: step x global batch."""
     train_loss: float
-    skipped_steps: int
+    skipped_steps: Count
     train_time_s: float
     """Of all attempts, as far as their steps count."""
-    validation: dict[str, float] | None = None
+    validation: dict[str, Any] | None = None
     """step, loss and accuracy_pct or perplexity of the newest validation."""
-    best: dict[str, float] | None = None
+    best: dict[str, Any] | None = None
     """The same of the best checkpoint, this one included."""
     mlflow_run_id: str | None = None
     observed: list[dict[str, Any]] = field(default_factory=list)
@@ -138,16 +138,12 @@ class TrainingState:
             ConfigError: it is no state of a run.
         """
         content = json.loads((folder / FILE).read_text())
-        wanted = {
-            f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING
-        }
-        counts = [content.get(name) for name in COUNTS] if isinstance(content, dict) else []
-        if not counts or wanted - content.keys() or not all(type(n) is int and n >= 0 for n in counts):
-            raise ConfigError(
-                [f"{folder / FILE}: is no state of a run: {json.dumps(content)[:200]} [SL-state-not-a-run]"]
-            )
-        known = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in content.items() if name in known})
+        try:
+            return msgspec.convert(content, cls)
+        except msgspec.ValidationError as failure:
+            text = json.dumps(content)[:200]
+            problem = f"{folder / FILE}: is no state of a run: {text} [SL-state-not-a-run]"
+            raise ConfigError([problem]) from failure
 
 
 def hash_config(config: Config) -> str:
@@ -224,8 +220,7 @@ class CheckpointFolder:
 
     def remove_leftovers(self) -> None:
         """What earlier attempts had not finished."""
-        for path in self._hidden(TEMPORARY):
-            shutil.rmtree(path, ignore_errors=True)
+        self._clear(TEMPORARY)
 
     def commit(self, step: int) -> None:
         """Gives the finished temporary folder its name: from here on it is the newest checkpoint.
@@ -239,8 +234,7 @@ class CheckpointFolder:
             self._set_aside(final)
         os.rename(self.temporary(step), final)
         sync(self.path)
-        for path in self._hidden(ASIDE):
-            shutil.rmtree(path, ignore_errors=True)
+        self._clear(ASIDE)
 
     def give_up(self, step: int) -> None:
         """Removes the unfinished checkpoint, if there is one: it may be what fills the volume."""
@@ -257,10 +251,9 @@ class CheckpointFolder:
 
     def retire(self, keep: str) -> None:
         """Of a run that has succeeded: keeps `newest` alone, `all` or `none`."""
-        if keep != "all":
-            committed = self.committed()
-            for step in committed[:-1] if keep == "newest" else committed:
-                self._remove(self.step(step))
+        committed = [] if keep == "all" else self.committed()
+        for step in committed[:-1] if keep == "newest" else committed:
+            self._remove(self.step(step))
 
     def write_best(self, best: dict[str, Any]) -> None:
         write_json(self._best, best)
@@ -284,8 +277,9 @@ class CheckpointFolder:
         shutil.rmtree(target, ignore_errors=True)
         os.rename(path, target)
 
-    def _hidden(self, prefix: str) -> list[Path]:
-        return list(self.path.glob(f"{prefix}*"))
+    def _clear(self, prefix: str) -> None:
+        for path in list(self.path.glob(f"{prefix}*")):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def sync(path: Path) -> None:

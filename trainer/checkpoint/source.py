@@ -35,49 +35,34 @@ class Source:
         return f"{self.config['comparison']}/{self.config['run']}"
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The checkpoint of another run that this one went on from."""
-
-    chosen: Chosen
-    record: dict[str, Any]
-    """For config.json: run, step, strategy, world_size, manifest_sha256."""
-
-
 def open_source(config: Config) -> Source:
     """The run that `resume_from` names; looks at no checkpoint's content.
 
     Raises:
         ConfigError: it is no run with a checkpoint, lies elsewhere, is this very run, or is another training.
     """
+
+    def refuse(text: str) -> ConfigError:
+        return ConfigError([f"TRAINER_RESUME_FROM={config.resume_from!r}: {text}"])
+
     root = Path(config.results).resolve()
     path = (root / config.resume_from).resolve()
-    said = f"TRAINER_RESUME_FROM={config.resume_from!r}"
     if not path.is_relative_to(root):
-        raise ConfigError(
-            [f"{said}: {path} is not below TRAINER_RESULTS={config.results!r} [SL-resume-outside]"]
-        )
+        raise refuse(f"{path} is not below TRAINER_RESULTS={config.results!r} [SL-resume-outside]")
     match = STEP.fullmatch(path.name)
     run = path.parent.parent if match else path
     folder = RunDirectory(run.parent.parent, run.parent.name, run.name)
     if folder.path == RunDirectory(root, config.comparison, config.run).path:
-        problem = (
-            f"{said}: is this run, which goes on from its own checkpoints without it [SL-resume-own-run]"
-        )
-        raise ConfigError([problem])
+        raise refuse("is this run, which goes on from its own checkpoints without it [SL-resume-own-run]")
     known = read_line(folder.config.read_bytes()) if folder.config.is_file() else {}
     if not (isinstance(known.get("config"), dict) and isinstance(known.get("resolved"), dict)):
-        raise ConfigError(
-            [
-                f"{said}: {folder.path} is no run; name a folder <comparison>/<run>, or a checkpoint in it "
-                "[SL-resume-no-run]"
-            ]
-        )
+        hint = "name a folder <comparison>/<run>, or a checkpoint in it"
+        raise refuse(f"{folder.path} is no run; {hint} [SL-resume-no-run]")
     source = Source(folder, int(match[1]) if match else None, known)
     steps = CheckpointFolder(folder).committed()
     if not steps or (source.step is not None and source.step not in steps):
         there = f"it has those of steps {', '.join(map(str, steps))}" if steps else "it has none"
-        raise ConfigError([f"{said}: no such checkpoint is committed, {there} [SL-resume-no-checkpoint]"])
+        raise refuse(f"no such checkpoint is committed, {there} [SL-resume-no-checkpoint]")
     problems = continuation_problems(known["config"], config)
     micro = known["config"].get("micro_batch_size")
     local = config.batch_norm == "local"  # else `resolved` tells of how many samples
@@ -91,14 +76,19 @@ def open_source(config: Config) -> Source:
     return source
 
 
+def _is_at_beginning(config: Config) -> bool:
+    """Whether the run named by `resume_from` is still to be gone on from: this one has no checkpoint of its own."""
+    own = RunDirectory(config.results, config.comparison, config.run)
+    return bool(config.resume_from) and not CheckpointFolder(own).committed()
+
+
 def class_problems(config: Config, class_names: Sequence[str]) -> list[str]:
     """That the classes of the run named by `resume_from` had other names, or another order, which its outputs follow.
 
     Args:
         class_names: of this run's data set.
     """
-    own = RunDirectory(config.results, config.comparison, config.run)
-    if not config.resume_from or CheckpointFolder(own).committed():
+    if not _is_at_beginning(config):
         return []
     source = open_source(config)
     if source.config["resolved"].get(CLASS_NAMES_SHA256) in (None, hash_names(class_names)):
@@ -117,10 +107,10 @@ def exhausted_problems(config: Config, steps: int) -> list[str]:
     Args:
         steps: of this run's plan.
     """
-    own = RunDirectory(config.results, config.comparison, config.run)
-    if not config.resume_from or CheckpointFolder(own).committed():
+    if not _is_at_beginning(config):
         return []
-    known = read_line(own.config.read_bytes()) if own.config.is_file() else {}
+    own = RunDirectory(config.results, config.comparison, config.run).config
+    known = read_line(own.read_bytes()) if own.is_file() else {}
     source = open_source(config)
     step = source.step if source.step is not None else CheckpointFolder(source.folder).committed()[-1]
     step = known.get("resolved", {}).get(RESUMED_FROM, {}).get("step", step)  # of an earlier attempt
@@ -141,8 +131,8 @@ def choose_origin(
     steps: int,
     known: Mapping[str, Any] | None,
     find_problem: Callable[[Path], str | None],
-) -> tuple[Origin, list[str]]:
-    """The checkpoint to go on from, after reading every byte of it, and a sentence for each newer one that is broken.
+) -> tuple[Chosen, dict[str, Any], list[str]]:
+    """The checkpoint of another run to go on from, after reading every byte of it.
 
     Args:
         resolved: of this run.
@@ -150,11 +140,14 @@ def choose_origin(
         known: what an earlier attempt of this run went on from: it is that one again, or nothing.
         find_problem: reads a checkpoint and says what is wrong with it.
 
+    Returns:
+        (checkpoint, {run, step, strategy, world_size, manifest_sha256} for config.json, a sentence for each newer one
+        that is broken).
+
     Raises:
         ConfigError: nothing whole is there, it is another training, or nothing would be left to do.
     """
     source = open_source(config)
-    said = f"TRAINER_RESUME_FROM={config.resume_from!r}"
     if problems := resolved_problems(source.config["resolved"], resolved, config.resume_from):
         raise ConfigError(problems)
     folder = CheckpointFolder(source.folder)
@@ -168,13 +161,9 @@ def choose_origin(
             )
             continue
         state = TrainingState.read(path)
-        record = {
-            "run": source.name,
-            "step": state.step,
-            "strategy": state.strategy,
-            "world_size": state.world_size,
-            "manifest_sha256": hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest(),
-        }
+        facts = {name: getattr(state, name) for name in ("step", "strategy", "world_size")}
+        manifest = hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()
+        record = {"run": source.name, **facts, "manifest_sha256": manifest}
         if known and known != record:
             skipped.append(
                 f"{path} is not the one that this run went on from: {record}, was {known} [SL-origin-changed]"
@@ -182,12 +171,14 @@ def choose_origin(
             continue
         if state.step >= steps:
             raise ConfigError([_describe_exhausted(config, state.step, steps)])
-        return Origin(Chosen(path, _as_beginning(state)), record), skipped
-    raise ConfigError([f"{said}: no checkpoint is whole: {'; '.join(skipped)} [SL-resume-none-whole]"])
-
-
-def _as_beginning(state: TrainingState) -> TrainingState:
-    """Time, validations and best checkpoint are the other run's own; what was skipped belongs to the training."""
-    return dataclasses.replace(
-        state, train_time_s=0.0, validation=None, best=None, mlflow_run_id=None, observed=[]
-    )
+        # time, validations and best checkpoint are the other run's own; what was skipped belongs to the training
+        own: dict[str, Any] = {
+            "train_time_s": 0.0,
+            "validation": None,
+            "best": None,
+            "mlflow_run_id": None,
+            "observed": [],
+        }
+        return Chosen(path, dataclasses.replace(state, **own)), record, skipped
+    named = f"TRAINER_RESUME_FROM={config.resume_from!r}"
+    raise ConfigError([f"{named}: no checkpoint is whole: {'; '.join(skipped)} [SL-resume-none-whole]"])

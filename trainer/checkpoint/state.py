@@ -1,20 +1,13 @@
-"""Host memory that a state is copied into, so that training goes on while the copy is written.
+"""State of the strategies made of plain PyTorch: torch.distributed.checkpoint, which reshards when it reads.
 
-Snapshots of a state of plain and sharded tensors, in the format of torch.distributed.checkpoint.
-
-Its planner says which rank writes what, so that a tensor that several ranks hold is copied and written once; the plan
-is made again only when the state has other tensors. Its writer writes. Its collectives are not used: no rank waits
-for another one's disk.
-
-A rank's part of a whole tensor, for every placement that tensor, expert and data parallelism produce.
-
-The state of one engine under another one: plain tensors by the names of the model, whoever wrote them.
+saving    Its planner says which rank writes what, so that a tensor that several ranks hold is copied and written once;
+          the plan is made again only when the state has other tensors. Its writer writes. Its collectives are not used:
+          no rank waits for another one's disk. The copies lie in host memory, and training goes on meanwhile.
+loading   Also what another engine has saved:
 
 torch.distributed.checkpoint              ┐                        ┌  torch's own reader, which reshards: any mesh
 (single, ddp, fsdp, hsdp, nd)             ├─  names of the model  ─┤
-DeepSpeed (zero1, zero2, zero3, zeropp)   ┘   weights and moments  └  engines/deepspeed_place.py
-
-State of the strategies made of plain PyTorch: torch.distributed.checkpoint, which reshards when it reads.
+DeepSpeed (zero1, zero2, zero3, zeropp)   ┘   weights and moments  └  trainer/engines/deepspeed_checkpoint.py
 """
 
 from __future__ import annotations
@@ -22,6 +15,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -41,12 +35,14 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn.parallel import DistributedDataParallel
 
 from stratlab_spec.settings.config import ConfigError
 from trainer.checkpoint import dcp_files as native_files
 from trainer.checkpoint.dcp_files import NativeTensors, read_sharded
 from trainer.checkpoint.deepspeed_files import ZeroTensors, is_zero
+from trainer.distributed.world import gather_objects
 from trainer.engine import Written
 from trainer.models.mixed_precision import LossScale
 
@@ -95,9 +91,6 @@ class Staging:
             self._pinned = int(refused) == 0
 
 
-METADATA = ".metadata"
-
-
 class ShardedStaging:
     """What one engine keeps between its snapshots: the plan, and the memory of the copies."""
 
@@ -112,8 +105,8 @@ class ShardedStaging:
         planner = DefaultSavePlanner()
         planner.set_up_planner(state, is_coordinator=dist.get_rank() == 0)
         local = planner.create_local_plan()
-        if any(_gather(local != self._seen)):
-            plans, self._metadata = planner.create_global_plan(_gather(local))
+        if any(gather_objects(local != self._seen)):
+            plans, self._metadata = planner.create_global_plan(gather_objects(local))
             self._plan = _writer(Path()).prepare_global_plan(plans)[dist.get_rank()]
             self._seen = local
         assert self._plan is not None and self._metadata is not None
@@ -125,30 +118,28 @@ class ShardedStaging:
         return ShardedSnapshot(self._plan, self._metadata, held | values, self._staging.held_bytes)
 
 
+@dataclass
 class ShardedSnapshot:
     """One rank's part of a state. Stands for a planner where torch's writer asks for the data."""
 
-    def __init__(
-        self, plan: SavePlan, metadata: Metadata, held: dict[MetadataIndex, Any], held_bytes: int
-    ) -> None:
-        self._plan = plan
-        self._metadata = metadata
-        self._held = held
-        self.held_bytes = held_bytes
+    plan: SavePlan
+    metadata: Metadata
+    held: dict[MetadataIndex, Any]
+    held_bytes: int
 
     def write(self, folder: Path) -> Written:
-        if not self._plan.items:
+        if not self.plan.items:
             return Written([], [])
-        results = _writer(folder).write_data(self._plan, cast(SavePlanner, self)).wait()
+        results = _writer(folder).write_data(self.plan, cast(SavePlanner, self)).wait()
         return Written(sorted({result.storage_data.relative_path for result in results}), results)
 
     def finish(self, folder: Path, parts: list[Any]) -> list[str]:
         """`.metadata`: where each piece of each tensor lies."""
-        _writer(folder).finish(copy.copy(self._metadata), parts)
-        return [METADATA]
+        _writer(folder).finish(copy.copy(self.metadata), parts)
+        return [native_files.FILE]
 
     def resolve_data(self, item: WriteItem) -> torch.Tensor | io.BytesIO:
-        held = self._held[item.index]
+        held = self.held[item.index]
         if item.type != WriteItemType.BYTE_IO:
             return held
         content = io.BytesIO()
@@ -158,18 +149,6 @@ class ShardedSnapshot:
 
 def _writer(folder: Path) -> FileSystemWriter:
     return FileSystemWriter(folder, per_thread_copy_ahead=0)  # it is in host memory already
-
-
-def _gather(value: Any) -> list[Any]:
-    answers: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(answers, value)
-    return answers
-
-
-try:  # not public, though fully_shard makes it of every parameter that tp or ep has split along its first dimension
-    from torch.distributed.tensor.placement_types import _StridedShard
-except ImportError as failure:  # pragma: no cover
-    raise ImportError("this torch has no _StridedShard; tested with 2.11 and 2.13") from failure
 
 
 def take_local(whole: Tensor, like: DTensor) -> Tensor:
@@ -185,7 +164,10 @@ def take_local(whole: Tensor, like: DTensor) -> Tensor:
     part = whole
     for axis in _order(placements, mesh.shape):
         dim = placements[axis].dim  # type: ignore[attr-defined]
-        part = _chunk(part, dim, mesh.shape[axis], position[axis])
+        length = part.shape[dim]
+        size = -(-length // mesh.shape[axis])
+        start = min(position[axis] * size, length)
+        part = part.narrow(dim, start, min(size, length - start))
     return part
 
 
@@ -206,13 +188,6 @@ def _order(placements: tuple[Placement, ...], sizes: tuple[int, ...]) -> list[in
         else:
             assert isinstance(placement, Replicate), f"{placement} holds no values of its own"
     return plain + strided[::-1]
-
-
-def _chunk(tensor: Tensor, dim: int, parts: int, index: int) -> Tensor:
-    length = tensor.shape[dim]
-    size = -(-length // parts)
-    start = min(index * size, length)
-    return tensor.narrow(dim, start, min(size, length - start))
 
 
 STATE = "state."
@@ -271,11 +246,8 @@ def fill_state(state: dict[str, Any], source: PlainTensors) -> None:
         moments = source.moments(name)
         for leaf in leaves:
             if leaf not in moments:
-                raise ConfigError(
-                    [
-                        f"the checkpoint holds no {leaf} of {name}: it is of another optimizer [SL-moment-missing]"
-                    ]
-                )
+                missing = f"the checkpoint holds no {leaf} of {name}"
+                raise ConfigError([f"{missing}: it is of another optimizer [SL-moment-missing]"])
             _put(state["optimizer"][f"{STATE}{name}.{leaf}"], moments[leaf], name)
     state["loss_scale"] = source.loss_scale()
 
@@ -294,46 +266,63 @@ def find_weight(source: PlainTensors, name: str) -> Tensor:
 
 def _put(target: Tensor, whole: Tensor, name: str) -> None:
     if target.shape != whole.shape:
-        raise ConfigError(
-            [
-                f"{name} is {tuple(whole.shape)} in the checkpoint and {tuple(target.shape)} here [SL-weight-shape]"
-            ]
-        )
+        there, here = tuple(whole.shape), tuple(target.shape)
+        raise ConfigError([f"{name} is {there} in the checkpoint and {here} here [SL-weight-shape]"])
     if isinstance(target, DTensor):
         target.to_local().copy_(take_local(whole, target))
     else:
         target.copy_(whole)
 
 
-# flat: an optimizer's entries are named after its parameters, whatever the number of ranks
+# flat: an optimizer's entries are named after its parameters, whatever the number of ranks, stages and groups
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
-def snapshot(
-    staging: ShardedStaging, module: nn.Module, optimizer: Any, loss_scale: LossScale
-) -> ShardedSnapshot:
-    """A copy of this rank's part; collective."""
-    return staging.take(_state(module, optimizer, loss_scale))
+@dataclass
+class Part:
+    """A module with its optimizer; an engine has one, or one per stage of its pipeline."""
+
+    module: nn.Module
+    optimizer: Any
+
+    def stored_name(self, key: str) -> str:
+        """The name in the checkpoint; keys of an optimizer hold a parameter's name between other words."""
+        return key
 
 
-def load(module: nn.Module, optimizer: Any, loss_scale: LossScale, folder: Path) -> None:
-    """Reads what a snapshot wrote with any number of ranks, or what another strategy did; collective.
+def collect(parts: Sequence[Part], loss_scale: LossScale) -> dict[str, Any]:
+    """{"model", "optimizer", "loss_scale"} of this rank, by the names of the checkpoint; collective."""
+    models: dict[str, Any] = {}
+    optimizers: dict[str, Any] = {}
+    for part in parts:
+        model, optimizer = get_state_dict(part.module, part.optimizer, options=_FLAT)
+        models |= {part.stored_name(key): value for key, value in model.items()}
+        optimizers |= {part.stored_name(key): value for key, value in optimizer.items()}
+    return {"model": models, "optimizer": optimizers, "loss_scale": loss_scale.state()}
 
-    Of parameters that are one (a tied head) the first name is read: not every strategy writes both.
+
+def load(parts: Sequence[Part], loss_scale: LossScale, folder: Path) -> None:
+    """Reads what was collected with any number of ranks, or what another strategy has saved; collective.
+
+    Of parameters that are one (a tied head) the first name is read: not every strategy writes both. Optimizers that
+    have not stepped yet get their state first (torch steps them with learning rate and gradients 0): what does not
+    exist would not be asked for.
     """
-    state = _state(module, optimizer, loss_scale)
-    again = find_names_again(module)
+    state = collect(parts, loss_scale)
+    again = {name: first for part in parts for name, first in find_names_again(part.module).items()}
     for name in again:
-        state["model"].pop(name)
+        state["model"].pop(name, None)
     read_state(state, folder)
-    state["model"] |= {name: state["model"][first] for name, first in again.items()}
-    set_state_dict(
-        module,
-        optimizer,
-        model_state_dict=state["model"],
-        optim_state_dict=state["optimizer"],
-        options=_FLAT,
-    )
+    for part in parts:
+        model, optimizer = get_state_dict(part.module, part.optimizer, options=_FLAT)
+        names = {key: again.get(key, part.stored_name(key)) for key in model}
+        set_state_dict(
+            part.module,
+            part.optimizer,
+            model_state_dict={key: state["model"][name] for key, name in names.items()},
+            optim_state_dict={key: state["optimizer"][part.stored_name(key)] for key in optimizer},
+            options=_FLAT,
+        )
     loss_scale.load(state["loss_scale"])
 
 
@@ -348,20 +337,13 @@ def find_names_again(module: nn.Module) -> dict[str, str]:
     return again
 
 
-def _state(module: nn.Module, optimizer: Any, loss_scale: LossScale) -> dict[str, Any]:
-    model, state = get_state_dict(module, optimizer, options=_FLAT)
-    return {"model": model, "optimizer": state, "loss_scale": loss_scale.state()}
-
-
 def gather(module: nn.Module) -> dict[str, Tensor]:
     """The whole state under the names of the unwrapped model, fp32, on rank 0's CPU; collective."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     whole = get_model_state_dict(module, options=options)
     if dist.get_rank() != 0:
         return {}
-    return {name: _plain(tensor) for name, tensor in whole.items()}
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    copy = tensor.detach().clone()  # without sharding state_dict gives the parameters themselves
-    return copy.to("cpu", torch.float32) if copy.is_floating_point() else copy.cpu()
+    copies = {
+        name: tensor.detach().clone().cpu() for name, tensor in whole.items()
+    }  # else the parameters themselves
+    return {name: copy.float() if copy.is_floating_point() else copy for name, copy in copies.items()}

@@ -3,12 +3,6 @@
 The loop waits while a snapshot is copied into host memory, and for the checkpoint before it, if that is still being
 written (trainer/checkpoint/writing.py). So there is one copy of the state at a time, and the steps that have a
 checkpoint do not depend on the speed of the volume.
-
-One piece of work on a thread of its own, beside the one that trains.
-
-Whether a stop leaves time for a last checkpoint, and what to set where it does not.
-
-The grace period belongs to the release and cannot change while it runs; what a checkpoint takes is known only then.
 """
 
 from __future__ import annotations
@@ -20,20 +14,20 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import torch
 from torch.profiler import record_function
 
 from stratlab_spec.exit_codes import StorageFull
-from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import ConfigError
 from stratlab_spec.settings.wording import name_again, spell
 from trainer.checkpoint.attempt import Attempt
 from trainer.checkpoint.folder import CheckpointFolder, TrainingState, hash_config
 from trainer.checkpoint.writing import CheckpointWriter, Outcome, Taken, load_random_state, random_state
 from trainer.engine import Engine
-from trainer.measuring.memory import GIB
+from trainer.measuring.held_tensors import GIB
 from trainer.metrics.tracking import Recorder
 from trainer.models.batch_norm import average_running_statistics
 from trainer.run import Run
@@ -43,42 +37,27 @@ NICENESS = 10
 """Whoever trains comes first where processors are scarce."""
 
 
-class Background(Generic[Result]):
-    """Starts at once.
+def run_in_background(work: Callable[[], Result], device: torch.device | None = None) -> Future[Result]:
+    """Starts `work` at once, on a thread of its own beside the one that trains.
 
     Args:
         device: of this process, for libraries that touch the current one; None: a processor.
     """
+    future: Future[Result] = Future()
 
-    def __init__(self, work: Callable[[], Result], device: torch.device | None = None) -> None:
-        self._work = work
-        self._device = device
-        self._result: Result | None = None
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
-        self._thread.start()
-
-    def is_done(self) -> bool:
-        return not self._thread.is_alive()
-
-    def wait(self) -> Result:
-        """What the work gave; raises what it raised."""
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-        assert self._result is not None
-        return self._result
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
             thread = threading.get_native_id()  # Linux: a priority is of one thread alone
             if os.getpriority(os.PRIO_PROCESS, thread) < NICENESS:  # to raise it is for root
                 os.setpriority(os.PRIO_PROCESS, thread, NICENESS)
-            if self._device is not None:
-                torch.cuda.set_device(self._device)  # each thread has its own current device
-            self._result = self._work()
+            if device is not None:
+                torch.cuda.set_device(device)  # each thread has its own current device
+            future.set_result(work())
         except BaseException as failure:
-            self._failure = failure
+            future.set_exception(failure)
+
+    threading.Thread(target=run, name="checkpoint", daemon=True).start()
+    return future
 
 
 SHARE = 0.5
@@ -88,7 +67,10 @@ ROUND_TO_S = 30
 
 
 def find_grace_problem(checkpoint_s: float, grace_s: int) -> str | None:
-    """A sentence where a checkpoint that takes `checkpoint_s` is long for a grace period of `grace_s`."""
+    """Say what to set where a checkpoint that takes `checkpoint_s` is long for a grace period of `grace_s`.
+
+    The grace period belongs to the release and cannot change while it runs; what a checkpoint takes is known only then.
+    """
     ranks_s = grace_s - min(MARGIN_S, grace_s / 3)
     if checkpoint_s <= SHARE * ranks_s:
         return None
@@ -114,14 +96,7 @@ class Checkpoints:
         group: of all ranks, for the thread that writes (`open_disk_group`).
     """
 
-    def __init__(
-        self,
-        run: Run,
-        engine: Engine,
-        recorder: Recorder,
-        attempt: Attempt,
-        group: Any,
-    ) -> None:
+    def __init__(self, run: Run, engine: Engine, recorder: Recorder, attempt: Attempt, group: Any) -> None:
         self._run = run
         self._config = run.config
         self._steps = run.plan.steps
@@ -131,22 +106,22 @@ class Checkpoints:
         self._attempt = attempt
         self._folder = CheckpointFolder(run.folder)
         self._writer = CheckpointWriter(self._folder, group, run.world.rank, run.config.checkpoint_keep)
-        self._start = attempt.chosen.state if attempt.chosen else None
+        self._start = start = attempt.chosen.state if attempt.chosen else None
         self._began = time.monotonic()
-        self.validation = self._start.validation if self._start else None
+        self.validation = start.validation if start else None
         """The newest one, equal on every rank: step, and `Evaluation.measures`."""
-        self.best = self._start.best if self._start else None
+        self.best = start.best if start else None
         """That of the best checkpoint, the one that is being written included."""
         self._best_before = self.best
         self._committed = attempt.from_step
         """Step of the newest checkpoint, equal on every rank; 0 = none."""
-        self._grace_told = False
+        self._grace_reported = False
         self._missed = 0
         """Checkpoints in a row that did not fit, equal on every rank."""
-        self._writing: Background[Outcome] | None = None
+        self._writing: Future[Outcome] | None = None
         self._newest = 0
         """The step that was last taken in this attempt."""
-        self._told = True
+        self._is_reported = True
         self._fails = False
         """The thread that writes has found that the run cannot go on."""
         self._taken_at = self._began
@@ -164,21 +139,15 @@ class Checkpoints:
             return
         path, state = self._attempt.chosen.path, self._attempt.chosen.state
         if state.strategy != self._config.strategy and not self._attempt.is_moved:
-            raise ConfigError(
-                [
-                    f"{path}: was saved by strategy {state.strategy}, this run has {self._config.strategy} "
-                    "[SL-checkpoint-strategy]"
-                ]
-            )
+            saved, own = state.strategy, self._config.strategy
+            problem = f"{path}: was saved by strategy {saved}, this run has {own} [SL-checkpoint-strategy]"
+            raise ConfigError([problem])
         self._engine.load(path / "engine")
         load_random_state(path, self._world.rank, self._config.seed, state.step)
         self._recorder.skipped_steps = state.skipped_steps
         if state.step >= self._steps and state.observed:  # no step will be left to observe anything
-            seen = state.observed[self._world.rank % len(state.observed)]
-            self._engine.observed.bytes_held, self._engine.observed.dtypes = (
-                seen["bytes_held"],
-                seen["dtypes"],
-            )
+            seen, observed = state.observed[self._world.rank % len(state.observed)], self._engine.observed
+            observed.bytes_held, observed.dtypes = seen["bytes_held"], seen["dtypes"]
         self._began = time.monotonic()
 
     def train_time_s(self) -> float:
@@ -232,7 +201,7 @@ class Checkpoints:
         if self._fails:
             return True
         by_clock = self._run.writes and not self._config.checkpoint_every and self._config.checkpoint_minutes
-        if not by_clock or (self._writing is not None and not self._writing.is_done()):
+        if not by_clock or (self._writing is not None and not self._writing.done()):
             return False
         return time.monotonic() - self._taken_at >= self._config.checkpoint_minutes * 60
 
@@ -266,7 +235,7 @@ class Checkpoints:
         """
         if self._writing is None:
             return
-        outcome = self._writing.wait()
+        outcome = self._writing.result()
         self._look()
         self._writing = None
         if outcome.committed:
@@ -283,11 +252,11 @@ class Checkpoints:
 
     def _look(self) -> None:
         """Raises what went wrong on the thread that writes; rank 0 writes down what has become of its work."""
-        if self._told or self._writing is None or not self._writing.is_done():
+        if self._is_reported or self._writing is None or not self._writing.done():
             return
-        outcome = self._writing.wait()
-        self._told, self._fails = True, bool(outcome.end)
-        for text in outcome.told:
+        outcome = self._writing.result()
+        self._is_reported, self._fails = True, bool(outcome.end)
+        for text in outcome.left_out:
             self._recorder.record("event", outcome.step, name="checkpoint left out", text=text)
             self._recorder.record("system", outcome.step, checkpoints_left_out=max(self._missed, 1))
         if outcome.committed:
@@ -299,17 +268,16 @@ class Checkpoints:
                 checkpoint_gib=outcome.size_bytes / GIB,
                 checkpoint_staging_gib=self._staging_bytes / GIB,
             )
-            self._tell_grace(outcome.step, self._stall_s + outcome.seconds)
+            self._report_grace(outcome.step, self._stall_s + outcome.seconds)
 
-    def _tell_grace(self, step: int, checkpoint_s: float) -> None:
+    def _report_grace(self, step: int, checkpoint_s: float) -> None:
         """Once in an attempt."""
         problem = find_grace_problem(checkpoint_s, self._config.grace_s)
-        if self._run.writes and problem and not self._grace_told:
-            self._grace_told = True
+        if self._run.writes and problem and not self._grace_reported:
+            self._grace_reported = True
             log.warning("%s", problem)
-            self._recorder.record(
-                "event", step, name="grace period too short", text=spell(problem, os.environ)
-            )
+            text = spell(problem, os.environ)
+            self._recorder.record("event", step, name="grace period too short", text=text)
 
     def _is_best(self, step: int) -> bool:
         """Whether it was just validated and is to be kept for that; not by the clock, which meets few validations."""
@@ -319,7 +287,7 @@ class Checkpoints:
         return is_better(found, self.best)
 
     def _take(self, step: int) -> None:
-        began = time.monotonic()
+        began, observed = time.monotonic(), self._engine.observed
         with record_function(LABEL):
             self.finish()
             self._recorder.flush()  # a loss that is not finite ends the run here, before it is saved
@@ -331,20 +299,21 @@ class Checkpoints:
                 step=step,
                 snapshot=self._engine.snapshot(),
                 random=random_state(self._world.device_type),
-                observed=self._observed(),
+                observed={"bytes_held": observed.bytes_held, "dtypes": observed.dtypes},
                 state=self._state(step) if self._run.writes else None,
                 missed=self._missed,
                 is_last=step == self._steps,
                 best_before=int(self._best_before["step"]) if self._best_before else None,
             )
-        self._newest, self._taken_at, self._told = step, began, False
+        self._newest, self._taken_at, self._is_reported = step, began, False
         self._staging_bytes = taken.snapshot.held_bytes
         self._stall_s = time.monotonic() - began
         on_device = self._world.device_type == "cuda"
         device = torch.device("cuda", self._world.local_rank) if on_device else None
-        self._writing = Background(lambda: self._writer.write(taken), device)
+        self._writing = run_in_background(lambda: self._writer.write(taken), device)
 
     def _state(self, step: int) -> TrainingState:
+        mlflow = self._run.folder.mlflow
         return TrainingState(
             step=step,
             attempt=self._attempt.number,
@@ -358,17 +327,13 @@ class Checkpoints:
             train_time_s=self.train_time_s(),
             validation=self.validation,
             best=self.best,
-            mlflow_run_id=_read_mlflow_run(self._run.folder),
+            mlflow_run_id=json.loads(mlflow.read_text())["run_id"] if mlflow.exists() else None,
         )
 
     def _train_loss(self) -> float:
         if self._start and not self._recorder.has_written:
             return self._start.train_loss
         return float(self._recorder.last["loss"])
-
-    def _observed(self) -> dict[str, Any]:
-        observed = self._engine.observed
-        return {"bytes_held": observed.bytes_held, "dtypes": observed.dtypes}
 
 
 def is_better(validation: dict[str, float], best: dict[str, float] | None) -> bool:
@@ -377,7 +342,3 @@ def is_better(validation: dict[str, float], best: dict[str, float] | None) -> bo
         return True
     ranks = [(found.get("accuracy_pct", 0.0), -found["loss"]) for found in (validation, best)]
     return ranks[0] > ranks[1]
-
-
-def _read_mlflow_run(folder: RunDirectory) -> str | None:
-    return json.loads(folder.mlflow.read_text())["run_id"] if folder.mlflow.exists() else None

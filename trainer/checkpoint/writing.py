@@ -3,14 +3,10 @@
     rank 0            every rank                                  rank 0
     .tmp-step_N/  ─▶  engine/, ranks/rank_k, their sizes and hashes  ─▶  state, manifest, COMMIT, rename, best, prune
 
-A crash anywhere leaves the earlier checkpoints and a temporary folder that nobody reads. After each column the ranks
+A crash anywhere leaves the earlier checkpoints and a temporary folder that is never read. After each column the ranks
 tell each other, in a group of their own, whether the volume is full: then all of them give this checkpoint up, and
 training goes on. When the next one does not fit either, the older checkpoints make room, and when that is not enough
 the run ends.
-
-The random numbers of one rank, saved and restored: Python, NumPy, torch on the CPU and on the device.
-
-Tensors and plain numbers only, so that the file is read with `weights_only=True`: reading it runs no code.
 """
 
 from __future__ import annotations
@@ -39,7 +35,10 @@ from trainer.engine import Snapshot
 
 
 def random_state(device_type: str) -> dict[str, Any]:
-    """The state of every generator of this process."""
+    """The state of every generator of this process: Python, NumPy, torch on the CPU and on the device.
+
+    Tensors and plain numbers only, so that the file is read with `weights_only=True`: reading it runs no code.
+    """
     version, numbers, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state()  # type: ignore[misc]
     state = {
@@ -116,41 +115,38 @@ class Taken:
     """Step of the best checkpoint so far, which makes no room."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Outcome:
     """What has become of it, equal on every rank but for bytes and seconds, which are rank 0's."""
 
     step: int
     committed: bool
-    told: list[str]
-    """Sentences on what was left out."""
+    left_out: list[str]
+    """Sentences on it."""
     end: str
     """Why the run cannot go on; empty: it can."""
     size_bytes: int
     seconds: float
 
 
+@dataclass(frozen=True)
 class CheckpointWriter:
-    """One rank's part in writing.
+    """One rank's part in writing."""
 
-    Args:
-        group: of all ranks, on their hosts; nobody else uses it meanwhile.
-        keep: newest checkpoints that stay, besides the best.
-    """
-
-    def __init__(self, folder: CheckpointFolder, group: Any, rank: int, keep: int) -> None:
-        self._folder = folder
-        self._group = group
-        self._rank = rank
-        self._keep = keep
+    folder: CheckpointFolder
+    group: Any
+    """Of all ranks, on their hosts; nothing else uses it meanwhile."""
+    rank: int
+    keep: int
+    """Newest checkpoints that stay, besides the best."""
 
     def write(self, taken: Taken) -> Outcome:
         """All of it, until the checkpoint is committed or given up; collective."""
-        began, told, size, end = time.monotonic(), list[str](), None, ""
+        began, left_out, size, end, step = time.monotonic(), list[str](), None, "", taken.step
 
-        def tell(text: str) -> None:
-            told.append(text)
-            if self._rank == 0:
+        def report(text: str) -> None:
+            left_out.append(text)
+            if self.rank == 0:
                 log.warning("%s", text)
 
         try:
@@ -158,39 +154,27 @@ class CheckpointWriter:
                 size = self._save(taken)
             except StorageFull as full:
                 if not taken.missed:
-                    tell(
-                        f"the checkpoint of step {taken.step} is left out, training goes on: {full} "
-                        "[SL-checkpoint-left-out]"
+                    report(
+                        f"the checkpoint of step {step} is left out, training goes on: {full} [SL-checkpoint-left-out]"
                     )
                 else:
-                    tell(
-                        f"older checkpoints make room for that of step {taken.step}: {full} [SL-checkpoints-make-room]"
+                    report(
+                        f"older checkpoints make room for that of step {step}: {full} [SL-checkpoints-make-room]"
                     )
-                    self._on_rank_0(partial(self._folder.prune, 1, taken.best_before))
+                    self._on_rank_0(partial(self.folder.prune, 1, taken.best_before))
                     size = self._save(taken)
         except StorageFull as full:
             if taken.is_last:
-                tell(
+                report(
                     f"the last checkpoint is left out, the run ends without it: {full} [SL-last-checkpoint-left-out]"
                 )
             else:
-                end = self._explain(taken.step, full)
-        return Outcome(
-            step=taken.step,
-            committed=size is not None,
-            told=told,
-            end=end,
-            size_bytes=size or 0,
-            seconds=time.monotonic() - began,
-        )
-
-    def _explain(self, step: int, full: StorageFull) -> str:
-        known = self._folder.committed()
-        start = "its newest checkpoint" if known else "its beginning, none is there"
-        return (
-            f"{full}; neither the checkpoint of step {step} nor the one before it fits. Free space, then "
-            f"{name_again(os.environ)}: the run goes on from {start} [SL-checkpoint-no-room]"
-        )
+                start = "its newest checkpoint" if self.folder.committed() else "its beginning, none is there"
+                end = (
+                    f"{full}; neither the checkpoint of step {step} nor the one before it fits. Free space, then "
+                    f"{name_again(os.environ)}: the run goes on from {start} [SL-checkpoint-no-room]"
+                )
+        return Outcome(step, size is not None, left_out, end, size or 0, time.monotonic() - began)
 
     def _save(self, taken: Taken) -> int:
         """Bytes of all files.
@@ -198,34 +182,33 @@ class CheckpointWriter:
         Raises:
             StorageFull: on every rank, and nothing is left of this checkpoint.
         """
-        temporary = self._folder.temporary(taken.step)
+        temporary = self.folder.temporary(taken.step)
         try:
-            self._on_rank_0(partial(_make, temporary))
+            self._on_rank_0(partial(_make_folder, temporary))
             ranks = self._together(lambda: self._write_own(taken, temporary))
             size = self._on_rank_0(partial(self._commit, taken, temporary, ranks))
         except BaseException as failure:
-            if self._rank == 0:
-                self._folder.give_up(taken.step)
+            if self.rank == 0:
+                self.folder.give_up(taken.step)
             elif exit_code(failure) == CRASHED and not temporary.exists():
-                raise PeerLost(
-                    f"{temporary}: rank 0 has given this checkpoint up [SL-checkpoint-given-up]"
-                ) from failure
+                text = f"{temporary}: rank 0 has given this checkpoint up [SL-checkpoint-given-up]"
+                raise PeerLost(text) from failure
             raise
         return int(size)
 
     def _on_rank_0(self, action: Callable[[], Any]) -> Any:
         """What it returned there, on every rank."""
-        return self._together(action if self._rank == 0 else bool)[0]
+        return self._together(action if self.rank == 0 else bool)[0]
 
     def _together(self, action: Callable[[], Any]) -> list[Any]:
-        return run_together(action, self._folder.path, self._group)
+        return run_together(action, self.folder.path, self.group)
 
     def _write_own(self, taken: Taken, temporary: Path) -> dict[str, Any]:
         (temporary / "engine").mkdir(parents=True, exist_ok=True)  # NFS may not show rank 0's yet
         written = taken.snapshot.write(temporary / "engine")
-        save_random_state(temporary, self._rank, taken.random)
+        save_random_state(temporary, self.rank, taken.random)
         names = [f"engine/{name}" for name in written.names]
-        names.append(str(rank_file(temporary, self._rank).relative_to(temporary)))
+        names.append(str(rank_file(temporary, self.rank).relative_to(temporary)))
         files = describe_files(temporary, names)
         return {"part": written.part, "files": files, "observed": taken.observed}
 
@@ -240,22 +223,19 @@ class CheckpointWriter:
         size = seal(temporary, files)
         for folder in (temporary, *(path for path in temporary.rglob("*") if path.is_dir())):
             sync(folder)
-        self._folder.commit(taken.step)
+        self.folder.commit(taken.step)
         if state.best:
-            self._name_best(state.best)
-        self._folder.prune(self._keep, int(state.best["step"]) if state.best else None)
+            try:
+                self.folder.write_best(state.best)
+            except OSError as failure:
+                # the checkpoint is committed by now, and says itself which one is the best
+                if failure.errno not in STORAGE_FULL_ERRNOS:
+                    raise
+                log.warning("best.json is not written, checkpoints are as they should be: %s", failure)
+        self.folder.prune(self.keep, int(state.best["step"]) if state.best else None)
         return size
 
-    def _name_best(self, best: dict[str, Any]) -> None:
-        """The checkpoint is committed by now, and says itself which one is the best: a full volume undoes neither."""
-        try:
-            self._folder.write_best(best)
-        except OSError as failure:
-            if failure.errno not in STORAGE_FULL_ERRNOS:
-                raise
-            log.warning("best.json is not written, checkpoints are as they should be: %s", failure)
 
-
-def _make(temporary: Path) -> None:
+def _make_folder(temporary: Path) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     (temporary / "engine").mkdir(parents=True)

@@ -1,26 +1,17 @@
 """What all ranks decide together while they train: to stop, to save; at the same step on every one.
 
-How often something is asked that every rank has to be asked at once: about once a second, counted in steps.
-
-A clock would bring the ranks to different steps. So the distance is a number of steps, worked out from how long the
-slowest rank has taken for one, which is the same number everywhere.
-
-Each rank has wishes (to stop, to save), and all learn of them behind the same step.
-
-Three numbers per rank and second, the greatest of each over all ranks, by a group on the CPUs beside the one that
-trains: nothing waits for a device, no stream is touched. A rank waits for the others' hosts there, which is why it is
-not asked in every step of a fast run. A peer that is lost is an error of the collective, at once where its connection
-breaks off.
-
-How a rank is told to stop while it trains: by SIGUSR1 of its launcher, which sets a flag and nothing else.
-
-Before and after its training a rank leaves at once: that is the default of the signal. SIGTERM keeps its default all
-the time: torch's agent ends with it the siblings of a rank that has failed.
-
-torch's agent signals a rank's whole session. So the signal is blocked, which children inherit and survive by, and a
-thread waits for it; also while the main thread waits in a collective.
-
-One step of a checkpoint on every rank: either all of them have done it, or all know that the volume is full.
+pace         Asked about once a second, counted in steps: a clock would bring the ranks to different ones. The distance
+             is worked out from how long the slowest rank has taken for a step, which is the same number everywhere.
+agreement    Three numbers per rank, the greatest of each over all ranks, by a group on the CPUs beside the one that
+             trains: nothing waits for a device, no stream is touched. A rank waits for the others' hosts there, which
+             is why it is not asked in every step of a fast run. A lost peer is an error of the collective, at once
+             where its connection breaks off.
+stop         SIGUSR1 of the launcher, which sets a flag and nothing else. Before and after its training a rank leaves at
+             once: that is the default of the signal. SIGTERM keeps its default all the time: torch's agent ends with it
+             the siblings of a rank that has failed. torch's agent signals a rank's whole session. So the signal is
+             blocked, which children inherit and survive by, and a thread waits for it; also while the main thread waits
+             in a collective.
+disk         One step of a checkpoint on every rank: all of them have done it, or all know that the volume is full.
 """
 
 from __future__ import annotations
@@ -38,6 +29,7 @@ import torch
 import torch.distributed as dist
 
 from stratlab_spec.exit_codes import Stopped, StorageFull, is_storage_full
+from trainer.distributed.world import gather_objects
 
 EVERY_S = 1.0
 MOST_UNITS = 64
@@ -210,8 +202,7 @@ def run_together(action: Callable[[], Any], folder: Path, group: Any = None) -> 
         if not is_storage_full(failure):
             raise
         full = f"rank {dist.get_rank()}: {describe_full(failure, folder)}"
-    answers: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(answers, (done, full), group=group)
+    answers = gather_objects((done, full), group)
     if sentences := [sentence for _, sentence in answers if sentence]:
         raise StorageFull(sentences[0])
     return [answer for answer, _ in answers]

@@ -46,14 +46,8 @@ def trust_given(environ: MutableMapping[str, str]) -> None:
         return
     own = given.read_text(errors="replace")
     if MARK not in own:
-        raise ConfigError(
-            [
-                (
-                    f"{GIVEN}={given}: holds no certificate; expected PEM, which begins with {MARK} "
-                    "[SL-certificate-absent]"
-                )
-            ]
-        )
+        expected = f"expected PEM, which begins with {MARK}"
+        raise ConfigError([f"{GIVEN}={given}: holds no certificate; {expected} [SL-certificate-absent]"])
     with tempfile.NamedTemporaryFile("w", prefix="stratlab-ca-", suffix=".pem", delete=False) as file:
         file.write("\n".join([*_read_known(), own]))
     for name in READ_BY_LIBRARIES:
@@ -66,9 +60,8 @@ def _read_known() -> list[str]:
     paths = {ssl.get_default_verify_paths().cafile}
     if (brought := find_spec("certifi")) and brought.origin:
         paths.add(str(Path(brought.origin).with_name("cacert.pem")))
-    return [
-        Path(path).read_text(errors="replace") for path in sorted(filter(None, paths)) if os.path.isfile(path)
-    ]
+    files = [Path(path) for path in sorted(filter(None, paths)) if os.path.isfile(path)]
+    return [file.read_text(errors="replace") for file in files]
 
 
 def explain_untrusted(failure: BaseException) -> str:

@@ -1,7 +1,4 @@
-"""The folder of a run on the volume: its names, and how a line or a file gets into it whole.
-
-What produced a run: settings, versions, commit, and a hash of the initial weights.
-"""
+"""What produced a run: settings, versions, commit, environment, and a hash of the initial weights."""
 
 from __future__ import annotations
 
@@ -20,9 +17,7 @@ from torch import nn
 
 from stratlab_spec.settings.config import Config
 
-PACKAGES = (
-    *("torch", "torchvision", "deepspeed", "transformers", "peft", "safetensors", "datasets", "numpy"),
-)
+PACKAGES = ("torch", "torchvision", "deepspeed", "transformers", "peft", "safetensors", "datasets", "numpy")
 
 TRAFFIC = ("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "UCC_", "FI_", "OFI_")
 ON_DEVICES = (

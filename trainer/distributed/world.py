@@ -1,12 +1,4 @@
-"""Where this rank runs: among which processes, on which device of which machine.
-
-The default process group of a run, and what every further group inherits from it, whoever makes it.
-
-A time-out that is given to `init_process_group` holds for the default group alone. Meshes, DTensor, DeepSpeed
-(TorchBackend.new_group) and gloo groups beside NCCL's make theirs without one, and get torch's own: 10 minutes of NCCL,
-30 of gloo. They all ask `_get_default_timeout` (torch 2.13, distributed_c10d.py), so that is where the setting goes.
-
-Which element types a run computes in, resolved for the device it is on.
+"""Where this rank runs: among which processes, on which device of which machine, and in which element types.
 
 | precision   | strategies    | products, stream | norms | weights, state | gathered            | reduced      |
 |-------------|---------------|------------------|-------|----------------|---------------------|--------------|
@@ -24,9 +16,8 @@ bf16_native is DeepSpeed's own recipe (its section `bf16`). Its fp32 copy is mad
 already: these runs start from rounded weights, and their buffers (running statistics) stay bf16. Elsewhere it would be
 another name for bf16.
 
-Reduced in fp32 unless the setting reduce_dtype says bf16.
-
-fp32 is all of fp32: TF32 is off, also in cuDNN, where torch has it on.
+Reduced in fp32 unless the setting reduce_dtype says bf16. fp32 is all of fp32: TF32 is off, also in cuDNN, where torch
+has it on.
 """
 
 from __future__ import annotations
@@ -111,14 +102,17 @@ DEFAULTS = ("default_pg_timeout", "default_pg_nccl_timeout")
 def open_process_group(world: World, timeout_s: float) -> None:
     """Makes the default group; any group that this process makes from now on has the same time-out.
 
+    A time-out that is given to `init_process_group` holds for the default group alone. Meshes, DTensor, DeepSpeed
+    (TorchBackend.new_group) and gloo groups beside NCCL's make theirs without one, and get torch's own: 10 minutes of
+    NCCL, 30 of gloo. They all ask `_get_default_timeout` (torch 2.13, distributed_c10d.py), so that is where it goes.
+
     On CUDA the group is bound to this rank's device: communicators are made now, where a failure is a failure at the
     start, and no barrier guesses a device.
     """
     timeout = timedelta(seconds=timeout_s)
+    elsewhere = f"torch {torch.__version__} keeps its default time-outs elsewhere"
     for name in DEFAULTS:
-        assert hasattr(dist.distributed_c10d, name), (
-            f"torch {torch.__version__} keeps its default time-outs elsewhere"
-        )
+        assert hasattr(dist.distributed_c10d, name), elsewhere
         setattr(dist.distributed_c10d, name, timeout)
     dist.init_process_group(world.backend, timeout=timeout, **bind_device(world, dist.init_process_group))
 
@@ -135,9 +129,15 @@ def bind_device(world: World, init: Any) -> dict[str, torch.device]:
 
 def agree_on_memory() -> int | None:
     """Bytes of the smallest device of all ranks' machines, the same on each; None = nobody knows; collective."""
-    found: list[int | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, largest_device_bytes())
-    return min((size for size in found if size is not None), default=None)
+    sizes = gather_objects(largest_device_bytes())
+    return min((size for size in sizes if size is not None), default=None)
+
+
+def gather_objects(value: Any, group: Any = None) -> list[Any]:
+    """`value` of every rank of the group, in their order, on all of them; collective."""
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
 
 
 REDUCED = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -181,19 +181,14 @@ def resolve_precision(config: Config, device_type: str) -> Precision:
     Raises:
         ConfigError: fp16 on a CPU.
     """
-    name: str = config.precision
-    if name == "auto" and device_type == "cpu":
-        name = "fp32"
-    elif name == "auto":
-        name = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-    if name == "fp16" and device_type == "cpu":
-        raise ConfigError(
-            [
-                "TRAINER_PRECISION=fp16: needs a GPU, and this is a CPU; use fp32, bf16 or auto, which is fp32 here "
-                "[SL-fp16-cpu]"
-            ]
-        )
-    return Precision(name)
+    if config.precision == "fp16" and device_type == "cpu":
+        use = "use fp32, bf16 or auto, which is fp32 here"
+        raise ConfigError([f"TRAINER_PRECISION=fp16: needs a GPU, and this is a CPU; {use} [SL-fp16-cpu]"])
+    if config.precision != "auto":
+        return Precision(config.precision)
+    if device_type == "cpu":
+        return Precision("fp32")
+    return Precision("bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16")
 
 
 def apply_whole_fp32() -> None:

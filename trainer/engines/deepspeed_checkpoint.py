@@ -1,24 +1,12 @@
-"""What DeepSpeed's checkpoint files hold: tensors, plain values and two of its classes, whatever Python writes them.
+"""State of the DeepSpeed strategies: its own checkpoint, guarded, because it trusts the folder and says little.
 
-DeepSpeed also puts its ZeroStageEnum there. An enum is no plain value: Python 3.11.2 pickles a member as a call of
-`getattr`, 3.11.7 and 3.12 as a call of its class, and `weights_only` refuses the first. So enums are written as their
-values, and both forms of this one are still read from older checkpoints (trainer/checkpoint/deepspeed_files.py).
-
-Snapshots of a DeepSpeed engine: it says what it would write and where, and this is copied instead of written.
-
-So its collectives (it waits for all ranks between its files) are over before anybody touches the disk, and the files
-are as before: each rank's own, with tensors, plain values and two of DeepSpeed's classes.
-
-Plain tensors put where DeepSpeed's engine keeps its own (0.19.8): what another strategy or world size has saved.
-
-DeepSpeed reads the files of its own stage and world size; for any other there is its universal format, written by a
-converter beside the files, without SGD and without a way from one stage to another. Here each rank takes its pieces out
-of whole tensors, one parameter at a time.
-
-State of the DeepSpeed strategies: its own checkpoint, guarded, because it trusts the folder and says little.
-
-A missing file ends in a bare AssertionError or in a silent start from scratch, another world size in a message without
-advice, and the files are unpickled without any limit. So: everything is checked before DeepSpeed sees the folder.
+saving    DeepSpeed says what it would write and where, and this is copied instead of written (take_snapshot): its
+          collectives are over before anybody touches the disk. Tensors, plain values and two of its classes.
+loading   A missing file ends in a bare AssertionError or in a silent start from scratch, another world size in a
+          message without advice, and the files are unpickled without any limit: everything is checked before. It reads
+          the files of its own stage and world size; for any other there is its universal format, without SGD and
+          without a way from one stage to another. Here each rank then takes its pieces out of whole tensors, one
+          parameter at a time, and puts them where DeepSpeed's engine keeps its own (0.19.8).
 """
 
 from __future__ import annotations
@@ -28,6 +16,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,92 +32,31 @@ from trainer.checkpoint.state import PlainTensors, Staging, find_weight, open_te
 from trainer.engine import Written
 from trainer.models.mixed_precision import LossScale
 
-LEAVES = (type(None), bool, int, float, complex, str, bytes, set, torch.dtype, torch.device, torch.Size)
-
-
-def as_plain(
-    value: Any, where: str = "state", tensor: Callable[[torch.Tensor], torch.Tensor] = lambda held: held
-) -> Any:
-    """The same state with values in place of enums and of NumPy's scalars.
-
-    Args:
-        tensor: what becomes of each tensor, in an order that is the same for equal states; left out, they are shared.
-
-    Raises:
-        AssertionError: something that `refuse_code` would not let through when the run goes on, named by its place.
-    """
-    kind = type(value)
-    if isinstance(value, Enum):
-        return as_plain(value.value, where, tensor)
-    if isinstance(value, np.generic):
-        return value.item()
-    if kind in (dict, OrderedDict):
-        items = (
-            (as_plain(k, f"{where}, a key"), as_plain(v, f"{where}[{k!r}]", tensor)) for k, v in value.items()
-        )
-        return _with_attributes(kind(items), value)
-    if kind in (list, tuple):
-        return kind(as_plain(held, f"{where}[{i}]", tensor) for i, held in enumerate(value))
-    if kind in known_classes():
-        as_plain(vars(value), f"{where} ({kind.__name__})")
-        return copy.copy(value)  # it holds numbers that go on changing
-    if kind in (torch.Tensor, torch.nn.Parameter):
-        return tensor(value)
-    readable = kind in LEAVES
-    assert readable, f"{where} is a {kind.__module__}.{kind.__name__}: a checkpoint with it could not be read"
-    return value
-
-
-def _with_attributes(copy: Any, original: Any) -> Any:
-    """A module's state_dict carries the versions of its modules as an attribute."""
-    if attributes := getattr(original, "__dict__", None):
-        vars(copy).update(as_plain(attributes, "attributes"))
-    return copy
-
-
-def known_classes() -> tuple[type, ...]:
-    """DeepSpeed's own, which it needs back as they were; they hold numbers."""
-    from deepspeed.runtime.fp16.loss_scaler import LossScaler
-    from deepspeed.utils.tensor_fragment import fragment_address
-
-    return LossScaler, fragment_address
-
-
 NOWHERE = Path("/nowhere")
 """Where DeepSpeed believes that it writes."""
 
 
+@dataclass
 class DeepSpeedSnapshot:
-    """One rank's files, by their names.
+    """One rank's files, by their names."""
 
-    Args:
-        facts: on rank 0, what tells this checkpoint from others.
-        copy_scripts: on rank 0, puts DeepSpeed's programs for such files into a folder.
-    """
-
-    def __init__(
-        self,
-        files: dict[str, Any],
-        held_bytes: int,
-        facts: dict[str, Any] | None,
-        copy_scripts: Callable[[str], None] | None,
-    ) -> None:
-        self._files = files
-        self._facts = facts
-        self._copy_scripts = copy_scripts
-        self.held_bytes = held_bytes
+    files: dict[str, Any]
+    held_bytes: int
+    facts: dict[str, Any] | None
+    """On rank 0, what tells this checkpoint from others."""
+    copy_scripts: Callable[[str], None]
+    """Puts DeepSpeed's programs for such files into a folder."""
 
     def write(self, folder: Path) -> Written:
-        for name, content in self._files.items():
+        for name, content in self.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             torch.save(content, folder / name)
-        return Written(sorted(self._files))
+        return Written(sorted(self.files))
 
     def finish(self, folder: Path, parts: list[Any]) -> list[str]:
         """The facts, and DeepSpeed's programs."""
-        (folder / FACTS).write_text(json.dumps(self._facts) + "\n")
-        if self._copy_scripts:
-            self._copy_scripts(str(folder))
+        (folder / FACTS).write_text(json.dumps(self.facts) + "\n")
+        self.copy_scripts(str(folder))
         return [FACTS, *sorted(path.name for path in folder.glob("*.py"))]
 
 
@@ -156,7 +84,7 @@ def take_snapshot(staging: Staging, engine: Any, loss_scale: LossScale) -> DeepS
     as_plain(files, tensor=collect)
     copies = iter(staging.copy(tensors))
     copied = as_plain(files, tensor=lambda _: next(copies))
-    return DeepSpeedSnapshot(copied, staging.held_bytes, facts, copy_scripts if facts else None)
+    return DeepSpeedSnapshot(copied, staging.held_bytes, facts, copy_scripts)
 
 
 @contextmanager
@@ -183,6 +111,50 @@ def _caught_writes(engine: Any) -> Iterator[dict[str, Any]]:
     finally:
         for owner, name in replaced:
             delattr(owner, name)  # the class's own again
+
+
+LEAVES = (type(None), bool, int, float, complex, str, bytes, set, torch.dtype, torch.device, torch.Size)
+
+
+def as_plain(value: Any, where: str = "state", tensor: Callable[[Tensor], Tensor] = lambda held: held) -> Any:
+    """The same state with values in place of enums and of NumPy's scalars, whatever Python writes it.
+
+    DeepSpeed also puts its ZeroStageEnum there. Python 3.11.2 pickles a member of an enum as a call of `getattr`,
+    3.11.7 and 3.12 as a call of its class, and `weights_only` refuses the first. Both forms of this one are still read
+    from older checkpoints (trainer/checkpoint/deepspeed_files.py).
+
+    Args:
+        tensor: what becomes of each tensor, in an order that is the same for equal states; left out, they are shared.
+
+    Raises:
+        AssertionError: something that `refuse_code` would not let through when the run goes on, named by its path.
+    """
+    kind = type(value)
+    if isinstance(value, Enum):
+        return as_plain(value.value, where, tensor)
+    if isinstance(value, np.generic):
+        return value.item()
+    if kind in (dict, OrderedDict):
+        items = (
+            (as_plain(k, f"{where}, a key"), as_plain(v, f"{where}[{k!r}]", tensor)) for k, v in value.items()
+        )
+        plain = kind(items)
+        if attributes := getattr(value, "__dict__", None):  # a module's state_dict carries versions so
+            vars(plain).update(as_plain(attributes, "attributes"))
+        return plain
+    if kind in (list, tuple):
+        return kind(as_plain(held, f"{where}[{i}]", tensor) for i, held in enumerate(value))
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    if kind in (LossScaler, fragment_address):  # DeepSpeed needs them back as they were
+        as_plain(vars(value), f"{where} ({kind.__name__})")
+        return copy.copy(value)  # it holds numbers that go on changing
+    if kind in (Tensor, nn.Parameter):
+        return tensor(value)
+    readable = kind in LEAVES
+    assert readable, f"{where} is a {kind.__module__}.{kind.__name__}: a checkpoint with it could not be read"
+    return value
 
 
 STEP = "step"
@@ -214,13 +186,12 @@ def place_tensors(engine: Any, source: PlainTensors) -> None:
         optimizer.checkpoint_event_prologue()
     _place_untrained(module, source, partitions)
     names = {parameter: name for name, parameter in module.named_parameters()}
-    groups = optimizer.fp16_groups if partitions else optimizer.bit16_groups
-    flats = (
-        optimizer.fp32_partitioned_groups_flat if partitions else optimizer.single_partition_of_fp32_groups
-    )
-    find = _find_sharded if partitions else _find_in_line
+    if partitions:
+        groups, flats, find = optimizer.fp16_groups, optimizer.fp32_partitioned_groups_flat, _find_sharded
+    else:
+        groups, flats, find = optimizer.bit16_groups, optimizer.single_partition_of_fp32_groups, _find_in_line
     for parameters, flat in zip(groups, flats, strict=True):
-        _place_group(optimizer, list(find(optimizer, parameters, names)), flat, source)
+        _place_group(optimizer, find(optimizer, parameters, names), flat, source)
     if partitions:
         _refresh_shards(optimizer)
         optimizer.checkpoint_event_epilogue()
@@ -265,7 +236,7 @@ def _find_sharded(optimizer: Any, parameters: Any, names: dict[Any, str]) -> Ite
         place += part
 
 
-def _place_group(optimizer: Any, pieces: list[Piece], flat: Tensor, source: PlainTensors) -> None:
+def _place_group(optimizer: Any, pieces: Iterator[Piece], flat: Tensor, source: PlainTensors) -> None:
     state: dict[str, Tensor] = {}
     for piece in pieces:
         _copy(flat, find_weight(source, piece.name), piece)
@@ -279,10 +250,9 @@ def _place_group(optimizer: Any, pieces: list[Piece], flat: Tensor, source: Plai
 
 def _copy(flat: Tensor, whole: Tensor, piece: Piece) -> None:
     if whole.shape != piece.whole:
-        shapes = (
-            f"{tuple(whole.shape)} in the checkpoint and {tuple(piece.whole)} here [SL-checkpoint-shape-zero]"
-        )
-        raise ConfigError([f"{piece.name} is {shapes}"])
+        there, here = tuple(whole.shape), tuple(piece.whole)
+        problem = f"{piece.name} is {there} in the checkpoint and {here} here [SL-checkpoint-shape-zero]"
+        raise ConfigError([problem])
     part = whole.reshape(-1)[piece.start : piece.start + piece.length]
     flat.data[piece.place : piece.place + piece.length].copy_(part)
 
@@ -303,70 +273,49 @@ def load(engine: Any, loss_scale: LossScale, folder: Path) -> None:
     Raises:
         ConfigError: no checkpoint, or content that is not plain tensors.
     """
-    found: list[Any] = [None]
-    if dist.get_rank() == 0:
+    looked: list[Any] = [[], False]  # problems, whether it was saved by an engine like this one
+    if dist.get_rank() == 0 and is_zero(folder):
         try:
-            found = [
-                _is_readable_by_deepspeed(folder, dist.get_world_size(), engine.zero_optimization_stage())
-            ]
+            facts, own = read_facts(folder), (engine.zero_optimization_stage(), dist.get_world_size())
+            looked[1] = (facts["stage"], facts["world_size"]) == own
+            if looked[1]:
+                refuse_code(folder / TAG)
         except ConfigError as failure:
-            found = [failure.problems]
-    dist.broadcast_object_list(found)
-    if isinstance(found[0], list):
-        raise ConfigError(found[0])
-    if not found[0]:
+            looked[0] = failure.problems
+    dist.broadcast_object_list(looked)
+    problems, is_own = looked
+    if problems:
+        raise ConfigError(problems)
+    if not is_own:
         source = open_tensors(folder)
         place_tensors(engine, source)
         loss_scale.load(source.loss_scale())
         return
     path, client = engine.load_checkpoint(str(folder), tag=TAG)
     assert path is not None, f"DeepSpeed loaded nothing from {folder}"
-    _forget_copies_in_node(engine.module)
+    for parameter in engine.module.parameters():
+        # DeepSpeed's load forgets hpz's copies of trained parameters alone (stage3.py,
+        # invalidate_secondary_tensor): a run would go on with the frozen weights that it started from
+        if not parameter.requires_grad and getattr(parameter, "ds_secondary_tensor", None) is not None:
+            parameter.ds_secondary_tensor = None
     loss_scale.load(torch.tensor(client["loss_scale"], dtype=torch.float64))
 
 
-def _forget_copies_in_node(module: nn.Module) -> None:
-    """Of frozen parameters; hpz makes them anew at the next gather.
-
-    DeepSpeed's load forgets those of trained ones alone (stage3.py, invalidate_secondary_tensor), so that a run would
-    go on with the frozen weights that it started from.
-    """
-    for parameter in module.parameters():
-        if not parameter.requires_grad and getattr(parameter, "ds_secondary_tensor", None) is not None:
-            parameter.ds_secondary_tensor = None
-
-
-def _is_any_in_flight(module: nn.Module) -> bool:
-    """Whether a gather is under way: behind an evaluation those of a backward pass that never came may be.
-
-    DeepSpeed does not let go of a parameter in flight. Its whole prologue is for that case alone: it takes apart what
-    stays gathered, and a pass that recomputes selectively behind it gathers other parameters than its forward did.
-    """
-    from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
-
-    return any(parameter.ds_status is ZeroParamStatus.INFLIGHT for parameter in module.parameters())
-
-
-def _is_readable_by_deepspeed(folder: Path, world_size: int, stage: int) -> bool:
-    """Rank 0: whether it was saved by an engine like this one; then its files are looked at first."""
-    if not is_zero(folder):
-        return False
-    facts = read_facts(folder)
-    if (facts["stage"], facts["world_size"]) != (stage, world_size):
-        return False
-    refuse_code(folder / TAG)
-    return True
-
-
 def gather(engine: Any) -> dict[str, Tensor]:
-    """The whole state under the model's own names, fp32, on rank 0's CPU; collective."""
+    """The whole state under the model's own names, fp32, on rank 0's CPU; collective.
+
+    Behind an evaluation gathers of a backward pass that never came may be under way, and DeepSpeed does not let go of a
+    parameter in flight. Its whole prologue is for that case alone: it takes apart what stays gathered, and a pass that
+    recomputes selectively behind it gathers other parameters than its forward did.
+    """
     import deepspeed
+    from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
     from deepspeed.utils import safe_get_full_fp32_param
 
     module, keeps, state = engine.module, dist.get_rank() == 0, {}
     names = set(module.state_dict(keep_vars=True))
     partitioned = engine.zero_optimization_partition_weights()
-    in_flight = partitioned and _is_any_in_flight(module)
+    in_flight = partitioned and any(p.ds_status is ZeroParamStatus.INFLIGHT for p in module.parameters())
     if in_flight:
         engine.optimizer.checkpoint_event_prologue()
     for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -375,14 +324,12 @@ def gather(engine: Any) -> dict[str, Tensor]:
             whole = safe_get_full_fp32_param(parameter)  # the copy that the optimizer works on
         with deepspeed.zero.GatheredParameters([parameter], enabled=partitioned):
             if keeps and name in names:
-                state[name] = (
-                    (parameter if whole is None else whole).detach().to("cpu", torch.float32, copy=True)
-                )
+                held = parameter if whole is None else whole
+                state[name] = held.detach().to("cpu", torch.float32, copy=True)
     if in_flight:
         engine.optimizer.checkpoint_event_epilogue()
     for name, buffer in module.named_buffers():
         if keeps and name in names:
-            state[name] = buffer.detach().to("cpu", copy=True)
-            if buffer.is_floating_point():
-                state[name] = state[name].float()
+            kept = buffer.detach().to("cpu", copy=True)
+            state[name] = kept.float() if kept.is_floating_point() else kept
     return state

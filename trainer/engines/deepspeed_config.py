@@ -2,14 +2,13 @@
 
 `gradient_clipping` matters most: left out it is 1.0 (deepspeed/runtime/constants.py, upstream #8068).
 
-The keys of DeepSpeed's configuration that make sense here, and the check that nothing else is in it.
-
-DeepSpeed 0.19.8 ignores an unknown key at the top and in the plain sections silently: a misspelt `zero_optimization`
-trains with stage 0.
+DeepSpeed ignores an unknown key at the top and in the plain sections silently: a misspelt `zero_optimization` trains
+with stage 0. So every key is compared with those that are known here.
 """
 
 from __future__ import annotations
 
+import copy
 import difflib
 from dataclasses import dataclass
 from typing import Any
@@ -22,100 +21,56 @@ from stratlab_spec.strategies import MIB, STRATEGIES, reduce_bucket_bytes, resha
 from trainer.distributed.world import Precision
 from trainer.engines.torch_engine import optimizer_arguments
 
-_OFFLOAD = ("device", "nvme_path", "buffer_count", "pin_memory")
-# By section; () = a plain value.
-KNOWN: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        (
-            *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
-            *("managed_gradient_accumulation", "gradient_clipping", "prescale_gradients"),
-            *("gradient_predivide_factor", "gradient_allreduce_op", "communication_data_type"),
-            *("disable_allgather", "steps_per_print", "wall_clock_breakdown", "memory_breakdown"),
-            *("dump_state", "disable_python_gc", "dataloader_drop_last"),
-            *("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"),
-        ),
-        (),
-    ),
-    "optimizer": ("type", "params", "legacy_fusion"),
-    "optimizer.params": (*ARGUMENTS, "torch_adam", "fused", "foreach", "amsgrad"),
-    "zero_optimization": (
-        *("contiguous_gradients", "reduce_scatter", "use_multi_rank_bucket_allreduce"),
-        *("allgather_partitions", "overlap_comm", "compute_grad_norm"),
-        *("load_from_fp32_weights", "elastic_checkpoint", "ignore_unused_parameters"),
-        *("legacy_stage1", "round_robin_gradients", "parameter_alignment", "sub_group_size"),
-        *("zero_hpz_partition_size", "zero_quantized_weights"),
-        *("zero_quantized_nontrainable_weights", "zero_quantized_gradients"),
-        *("memory_efficient_linear", "override_module_apply", "pipeline_loading_checkpoint"),
-        *("log_trace_cache_warnings", "enable_sanity_checks"),
-        *("save_muon_momentum_buffer_in_memory", "stage3_prefetch_bucket_size"),
-        *("stage3_param_persistence_threshold", "stage3_model_persistence_threshold"),
-        *("stage3_max_live_parameters", "stage3_max_reuse_distance"),
-        *("stage3_gather_16bit_weights_on_model_save", "stage3_module_granularity_threshold"),
-        *("stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential"),
-        *("stage", "allgather_bucket_size", "reduce_bucket_size", "offload_optimizer", "offload_param"),
-    ),
-    "zero_optimization.offload_optimizer": (
-        *_OFFLOAD,
-        "ratio",
-        "fast_init",
-        "pipeline_read",
-        "pipeline_write",
-    ),
-    "zero_optimization.offload_param": (*_OFFLOAD, "buffer_size", "max_in_cpu"),
-    "torch_autocast": ("enabled", "dtype", "lower_precision_safe_modules"),
-    "fp16": (
-        *("enabled", "auto_cast", "loss_scale", "initial_scale_power", "loss_scale_window"),
-        *("hysteresis", "consecutive_hysteresis", "min_loss_scale"),
-        *("fp16_master_weights_and_grads",),
-    ),
-    "bf16": (
-        *("enabled", "immediate_grad_update", "check_grad_overflow"),
-        *("bf16_master_weights_and_grads", "bf16_optimizer_states"),
-    ),
-    "data_types": ("grad_accum_dtype", "param_dtype", "buffer_dtype", "keep_in_fp32_modules"),
-    "flops_profiler": (
-        *("enabled", "recompute_fwd_factor", "profile_step", "module_depth", "top_modules", "detailed"),
-        "output_file",
-    ),
-    "checkpoint": ("tag_validation", "load_universal", "use_node_local_storage", "parallel_write"),
-    "checkpoint.parallel_write": ("pipeline_stage",),
-    "timers": ("throughput",),
-    "timers.throughput": ("enabled", "synchronized"),
-}
-_TOP = tuple(name for name in KNOWN if "." not in name)
-
-
-def check_keys(settings: dict[str, Any], section: str = "") -> None:
-    """Refuses keys that DeepSpeed would ignore.
-
-    Raises:
-        ConfigError: naming every unknown key with the nearest known one.
-    """
-    if problems := _unknown_keys(settings, section):
-        raise ConfigError(problems)
-
-
-def _unknown_keys(settings: dict[str, Any], section: str) -> list[str]:
-    allowed = KNOWN[section] if section else _TOP
-    problems = []
-    for key, value in settings.items():
-        path = f"{section}.{key}" if section else key
-        if key not in allowed:
-            near = difflib.get_close_matches(key, allowed, n=1)
-            hint = f", did you mean {near[0]}?" if near else ""
-            problems.append(
-                f"DeepSpeed setting {path}: unknown, it would be ignored silently{hint} [SL-deepspeed-key]"
-            )
-        elif isinstance(value, dict) and KNOWN.get(path):
-            problems += _unknown_keys(value, path)
-    return problems
-
-
 FP32 = 4
 """Bytes of an element; DeepSpeed counts buckets in elements."""
 START_ALIGNMENT = 2
 """DeepSpeed's nccl_start_alignment_factor (stage_1_and_2.py): another bucket of gathers is an AssertionError there."""
-# Written out for every stage; what a stage does not use is inert.
+
+# What no setting of a run changes.
+_FIXED: dict[str, Any] = {
+    "managed_gradient_accumulation": True,
+    "prescale_gradients": False,
+    "gradient_predivide_factor": 1.0,
+    "gradient_allreduce_op": "mean",  # stage 3 has no "sum"; the engine undoes it
+    "disable_allgather": False,
+    "steps_per_print": 2**31,
+    "wall_clock_breakdown": False,
+    "memory_breakdown": False,
+    "dump_state": False,
+    "disable_python_gc": False,
+    "dataloader_drop_last": False,
+    "zero_allow_untested_optimizer": True,
+    "zero_force_ds_cpu_optimizer": False,
+    # the model's own (trainer/models/mixed_precision.py): DeepSpeed's has one type for gathering and for reducing
+    "torch_autocast": {"enabled": False, "dtype": "bfloat16", "lower_precision_safe_modules": []},
+    "fp16": {
+        "enabled": False,
+        "auto_cast": False,
+        "loss_scale": 0,
+        "initial_scale_power": 16,
+        "loss_scale_window": 1000,
+        "hysteresis": 2,
+        "consecutive_hysteresis": False,
+        "min_loss_scale": 1,
+        "fp16_master_weights_and_grads": False,
+    },
+    "bf16": {
+        "enabled": False,
+        "immediate_grad_update": False,
+        "check_grad_overflow": True,
+        "bf16_master_weights_and_grads": False,
+        "bf16_optimizer_states": False,
+    },
+    "checkpoint": {
+        "tag_validation": "Fail",
+        "load_universal": False,
+        "use_node_local_storage": False,
+        "parallel_write": {"pipeline_stage": False},
+    },
+    # it waits for the device twice in every micro-batch, for a number that is never read (utils/timer.py)
+    "timers": {"throughput": {"enabled": False, "synchronized": False}},
+}
+# Of the section zero_optimization, written out for every stage; what a stage does not use is inert.
 _EVERY_STAGE: dict[str, Any] = {
     "contiguous_gradients": True,
     "reduce_scatter": True,
@@ -161,17 +116,62 @@ FORCED_GATHERS = {
     "stage3_prefetch_bucket_size": 0,
 }
 
-_NO_FP16 = {
-    "enabled": False,
-    "auto_cast": False,
-    "loss_scale": 0,
-    "initial_scale_power": 16,
-    "loss_scale_window": 1000,
-    "hysteresis": 2,
-    "consecutive_hysteresis": False,
-    "min_loss_scale": 1,
-    "fp16_master_weights_and_grads": False,
+
+def _list_sections(settings: dict[str, Any], at: str = "") -> dict[str, tuple[str, ...]]:
+    """The keys of each section, by its path; () = a plain value."""
+    found: dict[str, tuple[str, ...]] = {}
+    for key, value in settings.items():
+        section = value if isinstance(value, dict) else {}
+        found[f"{at}{key}"] = tuple(section)
+        found |= {path: keys for path, keys in _list_sections(section, f"{at}{key}.").items() if keys}
+    return found
+
+
+_OF_THE_RUN = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+KNOWN: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*_OF_THE_RUN, "gradient_clipping", "communication_data_type"), ()),
+    **_list_sections(_FIXED),
+    "optimizer": ("type", "params"),
+    "optimizer.params": (*ARGUMENTS, "torch_adam", "fused"),
+    "zero_optimization": (
+        *(*_EVERY_STAGE, *_STAGE3, *FORCED_GATHERS, "stage", "overlap_comm"),
+        *("allgather_bucket_size", "reduce_bucket_size", "offload_optimizer", "offload_param"),
+    ),
+    "zero_optimization.offload_optimizer": ("device", "pin_memory", "ratio", "fast_init"),
+    "zero_optimization.offload_param": ("device", "pin_memory"),
+    "data_types": ("grad_accum_dtype", "buffer_dtype"),
+    "flops_profiler": (
+        *("enabled", "recompute_fwd_factor", "profile_step", "module_depth", "top_modules", "detailed"),
+        "output_file",
+    ),
 }
+_TOP = tuple(name for name in KNOWN if "." not in name)
+
+
+def check_keys(settings: dict[str, Any]) -> None:
+    """Refuses keys that DeepSpeed would ignore.
+
+    Raises:
+        ConfigError: naming every unknown key with the nearest known one.
+    """
+    if problems := _unknown_keys(settings):
+        raise ConfigError(problems)
+
+
+def _unknown_keys(settings: dict[str, Any], section: str = "") -> list[str]:
+    allowed = KNOWN[section] if section else _TOP
+    problems = []
+    for key, value in settings.items():
+        path = f"{section}.{key}" if section else key
+        if key not in allowed:
+            near = difflib.get_close_matches(key, allowed, n=1)
+            hint = f", did you mean {near[0]}?" if near else ""
+            problems.append(
+                f"DeepSpeed setting {path}: unknown, it would be ignored silently{hint} [SL-deepspeed-key]"
+            )
+        elif isinstance(value, dict) and KNOWN.get(path):
+            problems += _unknown_keys(value, path)
+    return problems
 
 
 @dataclass(frozen=True)
@@ -213,51 +213,28 @@ def build_settings(
     """
     native = precision.name == "bf16_native"
     own = "bf16" if native else "fp32"
-    settings = {
+    settings = copy.deepcopy(_FIXED) | {
         "train_batch_size": config.global_batch_size,
         "train_micro_batch_size_per_gpu": config.micro_batch_size,
         "gradient_accumulation_steps": config.global_batch_size // (config.micro_batch_size * world_size),
-        "managed_gradient_accumulation": True,
         "gradient_clipping": config.clip_norm,
-        "prescale_gradients": False,
-        "gradient_predivide_factor": 1.0,
-        "gradient_allreduce_op": "mean",  # stage 3 has no "sum"; the engine undoes it
         "communication_data_type": config.reduce_dtype,
-        "disable_allgather": False,
-        "steps_per_print": 2**31,
-        "wall_clock_breakdown": False,
-        "memory_breakdown": False,
-        "dump_state": False,
-        "disable_python_gc": False,
-        "dataloader_drop_last": False,
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-        "zero_optimization": {
-            **_zero_section(config, sizes, processes_per_node, device_type),
-            **(zero or {}),
-        },
-        "optimizer": _optimizer(config),
-        # the model's own (models/low_precision.py): DeepSpeed's has one type for gathering and for reducing
-        "torch_autocast": {"enabled": False, "dtype": "bfloat16", "lower_precision_safe_modules": []},
-        "fp16": dict(_NO_FP16),
-        "bf16": {
-            "enabled": native,
-            "immediate_grad_update": False,
-            "check_grad_overflow": True,
-            "bf16_master_weights_and_grads": False,
-            "bf16_optimizer_states": False,
-        },
         "data_types": {"grad_accum_dtype": own, "buffer_dtype": own},
-        "flops_profiler": _flops_profiler(config),
-        "checkpoint": {
-            "tag_validation": "Fail",
-            "load_universal": False,
-            "use_node_local_storage": False,
-            "parallel_write": {"pipeline_stage": False},
+        "zero_optimization": _zero_section(config, sizes, processes_per_node, device_type) | (zero or {}),
+        "optimizer": _optimizer(config),
+        # on for who takes these settings elsewhere; a run switches it off (zero_engine.py)
+        "flops_profiler": {
+            "enabled": config.flops_profiler,
+            "recompute_fwd_factor": float(config.activation_checkpointing == "blocks"),
+            # DeepSpeed's steps begin with 0
+            "profile_step": max(0, config.profile_first_step - config.profile_warmup - 1),
+            "module_depth": -1,
+            "top_modules": 3,
+            "detailed": True,
+            "output_file": None,
         },
-        # it waits for the device twice in every micro-batch, for a number that nobody reads (utils/timer.py)
-        "timers": {"throughput": {"enabled": False, "synchronized": False}},
     }
+    settings["bf16"]["enabled"] = native
     check_keys(settings)
     return settings
 
@@ -278,10 +255,10 @@ def _zero_section(
     if config.offload != "none":
         section["offload_optimizer"] = {**pinned, "ratio": 1.0, "fast_init": False}
     if config.offload == "all":
-        section["offload_param"] = dict(pinned)
-    if config.strategy == "zeropp":
-        # qwz and qgz are not DeepSpeed's (engines/quantized_gathers.py, quantized_reduction.py): its switches stay off
-        section["zero_hpz_partition_size"] = processes_per_node if "hpz" in config.zeropp.split(",") else 1
+        section["offload_param"] = pinned
+    if config.strategy == "zeropp" and "hpz" in config.zeropp.split(","):
+        # qwz and qgz are not DeepSpeed's (engines/quantization.py): its switches stay off
+        section["zero_hpz_partition_size"] = processes_per_node
     return section
 
 
@@ -296,31 +273,15 @@ def _gathering(config: Config, sizes: ModelSizes) -> dict[str, Any]:
 
     A block that is recomputed is used twice in a row, the second time in the opposite order.
     """
+    reuse = live = 2 * sizes.parameters
     if reshards_after_forward(config):
         reuse = sizes.block * (1 if config.activation_checkpointing == "none" else 2)
         live = sizes.outside + (1 + config.prefetch_blocks) * sizes.block
-    else:
-        reuse = live = 2 * sizes.parameters
     return {
         "stage3_prefetch_bucket_size": config.prefetch_blocks * sizes.block,
         "stage3_param_persistence_threshold": config.persistent_elements,
         "stage3_max_live_parameters": live,
         "stage3_max_reuse_distance": reuse,
-    }
-
-
-def _flops_profiler(config: Config) -> dict[str, Any]:
-    """On for who takes these settings elsewhere; a run switches it off (engines/flops_profile.py)."""
-    return {
-        "enabled": config.flops_profiler,
-        "recompute_fwd_factor": float(config.activation_checkpointing == "blocks"),
-        "profile_step": max(
-            0, config.profile_first_step - config.profile_warmup - 1
-        ),  # DeepSpeed's begin with 0
-        "module_depth": -1,
-        "top_modules": 3,
-        "detailed": True,
-        "output_file": None,
     }
 
 
@@ -330,5 +291,4 @@ def _optimizer(config: Config) -> dict[str, Any]:
     if config.optimizer == "sgd":
         return {"type": "SGD", "params": arguments}
     betas = list(arguments["betas"])  # as JSON will hold it
-    how = {"betas": betas, "torch_adam": True, "fused": True}
-    return {"type": "AdamW", "params": {**arguments, **how}}
+    return {"type": "AdamW", "params": {**arguments, "betas": betas, "torch_adam": True, "fused": True}}

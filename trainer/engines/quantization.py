@@ -1,40 +1,33 @@
-"""Tensors in whole numbers of 8 or 4 bits with one scale per block: DeepSpeed's CUDA kernel, and what it leaves open.
+"""ZeRO++: gathers in whole numbers of 8 bits (qwz) and reductions in 4 (qgz), with one scale per block.
 
-The kernel reads fp16 (deepspeed 0.19.8, ops/csrc/quantization/pt_binding.cpp casts data_ptr to __half*, whatever the
-tensor holds). Gradients lie far below what fp16 can tell apart, so each block is brought to a largest number between
-1/2 and 1 first, by a power of two that its scale gets back. Infinity and NaN would get lost in the kernel, which takes
-the larger of two numbers by __hmax: a block that has one comes back as NaN, and the step is skipped everywhere.
+Kernel   DeepSpeed's CUDA kernel reads fp16 (0.19.8, ops/csrc/quantization/pt_binding.cpp casts data_ptr to __half*,
+         whatever the tensor holds). Gradients lie far below what fp16 can tell apart, so each block is brought to a
+         largest number between 1/2 and 1 first, by a power of two that its scale gets back. Infinity and NaN would get
+         lost in the kernel, which takes the larger of two numbers by __hmax: a block that has one comes back as NaN,
+         and the step is skipped everywhere. Numbers are unpacked in plain torch: one multiplication. The kernel's
+         dequantize_fp32 writes eight numbers into room for four (dequantization_utils.h: `chunk` counts in halves,
+         `_to_global` in T).
 
-Numbers are unpacked in plain torch: one multiplication. The kernel's dequantize_fp32 writes eight numbers into room for
-four (dequantization_utils.h: `chunk` counts in halves, `_to_global` in T).
+qwz      In the place of DeepSpeed's own (zero_quantized_weights), which refuses its autocast, cuts several parameters
+         into common groups whose scale the largest of them sets, and asks that 8 divides every shard. Here each
+         parameter has its own blocks, one too small for them is gathered as without qwz, and what arrives is rounded to
+         the type in which that parameter is gathered without qwz: fp32, or bf16 for weights of products. So every
+         precision goes with it. hpz's second copy inside a node holds what has arrived; it is gathered as it is, or it
+         would be rounded twice. What is gathered outside a pass (small parameters after the update, checkpoints,
+         exports) keeps all its bits.
 
-qwz of ZeRO++: what stage 3 gathers anew in a pass goes over the wire in blocks of 8 bits.
-
-In the place of DeepSpeed's own (zero_quantized_weights), which refuses its autocast, cuts several parameters into
-common groups whose scale the largest of them sets, and asks that 8 divides every shard. Here each parameter has its
-own blocks, one too small for them is gathered as without qwz, and what arrives is rounded to the type in which that
-parameter is gathered without qwz: fp32, or bf16 for weights of products. So every precision goes with it.
-
-hpz's second copy inside a node holds what has arrived; it is gathered as it is, or it would be rounded twice.
-What is gathered outside a pass (small parameters after the update, checkpoints, exports) keeps all its bits.
-
-qgz of ZeRO++: the mean of all gradients in blocks of 4 bits, first inside each node and then between nodes.
+qgz      The mean of all gradients in blocks, first inside each node and then between nodes. Sums are kept in fp32; only
+         what is sent has 4 bits, so every gradient is rounded twice.
 
     step      among                        sends per rank, of n ranks in N nodes of L, for a gradient of S numbers
     inside    the ranks of a node          (L-1)/L S      each rank then has the sums of its node for N shards
     between   ranks of the same place      (N-1)/N S/L    each rank then has the mean of all for its own shard
 
-In the place of DeepSpeed's (0.19.8, runtime/comm/coalesced_collectives.py, all_to_all_quant_reduce), which is not a
-mean of these gradients, for reasons that can be read there:
-
-* stage3.py (__avg_scatter_grads) hands it gradients in communication_data_type, here fp32, and swizzle_quant reads
-  them as __half* (ops/csrc/quantization/pt_binding.cpp, ds_swizzle_quant);
-* quantized_reduction adds up the ranks of a node (quant_reduce.cu) and the end divides by the number of nodes alone:
-  the result is the mean times the ranks of a node;
-* groups are as many as the first or second dimension, and a tail that does not fill them is left as torch.empty made
-  it.
-
-Sums are kept in fp32 here; only what is sent has 4 bits, so every gradient is rounded twice.
+         In the place of DeepSpeed's (runtime/comm/coalesced_collectives.py, all_to_all_quant_reduce), which is not a
+         mean of these gradients: stage3.py (__avg_scatter_grads) hands it gradients in communication_data_type, here
+         fp32, and swizzle_quant reads them as __half* (pt_binding.cpp, ds_swizzle_quant); quantized_reduction adds up
+         the ranks of a node (quant_reduce.cu) and the end divides by the number of nodes alone; groups are as many as
+         the first or second dimension, and a tail that does not fill them is left as torch.empty made it.
 """
 
 from __future__ import annotations
@@ -43,8 +36,7 @@ import functools
 import importlib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -72,21 +64,16 @@ def load_quantizer() -> Quantizer:
     """The one that an image was built with (by images/trainer/quantizer.py), or else DeepSpeed compiles it now."""
     try:
         module: Quantizer = importlib.import_module(PREBUILT_QUANTIZER)
+        return module
     except ModuleNotFoundError:
         from deepspeed.ops.op_builder import QuantizerBuilder
 
-        with _for_this_gpu():
-            module = QuantizerBuilder().load()
-    return module
-
-
-@contextmanager
-def _for_this_gpu() -> Iterator[None]:
-    """Without a list of architectures of the machine's: DeepSpeed reads no letters in it ("9.0a" -> ValueError: invalid
-    literal for int(), 0.19.8, op_builder/builder.py), and compiles for the GPU that is there without one."""
+    # without a list of architectures of the machine's: DeepSpeed reads no letters in it ("9.0a" -> ValueError: invalid
+    # literal for int(), 0.19.8, op_builder/builder.py), and compiles for the GPU that is there without one
     listed = os.environ.pop(ARCHITECTURES, None)
     try:
-        yield
+        module = QuantizerBuilder().load()
+        return module
     finally:
         if listed is not None:
             os.environ[ARCHITECTURES] = listed
@@ -137,10 +124,9 @@ def _gather(
     """In the place of DeepSpeed's all_gather_coalesced; `quantize` is its own way, which stays off."""
     from deepspeed.runtime.zero.partition_parameters import MultipleAllGatherHandles
 
-    few: list[Any] = []
-    whole: list[Any] = []
-    for parameter in sorted(parameters, key=lambda each: each.ds_id):
-        (few if _goes_in_blocks(parameter) else whole).append(parameter)
+    ordered = sorted(parameters, key=lambda each: each.ds_id)
+    few = [each for each in ordered if _goes_in_blocks(each)]
+    whole = [each for each in ordered if not _goes_in_blocks(each)]
     handles = [plain(whole, safe_mode)] if whole or not few else []
     if few:
         handles.append(QuantizedGather(few, quantizer))
@@ -174,9 +160,7 @@ class QuantizedGather:
             real = _count_real(parameter)
             part[:real].copy_(parameter.ds_tensor[:real])
         group = parameters[0].ds_process_group
-        self._sent: tuple[Tensor, ...] = quantize(
-            quantizer, own, bits=QWZ_BITS
-        )  # held till it has arrived everywhere
+        self._sent: tuple[Tensor, ...] = quantize(quantizer, own, bits=QWZ_BITS)  # held till it has arrived
         self._arriving = [_start(mine, self._shards, group) for mine in self._sent]
         self._available = ZeroParamStatus.AVAILABLE
 
@@ -275,15 +259,18 @@ class QuantizedReduction:
         shards = torch.zeros(self._nodes, self._per_node, sum(lengths), device=device)
         columns = shards.view(self._ranks, -1).split(lengths, dim=1)
         for parameter, column in zip(parameters, columns, strict=True):
-            _fill(column, parameter.grad.reshape(-1))
+            gradient = parameter.grad.reshape(-1)
+            length = math.ceil(gradient.numel() / len(column))  # what is left of a row stays 0
+            for row, shard in zip(column, gradient.split(length), strict=False):
+                row[: shard.numel()].copy_(shard)
         # to each place of the node its shards of all nodes
         sums = self._add_up(shards.transpose(0, 1), self._inside)
         mean = self._add_up(sums, self._between) / self._ranks
-        found = []
+        parts = []
         for parameter, part in zip(parameters, mean.split(lengths), strict=True):
             length = math.ceil(parameter.ds_numel / self._ranks)
-            found.append(part[: min(length, max(0, parameter.ds_numel - self._rank * length))])
-        return found
+            parts.append(part[: min(length, max(0, parameter.ds_numel - self._rank * length))])
+        return parts
 
     def _add_up(self, parts: Tensor, group: Any) -> Tensor:
         """One part to each rank of the group; the sum of those that come."""
@@ -294,10 +281,3 @@ class QuantizedReduction:
             arrived.append(torch.empty_like(sent))
             dist.all_to_all_single(arrived[-1], sent, group=group)
         return dequantize(arrived[0], arrived[1], QGZ_BITS).view(parts.shape).sum(0)
-
-
-def _fill(rows: Tensor, gradient: Tensor) -> None:
-    """The shards of a gradient, one to a row, in place; what is left of a row stays 0."""
-    length = math.ceil(gradient.numel() / len(rows))
-    for row, shard in zip(rows, gradient.split(length), strict=False):
-        row[: shard.numel()].copy_(shard)

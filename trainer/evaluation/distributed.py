@@ -16,7 +16,7 @@ from trainer.distributed.provenance import describe_run
 from trainer.distributed.world import World, apply_whole_fp32, open_process_group
 from trainer.hang_detection.heartbeat import Pulse
 from trainer.hang_detection.rank_zero_task import do_alone
-from trainer.hang_detection.watchdog_thread import Witness
+from trainer.hang_detection.watchdog_thread import WatchdogThread
 from trainer.measuring.memory import peak_device_memory_gib, peak_host_memory_gib
 from trainer.metrics.summary import FROM_CONFIG
 from trainer.metrics.tracking import Recorder
@@ -33,8 +33,8 @@ def evaluate_run(config: Config, world: World, launcher: str, pulse: Pulse) -> N
     """
     config = evaluated(config)
     apply_whole_fp32()
-    witness = Witness(pulse, config.collective_timeout_s)
-    witness.start()
+    watchdog = WatchdogThread(pulse, config.collective_timeout_s)
+    watchdog.start()
     open_process_group(world, config.collective_timeout_s)
     folder = RunDirectory(config.results, config.comparison, config.run)
     task = open_task(config, Share(world.rank, world.size), world.device)
@@ -75,7 +75,7 @@ def evaluate_run(config: Config, world: World, launcher: str, pulse: Pulse) -> N
     if world.rank == 0:
         _write(config, folder, attempt, resolved | facts, found)
     dist.barrier()
-    witness.stop()
+    watchdog.stop()
     dist.destroy_process_group()
 
 

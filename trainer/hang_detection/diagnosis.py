@@ -1,17 +1,16 @@
-"""A rank's Python stack, written by C code inside a signal: it needs neither the main thread nor Python's lock.
-
-A process that is stopped (SIGSTOP, a frozen container) writes nothing; /proc says that it is.
-
-From what all ranks say of themselves: which of them did not arrive where the others wait, and what it was doing.
+"""From what all ranks say of themselves: which of them did not arrive where the others wait, and what it was doing.
 
 In this order; the first that tells ranks apart decides:
 
-    silent       stopped, or keeps Python's lock: its witness does not run
+    silent       stopped, or keeps Python's lock: its watchdog's thread does not run
     elsewhere    its stack is in no collective, and it has none under way
     behind       of those alike so far: fewer collectives begun than its peers in one group, or an earlier step
 
-A rank that waits is nobody's suspect as long as another one does not. And where all wait in one and the same collective
+A rank that waits is not suspected as long as another one does not. And where all wait in one and the same collective
 they have all arrived: then it is the network, whatever else some of them have begun meanwhile (a checkpoint).
+
+A rank's Python stack is written by C code inside a signal: it needs neither the main thread nor Python's lock. A
+process that is stopped (SIGSTOP, a frozen container) writes nothing; /proc says that it is.
 """
 
 from __future__ import annotations
@@ -48,16 +47,12 @@ class Frame(NamedTuple):
     def is_wait(self) -> bool:
         """Of what waits for other ranks."""
         return "/torch/distributed/" in self.file or self.file.endswith(
-            ("/hangs/alone.py", "/deepspeed/comm/torch.py")
+            ("/hang_detection/rank_zero_task.py", "/deepspeed/comm/torch.py")
         )
 
     def __str__(self) -> str:
-        name = (
-            f"trainer/{self.file.rpartition('/trainer/')[2]}"
-            if self.is_ours
-            else "/".join(Path(self.file).parts[-3:])
-        )
-        return f"{name}:{self.line} {self.function}"
+        inside, elsewhere = self.file.rpartition("/trainer/")[2], "/".join(Path(self.file).parts[-3:])
+        return f"{f'trainer/{inside}' if self.is_ours else elsewhere}:{self.line} {self.function}"
 
 
 def write_stacks_to(file: IO[str]) -> None:
@@ -167,21 +162,21 @@ def judge(states: Sequence[RankState], world_size: int) -> Verdict:
         doing = "; ".join(f"rank {s.rank}: {_describe_doing(s)}" for s in states[:8])
         return Verdict([], f"all ranks wait for each other: {doing} [SL-all-ranks-wait]")
     ranks = sorted(state.rank for state in suspects)
-    said = "; ".join(_describe(state) for state in suspects[:4])
-    return Verdict(ranks, f"{said}{_who_waits(states, ranks)} [SL-rank-absent]")
+    absent = "; ".join(_describe(state) for state in suspects[:4])
+    return Verdict(ranks, f"{absent}{_who_waits(states, ranks)} [SL-rank-absent]")
 
 
 def _behind(suspects: list[RankState], states: Sequence[RankState]) -> list[RankState]:
-    late = {state.rank for state in suspects for group in state.groups if _lags(state, group, states)}
+    begun = {
+        name: max(other.groups[name].begun for other in states if name in other.groups)
+        for state in suspects
+        for name in state.groups
+    }
+    late = {s.rank for s in suspects if any(group.begun < begun[name] for name, group in s.groups.items())}
     if late and len(late) < len(suspects):
         return [state for state in suspects if state.rank in late]
     first = min(state.step for state in suspects)
     return [state for state in suspects if state.step == first]
-
-
-def _lags(state: RankState, group: str, states: Iterable[RankState]) -> bool:
-    peers = [other.groups[group].begun for other in states if group in other.groups]
-    return state.groups[group].begun < max(peers)
 
 
 def _name(ranks: Sequence[int]) -> str:
@@ -196,20 +191,18 @@ def _describe(state: RankState) -> str:
 
 def _describe_doing(state: RankState) -> str:
     step = f"at step {state.step}" if state.step else "before the first step"
-    said = [f"{step} ({state.phase})" if state.phase else step]
-    said.append(f"still for {state.still_s:.0f} s")
+    parts = [f"{step} ({state.phase})" if state.phase else step, f"still for {state.still_s:.0f} s"]
     if state.process_state in STOPPED:
-        said.append("the process is stopped (SIGSTOP, or a frozen container)")
+        parts.append("the process is stopped (SIGSTOP, or a frozen container)")
     elif not state.answers and state.stack:
-        said.append("it keeps Python's lock")
+        parts.append("it keeps Python's lock")
     if state.stack:
-        own = next((frame for frame in state.stack if frame.is_ours), None)
-        said.append(
-            f"in {state.stack[0]}" + (f", called from {own}" if own not in (None, state.stack[0]) else "")
-        )
+        parts.append(f"in {state.stack[0]}")
+        own = next((frame for frame in state.stack if frame.is_ours), state.stack[0])
+        parts += [f"called from {own}"] if own != state.stack[0] else []
     if state.pending:
-        said.append(f"under way: {state.pending[0]}")
-    return ", ".join(said)
+        parts.append(f"under way: {state.pending[0]}")
+    return ", ".join(parts)
 
 
 def _who_waits(states: Iterable[RankState], without: Sequence[int]) -> str:

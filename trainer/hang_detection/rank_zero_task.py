@@ -86,9 +86,7 @@ def _wait(store: Any, key: str, what: str, pulse: Pulse, timeout_s: float) -> An
     began = moved = said = time.monotonic()
     seen = b""
     while True:
-        with suppress(
-            dist.DistStoreError
-        ):  # not within this time; a store that is gone is a DistNetworkError
+        with suppress(dist.DistStoreError):  # not within this time; a store that is gone: DistNetworkError
             store.wait([key], timedelta(seconds=POLL_S))
             answer, failure = pickle.loads(store.get(key))
             if failure:
@@ -115,10 +113,8 @@ class _Progress(threading.Thread):
 
     def run(self) -> None:
         main = threading.main_thread()
-        clock, files = (
-            time.pthread_getcpuclockid(main.ident or 0),
-            Path(f"/proc/self/task/{main.native_id}/io"),
-        )
+        clock = time.pthread_getcpuclockid(main.ident or 0)
+        files = Path(f"/proc/self/task/{main.native_id}/io")
         busy_s, size = time.clock_gettime(clock), _read_bytes(files)
         while not self._over.wait(POLL_S):
             now_s, now_size = time.clock_gettime(clock), _read_bytes(files)

@@ -1,9 +1,9 @@
 """A thread of the rank that says whether the main thread goes on, whether it waits for other ranks, and in what.
 
-50 times a second it looks whether a forward pass waits, which tells a slow rank from those that wait for it
-(trainer/metrics/progress.py). Every tick it compares a handful of numbers and stores a time. Nothing of it is in a
-step. Only while the rank stands still it looks closer: what is under way comes from torch's flight recorder, which NCCL
-and gloo fill alike (torch 2.13), and from the main thread's Python frames.
+Every tick it compares a handful of numbers and stores a time. Nothing of it is in a step. On a CPU it also looks 50
+times a second whether a forward pass waits, which tells a slow rank from those that wait for it
+(trainer/metrics/progress.py). Only while the rank stands still it looks closer: what is under way comes from torch's
+flight recorder, which NCCL and gloo fill alike (torch 2.13), and from the main thread's Python frames.
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ FEWEST = 20
 """Looks at forward passes that say something."""
 
 
-class Witness(threading.Thread):
+class WatchdogThread(threading.Thread):
     """Runs beside the main thread, from before its process group is made until that goes.
 
     Args:
         timeout_s: after which a collective fails.
+        samples_forward: it looks at forward passes for `waited_share`; on a device they never wait for other ranks.
     """
 
-    def __init__(self, pulse: Pulse, timeout_s: float) -> None:
-        super().__init__(name="witness", daemon=True)
+    def __init__(self, pulse: Pulse, timeout_s: float, samples_forward: bool = False) -> None:
+        super().__init__(name="watchdog", daemon=True)
         self.phase: Callable[[], str] = str
         """Says what the main thread is at; set when there is something to say."""
         self._pulse = pulse
         self._every_s = min(1.0, max(0.2, timeout_s / TICKS))
+        self._samples_forward = samples_forward
         self._over = threading.Event()
         self._seen: tuple[Any, ...] = ()
         self._forward = self._waited = 0
@@ -67,32 +69,27 @@ class Witness(threading.Thread):
     def run(self) -> None:
         words = self._pulse.words
         words[MOVED_NS] = time.monotonic_ns()
-        due = 0.0
-        while not self._over.wait(SAMPLE_S):
-            self._sample()
-            if time.monotonic() < due:
+        due, pause_s = 0.0, SAMPLE_S
+        while not self._over.wait(pause_s):
+            if not self._samples_forward:
+                pause_s = self._every_s
+            elif self.phase() == "forward":
+                self._forward += 1
+                self._waited += is_waiting(_main_stack(INNERMOST))
+            if self._samples_forward and time.monotonic() < due:
                 continue
             due = time.monotonic() + self._every_s
             now = time.monotonic_ns()
-            seen = (
-                words[STEP],
-                words[MOVES],
-                *(_count_begun(group) for group in _groups()),
-            )
+            seen = (words[STEP], words[MOVES], *(_count_begun(group) for group in _groups()))
             if seen != self._seen:
                 self._seen, words[MOVED_NS], words[WAITING_NS] = seen, now, 0
-            elif not self._is_waiting():
+            elif not (is_pending() or is_waiting(_main_stack())):
                 words[WAITING_NS] = 0
             elif not words[WAITING_NS]:
                 words[WAITING_NS] = now
             if words[ASKED] != words[TOLD]:
                 self._answer(words[ASKED])
             words[ALIVE_NS] = now
-
-    def _sample(self) -> None:
-        if self.phase() == "forward":
-            self._forward += 1
-            self._waited += is_waiting(_main_stack(INNERMOST))
 
     def waited_share(self) -> float:
         """Of the forward passes since enough were seen, the share that was waited for other ranks; NaN = too few."""
@@ -108,31 +105,17 @@ class Witness(threading.Thread):
         self.join()
         self._pulse.words[WAITING_NS] = 0
 
-    def _is_waiting(self) -> bool:
-        return is_pending() or is_waiting(_main_stack())
-
     def _answer(self, question: int) -> None:
         if self._pulse.path is None:
             return
-        names = dist.distributed_c10d._world.pg_names
-        told = {
-            "phase": self.phase(),
-            "pending": find_pending(),
-            "groups": {
-                str(names.get(group, "")): asdict(
-                    Group(
-                        group.group_desc,
-                        dist.get_process_group_ranks(group),
-                        _count_begun(group),
-                    )
-                )
-                for group in _groups()
-            },
-            "stack": _main_stack(),
-        }
+        names, groups = dist.distributed_c10d._world.pg_names, {}
+        for group in _groups():
+            ranks = dist.get_process_group_ranks(group)
+            groups[str(names.get(group, ""))] = asdict(Group(group.group_desc, ranks, _count_begun(group)))
+        state = {"phase": self.phase(), "pending": find_pending(), "groups": groups, "stack": _main_stack()}
         path = answer_file(self._pulse.path)
         aside = path.with_suffix(".told")
-        aside.write_text(json.dumps(told))
+        aside.write_text(json.dumps(state))
         os.replace(aside, path)
         self._pulse.words[TOLD] = question
 

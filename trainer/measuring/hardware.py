@@ -1,10 +1,9 @@
-"""What a rank's GPU and its own process use, cheap enough to ask at every write of the metrics; and how fast the GPU
-was allowed to be, which must be equal where runs are compared.
+"""What a rank's GPU, its own process and the rest of its machine do while a run trains.
 
-NVML answers in up to some milliseconds, so a thread asks it once per second and `read` takes the mean of what has come
-since the last time. Memory counters are torch's own, on the host: no call here waits for the device.
-
-What else the machine did while a run trained: times of steps have it in them, whoever caused it.
+The GPU is asked cheaply enough for every write of the metrics, and for how fast it was allowed to be, which must be
+equal where runs are compared. NVML answers in up to some milliseconds, so a thread asks it once per second and `read`
+takes the mean of what has come since the last time. Memory counters are torch's own, on the host: no call here waits
+for the device. Times of steps have in them what else the machine did, whoever caused it (`MachineLoad`).
 """
 
 from __future__ import annotations
@@ -22,16 +21,29 @@ from typing import Any
 import torch
 
 from trainer.distributed.world import World
-from trainer.measuring.memory import GIB, TrainingMemory
+from trainer.measuring.held_tensors import GIB
+from trainer.measuring.memory import TrainingMemory
 
 SAMPLE_EVERY_S = 1.0
-NVML_NAMES = ("gpu_utilisation_pct", "gpu_temperature_c", "gpu_power_w", "gpu_clock_mhz")
+# What NVML (the module pynvml) is asked of a GPU's handle: once per second, and at the end.
+SAMPLED: dict[str, Callable[[Any, Any], float]] = {
+    "gpu_utilisation_pct": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
+    "gpu_temperature_c": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+    "gpu_power_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,  # it counts in milliwatts
+    "gpu_clock_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+}
+LIMITS: dict[str, Callable[[Any, Any], float]] = {
+    "power_limit_w": lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3,
+    "clock_limit_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM),
+    "memory_clock_limit_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM),
+}
+NVML_NAMES = tuple(SAMPLED)
 # HwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown (nvml.h); a power cap is no fault
 SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 NAMES = ("memory_allocated_gib", "memory_reserved_gib", "memory_peak_gib", *NVML_NAMES, "host_memory_gib")
 """What `Meter.read` returns, in this order."""
 
-GPU_FACTS = ("power_limit_w", "clock_limit_mhz", "memory_clock_limit_mhz", "highest_clock_mhz", "slowed_pct")
+GPU_FACTS = (*LIMITS, "highest_clock_mhz", "slowed_pct")
 """What `Meter.describe` tells of a GPU; None where NVML does not."""
 
 log = logging.getLogger("trainer")
@@ -92,32 +104,21 @@ class Sampler(threading.Thread):
         self._stopped = threading.Event()
         self._samples: list[list[float]] = []
         self._last = [math.nan] * len(NVML_NAMES)
-        self._highest_mhz = math.nan
+        self._highest_mhz = -math.inf
         self._slowed: list[bool] = []
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            sample = self._ask(
-                self._questions()
-            )  # not inside append(): `take` may put a new list there meanwhile
+            sample = self._ask(SAMPLED.values())  # not inside append(): `take` may put a new list there
             self._samples.append(sample)
             self._watch(sample)
             self._stopped.wait(self._every_s)
 
-    def _questions(self) -> tuple[Callable[[], float], ...]:
-        nvml, handle = self._nvml, self._handle
-        return (
-            lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
-            lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
-            lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,  # it counts in milliwatts
-            lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-        )
-
-    def _ask(self, questions: Iterable[Callable[[], float]]) -> list[float]:
+    def _ask(self, questions: Iterable[Callable[[Any, Any], float]]) -> list[float]:
         answers = []
         for question in questions:
             try:
-                answers.append(float(question()))
+                answers.append(float(question(self._nvml, self._handle)))
             except self._nvml.NVMLError:
                 answers.append(math.nan)
         return answers
@@ -126,22 +127,14 @@ class Sampler(threading.Thread):
         """Keeps the highest clock, and whether the GPU holds itself back for heat or a power brake."""
         clock = sample[NVML_NAMES.index("gpu_clock_mhz")]
         if math.isfinite(clock):
-            self._highest_mhz = clock if math.isnan(self._highest_mhz) else max(self._highest_mhz, clock)
-        (reasons,) = self._ask([lambda: self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)])
+            self._highest_mhz = max(self._highest_mhz, clock)
+        (reasons,) = self._ask([lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)])
         if math.isfinite(reasons):
             self._slowed.append(bool(int(reasons) & SLOWED))
 
     def describe(self) -> dict[str, float | None]:
         """The limits that somebody set, and what was seen so far, named as in `GPU_FACTS`."""
-        nvml, handle = self._nvml, self._handle
-        limits = self._ask(
-            (
-                lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
-                lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
-                lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM),
-            )
-        )
-        slowed = list(self._slowed)
+        limits, slowed = self._ask(LIMITS.values()), list(self._slowed)
         slowed_pct = 100.0 * sum(slowed) / len(slowed) if slowed else math.nan
         found = zip(GPU_FACTS, (*limits, self._highest_mhz, slowed_pct), strict=True)
         return {name: value if math.isfinite(value) else None for name, value in found}

@@ -1,13 +1,7 @@
-"""Python's collector, which walks every object of the process each time it looks for circles of garbage.
+"""What a rank really holds: element types and bytes, counted by walking tensors instead of believing a setting.
 
-A trainer's process has a million of them: the walk took a quarter of a second (AMD EPYC, 2 cores), on each rank at a
-time of its own, and the others wait for it (torchtitan collects at set steps for that reason).
-
-What DeepSpeed's stage 3 keeps of a parameter beside the tensor itself, which is empty while nobody uses it.
-
-What a rank really holds: element types and bytes, counted by walking the tensors instead of believing a setting.
-
-What Python code keeps on a device between two steps beside an engine's state: told by shapes and numbers.
+    Observed    of the engine's state: parameters, gradients, optimizer, buckets
+    Census      of what Python code keeps on a device between two steps beside it, told by shapes and numbers:
 
     every tensor that Python knows, but the engine's own state
         of a weight's shape: near a weight's numbers       parameters
@@ -34,8 +28,12 @@ from torch.distributed.tensor import DTensor
 
 
 def set_aside() -> None:
-    """What is there now stays, and no later walk looks at it: behind the first step, when all that a run is made of is
-    there. Objects are freed as before where nobody refers to them."""
+    """Keeps Python's collector off what is there now: behind the first step, all that a run is made of.
+
+    It walks every object of the process each time it looks for circles of garbage. A trainer's process has a million of
+    them: the walk took a quarter of a second (AMD EPYC, 2 cores), on each rank at a time of its own, and the others
+    wait for it (torchtitan collects at set steps for that reason). Objects are freed as before.
+    """
     gc.collect()
     gc.freeze()
 
@@ -55,7 +53,7 @@ SHARDS = ("ds_tensor", "ds_secondary_tensor")
 
 
 def list_shards(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """Those that there are; none of other engines."""
+    """What DeepSpeed's stage 3 keeps of parameters beside the tensors themselves, which are empty while not in use."""
     found = (getattr(parameter, name, None) for parameter in parameters for name in SHARDS)
     return [shard for shard in found if shard is not None]
 
@@ -78,8 +76,7 @@ class Observed:
         """Counts the floating-point tensors of `kind` (those of STATE, and buckets), each storage once."""
         tensors = list(tensors)
         self._tensors[kind] = [weakref.ref(tensor) for tensor in tensors]
-        storages: dict[int, int] = {}
-        on_host: dict[int, int] = {}
+        storages: dict[int, tuple[int, str]] = {}
         dtypes = set()
         for tensor in tensors:
             local = local_part(tensor)
@@ -87,11 +84,9 @@ class Observed:
                 continue
             dtypes.add(str(local.dtype).removeprefix("torch."))
             storage = local.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
-            if local.device.type == "cpu":
-                on_host[storage.data_ptr()] = storage.nbytes()
-        self.bytes_held[kind] = sum(storages.values())
-        self.on_host[kind] = sum(on_host.values())
+            storages[storage.data_ptr()] = storage.nbytes(), local.device.type
+        self.bytes_held[kind] = sum(size for size, _ in storages.values())
+        self.on_host[kind] = sum(size for size, device in storages.values() if device == "cpu")
         self.dtypes[kind] = sorted(dtypes)
 
     def alive(self, kind: str) -> Iterator[Tensor]:
@@ -174,20 +169,16 @@ class Census:
 def _strangers(device_type: str, own: Collection[int]) -> dict[int, list[Tensor]]:
     """Tensors on the device that are not in `own`, by the piece of memory that they lie in, each of its places once."""
     found: dict[int, dict[tuple[int, int], Tensor]] = {}
-    for tensor in _python_tensors():
+    for tensor in list_objects():
+        kind = type(tensor)  # isinstance would ask objects that stand for others what they are
+        if not issubclass(kind, Tensor) or issubclass(kind, DTensor | FakeTensor):
+            continue
         if tensor.device.type != device_type or not tensor.is_floating_point() or not tensor.numel():
             continue
         place = _place(tensor)
         if place and place not in own and tensor.untyped_storage().nbytes() >= SMALLEST_BYTES:
             found.setdefault(place, {}).setdefault((tensor.storage_offset(), tensor.numel()), tensor)
     return {place: list(pieces.values()) for place, pieces in found.items()}
-
-
-def _python_tensors() -> Iterator[Tensor]:
-    for each in list_objects():
-        kind = type(each)  # isinstance would ask objects that stand for others what they are
-        if issubclass(kind, Tensor) and not issubclass(kind, DTensor | FakeTensor):
-            yield each
 
 
 def _place(tensor: Tensor) -> int:
@@ -219,10 +210,7 @@ def _like(tensor: Tensor, reference: Tensor) -> bool:
 
 
 def _near(tensor: Tensor, reference: Tensor) -> bool:
-    ours, theirs = (_first(each) for each in (tensor, reference))
+    count = min(COMPARED, tensor.numel())
+    ours, theirs = (each.detach().as_strided((count,), (1,)).float() for each in (tensor, reference))
     length = theirs.norm()
     return bool(length > 0 and (ours - theirs).norm() <= ALIKE * length)
-
-
-def _first(tensor: Tensor) -> Any:
-    return tensor.detach().as_strided((min(COMPARED, tensor.numel()),), (1,)).float()

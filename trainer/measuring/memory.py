@@ -1,6 +1,6 @@
-"""Memory counters of this process: those of torch's allocator on a device, of its resident set on a CPU.
+"""The most memory that training holds, when that was, and what for.
 
-The most memory that training holds, when that was, and what for.
+Counted by torch's allocator on a device, by this process's resident set on a CPU.
 
     steps 1 to 5       warm-up: nothing counts
     step 6             counters are set back; taken apart: they are read where a phase begins or ends
@@ -23,9 +23,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from trainer.distributed.world import World
-from trainer.measuring.held_tensors import Census, Observed
+from trainer.measuring.held_tensors import GIB, Census, Observed
 
-GIB = 2**30
 _HIGHEST = re.compile(rb"VmHWM:\s+(\d+) kB")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 INHERITED = 1.02
@@ -45,27 +44,30 @@ class Reading(NamedTuple):
     """How often the allocator had to give everything free back before it found room, since the start."""
 
 
-class Counters(Protocol):
-    """Whose peaks can be set back. No call waits for a device."""
+class Counters:
+    """Of this process, whose peaks can be set back. No call waits for a device."""
 
     source: str
     """What is counted, for people."""
-    on_device: bool
+    on_device = False
 
     def read(self) -> Reading:
         """As it is now."""
+        raise NotImplementedError
 
     def reset(self) -> None:
         """Peaks begin anew, at what is held."""
 
     def count_retries(self) -> int:
         """As in a reading, 0 on a CPU; cheaper than one."""
+        return 0
 
     def count_outside(self) -> int | None:
         """Bytes of the device that are taken and not the allocator's; None on a CPU."""
+        return None
 
 
-class DeviceCounters:
+class DeviceCounters(Counters):
     """Of torch's allocator, which counts on the host."""
 
     source = "torch's CUDA allocator"
@@ -94,15 +96,13 @@ class DeviceCounters:
         return taken
 
 
-class HostCounters:
+class HostCounters(Counters):
     """Of the process's resident set: its libraries and pages that others share are in it.
 
     The peak is getrusage's, a tenth of the cost of /proc/self/status, which makes sixty lines of text for one number.
     Linux lets getrusage never fall below the peak of the program that started this one by exec (mm.h,
     setmax_mm_hiwater_rss), so below that status is asked.
     """
-
-    on_device = False
 
     def __init__(self) -> None:
         self._status = os.open("/proc/self/status", os.O_RDONLY)
@@ -128,16 +128,8 @@ class HostCounters:
 
     def reset(self) -> None:
         if self._clear is not None:
-            highest = _highest_resident()  # getrusage forgets it too
-            if highest > self.highest:
-                self.highest = highest
+            self.highest = max(self.highest, _highest_resident())  # getrusage forgets it too
             os.pwrite(self._clear, _RESET_HIGHEST, 0)
-
-    def count_retries(self) -> int:
-        return 0
-
-    def count_outside(self) -> int | None:
-        return None
 
     def _own_highest(self) -> int:
         found = _HIGHEST.search(os.pread(self._status, 4096, 0))
@@ -280,10 +272,6 @@ class TrainingMemory:
         self._opened, self._due = 0, self._step + 1
         return reading
 
-    def peak_bytes(self) -> int | None:
-        """Of all windows; None where no step has counted."""
-        return self._peak or None
-
     def describe(self, observed: Observed, data_set: int, micro_batches: int) -> dict[str, Any] | None:
         """What the run directory keeps (docs/memory.md); None where no step has counted.
 
@@ -293,9 +281,9 @@ class TrainingMemory:
         """
         if not self._peak:
             return None
-        phase = None
-        if self._known and max(self._known.values()) >= ALIKE * self._peak:
-            phase = max(self._known, key=self._known.__getitem__)
+        phase = max(self._known, key=self._known.__getitem__, default=None)
+        if phase is not None and self._known[phase] < ALIKE * self._peak:
+            phase = None
         held = {"data_set": data_set}
         # gradients are not there yet in the forward pass of a step's only micro-batch
         left_out = () if phase in AFTER_FORWARD or micro_batches > 1 else ("gradients", "buckets")
@@ -303,22 +291,24 @@ class TrainingMemory:
         state = {kind: size - elsewhere.get(kind, 0) for kind, size in observed.bytes_held.items()}
         held |= {kind: size for kind, size in state.items() if kind not in left_out}
         held["rest"] = self._peak - sum(held.values())
-        outside = self.counters.count_outside()
+        outside, on_device = self.counters.count_outside(), self.counters.on_device
+
+        def as_gib(sizes: dict[str, int]) -> dict[str, float]:
+            return {name: size / GIB for name, size in sizes.items()}
+
         return {
             "source": self.counters.source,
             "from_step": self._first,
             "to_step": self._step,
             "peak_gib": self._peak / GIB,
-            "reserved_gib": self._reserved / GIB if self.counters.on_device else None,
+            "reserved_gib": self._reserved / GIB if on_device else None,
             "outside_gib": None if outside is None else outside / GIB,
-            "alloc_retries": self._retries if self.counters.on_device else None,
+            "alloc_retries": self._retries if on_device else None,
             "peak_steps": list(self._peak_steps),
             "peak_phase": phase,
             "phases_step": self._known_step,
-            "phases_gib": {name: size / GIB for name, size in self._known.items()},
-            "held_gib": {kind: size / GIB for kind, size in held.items()},
-            "state_gib": {kind: size / GIB for kind, size in state.items()},
-            "kept_gib": None
-            if self._kept is None
-            else {kind: size / GIB for kind, size in self._kept.items()},
+            "phases_gib": as_gib(self._known),
+            "held_gib": as_gib(held),
+            "state_gib": as_gib(state),
+            "kept_gib": None if self._kept is None else as_gib(self._kept),
         }

@@ -1,7 +1,8 @@
-"""Counts what this rank gives to collectives, by watching the operators c10d::* and _c10d_functional::*.
+"""What a step does, seen by watching its operators instead of believing a setting: collectives and products.
 
-Every path ends there: DDP's reducer in C++, FSDP2, DeepSpeed, functional collectives; autograd hands the watching mode
-on to its threads. While it watches, every operator passes through Python, so a run watches one step.
+While a mode watches, every operator passes through Python, so a run watches one step. Collectives all end in the
+operators c10d::* and _c10d_functional::*: DDP's reducer in C++, FSDP2, DeepSpeed, functional collectives; autograd
+hands the watching mode on to its threads.
 
 Bytes on the wire are those of ring algorithms, sent per rank of n, for a payload of S bytes (Patarasuk and Yuan 2009;
 NVIDIA's nccl-tests, PERFORMANCE.md). A library that chooses a tree or the switch (NVLS) sends less:
@@ -15,10 +16,8 @@ What fully_shard gathers in several element types it sends as bytes: told are th
 The axis is read off the group's description: torch calls the groups of a mesh "mesh_<axis>". A mesh axis that takes
 every process may get the default group, which has no axis's name: the caller says what it stands for.
 
-In which element types a step multiplies, seen by watching its operators instead of believing a setting.
-
-Matrix products, grouped ones, convolutions and torch's attention, forward and backward. A type counts from one
-multiplication in twenty on: rotary angles and routers are in fp32 by intent, and far below that.
+Products are matrix products, grouped ones, convolutions and torch's attention, forward and backward. A type counts from
+one multiplication in twenty on: rotary angles and routers are in fp32 by intent, and far below that.
 """
 
 from __future__ import annotations
@@ -33,35 +32,43 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-# Operator -> the collective that it is. Left out: barrier, wait_tensor, recv (its bytes are the sender's), and
-# whatever a group of one does.
-KINDS = {
-    **dict.fromkeys(("allreduce_", "allreduce_coalesced_"), "all_reduce"),
-    **dict.fromkeys(
-        ("all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_"), "all_reduce"
+
+def _all_but_own(n: int) -> float:
+    return (n - 1) / n
+
+
+# Collective -> (its operators, bytes sent per rank of n for one byte of payload). Left out: barrier, wait_tensor, recv
+# (its bytes are the sender's), and whatever a group of one does.
+COLLECTIVES: dict[str, tuple[tuple[str, ...], Callable[[int], float]]] = {
+    "all_reduce": (
+        (
+            *("allreduce_", "allreduce_coalesced_", "all_reduce", "all_reduce_"),
+            *("all_reduce_coalesced", "all_reduce_coalesced_"),
+        ),
+        lambda n: 2 * (n - 1) / n,
     ),
-    **dict.fromkeys(
-        ("allgather_", "allgather_coalesced_", "_allgather_base_", "allgather_into_tensor_coalesced_"),
-        "all_gather",
+    "all_gather": (
+        (
+            *("allgather_", "allgather_coalesced_", "_allgather_base_", "allgather_into_tensor_coalesced_"),
+            *("all_gather_into_tensor", "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced"),
+        ),
+        lambda n: n - 1.0,
     ),
-    **dict.fromkeys(
-        ("all_gather_into_tensor", "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced"),
-        "all_gather",
+    "reduce_scatter": (
+        (
+            *("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"),
+            *("reduce_scatter_tensor", "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced"),
+        ),
+        _all_but_own,
     ),
-    **dict.fromkeys(
-        ("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"), "reduce_scatter"
-    ),
-    **dict.fromkeys(
-        ("reduce_scatter_tensor", "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced"),
-        "reduce_scatter",
-    ),
-    **dict.fromkeys(("alltoall_", "alltoall_base_", "all_to_all_single"), "all_to_all"),
-    **dict.fromkeys(("broadcast_", "broadcast"), "broadcast"),
-    "reduce_": "reduce",
-    "gather_": "gather",
-    "scatter_": "scatter",
-    **dict.fromkeys(("send", "isend"), "send"),
+    "all_to_all": (("alltoall_", "alltoall_base_", "all_to_all_single"), _all_but_own),
+    "broadcast": (("broadcast_", "broadcast"), _all_but_own),
+    "reduce": (("reduce_",), _all_but_own),
+    "gather": (("gather_",), _all_but_own),
+    "scatter": (("scatter_",), _all_but_own),
+    "send": (("send", "isend"), lambda n: 1.0),
 }
+KINDS = {name: kind for kind, (names, _) in COLLECTIVES.items() for name in names}
 NAMESPACES = ("c10d", "_c10d_functional")
 # Collective -> under which name its element types are told.
 DTYPES = {
@@ -71,13 +78,7 @@ DTYPES = {
 }
 # What a rank gives is called so in the operators' schemas; the first name that is there counts.
 PAYLOAD = (
-    "input_tensors",
-    "input_tensor",
-    "input_list",
-    "inputs",
-    "input",
-    "tensors",
-    "tensor",
+    *("input_tensors", "input_tensor", "input_list", "inputs", "input", "tensors", "tensor"),
     "output_tensors",
 )
 
@@ -90,19 +91,6 @@ AXIS_OF_GROUP = {
 }
 DEFAULT_GROUP = "default_pg"  # torch's description of it
 WORLD = "world"
-
-_ONCE: Callable[[int], float] = lambda n: (n - 1) / n  # noqa: E731
-WIRE: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: n - 1.0,
-    "reduce_scatter": _ONCE,
-    "all_to_all": _ONCE,
-    "broadcast": _ONCE,
-    "reduce": _ONCE,
-    "gather": _ONCE,
-    "scatter": _ONCE,
-    "send": lambda n: 1.0,
-}
 
 
 class WireCounter(TorchDispatchMode):
@@ -128,11 +116,6 @@ class WireCounter(TorchDispatchMode):
         whole numbers that are added up (counts)."""
         self._as_bytes: set[torch.dtype] = set()
         """What was viewed as bytes: a gather of bytes sends these (torch, _fsdp_collectives.py, foreach_all_gather)."""
-
-    @property
-    def collectives(self) -> int:
-        """Operations of all kinds."""
-        return sum(count for count, _ in self.operations.values())
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -172,11 +155,12 @@ class WireCounter(TorchDispatchMode):
                 sent_types = sent_types - {torch.uint8} | self._as_bytes
             self.dtypes[DTYPES[kind]] |= {str(each).removeprefix("torch.") for each in sent_types}
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        axis = _axis(group.group_desc, self._world)
+        name = group.group_desc.removeprefix("mesh_")
+        axis = self._world if name == DEFAULT_GROUP else AXIS_OF_GROUP.get(name, name)
         for operations in (self.operations, self.axes.setdefault(axis, {})):
             count, total = operations.get(kind, (0, 0))
             operations[kind] = count + 1, total + size
-        sent = WIRE[kind](ranks) * size
+        sent = COLLECTIVES[kind][1](ranks) * size
         self.wire_bytes += sent
         self.wire_bytes_per_axis[axis] = self.wire_bytes_per_axis.get(axis, 0.0) + sent
 
@@ -187,13 +171,6 @@ def _tensors(payload: Any) -> Iterator[Tensor]:
     else:
         for part in payload:
             yield from _tensors(part)
-
-
-def _axis(description: str, world: str) -> str:
-    if description == DEFAULT_GROUP:
-        return world
-    name = description.removeprefix("mesh_")
-    return AXIS_OF_GROUP.get(name, name)
 
 
 def _group(given: dict[str, Any]) -> dist.ProcessGroup:

@@ -31,15 +31,7 @@ class Phase:
     """Adds the time between enter and exit to its total; re-entered once per micro-batch."""
 
     __slots__ = (
-        "_began",
-        "_record",
-        "alone",
-        "label",
-        "on_enter",
-        "on_exit",
-        "recording",
-        "spans",
-        "total_ns",
+        *("_began", "_record", "alone", "label", "on_enter", "on_exit", "recording", "spans", "total_ns"),
     )
 
     def __init__(self, label: str) -> None:

@@ -5,12 +5,11 @@ training process; with_stack off, because Perfetto then drops every label (pytor
 because torch's own handler uses host and process id.
 
 Nothing waits for the device where the recording begins. What it still has to do then is recorded without its launch,
-and the analysis lets the first step begin when it has ended (stratlab/analysis/lanes.py). A synchronisation
-would be less true: the first step would begin with an empty queue and wait for data and launches that the others hide.
+and the analysis lets the first step begin when it has ended (stratlab/analysis). A synchronisation would be less true:
+the first step would begin with an empty queue and wait for data and launches that the others hide.
 
-Every allocation of the recorded steps, with the line of Python that asked for it: a file for pytorch.org/memory_viz.
-
-torch's CUDA allocator keeps the history on the host, so that nothing of it counts for a peak.
+On demand also every allocation of the recorded steps, with the line of Python that asked for it: a file for
+pytorch.org/memory_viz. torch's CUDA allocator keeps the history on the host, so that nothing of it counts for a peak.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from stratlab_spec.exposed_communication import measure_exposed_pct, read_events
 from stratlab_spec.run_directory import write_json
+from trainer.distributed.world import gather_objects
 from trainer.measuring.phases import Phases
 from trainer.run import Run
 
@@ -101,13 +100,12 @@ class StepProfiler:
         activities = [ProfilerActivity.CPU]
         if self._phases.on_device:
             activities.append(ProfilerActivity.CUDA)
+        config = self._config
         self._profile = profile(
             activities=activities,
-            schedule=schedule(
-                wait=0, warmup=self._config.profile_warmup, active=self._config.profile_steps, repeat=1
-            ),
-            record_shapes=self._config.profile_shapes,
-            profile_memory=self._config.profile_memory,
+            schedule=schedule(wait=0, warmup=config.profile_warmup, active=config.profile_steps, repeat=1),
+            record_shapes=config.profile_shapes,
+            profile_memory=config.profile_memory,
             with_stack=False,
         )
         self._profile.start()
@@ -129,8 +127,7 @@ class StepProfiler:
         entry = {**self._write_trace(), "comm_exposed_pct": self._measure_exposed(), **snapshot}
         self._profile = None
         self.active = False
-        entries: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(entries, entry)
+        entries = gather_objects(entry)
         if self._rank == 0:
             self._write_manifest(entries)
 
@@ -158,7 +155,8 @@ class StepProfiler:
             self._profile.export_chrome_trace(str(temporary))
             check_whole(temporary)
             os.replace(temporary, path)
-            return self._describe(path)
+            entry = {"rank": self._rank, "file": path.name, "bytes": path.stat().st_size}
+            return entry | {"sha256": hash_file(path)}
         except (OSError, RuntimeError) as failure:
             # Kineto writes beside it, and leaves what it could not rename (torch 2.13)
             for left in path.parent.glob(f"{temporary.name}*"):
@@ -174,14 +172,6 @@ class StepProfiler:
         except Exception as failure:  # a number less, and no step of training
             log.warning("exposed communication is not known of rank %d: %r", self._rank, failure)
             return None
-
-    def _describe(self, path: Path) -> dict[str, Any]:
-        return {
-            "rank": self._rank,
-            "file": path.name,
-            "bytes": path.stat().st_size,
-            "sha256": hash_file(path),
-        }
 
 
 def check_whole(path: Path) -> None:

@@ -1,8 +1,8 @@
-"""What the lines of metrics.jsonl add up to over all attempts: energy, use of the GPUs, time to a target.
+"""What a finished run leaves: the facts of its ranks, evaluation.json and summary.json, with what the lines of
+metrics.jsonl add up to over all attempts: energy, use of the GPUs, time to a target.
 
-Read once, at the end, by rank 0: a run that was restarted has its earlier attempts there and nowhere else.
-
-What a finished run leaves: the facts of its ranks, evaluation.json, summary.json, and its weights.
+The lines are read once, at the end, by rank 0: a run that was restarted has its earlier attempts there and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 import math
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, TypeGuard
 
 import msgspec
@@ -20,10 +19,11 @@ import torch.distributed as dist
 from stratlab_spec.exposed_communication import read_exposed_pct
 from stratlab_spec.run_directory import write_json
 from stratlab_spec.settings.config import Config
-from trainer.distributed.world import processor_name
+from trainer.distributed.world import gather_objects, processor_name
 from trainer.engine import Engine
 from trainer.measuring.hardware import sum_up_load
-from trainer.measuring.memory import GIB, TrainingMemory, peak_host_memory_gib
+from trainer.measuring.held_tensors import GIB
+from trainer.measuring.memory import TrainingMemory, peak_host_memory_gib
 from trainer.metrics.summary import build_summary, find_results
 from trainer.metrics.tracking import Recorder
 from trainer.run import Run
@@ -45,12 +45,13 @@ class _Line(msgspec.Struct):
     step_time_ms: float = 0.0
 
 
-def read_course(
-    metrics: Path, world_sizes: dict[int, int], target: tuple[str, float] | None
+def build_course(
+    lines: Iterable[bytes], world_sizes: dict[int, int], target: tuple[str, float] | None
 ) -> dict[str, Any]:
     """The course of a run, None where it is not known.
 
     Args:
+        lines: whole ones, of metrics.jsonl.
         world_sizes: attempt -> how many ranks it had; energy is not known if one of them did not tell its power.
         target: of `find_target`.
 
@@ -63,14 +64,6 @@ def read_course(
         epoch_time_s: mean over the whole epochs; train_accuracy_pct: of the last one.
         time_to_target_s: seconds of training until the first validation that reached the target.
     """
-    with open(metrics, "rb") as file:
-        return build_course((line for line in file if line.endswith(b"\n")), world_sizes, target)
-
-
-def build_course(
-    lines: Iterable[bytes], world_sizes: dict[int, int], target: tuple[str, float] | None
-) -> dict[str, Any]:
-    """As `read_course`, of lines."""
     decode = msgspec.json.Decoder(_Line).decode
     since: dict[int, float] = {}
     seconds = joules = used = 0.0
@@ -86,27 +79,26 @@ def build_course(
             broken += 1
             continue
         since.setdefault(line.attempt, line.t - line.step_time_ms / 1e3)
+        if line.kind not in ("eval", "event", "epoch", "system"):
+            continue
+        content = msgspec.json.decode(raw)
         if line.kind == "eval" and target:
-            reached[line.step] = _read_target(msgspec.json.decode(raw), *target)
-        if line.kind == "event":
-            found_event = msgspec.json.decode(raw).get("not_finite_steps")
-            if is_number(found_event):  # of the attempt so far
-                not_finite[line.attempt] = max(not_finite.get(line.attempt, 0), int(found_event))
-        if line.kind == "epoch":
-            found_epoch = msgspec.json.decode(raw)
-            if isinstance(found_epoch.get("epoch"), int) and is_number(found_epoch.get("epoch_time_s")):
-                epochs[found_epoch["epoch"]] = found_epoch
-        if line.kind != "system":
-            continue
-        found = _read_gpus(msgspec.json.decode(raw))
-        if not any(found.values()):  # of a checkpoint, or on a CPU
-            continue
-        lasted, since[line.attempt] = line.t - since[line.attempt], line.t
-        ranks = world_sizes.get(line.attempt, 0)
-        seconds += lasted
-        joules += lasted * _whole(sum, found["power_w"], ranks)
-        used += lasted * _whole(sum, found["utilisation_pct"], ranks) / max(ranks, 1)
-        hottest.append(_whole(max, found["temperature_c"], ranks))
+            reached[line.step] = _read_target(content, *target)
+        elif line.kind == "event" and is_number(count := content.get("not_finite_steps")):
+            not_finite[line.attempt] = max(
+                not_finite.get(line.attempt, 0), int(count)
+            )  # of the attempt so far
+        elif line.kind == "epoch":
+            if isinstance(content.get("epoch"), int) and is_number(content.get("epoch_time_s")):
+                epochs[content["epoch"]] = content
+        elif line.kind == "system" and any((gpus := _read_gpus(content)).values()):
+            # else the line is of a checkpoint, or on a CPU
+            lasted, since[line.attempt] = line.t - since[line.attempt], line.t
+            ranks = world_sizes.get(line.attempt, 0)
+            seconds += lasted
+            joules += lasted * _whole(sum, gpus["power_w"], ranks)
+            used += lasted * _whole(sum, gpus["utilisation_pct"], ranks) / max(ranks, 1)
+            hottest.append(_whole(max, gpus["temperature_c"], ranks))
     if broken:
         log.warning("metrics.jsonl: %d lines are not whole and count for nothing", broken)
     course = {
@@ -115,14 +107,13 @@ def build_course(
         "gpu_utilisation_pct": used / seconds if seconds else math.nan,
         "gpu_temperature_c": _whole(max, hottest, len(hottest)),
     }
+    times = (reached[step] for step in sorted(reached) if reached[step] is not None)
     return {
         **{name: value if seconds and math.isfinite(value) else None for name, value in course.items()},
         "not_finite_steps": sum(not_finite.values()),
         "epoch_time_s": sum(e["epoch_time_s"] for e in epochs.values()) / len(epochs) if epochs else None,
         "train_accuracy_pct": epochs[max(epochs)].get("epoch_train_accuracy_pct") if epochs else None,
-        "time_to_target_s": next(
-            (reached[step] for step in sorted(reached) if reached[step] is not None), None
-        ),
+        "time_to_target_s": next(times, None),
     }
 
 
@@ -184,6 +175,7 @@ def write_results(
         machine: of `MachineLoad.describe`.
     """
     config, world, folder = run.config, run.world, run.folder
+    wire = recorder.wire
     facts = {
         "rank": world.rank,
         "local_rank": world.local_rank,
@@ -200,13 +192,13 @@ def write_results(
         "state_memory_gib": engine.observed.memory_gib(),
         "dtypes": {
             **engine.observed.dtypes,
-            **{name: sorted(recorder.wire.dtypes[name]) if recorder.wire else [] for name in SENT},
+            **{name: sorted(wire.dtypes[name]) if wire else [] for name in SENT},
             "products": recorder.products.dtypes() if recorder.products else [],
         },
-        "collectives_per_step": recorder.wire.operations if recorder.wire else None,
-        "collectives_per_axis": recorder.wire.axes if recorder.wire else None,
-        "wire_bytes_per_axis": recorder.wire.wire_bytes_per_axis if recorder.wire else None,
-        "wire_bytes_per_step": recorder.wire.wire_bytes if recorder.wire else None,
+        "collectives_per_step": wire.operations if wire else None,
+        "collectives_per_axis": wire.axes if wire else None,
+        "wire_bytes_per_axis": wire.wire_bytes_per_axis if wire else None,
+        "wire_bytes_per_step": wire.wire_bytes if wire else None,
         "data_order_sha256": data_order_sha256,
         "initial_weights_sha256": resolved["initial_weights_sha256"],
         "samples_seen": resolved["steps"] * config.global_batch_size // run.axes.dp,
@@ -216,12 +208,13 @@ def write_results(
         folder.release_reserve()
     dist.barrier()
     write_json(folder.rank_facts(world.rank), facts)
-    ranks: list[Any] = [None] * world.size
-    dist.all_gather_object(ranks, facts)
+    ranks = gather_objects(facts)
     if not run.writes:
         return
     write_json(folder.evaluation, test.report("test"))
-    course = read_course(folder.metrics, folder.read_world_sizes(), find_target(config))
+    with open(folder.metrics, "rb") as file:
+        whole = (line for line in file if line.endswith(b"\n"))
+        course = build_course(whole, folder.read_world_sizes(), find_target(config))
     course["comm_exposed_pct"] = read_exposed_pct(folder.manifest)
     course |= sum_up_load(ranks)
     summary = build_summary(config, resolved, ranks, recorder.measured, recorder.work, last | course, test)
@@ -233,10 +226,11 @@ def _describe_memory(run: Run, engine: Engine, memory: TrainingMemory, data_set_
     """Peaks of a device without the data set, which is no strategy's; None on a CPU, whose memory has other tenants."""
     micro_batches = run.config.global_batch_size // (run.config.micro_batch_size * run.axes.dp)
     found = memory.describe(engine.observed, data_set_bytes, micro_batches)
-    data_set_gib, counted = data_set_bytes / GIB, found is not None and memory.counters.on_device
-    peaks = {
-        "peak_memory_gib": found["peak_gib"] - data_set_gib if found and counted else None,
-        "peak_reserved_gib": found["reserved_gib"] - data_set_gib if found and counted else None,
+    data_set_gib, on_device = data_set_bytes / GIB, memory.counters.on_device
+    return {
+        "peak_memory_gib": found["peak_gib"] - data_set_gib if found and on_device else None,
+        "peak_reserved_gib": found["reserved_gib"] - data_set_gib if found and on_device else None,
         "alloc_retries": found["alloc_retries"] if found else None,
+        "data_set_memory_gib": data_set_gib,
+        "training_memory": found,
     }
-    return {**peaks, "data_set_memory_gib": data_set_gib, "training_memory": found}

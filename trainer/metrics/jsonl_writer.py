@@ -54,9 +54,8 @@ class Spool:
         is_gone = self._is_gone()
         is_written = self._write()
         if is_gone:
-            raise FolderGone(
-                f"{self.path.parent}: the folder of this run was removed or moved while it ran [SL-folder-gone]"
-            )
+            text = "the folder of this run was removed or moved while it ran [SL-folder-gone]"
+            raise FolderGone(f"{self.path.parent}: {text}")
         return is_written
 
     def _is_gone(self) -> bool:

@@ -1,10 +1,9 @@
-"""One line per epoch: how long it took, and what was learnt in it.
+"""What is told of a run while it trains: a line every few seconds, one per epoch, and a rank that is slow.
 
-A rank that is slower than the others for longer than chance would have it.
-
-All ranks leave a step together, so the time of a step names nobody. What names one is the time in which a rank did not
-wait: its data, and with it its forward pass without what it waited in collectives (on a CPU, where the witness has seen
-enough of it; on a device nobody sees the waiting, and there data alone tell).
+A rank that is slower than the others for longer than chance would have it (`Stragglers`): all ranks leave a step
+together, so the time of a step names none of them. What names one is the time in which a rank did not wait: its data,
+and with it its forward pass without what it waited in collectives (on a CPU, where the watchdog's thread has seen
+enough of it; on a device the waiting is not seen, and there data alone tell).
 
     chunk      3 steps; of each rank the smallest of both: what each of them takes at least
     slow       in one of them 1.6 times the median of the other ranks, and the difference is 15 % of a step
@@ -13,8 +12,6 @@ enough of it; on a device nobody sees the waiting, and there data alone tell).
 On a busy machine every rank is slow now and then, and none in nine steps one after the other. Whenever it begins, three
 chunks are whole 11 steps later at most, and written 9 steps after that, whatever `log_every` is: 20 in all. A device's
 times are read behind a write and travel with the next one: 30 there.
-
-What a person sees in `kubectl logs`: a line every few seconds with step, loss, speed and time left.
 """
 
 from __future__ import annotations
@@ -37,9 +34,7 @@ class EpochCount:
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
-        self._began: float | None = (
-            None  # None: the epoch's beginning was not seen, as after a restart inside it
-        )
+        self._began: float | None = None  # its beginning was not seen, as after a restart inside it
         self._seen = 0
         self._loss = 0.0
         self._correct: float | None = 0.0
@@ -56,34 +51,26 @@ class EpochCount:
             correct: how many of them were told right; None where that is not counted.
         """
         before, after = ((step - 1) * batch) // self._samples, (step * batch) // self._samples
-        if step == 1 or self._begins_with(step, batch):
+        # a first step seen, after a restart, may be the first of an epoch
+        is_first_seen = self._began is None and not self._seen
+        if step == 1 or (is_first_seen and ((step - 1) * batch) % self._samples < batch):
             self._start(ended - took_ms / 1e3)
         self._seen += batch
         self._loss += loss * batch
         self._correct = None if correct is None or self._correct is None else self._correct + correct
         if after == before:
             return None
-        found = self._describe(after, ended) if self._began is not None else None
+        found: dict[str, Any] | None = None
+        if self._began is not None:
+            took_s, loss = ended - self._began, self._loss / self._seen
+            found = {"epoch": after, "epoch_time_s": took_s, "epoch_train_loss": loss}
+            if self._correct is not None:
+                found["epoch_train_accuracy_pct"] = 100.0 * self._correct / self._seen
         self._start(ended)
         return found
 
-    def _begins_with(self, step: int, batch: int) -> bool:
-        """Whether a first step seen, after a restart, is the first of an epoch."""
-        return self._began is None and not self._seen and ((step - 1) * batch) % self._samples < batch
-
     def _start(self, at: float) -> None:
         self._began, self._seen, self._loss, self._correct = at, 0, 0.0, 0.0
-
-    def _describe(self, epoch: int, ended: float) -> dict[str, Any]:
-        assert self._began is not None
-        found = {
-            "epoch": epoch,
-            "epoch_time_s": ended - self._began,
-            "epoch_train_loss": self._loss / self._seen,
-        }
-        if self._correct is not None:
-            found["epoch_train_accuracy_pct"] = 100.0 * self._correct / self._seen
-        return found
 
 
 CHUNK = 3
@@ -138,15 +125,9 @@ class OwnTimes:
         found: list[Chunk] = []
         while len(self._steps) >= CHUNK and len(found) < MOST_CHUNKS:
             chunk, self._steps = self._steps[:CHUNK], self._steps[CHUNK:]
-            known = all(math.isfinite(step.own_ms) for step in chunk)
-            found.append(
-                Chunk(
-                    chunk[0].step,
-                    min(step.data_ms for step in chunk),
-                    min(step.own_ms for step in chunk) if known else math.nan,
-                    statistics.median(step.step_ms for step in chunk),
-                )
-            )
+            steps, data_ms, own_ms, step_ms = zip(*chunk, strict=True)
+            least_ms = min(own_ms) if all(map(math.isfinite, own_ms)) else math.nan
+            found.append(Chunk(steps[0], min(data_ms), least_ms, statistics.median(step_ms)))
         return found
 
 
@@ -168,13 +149,11 @@ class Stragglers:
         for rank, chunks in self._slow.items():
             if len(chunks) < IN_A_ROW:
                 continue
-            last = chunks[-IN_A_ROW:]
-            seen = Straggler(
-                rank,
-                chunks[0].since_step,
-                statistics.median(s.ratio for s in last),
-                statistics.median(s.share_pct for s in last),
+            ratio, share_pct = (
+                statistics.median(getattr(s, name) for s in chunks[-IN_A_ROW:])
+                for name in ("ratio", "share_pct")
             )
+            seen = Straggler(rank, chunks[0].since_step, ratio, share_pct)
             if self.worst is None or seen.share_pct > self.worst.share_pct:
                 self.worst = seen
             if len(chunks) == IN_A_ROW:
@@ -220,12 +199,8 @@ class Progress:
         self._shown = now
         done = step - self._first_step
         step_s = (now - self._began) / done if done else line["step_time_ms"] / 1e3
+        step_ms, left_s = line["step_time_ms"], step_s * (self._steps - step)
         log.info(
-            "step %d/%d  loss %.4f  %.0f samples/s  %.1f ms/step  about %d s left",
-            step,
-            self._steps,
-            line["loss"],
-            line["samples"] / line["step_time_ms"] * 1e3,
-            line["step_time_ms"],
-            step_s * (self._steps - step),
+            f"step {step}/{self._steps}  loss {line['loss']:.4f}  {line['samples'] / step_ms * 1e3:.0f} samples/s  "
+            f"{step_ms:.1f} ms/step  about {int(left_s)} s left"
         )

@@ -1,15 +1,8 @@
-"""The forecast beside what a run has measured: by how much they differ, and which part it is.
+"""The run's final numbers, one flat object; every name ends in its unit. In it, the forecast beside what was measured:
 
 peak of the device ──────────────┐
 engine's state, as walked ───────┼─▶ foreseen less measured, by part ─▶ outside of the band: the part furthest off
 what else is kept between steps ─┘
-
-The peak of a GPU that MFU is measured against: the dense one of its maker's data sheet, by the device's exact name.
-
-A part of a name says too little: "L4" is in "NVIDIA L40", "H100" is three cards whose peaks differ by 30 %, and a
-slice of an A100 carries the name of the whole card. A name that is not in the table has no known peak.
-
-The run's final numbers, one flat object; every name ends in its unit.
 """
 
 from __future__ import annotations
@@ -54,15 +47,13 @@ def compare_forecast(
     if measured_gib is None:
         return {"forecast_memory_gib": forecast["peak_gib"]}
     foreseen_gib = forecast["peak_gib"] + forecast["workspace_gib"]
-    found: dict[str, Any] = {"forecast_memory_gib": foreseen_gib}
     error_pct = 100.0 * (foreseen_gib / measured_gib - 1.0)
     by_part = _errors(forecast, foreseen_gib - measured_gib, ranks)
-    marked = find_deviating(error_pct, by_part, forecast["at_most"])
     return {
-        **found,
+        "forecast_memory_gib": foreseen_gib,
         "forecast_memory_error_pct": error_pct,
         **{f"forecast_{name}_error_gib": gib for name, gib in by_part.items()},
-        "forecast_memory_deviates": marked,
+        "forecast_memory_deviates": find_deviating(error_pct, by_part, forecast["at_most"]),
     }
 
 
@@ -87,10 +78,8 @@ def _errors(
     The engine's state is compared as it is at the update, where it is whole: at the peak a part of the gradients may
     not be there yet. What is not state, nor kept beside it, is the rest.
     """
-    known = [rank["training_memory"] for rank in ranks if rank["training_memory"] is not None]
-    if not known:
+    if (fullest := _find_fullest(ranks)) is None:
         return {}
-    fullest = max(known, key=lambda memory: float(memory["peak_gib"]))
     state, kept = fullest["state_gib"], fullest["kept_gib"] or {}
     update = forecast["update_gib"]
     errors = {}
@@ -103,6 +92,12 @@ def _errors(
         errors[part] = errors.get(part, 0.0) - gib
     errors[REST] = off_gib - sum(errors.values())
     return errors
+
+
+def _find_fullest(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """`training_memory` of the rank that held most; None where no step has counted."""
+    known = [rank["training_memory"] for rank in ranks if rank["training_memory"] is not None]
+    return max(known, key=lambda memory: float(memory["peak_gib"]), default=None)
 
 
 TERA = 1e12
@@ -125,6 +120,8 @@ _V100_SXM, _V100_PCIE = _peaks(15.7, 125, bf16=False), _peaks(14, 112, bf16=Fals
 _V100S = _peaks(16.4, 130, bf16=False)
 _T4 = _peaks(8.1, 65, bf16=False)
 
+# A part of a name says too little: "L4" is in "NVIDIA L40", "H100" is three cards whose peaks differ by 30 %, and a
+# slice of an A100 carries the name of the whole card. A name that is not in the table has no known peak.
 PEAK_FLOPS: dict[str, dict[str, float]] = {
     "NVIDIA B200": _B200,
     "NVIDIA GB200": _GB200,
@@ -161,7 +158,7 @@ PEAK_FLOPS: dict[str, dict[str, float]] = {
     "Tesla V100S-PCIE-32GB": _V100S,
     "Tesla T4": _T4,
 }
-"""Name as torch and NVML give it -> precision -> FLOP/s of one device."""
+"""Name as torch and NVML give it -> precision -> FLOP/s of one device: the dense peak of its maker's data sheet."""
 
 
 def read_peak_flops(device_name: str, precision: str) -> float | None:
@@ -174,17 +171,8 @@ def read_peak_flops(device_name: str, precision: str) -> float | None:
 
 
 FROM_RESOLVED = (
-    "backend",
-    "device_type",
-    "device_name",
-    "world_size",
-    "nodes",
-    "steps",
-    "grad_accum_steps",
-    "flops_per_sample",
-    "parameters",
-    "trainable_parameters",
-    "precision",
+    *("backend", "device_type", "device_name", "world_size", "nodes", "steps", "grad_accum_steps"),
+    *("flops_per_sample", "parameters", "trainable_parameters", "precision"),
 )
 NO_RESULTS = (
     *("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep", "dimensions", "seq_len"),
@@ -192,14 +180,7 @@ NO_RESULTS = (
     "peak_memory_step",
     *("peak_flops_per_device", "flops_per_token", "flops_per_token_literature", "flops_per_useful_token"),
 )
-FROM_CONFIG = (
-    "run",
-    "comparison",
-    "strategy",
-    "seed",
-    "global_batch_size",
-    "micro_batch_size",
-)
+FROM_CONFIG = ("run", "comparison", "strategy", "seed", "global_batch_size", "micro_batch_size")
 
 
 def build_summary(
@@ -227,15 +208,14 @@ def build_summary(
         measured: times in ms of the steps that count, in the order of `TIMES`.
         work: what these steps have done.
         last: train_loss, the validation's measures, skipped_steps, train_time_s at the end, and the numbers of
-            `course.read_course`.
+            `final.build_course`.
     """
     columns = list(zip(*measured, strict=True))
     medians = {name: statistics.median(column) for name, column in zip(TIMES, columns, strict=False)}
     seconds = sum(columns[0]) / 1e3 if columns else None
     samples_per_s = work.samples / seconds if seconds else None
     peak = read_peak_flops(resolved["device_name"], resolved["precision"])
-    largest = _largest(ranks)
-    mfu_pct = _mfu_pct(samples_per_s, resolved["flops_per_sample"], peak, resolved["world_size"])
+    over_ranks, devices = _over_ranks(ranks), resolved["world_size"]
     return {
         **{name: getattr(config, name) for name in FROM_CONFIG},
         "model": config.model_name,
@@ -252,12 +232,11 @@ def build_summary(
         **{f"{name}_p50": medians.get(name) for name in TIMES[1:]},
         "samples_per_s": samples_per_s,
         "peak_flops_per_device": peak,
-        "mfu_pct": mfu_pct,
+        "mfu_pct": _mfu_pct(samples_per_s, resolved["flops_per_sample"], peak, devices),
         **(_text_numbers(config, resolved, work, seconds, peak) if config.is_text else {}),
         "trainable_parameters_pct": 100.0 * resolved["trainable_parameters"] / resolved["parameters"],
-        **largest,
-        **compare_forecast(resolved.get(FORECAST), largest["peak_memory_gib"], ranks),
-        **_traffic(ranks),
+        **over_ranks,
+        **compare_forecast(resolved.get(FORECAST), over_ranks["peak_memory_gib"], ranks),
         **{name: ranks[0][name] for name in ("data_order_sha256", "initial_weights_sha256")},
         **{
             f"dtype_{kind}": "+".join(sorted({t for r in ranks for t in r["dtypes"][kind]}))
@@ -328,57 +307,36 @@ def _text_numbers(
     }
 
 
-def _largest(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    device, reserved = (
-        max((r[name] for r in ranks if r[name] is not None), default=None)
-        for name in ("peak_memory_gib", "peak_reserved_gib")
-    )
+def _over_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Memory where the rank that held most did so, and what the busiest rank sends, in all and along each axis."""
+
+    def known(name: str) -> list[Any]:
+        return [r[name] for r in ranks if r[name] is not None]
+
     state = {
         f"{name}_memory_gib": max(r["state_memory_gib"][kind] for r in ranks)
-        for name, kind in (
-            ("parameter", "parameters"),
-            ("gradient", "gradients"),
-            ("optimizer", "optimizer"),
-        )
+        for name, kind in (("parameter", "parameters"), ("gradient", "gradients"), ("optimizer", "optimizer"))
     }
-    found = [r["alloc_retries"] for r in ranks if r["alloc_retries"] is not None]
+    retries, sent = known("alloc_retries"), known("wire_bytes_per_axis")
+    fullest, counted = _find_fullest(ranks), ranks[0]["collectives_per_step"]
     return {
-        "peak_memory_gib": device,
-        "peak_reserved_gib": reserved,
-        "peak_host_memory_gib": max(r["peak_host_memory_gib"] for r in ranks),
-        "data_set_memory_gib": max(r["data_set_memory_gib"] for r in ranks),
-        "alloc_retries": sum(found) if found else None,
-        **_fullest_moment(ranks),
+        "peak_memory_gib": max(known("peak_memory_gib"), default=None),
+        "peak_reserved_gib": max(known("peak_reserved_gib"), default=None),
+        "peak_host_memory_gib": max(known("peak_host_memory_gib")),
+        "data_set_memory_gib": max(known("data_set_memory_gib")),
+        "alloc_retries": sum(retries) if retries else None,
+        "peak_memory_step": fullest["peak_steps"][1] if fullest else None,
+        "peak_memory_phase": fullest["peak_phase"] if fullest else None,
         **state,
         "state_memory_gib": sum(state.values()),
-    }
-
-
-def _fullest_moment(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Where the rank that held most did so: the last step of the window, and the phase."""
-    known = [r["training_memory"] for r in ranks if r["training_memory"] is not None]
-    if not known:
-        return {"peak_memory_step": None, "peak_memory_phase": None}
-    fullest = max(known, key=lambda memory: memory["peak_gib"])
-    return {"peak_memory_step": fullest["peak_steps"][1], "peak_memory_phase": fullest["peak_phase"]}
-
-
-def _per_axis(ranks: list[dict[str, float]]) -> dict[str, float]:
-    """Of each axis, what its busiest rank sends."""
-    axes = sorted({axis for sent in ranks for axis in sent})
-    return {axis: max(sent.get(axis, 0.0) for sent in ranks) for axis in axes}
-
-
-def _traffic(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    sent = [r["wire_bytes_per_step"] for r in ranks if r["wire_bytes_per_step"] is not None]
-    counted = ranks[0]["collectives_per_step"]
-    return {
-        "wire_bytes_per_step": max(sent, default=None),
-        "wire_bytes_per_axis": _per_axis([r["wire_bytes_per_axis"] or {} for r in ranks]),
+        "wire_bytes_per_step": max(known("wire_bytes_per_step"), default=None),
+        "wire_bytes_per_axis": {
+            axis: max(each.get(axis, 0.0) for each in sent) for axis in sorted(set().union(*sent))
+        },
         "collectives_per_step": sum(count for count, _ in counted.values()) if counted is not None else None,
     }
 
 
 def _percentile(values: tuple[float, ...], share: float) -> float:
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
+    return ordered[round(share * (len(ordered) - 1))]

@@ -24,7 +24,7 @@ from trainer.measuring.memory import WARM_UP_STEPS
 from trainer.measuring.phases import read_ms
 from trainer.metrics.jsonl_writer import Spool
 from trainer.metrics.progress import EpochCount, OwnTimes, Straggler, Stragglers
-from trainer.metrics.training_failures import Guard, Step
+from trainer.metrics.training_failures import Guard, Step, name_rank
 
 if TYPE_CHECKING:
     from trainer.measuring.operators import ProductTypes, WireCounter
@@ -35,7 +35,7 @@ _UNCOUNTED = nullcontext()
 _NO_TOKENS = (msgspec.UNSET,) * 3
 log = logging.getLogger("trainer")
 MOST_WAITING = 10
-"""Steps: so a slow rank is found within 20 of them (stragglers.py), and a loss that is not finite, however seldom
+"""Steps: so a slow rank is found within 20 of them (progress.py), and a loss that is not finite, however seldom
 lines are asked for."""
 TIMES = ("step_time_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms")
 
@@ -74,9 +74,8 @@ class _TrainLine(msgspec.Struct):
 
 def _line_with(step_measures: Sequence[str]) -> Any:
     """The line's struct with what a task's learner measures in each step."""
-    more: list[Any] = [
-        (f"train_{name}_pct", float | msgspec.UnsetType, msgspec.UNSET) for name in step_measures
-    ]
+    kind, left_out = float | msgspec.UnsetType, msgspec.UNSET
+    more: list[Any] = [(f"train_{name}_pct", kind, left_out) for name in step_measures]
     return msgspec.defstruct("_TrainLine", more, bases=(_TrainLine,)) if more else _TrainLine
 
 
@@ -102,7 +101,7 @@ class Recorder:
     Args:
         path: metrics.jsonl, or None on the ranks that do not write.
         on_flush: called with the newest line after each flush on the writing rank, for the console.
-        read_system: this rank's memory, utilisation... in the order of `measuring.gpu.NAMES`; None = not recorded.
+        read_system: this rank's memory, utilisation... in the order of `measuring.hardware.NAMES`; None = not recorded.
         world_axis: what a group of all processes stands for where traffic is counted.
         epoch_samples: of the training split, for a line at the end of each epoch; 0 = no such lines.
         step_measures: of the learner that is trained.
@@ -128,7 +127,7 @@ class Recorder:
     ) -> None:
         self._line = _line_with(step_measures)
         self._accuracy = step_measures.index("accuracy") if "accuracy" in step_measures else None
-        self._guard = guard or Guard("stop", scales_loss=False, place="")
+        self._guard = guard or Guard("stop", scales_loss=False, node="")
         self._nodes = nodes
         self._waited_share = waited_share
         self._own = OwnTimes()
@@ -137,7 +136,7 @@ class Recorder:
         self._epochs = EpochCount(epoch_samples) if epoch_samples else None
         self._world_axis = world_axis
         self._spool = Spool(path) if path else None
-        self._told_dropped = 0
+        self._reported_dropped = 0
         self._attempt = attempt
         self._log_every = log_every
         self._on_flush = on_flush
@@ -189,12 +188,9 @@ class Recorder:
         self._begun += 1
         if self._begun < COUNTED_STEP or profiling:
             return _UNCOUNTED
-        from trainer.measuring.operators import (
-            ProductTypes,
-            WireCounter,  # its imports take long and are needed once
-        )
+        from trainer.measuring import operators  # its imports take long and are needed once
 
-        self.wire, self.products = WireCounter(self._world_axis), ProductTypes()
+        self.wire, self.products = operators.WireCounter(self._world_axis), operators.ProductTypes()
         both = ExitStack()
         both.enter_context(self.wire)
         both.enter_context(self.products)
@@ -216,19 +212,31 @@ class Recorder:
         losses, measures, system = self._gather([entry.result for entry in waiting], own_ms)
         times = times or self._read_times(waiting)
         norms = _numbers([entry.result.grad_norm for entry in waiting])
-        bad = self._find_bad(waiting, losses, norms)
+        left_out = sum(entry.result.skipped for entry in waiting)
+        bad: list[
+            Step
+        ] = []  # all steps, or none: all is finite and nothing was left out in nearly every write
+        if left_out or not math.isfinite(sum(losses) + sum(norms)):
+            bad = [
+                Step(entry.step, loss, norm, bool(entry.result.skipped))
+                for entry, loss, norm in zip(waiting, losses, norms, strict=True)
+            ]
         skipped = [self._guard.counts_as_skipped(step) for step in bad] if bad else [False] * len(waiting)
         self.skipped_steps += sum(skipped)
         if self._spool is not None:
+            last = waiting[-1].step
             for each in zip(waiting, losses, measures, norms, times, skipped, strict=True):
                 self._write_step(*each)
             system, own = system[: len(system) - len(own_ms)], system[len(system) - len(own_ms) :]
             for i, chunk in enumerate(chunks):
-                slow = self._stragglers.add(chunk.step, own[2 * i], own[2 * i + 1], chunk.step_ms)
-                self._tell(waiting[-1].step, slow)
+                for slow in self._stragglers.add(chunk.step, own[2 * i], own[2 * i + 1], chunk.step_ms):
+                    self._report(last, slow)
             if system:
-                self._write_system(waiting[-1].step, system)
-            self._flush_spool(waiting[-1].step)
+                self._write_system(last, system)
+            lost = self._spool.dropped - self._reported_dropped
+            if self._spool.flush() and lost:  # the volume was full for too long: said as soon as it can be
+                self._reported_dropped += lost
+                self.record("event", last, name="metrics dropped", text=f"{lost} lines, the volume was full")
             if self._on_flush:
                 self._on_flush(self.last)
         if not bad:
@@ -240,28 +248,17 @@ class Recorder:
             found = self._guard.found
             self.record("event", number, name="not finite", text=sentence, not_finite_steps=found)
 
-    def _find_bad(self, waiting: Sequence[_Waiting], losses: list[float], norms: list[float]) -> list[Step]:
-        """All steps, or none of them: where all is finite and nothing was left out, as in nearly every write."""
-        left_out = sum([entry.result.skipped for entry in waiting])
-        if math.isfinite(sum(losses) + sum(norms)) and not left_out:
-            return []
-        return [
-            Step(entry.step, loss, norm, bool(entry.result.skipped))
-            for entry, loss, norm in zip(waiting, losses, norms, strict=True)
-        ]
-
     def _read_times(self, waiting: Sequence[_Waiting]) -> list[tuple[float, ...]]:
         """Of each step, in ms; what counts is kept."""
         found = [read_ms(entry.taken) for entry in waiting]
-        alone = dist.get_world_size() == 1
+        has_peers = dist.get_world_size() > 1
         for entry, times in zip(waiting, found, strict=True):
-            if not self._counts(entry):
-                continue
-            self.measured.append(times)
-            self.work.add(entry.result)
-            if not alone:
-                self._own.add(entry.step, times[1], times[2], times[0])
-        if alone:
+            if self._counts(entry):
+                self.measured.append(times)
+                self.work.add(entry.result)
+                if has_peers:
+                    self._own.add(entry.step, times[1], times[2], times[0])
+        if not has_peers:
             return found
         self._unsettled += len(waiting)
         if self._unsettled + self._log_every > MOST_WAITING:  # a few steps are too few to see how they waited
@@ -269,24 +266,15 @@ class Recorder:
             self._unsettled = 0
         return found
 
-    def _tell(self, step: int, stragglers: Sequence[Straggler]) -> None:
-        for slow in stragglers:
-            node = self._nodes[slow.rank] if slow.rank < len(self._nodes) else ""
-            where = f"rank {slow.rank}" + (f" (node {node})" if node else "")
-            text = (
-                f"{where} takes {slow.ratio:.1f} times as long as the others since step {slow.since_step}: "
-                f"they wait {slow.share_pct:.0f} % of each step"
-            )
-            log.warning("step %d: %s", step, text)
-            self.record(
-                "event",
-                step,
-                name="straggler",
-                rank=slow.rank,
-                node=node,
-                share_pct=slow.share_pct,
-                text=text,
-            )
+    def _report(self, step: int, slow: Straggler) -> None:
+        node = self._nodes[slow.rank] if slow.rank < len(self._nodes) else ""
+        text = (
+            f"{name_rank(slow.rank, node)} takes {slow.ratio:.1f} times as long as the others since step "
+            f"{slow.since_step}: they wait {slow.share_pct:.0f} % of each step"
+        )
+        log.warning("step %d: %s", step, text)
+        facts = {"rank": slow.rank, "node": node, "share_pct": slow.share_pct}
+        self.record("event", step, name="straggler", **facts, text=text)
 
     def describe_straggler(self) -> dict[str, Any]:
         """The slowest rank that was found, for summary.json; on the writing rank."""
@@ -295,14 +283,6 @@ class Recorder:
             "straggler": f"rank {worst.rank}" if worst else "none",
             "straggler_share_pct": worst.share_pct if worst else None,
         }
-
-    def _flush_spool(self, step: int) -> None:
-        """A volume that was full for too long has cost lines: that is said in the file as soon as it can be."""
-        assert self._spool is not None
-        lost = self._spool.dropped - self._told_dropped
-        if self._spool.flush() and lost:
-            self._told_dropped += lost
-            self.record("event", step, name="metrics dropped", text=f"{lost} lines, the volume was full")
 
     def _gather(
         self, results: list[StepResult], own_ms: list[float]
@@ -325,12 +305,11 @@ class Recorder:
             table = torch.zeros(len(own), ranks, dtype=losses.dtype)
             table[:, dist.get_rank()] = torch.tensor(own, dtype=losses.dtype)
             parts.append(table.flatten().to(losses.device, non_blocking=True))
-        if len(parts) > 1:
-            losses = torch.cat(parts)
+        packed = torch.cat(parts) if len(parts) > 1 else losses
         if ranks > 1:
-            dist.all_reduce(losses)
-        numbers = losses.tolist()
-        if ranks == 1:  # nobody to add up with; as tensors they would cost microseconds of every step
+            dist.all_reduce(packed)
+        numbers = packed.tolist()
+        if ranks == 1:  # no rank to add up with; as tensors they would cost microseconds of every step
             numbers += own
         each = len(counts[0]) if counts else 0
         measures = [numbers[steps + i * each : steps + (i + 1) * each] for i in range(steps)]
@@ -389,9 +368,10 @@ class Recorder:
             correct = right[self._accuracy] if self._accuracy is not None and right else None
             ended = self._epochs.add(entry.step, entry.time, times[0], result.samples, loss, correct)
             if ended:
-                self._write(
-                    {"t": entry.time, "attempt": self._attempt, "step": entry.step, "kind": "epoch", **ended}
-                )
+                self._write(self._head("epoch", entry.step, entry.time) | ended)
+
+    def _head(self, kind: str, step: int, at: float) -> dict[str, Any]:
+        return {"t": at, "attempt": self._attempt, "step": step, "kind": kind}
 
     def _write(self, line: dict[str, Any]) -> None:
         assert self._spool is not None
@@ -407,7 +387,7 @@ class Recorder:
         if self._spool is None:
             return
         given = {name: value for name, value in values.items() if value is not None}
-        self._write({"t": time.time(), "attempt": self._attempt, "step": step, "kind": kind, **given})
+        self._write(self._head(kind, step, time.time()) | given)
         self._spool.flush()
 
     def close(self) -> None:

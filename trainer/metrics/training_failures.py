@@ -1,9 +1,9 @@
-"""A loss or a gradient that is not finite: in which step, of which rank, and what the run does about it.
+"""What ends a run of itself: a loss or a gradient that is not finite, and a device whose memory did not suffice.
 
-The sum over the ranks tells every rank at the same write of the metrics. Only then they ask each other whose share it
-was; a run whose losses are finite pays nothing.
-
-A device whose memory did not suffice: at which step and phase, what held it, and what to try next.
+not finite       in which step, of which rank, and what the run does about it. The sum over the ranks tells every rank
+                 at the same write of the metrics. Only then they ask each other whose share it was; a run whose losses
+                 are finite pays nothing.
+out of memory    at which step and phase, what held it, and what to try next.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from stratlab_spec.exit_codes import NotFinite, OutOfMemory
 from stratlab_spec.memory.prediction import describe_remedies, find_remedies
 from stratlab_spec.run_directory import write_json
-from trainer.measuring.held_tensors import Observed, list_shards
-from trainer.measuring.memory import GIB, Counters
+from trainer.distributed.world import gather_objects
+from trainer.measuring.held_tensors import GIB, Observed, list_shards
+from trainer.measuring.memory import Counters
 from trainer.run import Run
 
 LONGEST_SKIP = 20
@@ -48,11 +49,11 @@ class Guard:
     Args:
         policy: the setting on_not_finite.
         scales_loss: gradients that are not finite are then what a loss scale is found by, and no fault.
-        place: the node of this rank.
+        node: the node of this rank.
     """
 
-    def __init__(self, policy: str, scales_loss: bool, place: str) -> None:
-        self._policy, self._scales_loss, self._place = policy, scales_loss, place
+    def __init__(self, policy: str, scales_loss: bool, node: str) -> None:
+        self._policy, self._scales_loss, self._node = policy, scales_loss, node
         self._in_a_row = 0
         self.found = 0
         """Steps of this attempt whose loss or gradient was not finite."""
@@ -78,20 +79,17 @@ class Guard:
         for step in steps:
             self._in_a_row = self._in_a_row + 1 if self.counts_as_skipped(step) and self._is_bad(step) else 0
             if self._in_a_row > LONGEST_SKIP:
-                raise NotFinite(
-                    f"{LONGEST_SKIP} steps in a row were left out, the last one {step.number}; {HELP} "
-                    "[SL-skips-in-a-row]"
-                )
+                left_out = f"{LONGEST_SKIP} steps in a row were left out, the last one {step.number}"
+                raise NotFinite(f"{left_out}; {HELP} [SL-skips-in-a-row]")
         if not bad:
             return []
         self.found += len(bad)
         sentence = self._describe(bad[0], self._find_owners(steps, shares))
         if self._policy == "stop":
             raise NotFinite(f"{sentence}; {HELP}")
-        left_out = sum(self.counts_as_skipped(step) for step in bad)
-        return [
-            (bad[0].number, f"{sentence}; of these {len(steps)} steps {len(bad)} are so, {left_out} left out")
-        ]
+        skipped = sum(self.counts_as_skipped(step) for step in bad)
+        counts = f"of these {len(steps)} steps {len(bad)} are so, {skipped} left out"
+        return [(bad[0].number, f"{sentence}; {counts}")]
 
     def _is_bad(self, step: Step) -> bool:
         if not math.isfinite(step.loss):
@@ -99,27 +97,28 @@ class Guard:
         return not self._scales_loss and (step.skipped or not math.isfinite(step.norm))
 
     def _find_owners(self, steps: Sequence[Step], shares: Sequence[Tensor]) -> list[tuple[int, int, str]]:
-        """(step, rank, place) of the earliest share of a loss that was not finite; of several ranks if at once."""
+        """(step, rank, node) of the earliest share of a loss that was not finite; of several ranks if at once."""
         finite = torch.stack(list(shares)).isfinite().tolist()
         first = next((step.number for step, good in zip(steps, finite, strict=True) if not good), None)
-        answers: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(answers, (first, self._place))
-        found = [(step, rank, place) for rank, (step, place) in enumerate(answers) if step is not None]
+        answers = enumerate(gather_objects((first, self._node)))
+        found = [(step, rank, node) for rank, (step, node) in answers if step is not None]
         return [owner for owner in found if owner[0] == min(found)[0]]
 
     def _describe(self, step: Step, owners: Sequence[tuple[int, int, str]]) -> str:
         if math.isfinite(step.loss):
             return f"the gradient of step {step.number} is not finite, on all ranks together [SL-gradient-not-finite]"
-        said = f"the loss of step {step.number} is not finite"
+        text = f"the loss of step {step.number} is not finite"
         if not owners:
-            return f"{said}: it overflows as a sum, of each rank it is finite [SL-loss-sum-overflows]"
+            return f"{text}: it overflows as a sum, of each rank it is finite [SL-loss-sum-overflows]"
         if len(owners) == dist.get_world_size() > 1:
-            return (
-                f"{said}, on all ranks at once: so are the weights, or the learning rate is too high "
-                "[SL-loss-not-finite-anywhere]"
-            )
-        named = [f"rank {rank}" + (f" (node {place})" if place else "") for _, rank, place in owners[:4]]
-        return f"{said}, first on {', '.join(named)} [SL-loss-not-finite]"
+            text += ", on all ranks at once: so are the weights, or the learning rate is too high"
+            return f"{text} [SL-loss-not-finite-anywhere]"
+        named = [name_rank(rank, node) for _, rank, node in owners[:4]]
+        return f"{text}, first on {', '.join(named)} [SL-loss-not-finite]"
+
+
+def name_rank(rank: int, node: str) -> str:
+    return f"rank {rank}" + (f" (node {node})" if node else "")
 
 
 log = logging.getLogger("trainer")
@@ -168,12 +167,14 @@ def _describe(
 ) -> dict[str, Any]:
     held, peak = bytes_held
     if held and "parameters" not in holders.observed.bytes_held:
-        _observe(holders)
+        # what there is of weights and gradients in the first step; what ZeRO keeps beside them counts as the rest
+        parameters = list(holders.module.parameters())
+        holders.observed.add("parameters", [*parameters, *list_shards(parameters)])
+        holders.observed.add("gradients", [p.grad for p in parameters if p.grad is not None])
     parts = {"data_set": holders.data_set(), **holders.observed.bytes_held} if held else {}
     if holders.counters.on_device:
         parts = {name: size - holders.observed.on_host.get(name, 0) for name, size in parts.items()}
     parts["rest"] = max(0, peak - sum(parts.values()))
-    remedies = find_remedies(run.config, run.world.size)
     return {
         "rank": run.world.rank,
         "node": run.world.node,
@@ -184,29 +185,19 @@ def _describe(
         "held_gib": held / GIB,
         "peak_gib": peak / GIB,
         "parts_gib": {name: size / GIB for name, size in parts.items()},
-        "try": remedies,
+        "try": find_remedies(run.config, run.world.size),
     }
 
 
-def _observe(holders: Holders) -> None:
-    """What there is of weights and gradients in the first step; what ZeRO keeps beside them counts as the rest."""
-    parameters = list(holders.module.parameters())
-    holders.observed.add("parameters", [*parameters, *list_shards(parameters)])
-    holders.observed.add("gradients", [p.grad for p in parameters if p.grad is not None])
-
-
-def _shorten(said: str) -> str:
-    """`CUDA out of memory. Tried to allocate 2.00 GiB`: the first two sentences; the file has all of it."""
-    return ". ".join(said.split(". ")[:2])
-
-
 def _sentence(content: dict[str, Any]) -> str:
-    where = f"rank {content['rank']}" + (f" (node {content['node']})" if content["node"] else "")
+    where = name_rank(content["rank"], content["node"])
     when = f"at step {content['step']}" if content["step"] else "before the first step"
     when += f" ({content['phase']})" if content["phase"] else ""
     parts = sorted(content["parts_gib"].items(), key=lambda part: -part[1])
     held = ", ".join(f"{REST if name == 'rest' else name} {size:.2f}" for name, size in parts)
-    sentence = f"{where} {when}: {_shorten(content['said'])}; at most {content['peak_gib']:.2f} GiB were held: {held}"
+    # `CUDA out of memory. Tried to allocate 2.00 GiB`: the file has all of it
+    failure = ". ".join(content["said"].split(". ")[:2])
+    sentence = f"{where} {when}: {failure}; at most {content['peak_gib']:.2f} GiB were held: {held}"
     remedies = describe_remedies(content["try"])
     help = f"try {remedies}" if remedies else "it needs more or larger devices"
     return f"{sentence}; {help} [SL-device-memory]"

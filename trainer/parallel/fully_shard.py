@@ -1,6 +1,8 @@
-"""Which blocks fully_shard gathers while another one computes.
+"""fully_shard (FSDP2) for fsdp, hsdp and nd: what is gathered when and in which type, and when gradients are reduced.
 
-When fully_shard reduces gradients while a step goes over several micro-batches: fsdp, hsdp and nd alike.
+precision      gathered                                      gradients reduced
+fp32           fp32                                          in the setting reduce_dtype
+bf16, fp16     weights of products in 16 bits, others fp32   the same
 
 accumulate    each micro-batch                          the last one          between them
 sharded       reduce-scatter, added to the shards       all-reduce, if any    1/n of the gradients
@@ -8,37 +10,80 @@ whole         nothing                                   both                  al
 
 n is the number of shards, the all-reduce that between replicas. A pipeline does the second by itself, in torch's
 schedules.
-
-In which element types fully_shard gathers what: weights of products in those of the products, all others in fp32.
-
-precision      gathered                                      gradients reduced
-fp32           fp32                                          in the setting reduce_dtype
-bf16, fp16     weights of products in 16 bits, others fp32   the same
-
-fully_shard (FSDP2) as the innermost wrapping, always: also over one rank it casts parameters, and gives every
-gradient the layout of its parameter. dp_shard and cp share out, dp_replicate repeats; experts have a mesh of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 
 from stratlab_spec.settings.config import Config
 from stratlab_spec.strategies import reshards_after_forward
 from trainer.distributed.world import REDUCED, Precision
 from trainer.models.experts import Experts
 from trainer.models.mixed_precision import is_product_weight
-from trainer.parallel.pipeline import layers_of
-from trainer.parallel.process_groups import Meshes
 
 TORCHS_OWN = 1
 """Without being told, torch gathers one block ahead: forward because the host is ahead of the device, backward in the
 opposite order."""
+
+
+def apply_sharding(
+    model: nn.Module,
+    blocks: Iterable[nn.Module],
+    mesh: DeviceMesh,
+    config: Config,
+    precision: Precision,
+    experts_mesh: DeviceMesh | None = None,
+    stages: int = 1,
+) -> None:
+    """Shards in place: each block on its own, its experts before it, what is left with the root.
+
+    It is the innermost wrapping, always: also over one rank it casts parameters, and gives every gradient the layout of
+    its parameter.
+
+    Args:
+        mesh: (shards) or (replicas, shards).
+        experts_mesh: the same for experts; None = they are sharded like the rest of their block.
+        stages: of a pipeline.
+    """
+    offload = OffloadPolicy()
+    if config.offload == "all":
+        offload = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")
+    settings: dict[str, Any] = {
+        "mp_policy": MixedPrecisionPolicy(
+            param_dtype=precision.autocast_dtype,
+            reduce_dtype=REDUCED[config.reduce_dtype],
+            cast_forward_inputs=False,  # the model casts what enters the products itself
+        ),
+        "offload_policy": offload,
+    }
+    of_blocks = settings | {"reshard_after_forward": reshards_after_forward(config, stages)}
+    sharded: list[list[Any]] = []
+    for block in blocks:
+        experts = block.mlp.experts if experts_mesh is not None and hasattr(block.mlp, "experts") else None
+        sharded.append([block])
+        if isinstance(experts, Experts):
+            sharded[-1].insert(0, fully_shard(experts, mesh=experts_mesh, **of_blocks))
+        fully_shard(block, mesh=mesh, **of_blocks)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False, **settings)
+    apply_prefetch(sharded, config.prefetch_blocks)
+    apply_gathered_types(model, precision)
+    for module in _sharded_modules(model):
+        # summed, not averaged: the loss is divided by the whole step's labels already
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)  # gloo has no PREMUL_SUM
 
 
 def apply_prefetch(blocks: Sequence[Sequence[FSDPModule]], ahead: int) -> None:
@@ -62,25 +107,13 @@ def apply_sync(model: FSDPModule, sharded: bool, completes_step: bool) -> None:
     """Tells a sharded model, in place, what to do after the next backward pass.
 
     Args:
-        sharded: of `knob_table.accumulates_sharded`.
+        sharded: of `stratlab_spec.strategies.accumulates_sharded`.
         completes_step: no micro-batch of the step follows.
     """
     if sharded:
         model.set_requires_all_reduce(completes_step)
     else:
         model.set_requires_gradient_sync(completes_step)
-
-
-def build_mixed_precision(precision: Precision, reduce_dtype: str) -> MixedPrecisionPolicy:
-    """For fully_shard; `apply_gathered_types` must follow.
-
-    Args:
-        reduce_dtype: the setting.
-    """
-    # the model casts what enters the products itself
-    return MixedPrecisionPolicy(
-        param_dtype=precision.autocast_dtype, reduce_dtype=REDUCED[reduce_dtype], cast_forward_inputs=False
-    )
 
 
 def apply_gathered_types(model: nn.Module, precision: Precision) -> None:
@@ -90,70 +123,44 @@ def apply_gathered_types(model: nn.Module, precision: Precision) -> None:
     one type: the gathered parameters ask autograd for fp32 ones, in which they are reduced anyway.
     """
     for parameter in _sharded_parameters(model):
-        # whole gradients of several micro-batches would be added up in the type of their reduction
-        parameter.to_accumulated_grad_if_needed = _leave
+        # a gradient stays where autograd adds to it, in fp32: not in the type of its reduction
+        parameter.to_accumulated_grad_if_needed = lambda: None
         if precision.autocast_dtype is None:
             continue
-        _gather_fp32_gradients(parameter)
+        parameter.init_unsharded_param = _with_fp32_gradient(parameter)
         place = parameter._module_info
         if not is_product_weight(place.module, place.param_name):
-            _gather_unchanged(parameter)
+            parameter.init_dtype_attrs = _gathered_as_it_is(parameter)
 
 
-def _sharded_parameters(model: nn.Module) -> Iterator[Any]:
-    """torch's FSDPParam of every parameter (torch 2.13 has several groups to a module, 2.11 one)."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            state = module._get_fsdp_state()
-            groups = getattr(state, "_fsdp_param_groups", None)
-            for group in [state._fsdp_param_group] if groups is None else groups:
-                yield from group.fsdp_params if group is not None else []
-
-
-def _leave() -> None:
-    """A gradient stays where autograd adds to it, in fp32."""
-
-
-def _gather_unchanged(parameter: Any) -> None:
-    init = parameter.init_dtype_attrs
-
-    def init_dtype_attrs(policy: MixedPrecisionPolicy) -> None:
-        init(policy)
-        parameter.param_dtype = None
-
-    parameter.init_dtype_attrs = init_dtype_attrs
-
-
-def _gather_fp32_gradients(parameter: Any) -> None:
+def _with_fp32_gradient(parameter: Any) -> Any:
     init = parameter.init_unsharded_param
 
     def init_unsharded_param() -> None:
         init()
         parameter._unsharded_param.grad_dtype = torch.float32
 
-    parameter.init_unsharded_param = init_unsharded_param
+    return init_unsharded_param
 
 
-def apply_sharding(decoder: nn.Module, meshes: Meshes, config: Config, precision: Precision) -> None:
-    """Shards a stage in place: experts, layers, and what is left with the root."""
-    settings: dict[str, Any] = {"mp_policy": build_mixed_precision(precision, config.reduce_dtype)}
-    of_layers = settings | {"reshard_after_forward": reshards_after_forward(config, meshes.pp.size())}
-    blocks: list[list[Any]] = []
-    for layer in layers_of(decoder).values():
-        experts = getattr(layer.mlp, "experts", None)
-        blocks.append([layer])
-        if isinstance(experts, Experts):
-            blocks[-1].insert(0, fully_shard(experts, mesh=meshes.experts, **of_layers))
-        fully_shard(layer, mesh=meshes.shard, **of_layers)
-    fully_shard(decoder, mesh=meshes.shard, reshard_after_forward=False, **settings)
-    apply_prefetch(blocks, config.prefetch_blocks)
-    apply_gathered_types(decoder, precision)
-    apply_pure_sums(decoder)
+def _gathered_as_it_is(parameter: Any) -> Any:
+    init = parameter.init_dtype_attrs
+
+    def init_dtype_attrs(policy: MixedPrecisionPolicy) -> None:
+        init(policy)
+        parameter.param_dtype = None
+
+    return init_dtype_attrs
 
 
-def apply_pure_sums(model: nn.Module) -> None:
-    """Gradients of what is sharded are summed, not averaged: the loss is divided by the whole step's labels already."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)  # gloo has no PREMUL_SUM
+def _sharded_modules(model: nn.Module) -> Iterator[Any]:
+    return (module for module in model.modules() if isinstance(module, FSDPModule))
+
+
+def _sharded_parameters(model: nn.Module) -> Iterator[Any]:
+    """torch's FSDPParam of every parameter (torch 2.13 has several groups to a module, 2.11 one)."""
+    for module in _sharded_modules(model):
+        state = module._get_fsdp_state()
+        groups = getattr(state, "_fsdp_param_groups", None)
+        for group in [state._fsdp_param_group] if groups is None else groups:
+            yield from group.fsdp_params if group is not None else []

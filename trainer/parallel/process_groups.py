@@ -53,9 +53,7 @@ def build_meshes(world: DeviceMesh, ep: int, has_experts: bool) -> Meshes:
     Args:
         ep: size of the expert axis; divides dp_shard x cp x tp.
     """
-    backend: Any = (
-        dist.get_backend()
-    )  # named, so that no group is the default one (stratlab_spec.layout.mesh_rules.build_mesh)
+    backend: Any = dist.get_backend()  # named, so that no group is the default one (world.build_mesh)
     shards = world["dp_shard"]
     if world["cp"].size() > 1:
         shards = world["dp_shard", "cp"]._flatten("fsdp", backend_override=backend)

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from stratlab_spec.layout.parallel_dims import count_stages
 from stratlab_spec.memory.prediction import EMBEDDING, HEAD
 from stratlab_spec.settings.config import Config
-from trainer.checkpoint.state import take_local
+from trainer.checkpoint.state import Part, take_local
 from trainer.engines.torch_engine import apply_compile, build_optimizer
 from trainer.models.decoder import restore_buffers
 from trainer.models.weights import Weights
@@ -28,15 +28,12 @@ from trainer.run import Run
 
 
 @dataclass
-class Stage:
-    """A run of layers with its optimizer."""
+class Stage(Part):
+    """A run of layers with its optimizer: the decoder without the parts of other stages, under their old names."""
 
-    module: nn.Module
-    """The decoder without the parts of other stages; names as in the whole one."""
     index: int
     stages: int
     """Of the whole pipeline."""
-    optimizer: Any
 
     @property
     def is_first(self) -> bool:
@@ -45,6 +42,10 @@ class Stage:
     @property
     def is_last(self) -> bool:
         return self.index == self.stages - 1
+
+    def stored_name(self, key: str) -> str:
+        """A tied head is stored as the embedding: a mesh whose last stage is the first one too has no other."""
+        return key.replace(HEAD, EMBEDDING) if self.is_last and self.module.shape.tied else key
 
     def trained(self) -> dict[str, nn.Parameter]:
         """Parameters that get gradients, by name."""
@@ -73,13 +74,13 @@ def build_stages(run: Run, decoder: nn.Module, meshes: Meshes, weights: Weights)
         apply_experts(layers, meshes.ep)
         if config.compile:
             apply_compile(layers, run.compile_backend)
-        apply_sharding(module, meshes, config, run.precision)
+        apply_sharding(module, layers, meshes.shard, config, run.precision, meshes.experts, meshes.pp.size())
         module.to_empty(device=meshes.device_type)
         restore_buffers(module, meshes.device_type)
         fill_parameters(module, weights)
         module.train()
         optimizer = build_stage_optimizer(config, module.parameters())
-        built.append(Stage(module, index, stages, optimizer))
+        built.append(Stage(module, optimizer, index, stages))
     return built
 
 

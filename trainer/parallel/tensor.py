@@ -2,16 +2,14 @@
 
     q k v gate up    by columns  ─▶  each rank some heads, some neurons
     o down           by rows     ─▶  partial sums, added up over tp
-    embedding, head  by words    ─▶  the loss is computed on parts of the vocabulary (loss.py)
+    embedding, head  by words    ─▶  the loss is computed on parts of the vocabulary
     norms, router    whole on each rank
 
 The stream between the layers is a plain tensor: [rows, seq, hidden], or with sequence parallelism [rows, seq/tp,
 hidden]; it is also what stages of the pipeline send each other. Per layer forward: 2 all-reduces of it, or 2
 all-gathers and 2 reduce-scatters; the same backward.
 
-What every tp rank holds whole.
-
-LoRA under tensor parallelism: an adapter B A beside a matrix that tp ranks share.
+LoRA: an adapter B A beside a matrix that tp ranks share.
 
     W by columns (q k v gate up)    A whole, B by columns: W's output and B's are the same part
     W by rows (o down)              A by rows too, its small output is added up; B whole
@@ -55,7 +53,7 @@ def plan_column(name: str, linear: nn.Module) -> Plan:
         return {name: ColwiseParallel()}
     plan: Plan = {f"{name}.base_layer": ColwiseParallel()}
     for adapter in linear.lora_A:
-        plan[f"{name}.lora_A.{adapter}"] = WholeLinear(Replicate(), use_local_output=False)
+        plan[f"{name}.lora_A.{adapter}"] = Whole(use_local_output=False)
         plan[f"{name}.lora_B.{adapter}"] = ColwiseParallel()
     return plan
 
@@ -67,31 +65,30 @@ def plan_row(name: str, linear: nn.Module, stream: Placement) -> Plan:
     plan: Plan = {f"{name}.base_layer": RowwiseParallel(output_layouts=stream)}
     for adapter in linear.lora_A:
         plan[f"{name}.lora_A.{adapter}"] = RowwiseParallel(output_layouts=stream)
-        plan[f"{name}.lora_B.{adapter}"] = WholeLinear(stream, use_local_output=True)
+        plan[f"{name}.lora_B.{adapter}"] = Whole(stream)
     return plan
 
 
-class WholeLinear(ParallelStyle):
-    """A linear layer that every tp rank has whole.
+class Whole(ParallelStyle):
+    """A linear layer or norm that every tp rank has whole.
 
     Args:
-        layout: of a plain tensor that comes in.
+        layout: of a plain tensor that comes in; left out, all tp ranks see the same.
         use_local_output: gives a plain tensor.
     """
 
-    def __init__(self, layout: Placement, *, use_local_output: bool) -> None:
+    def __init__(self, layout: Placement | None = None, *, use_local_output: bool = True) -> None:
         super().__init__()
-        self.layout = layout
+        self.layout = layout or Replicate()
         self.use_local_output = use_local_output
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         replicate_parameters(module, device_mesh)
 
         def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[DTensor]:
-            given = args[0]
-            if isinstance(given, DTensor):
-                return (given,)
-            return (DTensor.from_local(given, device_mesh, [self.layout], run_check=False),)
+            if isinstance(args[0], DTensor):
+                return (args[0],)
+            return (DTensor.from_local(args[0], device_mesh, [self.layout], run_check=False),)
 
         module.register_forward_pre_hook(enter)
         if self.use_local_output:
@@ -126,7 +123,7 @@ def build_plan(decoder: nn.Module, sequence_parallel: bool) -> Plan:
     for index, layer in layers_of(decoder).items():
         plan |= _plan_layer(f"model.layers.{index}.", layer, stream)
     if decoder.hf.lm_head is not None:
-        plan["model.norm"] = SequenceParallel() if sequence_parallel else WholeNorm()
+        plan["model.norm"] = SequenceParallel() if sequence_parallel else Whole()
         plan["lm_head"] = SplitHead(input_layouts=stream)
     return plan
 
@@ -134,11 +131,9 @@ def build_plan(decoder: nn.Module, sequence_parallel: bool) -> Plan:
 def _plan_layer(at: str, layer: nn.Module, stream: Placement) -> Plan:
     has_experts = hasattr(layer.mlp, "experts")
     split = not stream.is_replicate()
-    plan: Plan = {}
-    plan[f"{at}input_layernorm"] = SequenceParallel() if split else WholeNorm()
-    plan[f"{at}post_attention_layernorm"] = (
-        SequenceParallel(use_local_output=has_experts) if split else WholeNorm()
-    )
+    plan: Plan = {f"{at}input_layernorm": SequenceParallel() if split else Whole()}
+    after = SequenceParallel(use_local_output=has_experts) if split else Whole()
+    plan[f"{at}post_attention_layernorm"] = after
     # gathered once for q, k and v, whose gradients are added up before they are reduced
     plan[f"{at}self_attn"] = PrepareModuleInput(
         input_kwarg_layouts={"hidden_states": stream},
@@ -169,35 +164,15 @@ class SplitEmbedding(RowwiseParallel):
     """
 
     @staticmethod
-    def _prepare_output_fn(
-        output_layouts: Any, use_local_output: bool, mod: Any, outputs: Any, mesh: Any
-    ) -> Any:
-        stream = RowwiseParallel._prepare_output_fn(output_layouts, use_local_output, mod, outputs, mesh)
+    def _prepare_output_fn(layouts: Any, use_local_output: bool, mod: Any, outputs: Any, mesh: Any) -> Any:
+        stream = RowwiseParallel._prepare_output_fn(layouts, use_local_output, mod, outputs, mesh)
         return wait_for(stream)
 
 
 class SplitHead(ColwiseParallel):
     """Cut by words; what comes out is the loss already, equal on all tp ranks."""
 
-    @staticmethod
-    def _prepare_output_fn(
-        output_layouts: Any, use_local_output: bool, mod: Any, outputs: Any, mesh: Any
-    ) -> Any:
-        return outputs
-
-
-class WholeNorm(ParallelStyle):
-    """Without sequence parallelism: all tp ranks normalise the same tokens with the same weight."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        replicate_parameters(module, device_mesh)
-
-        def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[DTensor]:
-            return (DTensor.from_local(args[0], device_mesh, [Replicate()], run_check=False),)
-
-        module.register_forward_pre_hook(enter)
-        module.register_forward_hook(lambda _, args, output: output.to_local())
-        return module
+    _prepare_output_fn = staticmethod(lambda output_layouts, use_local_output, mod, outputs, mesh: outputs)
 
 
 class WholeRouter(ParallelStyle):

@@ -1,4 +1,4 @@
-"""One small file per strategy; the table (settings/strategy_table.py) says which."""
+"""One small file per strategy; the table (stratlab_spec/strategies.py) says which."""
 
 from __future__ import annotations
 

@@ -58,12 +58,7 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
 
     # DDP divides the summed gradients by the number of replicas
     return TorchEngine(
-        run,
-        replicated,
-        phases,
-        loss_factor=axis.size(),
-        apply_sync=apply_sync,
-        keeps_gradients=accumulates,
+        run, replicated, phases, loss_factor=axis.size(), apply_sync=apply_sync, keeps_gradients=accumulates
     )
 
 

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    FSDPModule,
-    OffloadPolicy,
-    fully_shard,
-)
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from stratlab_spec.strategies import accumulates_sharded, reshards_after_forward
+from stratlab_spec.strategies import accumulates_sharded
 from trainer.engine import Engine
 from trainer.engines.torch_engine import TorchEngine, apply_compile
 from trainer.measuring.phases import Phases
-from trainer.parallel.fully_shard import (
-    apply_gathered_types,
-    apply_prefetch,
-    apply_pure_sums,
-    apply_sync,
-    build_mixed_precision,
-)
+from trainer.parallel.fully_shard import apply_sharding, apply_sync
 from trainer.run import Run
 
 
@@ -42,9 +30,8 @@ def build_sharded(run: Run, mesh: DeviceMesh, model: nn.Module, phases: Phases) 
         apply_compile(model.blocks(), run.compile_backend)  # type: ignore[operator]
     model.to("meta")
     tie_weights(model)
-    apply_sharding(model, mesh, run)
-    offloads = run.config.offload == "all"
-    model.to_empty(device="cpu" if offloads else mesh.device_type)
+    apply_sharding(model, model.blocks(), mesh, run.config, run.precision)  # type: ignore[operator]
+    model.to_empty(device="cpu" if run.config.offload == "all" else mesh.device_type)
     tie_weights(model)
     _broadcast_weights(model, weights, mesh.device_type)
     assert isinstance(model, FSDPModule)
@@ -56,23 +43,6 @@ def tie_weights(model: nn.Module) -> None:
     """Makes tied parameters one again: `to("meta")` and `to_empty` give every module its own (torch 2.13)."""
     if tie := getattr(model, "tie_weights", None):
         tie()
-
-
-def apply_sharding(model: nn.Module, mesh: DeviceMesh, run: Run) -> None:
-    """Shards in place: each block on its own, what is left with the root."""
-    policy = build_mixed_precision(run.precision, run.config.reduce_dtype)
-    settings: dict[str, Any] = {"mesh": mesh, "mp_policy": policy}
-    pin = mesh.device_type != "cpu"
-    settings["offload_policy"] = (
-        CPUOffloadPolicy(pin_memory=pin) if run.config.offload == "all" else OffloadPolicy()
-    )
-    blocks = model.blocks()  # type: ignore[operator]
-    for block in blocks:
-        fully_shard(block, reshard_after_forward=reshards_after_forward(run.config), **settings)
-    apply_prefetch([[block] for block in blocks], run.config.prefetch_blocks)
-    fully_shard(model, **settings)
-    apply_gathered_types(model, run.precision)
-    apply_pure_sums(model)
 
 
 @torch.no_grad()
@@ -96,9 +66,8 @@ def _broadcast_weights(model: nn.Module, first: dict[str, Tensor], device_type: 
 
     for name, parameter in model.named_parameters():
         assert isinstance(parameter, DTensor), name
-        shard = distribute_tensor(
-            whole(name), parameter.device_mesh, parameter.placements, src_data_rank=None
-        )
+        mesh, placements = parameter.device_mesh, parameter.placements
+        shard = distribute_tensor(whole(name), mesh, placements, src_data_rank=None)
         parameter.to_local().copy_(shard.to_local())
     for name, _ in list(model.named_buffers()):  # on the device also where parameters are not
         owner, _, leaf = name.rpartition(".")

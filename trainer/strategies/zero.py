@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -76,10 +75,14 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     else:
         model.to(device_type)
     trainable = [p for p in model.parameters() if p.requires_grad]
-    settings["flops_profiler"]["enabled"] = False  # see engines/flops_profile.py
+    settings["flops_profiler"]["enabled"] = False  # see engines/zero_engine.py
     engine, *_ = deepspeed.initialize(model=model, config=settings, model_parameters=trainable)
-    if config.strategy == "zeropp":
-        _quantize(engine, config.zeropp.split(","), run.world.local_size)
+    parts = config.zeropp.split(",") if config.strategy == "zeropp" else []
+    quantizer = load_quantizer() if {"qwz", "qgz"} & set(parts) else None
+    if quantizer and "qwz" in parts:
+        apply_quantized_gathers(engine.module.parameters(), quantizer)
+    if quantizer and "qgz" in parts:
+        apply_quantized_reduction(engine.optimizer, quantizer, run.world.local_size)
     if stage == 3 and run.precision.autocast_dtype is not None:
         _gather_products(engine, run.precision.autocast_dtype)
     return DeepSpeedEngine(run, engine, phases, settings)
@@ -116,13 +119,3 @@ def _gather_products(engine: Any, dtype: torch.dtype) -> None:
         for name, parameter in module.named_parameters(recurse=False):
             if is_product_weight(module, name):
                 parameter.comm_dtype = dtype
-
-
-def _quantize(engine: Any, parts: Sequence[str], per_node: int) -> None:
-    if not {"qwz", "qgz"} & set(parts):
-        return
-    quantizer = load_quantizer()
-    if "qwz" in parts:
-        apply_quantized_gathers(engine.module.parameters(), quantizer)
-    if "qgz" in parts:
-        apply_quantized_reduction(engine.optimizer, quantizer, per_node)

@@ -13,7 +13,7 @@ from tests.cluster.lab import Lab
 pytestmark = pytest.mark.cluster
 
 STATE = "tests/trainer/strategies/ranks/test_state.py"
-FILES = "tests/trainer/strategies/ranks/test_state_files.py"
+FILES = "tests/trainer/strategies/ranks/test_state.py"
 LAUNCHER = "tests/trainer/ranks/test_launcher.py"
 CHOSEN = (
     "tests/images/inside/test_environment.py",
@@ -22,10 +22,10 @@ CHOSEN = (
     f"{STATE}::test_a_file_with_code_is_refused_before_anybody_unpickles_it",
     f"{FILES}::test_older_checkpoints_of_that_python_are_still_read",
     f"{FILES}::test_of_getattr_only_the_stages_are_read",
-    "tests/trainer/parallel/ranks/test_state.py::test_what_the_images_python_has_saved_is_read",
+    "tests/trainer/parallel/ranks/test_nd_engine.py::test_what_the_images_python_has_saved_is_read",
     # checkpoints
     "tests/trainer/checkpoint/test_folder.py",
-    "tests/trainer/checkpoint/test_random_state.py",
+    "tests/trainer/checkpoint/test_store.py",
     "tests/trainer/checkpoint/ranks/test_store.py::test_random_numbers_and_skipped_steps_go_on_on_every_rank",
     "tests/trainer/checkpoint/ranks/test_store.py::test_a_full_disk_costs_a_checkpoint_and_then_the_run_but_for_its_last",
     # worker
@@ -37,7 +37,7 @@ CHOSEN = (
     "tests/trainer/launch/test_mpi.py",
     "tests/trainer/launch/processes/test_mpi.py",
     # DeepSpeed
-    "tests/trainer/strategies/test_deepspeed_config.py",
+    "tests/trainer/engines/test_deepspeed.py",
     "tests/trainer/settings/test_deepspeed_rules.py",
 )
 

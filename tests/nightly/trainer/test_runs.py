@@ -22,8 +22,7 @@ from tests.trainer.ranks.slow import test_full_volume
 from tests.trainer.ranks.slow.test_full_volume import launch_on
 from tests.trainer.ranks.test_launcher import ONE, environment
 from tests.trainer.ranks.test_worker import CHECKS, be_worker, settings
-from tests.trainer.strategies.ranks.test_state import load_and_continue, read
-from tests.trainer.strategies.ranks.test_state_files import save_by_name
+from tests.trainer.strategies.ranks.test_state import load_and_continue, read, save_by_name
 from tests.trainer.strategies.small import largest_difference
 
 finished = test_worker.finished

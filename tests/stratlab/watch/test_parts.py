@@ -50,7 +50,7 @@ def test_slow_ranks_and_what_is_not_finite_as_the_trainer_really_says_it(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     recorder = Recorder(tmp_path / "metrics.jsonl", 1, 10, nodes=("a", "b"))
-    recorder._tell(30, [Straggler(1, 13, 2.04, 51.0)])
+    recorder._report(30, Straggler(1, 13, 2.04, 51.0))
     recorder.close()
     said = caplog.messages[-1]
     assert "rank 1" in said and parse_event(f"[1,0]<stderr>:{said}\n") == parse_event(said) == said

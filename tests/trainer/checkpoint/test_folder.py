@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
-from trainer.checkpoint.folder import CheckpointFolder, TrainingState, describe_files, find_problem, seal
+from trainer.checkpoint.folder import (
+    FILE,
+    CheckpointFolder,
+    TrainingState,
+    describe_files,
+    find_problem,
+    seal,
+)
 
 STATE = TrainingState(
     step=0,
@@ -164,3 +173,35 @@ def test_the_metrics_are_durable_before_the_checkpoint_is(folder, monkeypatch):
     monkeypatch.setattr(os, "fsync", watch)
     write(folder, 10)
     assert (str(metrics), False) in synced
+
+
+def test_what_was_written_is_read_and_a_later_version_s_fields_are_left_out(tmp_path):
+    STATE.write(tmp_path)
+    content = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps(content | {"of_later": 1}))
+    assert TrainingState.read(tmp_path) == STATE
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *({"step": -5}, {"samples": None}, {"attempt": 1.5}, {"world_size": True}, [], {}),
+    ],
+)
+def test_what_is_no_state_is_refused(tmp_path, content):
+    STATE.write(tmp_path)
+    if content and isinstance(content, dict):
+        content = json.loads((tmp_path / FILE).read_text()) | content
+    (tmp_path / FILE).write_text(json.dumps(content))
+    with pytest.raises(ConfigError) as refused:
+        TrainingState.read(tmp_path)
+    assert find_codes(refused.value) == ["SL-state-not-a-run"] and FILE in str(refused.value)
+
+
+@pytest.mark.parametrize(("keep", "left"), [("newest", [30]), ("all", [10, 20, 30]), ("none", [])])
+def test_what_a_finished_run_keeps(folder, keep, left):
+    for step in (10, 20, 30):
+        write(folder, step)
+    folder.retire(keep)
+    assert folder.committed() == left
+    assert len([*folder.path.iterdir()]) == len(left)

@@ -63,7 +63,8 @@ def _hold(chosen, shape, layout, ranks):
             apply_tensor(module, meshes.tp, layout.sequence_parallel)
             apply_experts(list(layers_of(module).values()), meshes.ep)
             before += sum(local_part(p).numel() for p in module.parameters())
-            apply_sharding(module, meshes, chosen, Precision(chosen.precision))
+            layers, precision = layers_of(module).values(), Precision(chosen.precision)
+            apply_sharding(module, layers, meshes.shard, chosen, precision, meshes.experts, meshes.pp.size())
             parts = [(local_part(p), p.requires_grad) for p in module.parameters()]
             assert all(part.dtype == torch.float32 for part, _ in parts)
             held += sum(part.numel() for part, _ in parts)

@@ -10,11 +10,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from stratlab_spec.settings.config import Config
 from tests.parity_llm.models import ROWS, SEQ_LEN, build_share
 from tests.ranks import run_ranks
 from tests.trainer.runs import make_world, run_of
 from tests.trainer.saving import save_state
 from tests.trainer.strategies.small import largest_difference, make_config, start, steps
+from trainer.distributed.world import Precision
+from trainer.measuring.phases import Phases
 from trainer.run import resolve_placement
 
 SAVED, LAST = 3, 6
@@ -83,9 +86,6 @@ def _start(strategy: str, case: str, seed: int, **settings: Any) -> Any:
 
 def _start_text(strategy: str, seed: int, **settings: Any) -> Any:
     """Rows are shared out over the data ranks alone: nd has others."""
-    from stratlab_spec.settings.config import Config
-    from trainer.distributed.world import Precision
-    from trainer.measuring.phases import Phases
     from trainer.models.decoder_build import build_decoder
     from trainer.strategies import build_engine, builds_empty
 

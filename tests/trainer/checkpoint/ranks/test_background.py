@@ -46,7 +46,7 @@ def test_training_goes_on_while_the_state_of_then_is_written_in_a_group_of_its_o
         gate.touch()
         step_until(7)
         assert folder_of(tmp_path).committed() == [4]
-        assert len(groups) == 3 and {*groups} == {checkpoints._writer._group} != {dist.group.WORLD}
+        assert len(groups) == 3 and {*groups} == {checkpoints._writer.group} != {dist.group.WORLD}
 
     def go_on() -> None:
         _, engine, attempt, _ = build(tmp_path)

@@ -51,8 +51,8 @@ def test_a_copy_that_the_engine_keeps_raises_the_count_by_its_bytes_and_a_wait_i
             engine.kept = [parameter.detach().clone() for parameter in engine.module.parameters()]
             return engine
 
-        def impatient(gradients, device_type):
-            norm = measure(gradients, device_type)
+        def impatient(*given):
+            norm = measure(*given)
             assert norm.item() >= 0
             return norm
 
@@ -88,7 +88,7 @@ def test_libraries_ask_the_machine_once_and_are_as_they_were_behind_it():
         assert nodes.call_count == 1 and available.call_count <= 3
         # DeepSpeed's own looks at the norm
         assert all("deepspeed/runtime/" in wait.asked_by for wait in found.waits)
-        assert all(" train_step" in wait.line for wait in found.waits) and 2 <= sum(found.waits.values()) <= 3
+        assert all(" _update" in wait.line for wait in found.waits) and 2 <= sum(found.waits.values()) <= 3
 
     run_ranks(run, 1)
 

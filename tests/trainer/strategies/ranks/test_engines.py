@@ -1,4 +1,4 @@
-"""What tests/parity does not see of a strategy: optimizers, offloading, types, modes, what libraries are told."""
+"""What tests/parity does not see of a strategy: optimizers, offloading, types, modes, fp16 with a scaled loss."""
 
 from __future__ import annotations
 
@@ -7,9 +7,22 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 
 from tests.ranks import run_ranks
-from tests.trainer.strategies.small import SmallNet, largest_difference, train
+from tests.trainer.strategies.small import (
+    GLOBAL_BATCH,
+    Block,
+    SmallNet,
+    batch_of,
+    largest_difference,
+    make_config,
+    start,
+    steps,
+    train,
+)
+from trainer.measuring.operators import WireCounter
 
 SETTINGS = {"clip_norm": 0.5, "label_smoothing": 0.1}
 
@@ -77,9 +90,6 @@ def test_what_is_gathered_in_bf16_is_reduced_in_fp32(strategy, precision):
     """Watched at c10d: DeepSpeed's autocast would reduce linear layers in bf16 by default."""
 
     def watched() -> None:
-        from tests.trainer.strategies.small import make_config, start, steps
-        from trainer.measuring.operators import WireCounter
-
         config = make_config(strategy, 2, precision=precision)
         engine = start(config)
         steps(engine, config, 1, 1)
@@ -95,9 +105,6 @@ def test_ddp_hears_of_its_static_graph():
     """And of its buckets; fully_shard hears of what to gather ahead."""
 
     def run() -> None:
-        from torch.distributed.fsdp import FSDPModule
-
-        from tests.trainer.strategies.small import GLOBAL_BATCH, make_config, start
 
         for static, mib in ((False, 1), (True, 7)):
             knobs = {"static_graph": static, "reduce_bucket_mib": mib, "micro_batch_size": GLOBAL_BATCH}
@@ -115,9 +122,6 @@ def test_ddp_hears_of_its_static_graph():
 
 def test_every_engine_judges_in_evaluation_mode_and_goes_on_training_in_the_same_precision():
     def run() -> None:
-        import torch
-
-        from tests.trainer.strategies.small import Block, batch_of, make_config, start
 
         for strategy in ("ddp", "fsdp", "zero2", "zero3"):
             config = make_config(strategy, 1, precision="bf16")
@@ -155,3 +159,31 @@ def test_bf16_native_is_the_strategys_own_recipe(tmp_path):
         weight = final["head.weight"]
         assert not torch.equal(weight, weight.bfloat16().float()), "the state is the fp32 copy"
         assert torch.equal(initial["head.weight"], initial["head.weight"].bfloat16().float())
+
+
+def test_an_overflow_on_one_rank_skips_the_step_on_all_and_halves_the_scale():
+    def run() -> None:
+
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        for strategy in ("ddp", "fsdp", "zero2", "zero3"):
+            config = make_config(strategy, 2, precision="fp16", clip_norm=0.5)
+            engine = start(config)
+            engine.loss_scale.scale = 1024.0
+            exact = steps(start(make_config(strategy, 2, clip_norm=0.5)), config, 1, 2)
+            for (_, norm), (_, unscaled) in zip(steps(engine, config, 1, 2), exact, strict=True):
+                assert abs(norm - unscaled) < 2e-2 * unscaled
+            before = engine.gather_state()
+            batch = batch_of(3, config, rank, 2)
+            if rank == 1:  # finite in, infinite gradients on this rank alone
+                batch.micro[0][0].fill_(float("inf"))
+            result = engine.train_step(batch, config.lr)
+            assert result.skipped == 1 and engine.loss_scale.scale == 512.0
+            after = engine.gather_state()
+            assert all(torch.equal(before[name], after[name]) for name in before)
+            assert steps(engine, config, 4, 4)[0][0] < 10 and engine.loss_scale.good_steps == 1
+            moved = engine.gather_state()
+            assert rank or any(not torch.equal(before[name], tensor) for name, tensor in moved.items())
+            engine.close()
+
+    run_ranks(run, 2)

@@ -1,0 +1,220 @@
+"""When a checkpoint is due and which is the best, random numbers, host memory, the thread; without a process group."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import Config, ConfigError
+from tests.codes import find_codes
+from tests.trainer.checkpoint.test_dcp_files import Call
+from tests.trainer.checkpoint.test_folder import STATE
+from tests.trainer.runs import make_world
+from trainer.checkpoint.attempt import deal
+from trainer.checkpoint.state import Staging
+from trainer.checkpoint.store import Checkpoints, find_grace_problem, is_better, run_in_background
+from trainer.checkpoint.writing import load_random_state, random_state, rank_file, save_random_state
+
+LOW, HIGH = {"step": 1, "loss": 1.0, "perplexity": 2.7}, {"step": 2, "loss": 2.0, "perplexity": 7.4}
+
+
+def test_of_a_language_model_the_lowest_loss_is_best():
+    assert is_better(LOW, HIGH) and not is_better(HIGH, LOW)
+    assert not is_better(LOW, dict(LOW)), "a later one that is equal replaces nothing"
+    assert is_better(HIGH, None)
+
+
+def test_of_a_classifier_the_accuracy_comes_before_the_loss():
+    worse = {"step": 1, "loss": 0.1, "accuracy_pct": 90.0}
+    better = {"step": 2, "loss": 0.9, "accuracy_pct": 91.0}
+    assert is_better(better, worse) and not is_better(worse, better)
+    surer = better | {"loss": 0.8}
+    assert is_better(surer, better) and not is_better(better, surer)
+
+
+@pytest.mark.parametrize(("earlier", "counted"), [(None, 0.0), (1234.5, 1234.5)])
+def test_the_training_time_of_earlier_attempts_counts(tmp_path, earlier, counted):
+    state = SimpleNamespace(**{**vars(STATE), "train_time_s": earlier, "validation": LOW, "best": LOW})
+    chosen = None if earlier is None else SimpleNamespace(path=tmp_path, state=state)
+    folder = RunDirectory(tmp_path, "default", "try")
+    attempt = SimpleNamespace(number=2, chosen=chosen, skipped=[], from_step=0)
+    recorder = SimpleNamespace(last={"loss": 0.5}, skipped_steps=3, has_written=True)
+    plan = SimpleNamespace(steps=10)
+    run = SimpleNamespace(config=Config(run="try"), plan=plan, world=make_world(), folder=folder)
+    checkpoints = Checkpoints(run, None, recorder, attempt, None)
+    checkpoints.validation = LOW
+    numbers = checkpoints.numbers()
+    assert counted <= numbers["train_time_s"] < counted + 60
+    assert numbers["train_loss"] == 0.5 and numbers["skipped_steps"] == 3
+    assert numbers["validation_perplexity"] == 2.7
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """In seconds, to be set by hand."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr("trainer.checkpoint.store.time.monotonic", lambda: clock.now)
+    return clock
+
+
+def checkpoints_of(results: Path, rank: int = 0, **settings) -> Checkpoints:
+    """Of one of two ranks."""
+    attempt = SimpleNamespace(number=1, chosen=None, skipped=[], from_step=0)
+    run = SimpleNamespace(
+        config=Config(run="try", **settings),
+        plan=SimpleNamespace(steps=10),
+        world=make_world(rank, 2),
+        folder=RunDirectory(results, "default", "try"),
+        writes=rank == 0,
+    )
+    return Checkpoints(run, None, None, attempt, None)
+
+
+def test_by_default_one_is_wanted_after_a_quarter_of_an_hour_by_one_rank(tmp_path, clock):
+    checkpoints, other = checkpoints_of(tmp_path), checkpoints_of(tmp_path, rank=1)
+    clock.now += 15 * 60 - 1
+    assert not checkpoints.is_wanted()
+    clock.now += 1
+    assert checkpoints.is_wanted() and not other.is_wanted()
+
+
+@pytest.mark.parametrize("settings", [{"checkpoint_minutes": 0}, {"checkpoint_every": 7}])
+def test_no_clock_is_looked_at_where_it_is_off_or_steps_are_given(tmp_path, clock, settings):
+    checkpoints = checkpoints_of(tmp_path, **settings)
+    clock.now += 1e6
+    assert not checkpoints.is_wanted()
+
+
+def test_the_clock_waits_for_the_one_that_is_being_written(tmp_path, clock):
+    checkpoints = checkpoints_of(tmp_path, checkpoint_minutes=0.5)
+    done = []
+    checkpoints._writing = SimpleNamespace(done=lambda: bool(done))
+    clock.now += 60
+    assert not checkpoints.is_wanted()
+    done.append(True)
+    assert checkpoints.is_wanted()
+
+
+def test_files_are_dealt_by_their_bytes():
+    sizes = {"a": 100, "b": 60, "c": 50, "d": 1, "e": 0}
+    shares = deal({name: {"bytes": size} for name, size in sizes.items()}, 2)
+    assert [sorted(share) for share in shares] == [["a", "d", "e"], ["b", "c"]]
+    assert deal({}, 3) == [{}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_s", "grace_s", "wish"),
+    [
+        (52.0, 120, None),
+        (53.0, 120, 150),
+        (7.0, 20, 30),
+        (6.0, 20, None),
+    ],
+)
+def test_a_checkpoint_may_take_half_of_what_a_stop_leaves(checkpoint_s, grace_s, wish):
+    said = find_grace_problem(checkpoint_s, grace_s)
+    assert (said is None) == (wish is None)
+    if wish:
+        assert said and find_codes(said) == ["SL-grace-short"]
+        assert f"TRAINER_GRACE_S={wish} " in said and f"TRAINER_GRACE_S={grace_s}:" in said
+        assert find_grace_problem(checkpoint_s, wish) is None
+
+
+@pytest.mark.parametrize(("nice", "found"), [(0, 10), (15, 15)])
+def test_its_priority_is_never_raised_which_only_root_may(nice, found):
+    own, child = os.getpriority(os.PRIO_PROCESS, 0), os.fork()
+    if child == 0:
+        code = 99
+        try:
+            os.nice(nice)
+            if os.getuid() == 0:
+                os.setuid(65534)
+            code = run_in_background(
+                lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+            ).result()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == max(found, min(19, own + nice))
+
+
+def draw() -> tuple[float, ...]:
+    return (random.random(), random.gauss(0, 1), *np.random.randn(3), *torch.rand(3).tolist())
+
+
+def test_every_generator_goes_on_where_it_was(tmp_path):
+    draw()
+    random.gauss(0, 1)  # Python keeps the second number of a pair for later
+    np.random.randn()
+    save_random_state(tmp_path, 3, random_state("cpu"))
+    wanted = draw()
+    assert draw() != wanted
+    load_random_state(tmp_path, 3, seed=0, step=10)
+    assert draw() == wanted
+    torch.load(rank_file(tmp_path, 3), weights_only=True)
+
+
+def test_a_rank_that_is_new_gets_numbers_of_its_own(tmp_path):
+    found = []
+    for rank, step in ((1, 10), (2, 10), (1, 20), (1, 10)):
+        load_random_state(tmp_path, rank, seed=0, step=step)
+        found.append(draw())
+    assert found[0] == found[3] and len(set(found)) == 3
+
+
+def test_a_planted_call_is_refused_by_the_name_of_its_file(tmp_path):
+    save_random_state(tmp_path, 0, {"python": Call(os.system, f"touch {tmp_path / 'ran'}")})
+    with pytest.raises(ConfigError) as refused:
+        load_random_state(tmp_path, 0, seed=0, step=10)
+    said = str(refused.value)
+    assert find_codes(said) == ["SL-tensors-not-plain"] and "rank_00000.pt" in said and "posix.system" in said
+    assert not (tmp_path / "ran").exists()
+    torch.load(rank_file(tmp_path, 0), weights_only=False)
+    assert (tmp_path / "ran").exists(), "what is guarded against happens without the guard"
+
+
+TENSORS = (
+    torch.arange(7, dtype=torch.float32),
+    torch.arange(12, dtype=torch.float32).view(3, 4).t(),  # not in the order of its memory
+    torch.tensor(3.5, dtype=torch.float64),
+    torch.tensor([True, False, True]),
+    torch.arange(5).to(torch.bfloat16),
+    torch.empty(0, 3),
+    torch.randn(2, 3, dtype=torch.complex64),
+)
+
+
+def test_copies_are_equal_and_do_not_change_with_what_was_copied():
+    given = [tensor.clone() if tensor.is_contiguous() else tensor for tensor in TENSORS]
+    copies = Staging().copy(given)
+    for tensor, copy in zip(TENSORS, copies, strict=True):
+        assert copy.dtype == tensor.dtype and torch.equal(copy, tensor)
+    given[0].zero_()
+    assert copies[0].tolist() == list(range(7))
+
+
+def test_a_copy_that_is_written_brings_no_other_with_it():
+    """torch.save writes all of a tensor's storage."""
+    copies = Staging().copy([torch.zeros(100_000), torch.arange(3)])
+    file = io.BytesIO()
+    torch.save(copies[1], file)
+    assert file.tell() < 4000
+    assert [copy.untyped_storage().nbytes() for copy in copies] == [400_000, 24]
+
+
+def test_the_memory_is_taken_once_and_again_only_for_more():
+    staging = Staging()
+    first = staging.copy([torch.ones(1000)])[0]
+    assert staging.held_bytes in range(4000, 4100)
+    again = staging.copy([torch.full((999,), 2.0)])[0]
+    assert again.data_ptr() == first.data_ptr() and staging.held_bytes < 4100
+    assert staging.copy([torch.ones(5000)])[0].sum() == 5000 and staging.held_bytes >= 20_000
+    assert staging.copy([]) == []

@@ -1,0 +1,310 @@
+"""What DeepSpeed is configured with, its flops profiler, and blocks of whole numbers by a stand-in for its kernel."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from benchmarks.gpu.quantizer_formula import StandInQuantizer
+from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.library_rules import BLOCK
+from tests.codes import find_codes
+from trainer.distributed.world import Precision
+from trainer.engines import quantization as quantizer
+from trainer.engines.deepspeed_config import (
+    FORCED_GATHERS,
+    KNOWN,
+    ZERO,
+    ModelSizes,
+    build_settings,
+    check_keys,
+    measure_sizes,
+)
+from trainer.engines.quantization import dequantize, load_quantizer, quantize
+from trainer.engines.zero_engine import profile_flops
+
+SMALL = ModelSizes(parameters=1000, block=300, outside=100)
+HUGE = ModelSizes(parameters=10**10, block=10**8, outside=10**9)
+LEFT_OUT = {"zenflow", "leaf_module"}
+"""Left to DeepSpeed on purpose: they name another value, or belong to a feature that is not used."""
+
+
+def settings_of(strategy="zero2", *, precision="fp32", zero=None, device_type="cpu", sizes=SMALL, **settings):
+    config = Config(**{"run": "try", "strategy": strategy} | settings)
+    there = {"world_size": 2, "processes_per_node": 2, "device_type": device_type}
+    return build_settings(config, Precision(precision), sizes=sizes, zero=zero, **there)
+
+
+def zero(strategy="zero3", **settings):
+    return settings_of(strategy, **{"sizes": HUGE} | settings)["zero_optimization"]
+
+
+@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
+def test_every_value_of_the_zero_section_is_written_out(strategy):
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    known = {
+        field.alias or name
+        for name, field in DeepSpeedZeroConfig.model_fields.items()
+        if not (field.json_schema_extra or {}).get("deprecated")
+    }
+    if strategy == "zero2":
+        known = {name for name in known if not name.startswith("stage3")} - {"offload_param"}
+    written = zero(strategy, offload="all" if strategy == "zero3" else "optimizer")
+    assert written.keys() == known - LEFT_OUT
+
+
+def test_our_lists_of_known_keys_are_deepspeeds():
+    from pathlib import Path
+
+    import deepspeed.profiling.constants as profiling
+    import deepspeed.runtime.config as read
+    import deepspeed.runtime.constants as constants
+    import deepspeed.utils.config as timers
+    from deepspeed.profiling.config import DeepSpeedFlopsProfilerConfig
+    from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+    from deepspeed.runtime.zero import offload_config
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    for section, model in {
+        "zero_optimization": DeepSpeedZeroConfig,
+        "zero_optimization.offload_optimizer": offload_config.DeepSpeedZeroOffloadOptimizerConfig,
+        "zero_optimization.offload_param": offload_config.DeepSpeedZeroOffloadParamConfig,
+        "fp16": DeepSpeedFP16Config,
+        "bf16": DeepSpeedBF16Config,
+    }.items():
+        names = {field.alias or name for name, field in model.model_fields.items()}
+        assert set(KNOWN[section]) <= names, section
+    text = "".join(Path(module.__file__).read_text() for module in (profiling, read, constants, timers))
+    for name in KNOWN:
+        leaf = name.rpartition(".")[2]
+        assert f'"{leaf}"' in text or f"'{leaf}'" in text or name.startswith("zero_optimization"), name
+    written = settings_of(profile_first_step=7, profile_warmup=2)["flops_profiler"]
+    assert written.keys() == vars(DeepSpeedFlopsProfilerConfig({})).keys() == set(KNOWN["flops_profiler"])
+    assert (written["enabled"], written["profile_step"], written["recompute_fwd_factor"]) == (False, 4, 0.0)
+    asked = settings_of(flops_profiler=True, activation_checkpointing="blocks")["flops_profiler"]
+    assert (asked["enabled"], asked["recompute_fwd_factor"]) == (True, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"zero_optimisation": {}}, ("zero_optimisation", "zero_optimization?")),
+        ({"torch_autocast": {"enable": True}}, ("torch_autocast.enable", "enabled?")),
+        ({"zero_optimization": {"offload_param": {"dev": "cpu"}}}, ("zero_optimization.offload_param.dev",)),
+        ({"optimizer": {"params": {"momentun": 1}}}, ("optimizer.params.momentun", "momentum?")),
+    ],
+)
+def test_a_misspelt_key_is_refused(settings, named):
+    with pytest.raises(ConfigError) as refused:
+        check_keys(settings | {"unknown": 1})
+    assert find_codes(refused.value) == ["SL-deepspeed-key"] * 2, "all at once"
+    assert all(name in refused.value.problems[0] for name in named)
+
+
+def test_a_section_s_value_that_is_no_section_is_left_to_deepspeed():
+    check_keys({"timers": None, "optimizer": {"type": "AdamW"}})
+
+
+def test_a_misspelt_override_is_refused_where_the_settings_are_built():
+    with pytest.raises(ConfigError) as refused:
+        settings_of("zero3", zero={"stage3_max_live_parameter": 0})
+    assert "stage3_max_live_parameter" in str(refused.value)
+    assert FORCED_GATHERS.items() <= zero(zero=FORCED_GATHERS).items()
+
+
+def test_batches_clipping_and_types():
+    settings = settings_of(global_batch_size=24, micro_batch_size=4)
+    assert settings["gradient_accumulation_steps"] * 2 * 4 == settings["train_batch_size"] == 24
+    assert settings["gradient_clipping"] == 0.0 and settings_of(clip_norm=0.5)["gradient_clipping"] == 0.5
+    for name, on in (("fp32", []), ("bf16", []), ("bf16_native", ["bf16"]), ("fp16", [])):
+        settings = settings_of(precision=name)
+        assert [key for key in ("torch_autocast", "fp16", "bf16") if settings[key]["enabled"]] == on
+        assert settings["communication_data_type"] == "fp32", "what is added up over ranks"
+    assert settings_of(reduce_dtype="bf16")["communication_data_type"] == "bf16"
+
+
+def test_no_optimizer_is_compiled_at_the_first_start_and_the_settings_can_be_written():
+    settings = settings_of("zero3", offload="all", device_type="cuda")
+    assert settings["optimizer"]["params"]["torch_adam"] and not settings["zero_force_ds_cpu_optimizer"]
+    assert settings["zero_optimization"]["offload_optimizer"]["pin_memory"] is True
+    assert json.loads(json.dumps(settings)) == settings
+
+
+def test_the_stages_and_the_parts_of_zero_plus_plus_differ_in_the_table_alone():
+    assert [ZERO[name]["stage"] for name in ("zero1", "zero2", "zero3", "zeropp")] == [1, 2, 3, 3]
+    assert zero("zero2") | {"stage": 1} == zero("zero1")
+    assert zero("zeropp", zeropp="hpz")["zero_hpz_partition_size"] == 2
+    parts = zero("zeropp", zeropp="qwz,qgz")
+    names = ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients")
+    assert [parts[name] for name in names] == [1, False, False], "the lab's own, beside DeepSpeed's"
+
+
+def test_what_makes_a_step_fast_is_on():
+    """By hand, not by the table: stage 3 fetches the next layers ahead and reduces beside the backward pass."""
+    found = zero()
+    assert found["overlap_comm"] is True
+    assert found["stage3_prefetch_bucket_size"] == 10**8, "one block is gathered ahead"
+    assert found["stage3_max_live_parameters"] == 12 * 10**8, "what is in no block, and two blocks"
+    assert found["stage3_max_reuse_distance"] == 10**8, "kept for what comes within one block"
+    assert found["stage3_param_persistence_threshold"] == 100_000, "small parameters stay whole"
+    for strategy in ("zero1", "zero2", "zero3"):
+        assert not settings_of(strategy)["timers"]["throughput"]["enabled"], "it would wait for the device"
+        found = zero(strategy, sizes=SMALL)
+        assert found["overlap_comm"] is True, "reductions beside the backward pass"
+        assert found["contiguous_gradients"] is True and found["reduce_scatter"] is True
+        assert found["reduce_bucket_size"] == found["allgather_bucket_size"] == 1000  # of a model this small
+    odd = zero("zero1", sizes=ModelSizes(parameters=999, block=9, outside=9))
+    assert odd["allgather_bucket_size"] == odd["reduce_bucket_size"] == 1000, (
+        "stages 1 and 2 assert even ones"
+    )
+
+
+def test_knobs_become_deepspeeds_numbers():
+    assert zero()["reduce_bucket_size"] == 192 * 2**18 == zero("zero1")["allgather_bucket_size"]
+    assert zero(reduce_bucket_mib=3)["reduce_bucket_size"] == 3 * 2**18, "elements of 4 bytes"
+    assert zero("zero2", gather_bucket_mib=5)["allgather_bucket_size"] == 5 * 2**18
+    assert zero(overlap_reduction=False)["overlap_comm"] is False
+    assert zero(persistent_elements=7)["stage3_param_persistence_threshold"] == 7
+    ahead = zero(prefetch_blocks=3)
+    assert ahead["stage3_prefetch_bucket_size"] == 3 * 10**8
+    assert ahead["stage3_max_live_parameters"] == 14 * 10**8
+    kept = zero(reshard_after_forward="off")
+    assert min(kept["stage3_max_live_parameters"], kept["stage3_max_reuse_distance"]) >= HUGE.parameters
+    assert zero(activation_checkpointing="blocks")["stage3_max_reuse_distance"] == 2 * 10**8
+
+
+def test_sizes_of_a_model():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(2, 3, bias=False), nn.Linear(2, 5, bias=False)])
+            self.head = nn.Linear(7, 1, bias=False)
+
+        def blocks(self):
+            return list(self.layers)
+
+    assert measure_sizes(Two()) == ModelSizes(parameters=23, block=10, outside=7)
+
+
+def test_every_optimizer_is_told_its_weight_decay():
+    for name in ("adamw", "sgd"):
+        given = settings_of(optimizer=name, weight_decay=0.3, lr=0.02)["optimizer"]["params"]
+        assert (given["weight_decay"], given["lr"]) == (0.3, 0.02)
+
+
+@pytest.fixture
+def engine():
+    """What of DeepSpeed's engine its profiler asks, around one layer of 8 x 4 weights."""
+    return SimpleNamespace(
+        module=nn.Sequential(nn.Linear(8, 4, bias=False)),
+        world_size=2,
+        dp_world_size=2,
+        mp_world_size=1,
+        has_moe_layers=False,
+        train_micro_batch_size_per_gpu=lambda: 3,
+        wall_clock_breakdown=lambda: False,
+        flops_profiler_recompute_fwd_factor=lambda: 0.0,
+        flops_profiler_module_depth=lambda: -1,
+        flops_profiler_top_modules=lambda: 3,
+        flops_profiler_detailed=lambda: True,
+    )
+
+
+def has_traces(module):
+    return [name for each in module.modules() for name in vars(each) if name.startswith("__")] + [
+        hook for each in module.modules() for hook in (each._forward_hooks, each._forward_pre_hooks) if hook
+    ]
+
+
+def test_the_forward_pass_inside_is_counted_and_nothing_is_left_behind(engine, tmp_path, capsys):
+    linear = F.linear
+    with profile_flops(engine, 9, tmp_path / "flops.txt"):
+        engine.module(torch.zeros(3, 8))
+    text = (tmp_path / "flops.txt").read_text()
+    assert "Profile Summary at step 9:" in text and "batch size per GPU" in text
+    assert "fwd MACs per GPU:" in text and "96 MACs" in text  # 3 x 8 x 4
+    assert F.linear is linear and not has_traces(engine.module)
+    assert "Profile Summary" not in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["flops.txt"]
+
+
+def test_a_forward_pass_that_fails_leaves_nothing_behind(engine, tmp_path):
+    linear = F.linear
+    with pytest.raises(ZeroDivisionError), profile_flops(engine, 9, tmp_path / "flops.txt"):
+        raise ZeroDivisionError
+    assert F.linear is linear and not has_traces(engine.module)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_told_costs_the_file_and_no_step(engine, tmp_path, caplog, monkeypatch):
+    path = tmp_path / "flops.txt"
+    monkeypatch.setattr("os.replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    for cause in ("No space left", "ZeroDivisionError"):
+        with profile_flops(engine, 9, path):
+            engine.module(torch.zeros(3, 8))
+        assert not path.exists() and cause in caplog.text and not has_traces(engine.module)
+        engine.train_micro_batch_size_per_gpu = lambda: 1 // 0
+
+
+def there_and_back(values: torch.Tensor, bits: int) -> torch.Tensor:
+    return dequantize(*quantize(StandInQuantizer(), values, bits), bits)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_every_number_comes_back_within_half_a_step_and_the_largest_within_one(bits):
+    values = torch.randn(7 * BLOCK, generator=torch.Generator().manual_seed(0))
+    step = values.view(-1, BLOCK).abs().amax(1, keepdim=True) / 2 ** (bits - 1)
+    error = (there_and_back(values, bits) - values).view(-1, BLOCK).abs() / step
+    assert 0.4 < error.median() * 2 < 0.6 and error.max() <= 1.05
+    inside = values.view(-1, BLOCK) < (2 ** (bits - 1) - 1.5) * step  # what is above is cut off
+    assert error[inside].max() <= 0.56  # fp16 rounds a little before
+    numbers, scales = quantize(StandInQuantizer(), torch.ones(2, 3 * BLOCK, dtype=torch.bfloat16), bits)
+    assert (numbers.dtype, scales.dtype) == (torch.int8, torch.float32)
+    assert numbers.shape == (6 * BLOCK * bits // 8,) and scales.shape == (6,), "bytes that are sent"
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("size", [1e-37, 1e30])
+def test_whole_steps_come_back_as_they_were_whatever_their_size(bits, size):
+    """fp16, which the kernel reads, knows nothing below 6e-8 or above 65504."""
+    half = 2 ** (bits - 1)
+    numbers = torch.arange(2 * BLOCK) * 37 % (2 * half) - half
+    unit = 2.0 ** torch.tensor(size).log2().round()
+    assert torch.equal(there_and_back(numbers * unit, bits), numbers * unit)
+
+
+def test_blocks_do_not_know_of_each_other():
+    values = torch.cat([torch.full((BLOCK,), -1e9), torch.full((BLOCK,), -1e-9), torch.zeros(BLOCK)])
+    assert torch.allclose(there_and_back(values, 4), values, rtol=1e-3, atol=0)
+
+
+def test_a_block_with_a_number_that_is_none_comes_back_as_such():
+    for bad in (float("nan"), float("-inf")):
+        values = torch.ones(3 * BLOCK)
+        values[BLOCK + 5] = bad
+        found = there_and_back(values, 8).view(3, BLOCK)
+        assert found[1].isnan().all() and found[[0, 2]].isfinite().all()
+
+
+def test_deepspeed_compiles_for_the_gpu_that_is_there_whatever_the_machine_lists(monkeypatch):
+    """A list with a letter in it, as CUDA's images set one, kept it from starting on an H200."""
+    from deepspeed.ops import op_builder
+
+    class Builder:
+        def load(self):
+            return os.environ.get("TORCH_CUDA_ARCH_LIST")
+
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0a")
+    monkeypatch.setattr(quantizer, "PREBUILT_QUANTIZER", "deepspeed.ops.quantizer.nowhere")
+    monkeypatch.setattr(op_builder, "QuantizerBuilder", Builder)
+    assert load_quantizer() is None
+    assert os.environ["TORCH_CUDA_ARCH_LIST"] == "9.0a"

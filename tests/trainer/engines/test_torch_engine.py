@@ -1,0 +1,127 @@
+"""The engine of plain PyTorch in one process: in which mode and precision it computes, and each update by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from stratlab_spec.settings.config import Config
+from trainer.data.batches import Batch
+from trainer.distributed.world import Precision
+from trainer.engines.torch_engine import LONG, ROW, TorchEngine, total_norm, whole_norm
+from trainer.measuring.phases import Phases
+from trainer.models.mixed_precision import LossScale, apply_low_precision
+from trainer.models.model_with_loss import ClassLoss, ImageClassifier
+
+
+class Watched(ImageClassifier):
+    """A linear layer that notes how it is called: in training mode, and in what autocast computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.loss = ClassLoss()
+        self.seen: list[tuple[bool, torch.dtype | None]] = []
+
+    def blocks(self) -> list[nn.Module]:
+        return [self.layer]
+
+    def predict(self, images: Tensor) -> Tensor:
+        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        assert self.layer.training is self.training
+        self.seen.append((self.training, autocast))
+        return self.layer(images)
+
+
+def build(precision: str = "fp32", **settings: Any) -> tuple[TorchEngine, Watched]:
+    torch.manual_seed(0)
+    model = Watched()
+    config = Config(**{"run": "try", "optimizer": "sgd", "weight_decay": 0.0} | settings)
+    mesh = SimpleNamespace(device_type="cpu")
+    run = SimpleNamespace(config=config, mesh=mesh, precision=Precision(precision))
+    if dtype := run.precision.autocast_dtype:
+        apply_low_precision(model, dtype)
+    return TorchEngine(run, model, Phases("cpu")), model  # type: ignore[arg-type]
+
+
+def batch(micro_batches: int = 1) -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(4 * micro_batches, 3, generator=generator)
+    labels = torch.arange(4 * micro_batches) % 2
+    micro = list(zip(images.split(4), labels.split(4), strict=True))
+    return Batch(micro, len(images), len(images))
+
+
+@pytest.mark.parametrize(
+    ("precision", "autocast"), [("fp32", None), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
+def test_it_trains_in_training_mode_and_judges_in_evaluation_mode_with_the_same_precision(
+    precision, autocast
+):
+    engine, model = build(precision)
+    engine.train_step(batch(2), 0.1)
+    sums = engine.evaluate(*batch().micro[0])
+    assert sums.dtype == torch.float64 and not sums.requires_grad
+    assert len(sums) == 6 and sums[2:].sum() == 4, "loss, among the five likeliest, confusion of two classes"
+    engine.evaluate(*batch().micro[0])
+    engine.train_step(batch(), 0.1)
+    training, judging = (True, autocast), (False, autocast)
+    assert model.seen == [training, training, judging, judging, training]
+
+
+def parameters_after(scale: float, good_steps: int) -> tuple[list[Tensor], LossScale]:
+    engine, model = build("fp16")
+    engine.loss_scale.scale, engine.loss_scale.good_steps = scale, good_steps
+    result = engine.train_step(batch(), 0.5)
+    assert result.skipped == 0
+    return [p.detach().clone() for p in model.parameters()], engine.loss_scale
+
+
+def test_a_step_that_doubles_the_scale_is_unscaled_with_the_scale_it_was_computed_with():
+    """With SGD, whose update a wrong factor changes: AdamW's is the same for gradients of any scale."""
+    plain, kept = parameters_after(256.0, 0)
+    doubled, grown = parameters_after(256.0, LossScale.INTERVAL - 1)
+    assert (kept.scale, grown.scale) == (256.0, 512.0)
+    assert all(torch.equal(a, b) for a, b in zip(plain, doubled, strict=True))
+
+
+@pytest.mark.parametrize(("optimizer", "moved"), [("sgd", 1 - 0.5 * 0.3), ("adamw", 1 - 0.5 * 0.3)])
+def test_weight_decay_without_a_gradient_by_hand(optimizer, moved):
+    """Both make w (1 - lr x decay) of a weight without a gradient: neither torch's defaults nor the setting's."""
+    engine, model = build(optimizer=optimizer, weight_decay=0.3)
+    before = model.layer.weight.detach().clone()
+    images, labels = torch.zeros(4, 3), torch.tensor([0, 1, 0, 1])  # no gradient for the weight
+    engine.train_step(Batch([(images, labels)], 4, 4), 0.5)
+    torch.testing.assert_close(model.layer.weight.detach(), before * moved)
+
+
+@pytest.mark.parametrize(("largest", "moved"), [(0.0, 1.0), (100.0, 1.0), (0.25, 0.25)])
+def test_clipping_makes_no_gradient_longer(largest, moved):
+    engine, model = build(clip_norm=largest)
+    before = model.layer.weight.detach().clone(), model.layer.bias.detach().clone()
+    found = engine.train_step(batch(), 1.0)
+    after = model.layer.weight.detach(), model.layer.bias.detach()
+    step = torch.cat([(a - b).flatten() for a, b in zip(after, before, strict=True)]).norm()
+    norm = float(found.grad_norm)
+    assert norm > 0.3, "or the case of 0.25 shows nothing"
+    assert float(step) == pytest.approx(norm if moved == 1.0 else moved, rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [ROW, LONG + 1, 20_000_003])
+def test_the_norm_is_that_of_fp64_however_long_a_tensor_is(size: int) -> None:
+    """torch's own is 7e-4 too small at 20 million."""
+    parts = [torch.randn(size, generator=torch.Generator().manual_seed(1)), torch.randn(5, 7)]
+    wanted = torch.cat([part.flatten().double() for part in parts]).norm()
+    assert total_norm(parts).item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert whole_norm(parts, "cpu").item() == total_norm(parts).item()
+
+
+def test_short_tensors_are_torch_s_own_to_the_last_bit_and_long_ones_of_any_form() -> None:
+    parts = [torch.randn(300, 300), torch.randn(8)]
+    assert torch.equal(total_norm(parts), torch.nn.utils.get_total_norm(parts))
+    wide = torch.randn(1100, 1000).t()
+    assert total_norm([wide]).item() == pytest.approx(wide.double().norm().item(), rel=1e-6)

@@ -1,0 +1,165 @@
+"""NVML is asked beside the loop (a stand-in answers), and what other processes took of a machine, by hand."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from trainer.distributed.world import World
+from trainer.measuring.hardware import (
+    NAMES,
+    NVML_NAMES,
+    SAMPLED,
+    TICKS_PER_S,
+    MachineLoad,
+    Meter,
+    Sampler,
+    open_sampler,
+    read_busy_s,
+    sum_up_load,
+)
+from trainer.measuring.memory import TrainingMemory, open_counters
+from trainer.measuring.phases import Phases
+
+
+class Nvml:
+    """pynvml as far as it is used."""
+
+    NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 1, 2
+    NVMLError = LookupError
+
+    def __init__(self, **changed: object) -> None:
+        answers = {
+            "Init": None,
+            "DeviceGetHandleByUUID": "handle",
+            "DeviceGetUtilizationRates": SimpleNamespace(gpu=50, memory=20),
+            "DeviceGetTemperature": 60,
+            "DeviceGetPowerUsage": 412_500,
+            "DeviceGetClockInfo": 1755,
+            "DeviceGetEnforcedPowerLimit": 700_000,
+            "DeviceGetCurrentClocksThrottleReasons": 0,
+        }
+        for name, answer in (answers | changed).items():
+            setattr(self, f"nvml{name}", lambda *asked, name=name, answer=answer: self._tell(asked, answer))
+        self.asked: list[object] = []
+
+    def nvmlDeviceGetMaxClockInfo(self, handle, kind):
+        return {self.NVML_CLOCK_SM: 1980, self.NVML_CLOCK_MEM: 2619}[kind]
+
+    def _tell(self, asked, answer):
+        self.asked += asked
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_units_limits_and_what_a_gpu_does_not_tell():
+    one = Sampler(Nvml(), "handle", 0.005)
+    one.start()
+    deadline = time.monotonic() + 10
+    while math.isnan((found := one.take())[1]):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    one.stop()
+    assert found == [50, 60, 412.5, 1755]
+    assert one.describe() == {
+        "power_limit_w": 700,
+        "clock_limit_mhz": 1980,
+        "memory_clock_limit_mhz": 2619,
+        "highest_clock_mhz": 1755,
+        "slowed_pct": 0,
+    }
+    slice_of_one = Sampler(Nvml(DeviceGetUtilizationRates=LookupError("Not Supported")), "handle")
+    found = slice_of_one._ask(SAMPLED.values())
+    assert math.isnan(found[0]) and found[1:] == [60, 412.5, 1755]
+    assert slice_of_one.describe()["slowed_pct"] is None, "nothing was asked yet"
+
+
+@pytest.mark.parametrize(("reasons", "slowed_pct"), [(0x20, 100), (0x80, 100), (0x4, 0), (0x44, 100)])
+def test_heat_and_a_power_brake_slow_a_gpu_and_its_own_power_cap_does_not(reasons, slowed_pct):
+    one = Sampler(Nvml(DeviceGetCurrentClocksThrottleReasons=reasons), "handle")
+    for clock in (math.nan, 1200.0, 1755.0, 1500.0):
+        one._watch([50.0, 60.0, 400.0, clock])
+    found = one.describe()
+    assert (found["slowed_pct"], found["highest_clock_mhz"]) == (slowed_pct, 1755)
+
+
+def test_means_since_the_last_time():
+    one = Sampler(Nvml(), "handle")
+    assert all(math.isnan(x) for x in one.take())
+    one._samples += [[10, 50, 100, 1200], [30, 50, 200, 1400]]
+    assert one.take() == [20, 50, 150, 1300] == one.take()
+
+
+def test_the_gpu_is_found_by_its_uuid_and_without_a_driver_there_are_no_numbers(monkeypatch, caplog):
+    nvml = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="ab-12"))
+    opened = open_sampler("cuda:1")
+    assert opened is not None and nvml.asked[0] == "GPU-ab-12"
+    opened.stop()
+    for module in (None, Nvml(Init=LookupError("Driver Not Loaded"))):
+        monkeypatch.setitem(sys.modules, "pynvml", module)
+        with caplog.at_level(logging.WARNING, "trainer"):
+            assert open_sampler("cuda:0") is None
+    assert len(caplog.records) == 2 and "Driver Not Loaded" in caplog.text
+
+
+def meter_of(world: World) -> Meter:
+    return Meter(world, TrainingMemory(open_counters(world), Phases("cpu"), 1, 10))
+
+
+def test_on_a_cpu_only_the_host_s_memory_is_known():
+    meter = meter_of(World(0, 0, 1, 1, "cpu", "cpu", "a processor", "here"))
+    found = dict(zip(NAMES, meter.read(), strict=True))
+    assert meter.describe() is None
+    meter.close()
+    assert found.pop("host_memory_gib") == pytest.approx(psutil.Process().memory_info().rss / 2**30, rel=0.05)
+    assert len(found) == 7 and all(math.isnan(value) for value in found.values())
+
+
+def test_device_memory_is_torch_s_own_count(monkeypatch):
+    stats = {  # as torch gives it, in part
+        "allocated_bytes": {"all": {"current": 2**30, "peak": 3 * 2**30}},
+        "reserved_bytes": {"all": {"current": 4 * 2**30, "peak": 5 * 2**30}},
+        "num_alloc_retries": 0,
+    }
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: stats)
+    monkeypatch.setattr("trainer.measuring.hardware.open_sampler", lambda device: None)
+    meter = meter_of(World(0, 0, 1, 1, "cuda", "cuda:0", "H200", "here"))
+    found = dict(zip(NAMES, meter.read(), strict=True))
+    meter.close()
+    names = ("memory_allocated_gib", "memory_reserved_gib", "memory_peak_gib")
+    assert [found[name] for name in names] == [1, 4, 3]
+    assert all(math.isnan(found[name]) for name in NVML_NAMES)
+
+
+def rank(host: str, own_s: float, busy_s: float | None, load: float = 1.0) -> dict[str, Any]:
+    machine = {"cores": 4.0, "load_average": load, "seconds": 10.0, "own_cpu_s": own_s, "busy_cpu_s": busy_s}
+    return {"host": host, "machine": machine}
+
+
+def test_what_ranks_of_one_machine_took_is_theirs() -> None:
+    busy = [rank("a", 10.0, 24.0, 3.5), rank("a", 6.0, 24.5), rank("b", 9.0, 10.0, 2.0)]
+    assert sum_up_load(busy) == {"load_average": 3.5, "other_cpu_pct": pytest.approx(20.0)}
+    assert sum_up_load([rank("a", 10.0, 9.0)])["other_cpu_pct"] == 0.0, "two clocks that are read one by one"
+    assert sum_up_load([rank("a", 1.0, None)])["other_cpu_pct"] is None
+
+
+def test_waiting_is_no_work(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text(f"cpu  {TICKS_PER_S} 1 {2 * TICKS_PER_S} 900 900 3 4 7 0 0\ncpu0 1 1 1 1 1 1 1\n")
+    assert read_busy_s(stat) == pytest.approx(3.0 + 8 / TICKS_PER_S)
+    for text in ("", "cpu a b\n"):
+        stat.write_text(text)
+        load = MachineLoad(stat).describe()
+        assert load["busy_cpu_s"] is None and load["seconds"] is not None

@@ -1,0 +1,198 @@
+"""A rank's memory snapshot, by a stand-in for torch's CUDA allocator, and its own count of exposed communication."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from stratlab_spec.exposed_communication import Event, measure_exposed_pct, read_exposed_pct
+from stratlab_spec.run_directory import RunDirectory
+from stratlab_spec.settings.config import Config
+from trainer.measuring import profiler as memory_snapshot
+from trainer.measuring.phases import Phases
+from trainer.measuring.profiler import MOST_EVENTS, StepProfiler, start_history, write_snapshot
+
+
+class Allocator:
+    """What of torch.cuda.memory is called, with the history of one device."""
+
+    def __init__(self):
+        self.keeps, self.events, self.arguments = False, [], {}
+
+    def record(self, enabled, **arguments):
+        self.keeps, self.events = enabled is not None, []
+        self.arguments = arguments or self.arguments
+
+    def take(self, size):
+        if self.keeps:
+            self.events.append({"action": "alloc", "size": size})
+
+    def snapshot(self):
+        return {"segments": [], "device_traces": [list(self.events), []]}
+
+
+@pytest.fixture
+def allocator(monkeypatch):
+    found = Allocator()
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", found.record)
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", found.snapshot)
+    return found
+
+
+def test_the_history_is_written_as_torch_writes_it_and_ends(tmp_path, allocator):
+    start_history()
+    allocator.take(100)
+    allocator.take(200)
+    told = write_snapshot(tmp_path / "a" / "rank0.pickle")
+    written = tmp_path / "a" / "rank0.pickle"
+    assert [event["size"] for event in pickle.loads(written.read_bytes())["device_traces"][0]] == [100, 200]
+    assert told == {"file": "a/rank0.pickle", "bytes": written.stat().st_size, "events": 2, "cut": False}
+    assert not allocator.keeps and allocator.arguments["max_entries"] == MOST_EVENTS
+    assert [path.name for path in written.parent.iterdir()] == [written.name]
+
+
+def test_a_full_history_says_so_and_what_cannot_be_written_costs_no_step(tmp_path, allocator, monkeypatch):
+    monkeypatch.setattr(memory_snapshot, "MOST_EVENTS", 2)
+    for path in (tmp_path / "a.pickle", tmp_path / "not" / "there" / "a.pickle"):
+        start_history()
+        allocator.take(1)
+        allocator.take(1)
+        told = write_snapshot(path)
+        assert told["cut"] is True if path.exists() else told["reason"]
+        assert not allocator.keeps
+    assert not path.exists()
+
+
+def test_it_holds_the_recorded_steps_and_the_manifest_names_it(tmp_path, allocator, monkeypatch):
+    """Steps 4 and 5 are recorded; 3 warms the profiler up."""
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 1)
+    monkeypatch.setattr(dist, "all_gather_object", lambda into, one, group: into.__setitem__(0, one))
+    config = Config(run="x", profile_first_step=4, profile_warmup=1, profile_steps=2, memory_snapshot=True)
+    folder = RunDirectory(tmp_path, "demo", "x")
+    folder.create()
+    run = SimpleNamespace(config=config, folder=folder, world=SimpleNamespace(rank=0))
+    profiler = StepProfiler(run, 4, Phases("cpu"))
+    for step in range(1, 8):
+        profiler.begin_step(step)
+        allocator.take(step)
+        profiler.end_step(step)
+    kept = pickle.loads(folder.memory_snapshot(0).read_bytes())
+    assert [event["size"] for event in kept["device_traces"][0]] == [4, 5]
+    (entry,) = json.loads(folder.manifest.read_text())["files"]
+    assert entry["memory_snapshot"]["file"] == "memory_snapshots/rank0.pickle"
+    assert entry["memory_snapshot"]["events"] == 2
+
+
+STEP = "## Training Step 7 ##"
+
+
+def on_device(name: str, start: int, end: int, correlation: int = 0) -> Event:
+    return Event(name, start, end, True, False, 0, correlation, "")
+
+
+def on_host(
+    name: str, start: int, end: int, *, thread: int = 1, correlation: int = 0, kind: str = ""
+) -> Event:
+    label = name.startswith(("##", "gloo:"))
+    return Event(name, start, end, False, label, thread, correlation, kind)
+
+
+def test_kernels_by_hand() -> None:
+    """Steps from 100 to 300, the queue runs until 400: 40 + 10 of 300 are communication alone."""
+    events = [
+        on_host(STEP, 100, 200),
+        on_host("## Training Step 8 ##", 200, 300),
+        on_host("cudaLaunchKernel", 110, 111, correlation=5),
+        on_host("cudaLaunchKernel", 290, 291, correlation=6),
+        on_host("cudaLaunchKernel", 310, 311, correlation=9),
+        on_device("gemm", 110, 160, 5),
+        on_device("ncclDevKernel_AllReduce_Sum_f32", 140, 200, 5),
+        on_device("another", 190, 195, 5),  # 160 to 190 and 195 to 200 are exposed
+        on_device("ncclDevKernel_AllGather", 370, 400, 6),  # launched in the last step
+        on_device("Memcpy DtoD (Device -> Device)", 380, 390, 6),  # hides nothing
+        on_device("gemm", 385, 400, 6),
+        on_device("gemm", 400, 900, 9),  # of the step after
+        Event("nccl:all_reduce", 0, 900, True, True, 0, 0, ""),  # the label of a kernel, on its stream
+    ]
+    assert measure_exposed_pct(events) == pytest.approx(100 * (30 + 5 + 15) / 300)
+
+
+@pytest.mark.parametrize("kind", ["of_a_device_to_come", ""])  # "": of a torch that tells no kind
+def test_launches_of_any_device_count(kind: str) -> None:
+    """What was launched before the step, and behind it, counts by its launch; operators have numbers of their own."""
+    call = "enqueue" if kind else "cudaLaunchKernel"
+    events = [
+        on_host(STEP, 100, 200),
+        on_host(call, 110, 111, correlation=5, kind=kind),
+        on_host(call, 150, 151, correlation=6, kind=kind),
+        on_host(call, 210, 211, correlation=7, kind=kind),
+        on_host("aten::mm", 20, 30, correlation=1, kind="cpu_op"),
+        on_host("aten::mm", 120, 130, correlation=7, kind="cpu_op"),
+        on_device("gemm", 80, 120, 4),  # in flight: the step begins when it has ended
+        on_device("gemm", 120, 200, 5),
+        on_device("ncclDevKernel_AllReduce", 200, 220, 6),
+        on_device("gemm", 220, 400, 7),
+    ]
+    assert measure_exposed_pct(events) == pytest.approx(20.0)
+
+
+def test_a_device_event_without_a_number_was_not_in_flight() -> None:
+    events = [
+        on_host(STEP, 100, 200),
+        on_host("cudaLaunchKernel", 110, 111, correlation=5),
+        on_device("ncclDevKernel_AllReduce", 120, 150, 0),
+        on_device("Memcpy PtoP (Device -> Device)", 150, 170, 5),  # to another GPU
+        on_device("gemm", 170, 200, 5),
+    ]
+    assert measure_exposed_pct(events) == pytest.approx(50.0)
+
+
+def test_on_the_host_operators_take_the_place_of_kernels() -> None:
+    """Neither what waits for a collective nor the backend's own thread computes; autograd's thread does."""
+    events = [
+        on_host(STEP, 0, 100),
+        on_host("aten::mm", 0, 40),
+        on_host("gloo:all_reduce", 30, 80, thread=2),
+        on_host("aten::copy_", 50, 60, thread=2),
+        on_host("c10d::allreduce_", 40, 90),
+        on_host("AddmmBackward0", 0, 100),
+        on_host("aten::add", 75, 78),
+    ]
+    assert measure_exposed_pct(events) == pytest.approx(40 - 3)
+    of_autograd = [
+        on_host(STEP, 0, 100),
+        on_host("gloo:all_reduce", 40, 60, thread=2),
+        on_host("aten::mm", 10, 30, thread=2),
+        on_host("aten::mm", 62, 70, thread=2),
+        on_host("aten::view", 41, 50, thread=2),
+    ]
+    assert measure_exposed_pct(of_autograd) == 11.0
+
+
+def test_nothing_to_say() -> None:
+    assert measure_exposed_pct([on_host("aten::mm", 0, 40)]) is None
+    assert measure_exposed_pct([on_host(STEP, 10, 10)]) is None
+    assert measure_exposed_pct([on_host(STEP, 0, 10)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ({"files": [{"comm_exposed_pct": 10}], "dropped": [{"rank": 1, "comm_exposed_pct": 30}]}, 20),
+        ({"files": [{"comm_exposed_pct": None}, {"rank": 1}, 3]}, None),
+        ([], None),
+    ],
+)
+def test_the_mean_over_the_ranks(tmp_path: Path, text: object, expected: float | None) -> None:
+    path = tmp_path / "manifest.json"
+    assert read_exposed_pct(path) is None
+    path.write_text(json.dumps(text))
+    assert read_exposed_pct(path) == expected
+    path.write_text("[[[")
+    assert read_exposed_pct(path) is None

@@ -1,0 +1,174 @@
+"""Progress, epochs and slow ranks, from times by hand."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import re
+
+import pytest
+
+from trainer.metrics import progress
+from trainer.metrics.progress import CHUNK, MOST_CHUNKS, EpochCount, OwnTimes, Stragglers
+from trainer.metrics.tracking import MOST_WAITING
+
+
+def test_speed_and_time_left_by_hand(monkeypatch, caplog):
+    """Told every five seconds, and at the end; the first steps told are where the clock starts."""
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    caplog.set_level(logging.INFO, "trainer")
+    shown = progress.Progress(100)
+    for clock[0], step in ((10.0, 10), (20.0, 20), (24.9, 25), (50.0, 60), (51.0, 100)):
+        shown.show({"step": step, "loss": 0.5, "samples": 64, "step_time_ms": 80.0})
+    told = [re.findall(r"\d[\d./]*", record.getMessage()) for record in caplog.records]
+    assert told == [  # step, loss, samples per s, ms per step, seconds left
+        ["10/100", "0.5000", "800", "80.0", "7"],  # nothing is timed yet: 90 to go, of 80 ms each
+        ["20/100", "0.5000", "800", "80.0", "80"],  # 10 steps in 10 s, 80 to go
+        ["60/100", "0.5000", "800", "80.0", "32"],  # 50 in 40, 40 to go
+        ["100/100", "0.5000", "800", "80.0", "0"],
+    ]
+
+
+def run(samples: int, batch: int, steps: range, correct: float | None = 3.0) -> dict[int, dict]:
+    """Step -> line; each step ends at its own second and takes half of one; its loss is its number."""
+    count = EpochCount(samples)
+    found = {step: count.add(step, float(step), 500.0, batch, float(step), correct) for step in steps}
+    return {step: line for step, line in found.items() if line}
+
+
+def test_an_epoch_lasts_from_its_first_step_to_its_last() -> None:
+    assert run(10, 5, range(1, 5)) == {
+        2: {"epoch": 1, "epoch_time_s": 1.5, "epoch_train_loss": 1.5, "epoch_train_accuracy_pct": 60.0},
+        4: {"epoch": 2, "epoch_time_s": 2.0, "epoch_train_loss": 3.5, "epoch_train_accuracy_pct": 60.0},
+    }
+
+
+def test_a_batch_that_crosses_counts_with_the_epoch_that_it_ends() -> None:
+    found = run(10, 4, range(1, 6))  # 4, 8, 12 | 16, 20
+    assert {step: (line["epoch"], line["epoch_train_loss"]) for step, line in found.items()} == {
+        3: (1, pytest.approx((1 + 2 + 3) / 3)),
+        5: (2, pytest.approx((4 + 5) / 2)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("first", "epochs"),
+    [(3, [2, 3]), (4, [3])],  # behind a whole epoch; inside the second
+)
+def test_after_a_restart_only_whole_epochs_are_told(first: int, epochs: list[int]) -> None:
+    assert [line["epoch"] for line in run(10, 5, range(first, 7)).values()] == epochs
+
+
+UNKNOWN = math.nan
+
+
+def feed(
+    ranks,
+    steps=100,
+    data=lambda rank, step: 10.0,
+    forward=lambda rank, step: 40.0,
+    known=True,
+    whole=100.0,
+    first=1,
+    written_every=1,
+):
+    """[(step at which it is known, Straggler)], and the judge; chunks come when they are whole and written."""
+    times, judge, found = [OwnTimes() for _ in range(ranks)], Stragglers(), []
+    for step in range(first, steps + 1):
+        for rank, own in enumerate(times):
+            ms = data(rank, step)
+            own.add(step, ms, forward(rank, step), whole)
+            own.settle(0.0 if known else UNKNOWN)
+        if step % written_every:
+            continue
+        chunks = [own.take() for own in times]
+        for of_ranks in zip(*chunks, strict=True):
+            slow = judge.add(
+                of_ranks[0].step, [c.data_ms for c in of_ranks], [c.own_ms for c in of_ranks], whole
+            )
+            found += [(step, each) for each in slow]
+    return found, judge
+
+
+@pytest.mark.parametrize(("ranks", "begins"), [(2, 1), (3, 14), (64, 11)])
+def test_a_rank_of_twice_the_time_is_found_within_twenty_steps(ranks, begins):
+    found, judge = feed(ranks, forward=lambda rank, step: 80.0 if rank == 1 and step >= begins else 40.0)
+    assert [slow.rank for _, slow in found] == [1]
+    assert found[0][0] - begins < 20 and abs(found[0][1].since_step - begins) < CHUNK
+    assert found[0][1].share_pct == pytest.approx(40.0) and judge.worst and judge.worst.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "begins", "written_every"),
+    [(1, 30, 1), (2, 33, MOST_WAITING), (3, 36, 7), (CHUNK, 39, MOST_WAITING)],
+)
+def test_it_is_written_within_twenty_steps_wherever_chunks_and_writes_lie(first, begins, written_every):
+    """Writes are never further apart than MOST_WAITING, and the first steps of an attempt do not count."""
+    found, _ = feed(
+        2,
+        forward=lambda rank, step: 80.0 if rank and step >= begins else 40.0,
+        first=first,
+        written_every=written_every,
+    )
+    assert [slow.rank for _, slow in found] == [1] and found[0][0] - begins <= 20
+
+
+def test_no_chunk_is_left_behind_at_a_write():
+    own = OwnTimes()
+    for step in range(1, 4 * MOST_WAITING + 1):
+        own.add(step, 1.0, 2.0, 3.0)
+        own.settle(0.0)
+        if step % MOST_WAITING == 0:
+            taken = own.take()
+            assert len(taken) <= MOST_CHUNKS and taken[-1].step > step - 2 * CHUNK
+
+
+def test_the_worst_is_the_one_for_whom_the_others_wait_longest_not_the_one_with_the_largest_ratio():
+    """Rank 1 takes five times as long for its data, rank 2 twice as long for its forward pass, which is longer."""
+    _, judge = feed(
+        4,
+        data=lambda rank, step: 5.0 if rank != 1 else 25.0,
+        forward=lambda rank, step: 40.0 if rank != 2 else 80.0,
+    )
+    assert judge.worst and judge.worst.rank == 2
+
+
+def test_what_is_slow_and_no_part_of_a_step_is_left_alone():
+    assert feed(4, data=lambda rank, step: 4.0 if rank == 1 else 1.0, forward=lambda rank, step: 0.0)[0] == []
+    assert feed(1)[0] == [], "nobody to be slower than"
+
+
+def test_a_rank_that_recovers_is_said_once_and_again_when_it_is_slow_again():
+    def forward(rank, step):
+        return 80.0 if rank == 1 and (step <= 30 or step > 60) else 40.0
+
+    found, _ = feed(4, steps=120, forward=forward)
+    assert [slow.since_step for _, slow in found] == [1, 61]
+
+
+def test_noise_with_heavy_tails_makes_no_straggler():
+    """Every rank is slow now and then: a tenth of its steps takes up to ten times as long, stretches of five twice."""
+    ranks = 3
+    for seed in range(20):
+        draw = random.Random(seed)
+        stretches = {rank: {draw.randrange(0, 40, 3) for _ in range(4)} for rank in range(ranks)}
+
+        def forward(rank, step, draw=draw, stretches=stretches):
+            slow = 2.0 if step // 5 in stretches[rank] else 1.0
+            tail = draw.uniform(1, 10) if draw.random() < 0.1 else 1.0
+            return 40.0 * slow * tail * draw.uniform(0.8, 1.25)
+
+        found, _ = feed(ranks, steps=200, forward=forward)
+        assert found == [], (seed, found)
+
+
+def test_what_was_waited_is_taken_out_of_all_forward_passes_since_it_was_asked():
+    own = OwnTimes()
+    for step in range(1, CHUNK + 1):
+        own.add(step, 1.0, 8.0, 20.0)
+    assert own.take() == []
+    own.settle(0.25)
+    (chunk,) = own.take()
+    assert (chunk.step, chunk.data_ms, chunk.own_ms) == (1, 1.0, 7.0)

@@ -1,0 +1,75 @@
+"""Stages of a pipeline one after the other, and which blocks fully_shard gathers ahead; in one process."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from tests.trainer.parallel.small import make_config, make_rows
+from trainer.models.decoder import documents_of
+from trainer.models.decoder_build import build_decoder
+from trainer.parallel.fully_shard import TORCHS_OWN, apply_prefetch
+from trainer.parallel.pipeline import apply_stage, layers_of
+
+
+def split(decoder, stages):
+    parts = [copy.deepcopy(decoder) for _ in range(stages)]
+    for index, part in enumerate(parts):
+        apply_stage(part, index, stages)
+    return parts
+
+
+def test_stages_one_after_the_other_are_the_decoder_with_its_names():
+    config = make_config(model="qwen_moe_tiny")
+    decoder = build_decoder(config)
+    parts = split(decoder, 3)
+    assert [list(layers_of(part)) for part in parts] == [["0", "1"], ["2"], ["3"]]
+    names = [name for part in parts for name, _ in part.named_parameters()]
+    assert sorted(names) == sorted(name for name, _ in decoder.named_parameters())
+    inputs, _ = make_rows(config)
+    passed, documents = inputs[:, 0], documents_of(inputs)
+    for part in parts:
+        passed = part(passed, positions=inputs[:, 1], documents=documents)
+    torch.testing.assert_close(passed, decoder(inputs))
+
+
+def test_gradient_checkpointing_belongs_to_the_copied_layers():
+    decoder = build_decoder(make_config(activation_checkpointing="blocks"))
+    (part,) = split(decoder, 1)
+    layer = layers_of(part)["0"]
+    assert layer.forward.args[0] is layer and layer.forward.args[1].__self__ is layer
+
+
+class Told:
+    """What of fully_shard is asked for, under a name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.forward: list[str] | None = None
+        self.backward: list[str] | None = None
+
+    def set_modules_to_forward_prefetch(self, modules: list[Any]) -> None:
+        self.forward = [module.name for module in modules]
+
+    def set_modules_to_backward_prefetch(self, modules: list[Any]) -> None:
+        self.backward = [module.name for module in modules]
+
+
+def tell(ahead: int) -> list[Told]:
+    """Four blocks; the third has experts, sharded on their own before it."""
+    blocks: list[list[Any]] = [[Told("0")], [Told("1")], [Told("2 experts"), Told("2")], [Told("3")]]
+    apply_prefetch(blocks, ahead)
+    return [block[-1] for block in blocks]
+
+
+def test_those_that_come_next_first() -> None:
+    found = tell(2)
+    assert [block.forward for block in found] == [["1", "2", "2 experts"], ["2", "2 experts", "3"], ["3"], []]
+    assert [block.backward for block in found] == [[], ["0"], ["1", "0"], ["2", "2 experts", "1"]]
+
+
+def test_torchs_own_way_is_left_alone() -> None:
+    assert all(block.forward is None and block.backward is None for block in tell(TORCHS_OWN))
+    assert [block.backward for block in tell(0)] == [[], [], [], []], "nothing ahead"
