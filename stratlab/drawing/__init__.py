@@ -7,6 +7,7 @@ from stratlab.drawing.canvas import line_chart, note, strips
 from stratlab.drawing.charts import heat_map, histogram, scatter, stacked_bars
 from stratlab.drawing.page import (
     Column,
+    Columns,
     Section,
     Tile,
     badge,
@@ -30,6 +31,7 @@ from stratlab.drawing.page import (
 
 __all__ = [
     "Column",
+    "Columns",
     "Section",
     "Tile",
     "badge",

@@ -13,7 +13,7 @@ from benchmarks.host_tax_before import interval
 from benchmarks.memory.arithmetic import BUCKETS_GIB, SIZES, reckon
 from benchmarks.memory.configurations import CONFIGURATIONS, SMALLEST, Configuration
 from benchmarks.memory.report import RECORD, Report, compare
-from stratlab.compare.efficiency import STATE_KINDS
+from stratlab.compare.placement import STATE
 from stratlab_spec.registry import NETWORKS
 from stratlab_spec.strategies import STRATEGIES as STRATEGY_TABLE
 from tests.documents.commands import ROOT
@@ -134,7 +134,7 @@ def test_bytes_per_parameter_on_the_page_are_what_runs_are_held_against() -> Non
     for strategy, row in STRATEGY_TABLE.items():
         promise = row.holds
         ranks = 4 if strategy == "hsdp" else 8
-        held = sum(words[kind] / (ranks if kind in promise.divided else 1) for kind in STATE_KINDS)
+        held = sum(words[kind] / (ranks if kind in promise.divided else 1) for kind in STATE)
         held += 4 / ranks if promise.copies else 0
         if cell := re.search(rf"^\| `{strategy}` \| [^|]+ \| ([0-9.]+) \|", PAGE, re.MULTILINE):
             assert float(cell[1]) == held, strategy

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from stratlab.cluster.workloads import CONDITIONS, NO_STATUS
-from stratlab.run_directory.record import AT_WORK, Status
+from stratlab.run_directory.outcome import AT_WORK, Status
 
 PAGE = Path("docs/monitoring.md")
 

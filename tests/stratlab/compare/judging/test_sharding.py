@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from stratlab.compare.comparison import compare
-from stratlab.compare.efficiency import STATE_KINDS, say_sharding
+from stratlab.compare.efficiency import say_sharding
+from stratlab.compare.placement import STATE
 from stratlab.compare.run_sources import load_runs
 from stratlab.compare.summary_view import build_markdown
 from stratlab.compare.tradeoffs_view import build_sharding_section
@@ -36,7 +37,7 @@ HALF = {"parameters": ["bfloat16", "float32"], "gradients": ["bfloat16"]}
 
 def held(amounts: Amounts) -> dict[str, float]:
     """Of a rank, in bytes per parameter."""
-    return {kind: size * WEIGHTS / GIB for kind, size in zip(STATE_KINDS, amounts, strict=True)}
+    return {kind: size * WEIGHTS / GIB for kind, size in zip(STATE, amounts, strict=True)}
 
 
 def judge(root: Path, strategy: str, amounts: Amounts, ranks: int = 4, **changes: Any) -> dict[str, Any]:
