@@ -161,45 +161,38 @@ def diverging_bars(rows: Mapping[str, Mapping[str, float]], unit: str, colours: 
     if not names or high == low:
         return note(f"No differences to draw in {unit}.")
     fills = {name: colours[name] % COLOURS for name in names}
-    return fit_screens(lambda width: _draw(rows, unit, fills, low, high, width))
 
+    def draw(width: float) -> Markup:
+        """Where there is little room the labels stand above their bars."""
+        above = 0.0 if width == WIDTH else 16.0
+        left, pitch = (MARGIN if above else label_width(rows)), PITCH + above
+        keys, top = legend(list(fills), left, colours=fills, width=width)
+        top += 4
+        across = Scale(low, high, left, width - NUMBERS)
+        bottom = top + pitch * len(rows)
+        parts = [keys]
+        parts += x_axis(across, top, bottom, f"difference, {unit}; ▾ = their sum", 4 if above else 8)
+        for i, (label, row) in enumerate(rows.items()):
+            y, total = top + pitch * i + above + 6, sum(row.values())
+            beside = row_label(label, y + 15, left)
+            parts.append(label_above(label, left, y - 5, width - left) if above else beside)
+            ends = {1: 0.0, -1: 0.0}
+            for name, fill in fills.items():
+                value = row.get(name, 0.0)
+                if value == 0:
+                    continue
+                side = 1 if value > 0 else -1
+                start, ends[side] = ends[side], ends[side] + value
+                left_end, right_end = sorted((across(start), across(ends[side])))
+                tooltip = f"{label}, {name}: {value:+.4g} {unit}"
+                parts.append(rect(left_end, y, right_end - left_end, PITCH - 12, f"f{fill}", tooltip))
+            sign = "+" if total > 0 else "−" if total < 0 else ""
+            parts.append(text(across(total), y + 1, "▾", "middle"))  # in ink: seen over every colour
+            parts.append(text(width - NUMBERS + 8, y + 15, sign + format_number(abs(total)), css="n"))
+        parts.append(line(across(0.0), top, across(0.0), bottom, "s7 w1"))
+        return build_svg(bottom + 40, parts, f"Differences in {unit}, by part", width)
 
-def _draw(
-    rows: Mapping[str, Mapping[str, float]],
-    unit: str,
-    fills: Mapping[str, int],
-    low: float,
-    high: float,
-    width: float,
-) -> Markup:
-    """Where there is little room the labels stand above their bars."""
-    above = 0.0 if width == WIDTH else 16.0
-    left, pitch = (MARGIN if above else label_width(rows)), PITCH + above
-    keys, top = legend(list(fills), left, colours=fills, width=width)
-    top += 4
-    across = Scale(low, high, left, width - NUMBERS)
-    bottom = top + pitch * len(rows)
-    ticks = 4 if above else 8
-    parts = [keys, *x_axis(across, top, bottom, f"difference, {unit}; ▾ = their sum", ticks)]
-    for i, (label, row) in enumerate(rows.items()):
-        y, total = top + pitch * i + above + 6, sum(row.values())
-        named = label_above(label, left, y - 5, width - left) if above else row_label(label, y + 15, left)
-        parts.append(named)
-        ends = {1: 0.0, -1: 0.0}
-        for name, fill in fills.items():
-            value = row.get(name, 0.0)
-            if value == 0:
-                continue
-            side = 1 if value > 0 else -1
-            start, ends[side] = ends[side], ends[side] + value
-            left_end, right_end = sorted((across(start), across(ends[side])))
-            tooltip = f"{label}, {name}: {value:+.4g} {unit}"
-            parts.append(rect(left_end, y, right_end - left_end, PITCH - 12, f"f{fill}", tooltip))
-        sign = "+" if total > 0 else "−" if total < 0 else ""
-        parts.append(text(across(total), y + 1, "▾", "middle"))  # in ink: seen over every colour
-        parts.append(text(width - NUMBERS + 8, y + 15, sign + format_number(abs(total)), css="n"))
-    parts.append(line(across(0.0), top, across(0.0), bottom, "s7 w1"))
-    return build_svg(bottom + 40, parts, f"Differences in {unit}, by part", width)
+    return fit_screens(draw)
 
 
 HOW = (

@@ -1,6 +1,6 @@
 """What a difference between two steps can come from: words and remedies, one row per cause.
 
-The settings in the remedies exist: tests/stratlab/compare/explaining/test_sentence.py looks them up.
+The settings in the remedies exist: tests/stratlab/compare/test_attribution.py looks them up.
 
 One sentence per pair: how far apart, why, and what to try; or that no cause can be named, and why not.
 """

@@ -63,7 +63,7 @@ class Rule:
     Attributes:
         field: its name in the report.
         source: `config` (config.json), `summary` (summary.json), `ranks` (the distinct values over all
-            ranks/rank*.json), `attempts` (how many have started), `place` (surroundings.py), `tuning` (kept_tuning.py).
+            ranks/rank*.json), `attempts` (how many have started), `place` (`placement.Place`), `tuning` (`run_sources`).
         path: keys below the source.
         matters: a difference forbids naming a winner.
         expected: the only value that is in order, even when all runs agree on another one; None = any.
@@ -73,7 +73,7 @@ class Rule:
             not name: what they did without it.
         task: of which runs alone this is a fact, `image` or `text`; "" = of all.
         none: what an empty list of the ranks means, where it is something else than not recorded.
-        added: of the types in which ranks have added up, those of "gradients" or of "activations" alone (facts.py);
+        added: of the types in which ranks have added up, those of "gradients" or of "activations" alone (`variants`);
             "" = the fact as it is.
     """
 

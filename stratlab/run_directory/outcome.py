@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from stratlab.run_directory.files import read_line, read_lines
+from stratlab.run_directory.files import Shape, read_line, read_lines
 
 Status = Literal["finished", "failed", "stopped", "unfinished", "traces only", "not a run"]
 Event = dict[str, Any]
@@ -31,7 +31,7 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 
 def read_attempts(folder: Path, problems: list[str] | None = None) -> list[Event]:
     """The events of attempts.jsonl; what is no event, as a line that is only half written, is left out."""
-    needs = {"event": str, "t": (int, float), "attempt": int}
+    needs: Shape = {"event": str, "t": (int, float), "attempt": int}
     return read_lines(folder / "attempts.jsonl", [] if problems is None else problems, needs)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stratlab.compare.explaining.longer.test_planted_causes import PLANTS, check
+from tests.stratlab.compare.longer.test_planted_causes import PLANTS, check
 
 
 @pytest.mark.parametrize("cause", PLANTS)

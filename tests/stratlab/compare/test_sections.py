@@ -90,12 +90,7 @@ def test_questions_without_a_winner_are_one_tile_that_tells_each_reason_once() -
 
 @pytest.mark.parametrize(
     ("counts", "told"),
-    [
-        ({"a": 1}, ["1"]),
-        ({"a": 9, "b": 10, "c": 3}, ["9", "3"]),
-        ({"a": 10, "b": None}, []),
-        ({"a": 0}, []),
-    ],
+    [({"a": 1}, ["1"]), ({"a": 9, "b": 10, "c": 3}, ["9", "3"]), ({"a": 10, "b": None}, []), ({"a": 0}, [])],
 )
 def test_few_timed_steps_are_said(counts: dict[str, int | None], told: list[str]) -> None:
     said = say_few_steps([build_bare_row(run, measured_steps=count) for run, count in counts.items()])
