@@ -63,7 +63,8 @@ class Rule:
     Attributes:
         field: its name in the report.
         source: `config` (config.json), `summary` (summary.json), `ranks` (the distinct values over all
-            ranks/rank*.json), `attempts` (how many have started), `place` (`placement.Place`), `tuning` (`run_sources`).
+            ranks/rank*.json), `attempts` (how many have started), `place` (`placement.Place`), `tuning`
+            (`run_sources`).
         path: keys below the source.
         matters: a difference forbids naming a winner.
         expected: the only value that is in order, even when all runs agree on another one; None = any.
