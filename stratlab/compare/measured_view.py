@@ -184,7 +184,7 @@ def build_traces(rows: Rows) -> list[Section]:
     ran = [{"run": row.run, **entry} for row in rows for entry in row.hta]
     silent = bool(ran) and all(entry.get("status") == "unsupported" for entry in ran)
     if ran and not silent:
-        kinds = [HTA_BADGES.get(entry.get("status"), "warn") for entry in ran]
+        kinds = [HTA_BADGES.get(str(entry.get("status")), "warn") for entry in ran]
         shown = [
             e | {"status": badge(str(e.get("status")), kind)} for e, kind in zip(ran, kinds, strict=True)
         ]
@@ -286,7 +286,8 @@ def _list_stages(rows: Rows) -> Markup:
     if not lines:
         return Markup("")
     columns: Columns = [
-        *("run", "stage", "ranks", *(Column(kind, kind, "GiB") for kind in STATE)),
+        *("run", "stage", "ranks"),
+        *(Column(kind, kind, "GiB") for kind in STATE),
         Column("state", "held by the state", "GiB"),
         Column("peak_memory_gib", "peak on the device", "GiB", 3),
         Column("peak_host_memory_gib", "peak on the host", "GiB", 3),

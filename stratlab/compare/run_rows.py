@@ -362,7 +362,7 @@ def _mfu_pct(summary: dict[str, Any], units_per_s: float | None, cost: str) -> f
 
 def _sum(lines: Sequence[dict[str, Any]], name: str) -> float | None:
     """None where a line does not tell."""
-    values = [line.get(name) for line in lines]
+    values: list[Any] = [line.get(name) for line in lines]
     return float(sum(values)) if all(map(is_number, values)) else None
 
 
@@ -380,7 +380,9 @@ def build_row(run: RunRecord, way: str = "") -> RunRow:
     trace = {"comm_exposed_pct": summary.get("comm_exposed_pct"), **(analysis.get("mean") or {})}
     state = [summary.get(name) for name in STATE_FIELDS]
     phases = analysis.get("phases_present") or {}
-    told = {name: summary.get(name) for name in (*SUMMARY_FIELDS, "validation_perplexity", "test_perplexity")}
+    told: dict[str, Any] = {
+        name: summary.get(name) for name in (*SUMMARY_FIELDS, "validation_perplexity", "test_perplexity")
+    }
     told |= {name: trace.get(name) for name in TRACE_FIELDS} | {axis: run.axes.get(axis, 1) for axis in AXES}
     told |= build_layout(run) | build_step_times(run) | {"strategy": run.strategy}
     return RunRow(

@@ -273,7 +273,8 @@ def build_pareto(rows: Rows, groups: Sequence[Sequence[str]]) -> list[dict[str, 
     for group in groups:
         timed = [row for row in rows if row.run in group and row.samples_per_s]
         memory = choose_memory(timed)
-        places = {row.run: (getattr(row, memory), row.samples_per_s) for row in timed if getattr(row, memory)}
+        sizes = {row.run: getattr(row, memory) for row in timed if getattr(row, memory)}
+        places = {row.run: (sizes[row.run], row.samples_per_s or 0.0) for row in timed if row.run in sizes}
         if len(places) < 2:
             continue
         on_cpu = any(row.device_type == "cpu" for row in timed if row.run in places)

@@ -35,6 +35,12 @@ def read_attempts(folder: Path, problems: list[str] | None = None) -> list[Event
     return read_lines(folder / "attempts.jsonl", [] if problems is None else problems, needs)
 
 
+def read_events(folder: Path) -> list[Event]:
+    """The same for who waits: of a start or an end no more is asked than that it is one; `attempt` is 1 if left out."""
+    events = [{"attempt": 1, **line} for line in read_lines(folder / "attempts.jsonl", [], {"event": str})]
+    return [event for event in events if isinstance(event["attempt"], int)]
+
+
 def has_ended(attempts: Sequence[Event]) -> bool:
     """Whether the newest attempt has written its end."""
     return bool(attempts) and attempts[-1]["event"] == "ended"
@@ -99,7 +105,7 @@ def look(run_dir: Path, *, quiet: bool) -> Outcome:
         return Outcome(True, f"{run_dir}: traces and summary are complete", 0)
     if not run_dir.is_dir():
         return Outcome(False, f"{run_dir}: no such folder yet")
-    events = read_attempts(run_dir)
+    events = read_events(run_dir)
     if not events:
         return Outcome(False, f"{run_dir}: no attempt has started yet")
     attempt = max(event["attempt"] for event in events)
