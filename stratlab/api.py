@@ -24,7 +24,7 @@ from stratlab.analysis.foreign_traces import Analysed, analyze_foreign, name_out
 from stratlab.analysis.run_analysis import NoTraces
 from stratlab.compare.comparison import compare as compare_runs
 from stratlab.compare.report_files import write_report
-from stratlab.compare.run_sources import load_comparisons, load_runs, read_tuning, read_varied_of
+from stratlab.compare.run_sources import load_folders, read_tuning, read_varied_of
 from stratlab.compare.variants import parse_varied
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.traces.archives import ArchiveError
@@ -147,13 +147,12 @@ def compare(
     named = parse_varied(_read_text("varied", varied))
     if not isinstance(memory_limit_gib, Real | None):
         raise UserError(f"memory_limit_gib={memory_limit_gib!r}: expected a number [SL-api-no-number]")
-    alone = len(folders) == 1
-    runs = load_runs(folders[0]) if alone else load_comparisons(folders)
+    runs = load_folders(folders)
     report = compare_runs(
         runs,
         baseline=baseline,
         memory_limit_gib=memory_limit_gib,
-        tuning=read_tuning(folders[0]) if alone else None,
+        tuning=read_tuning(folders[0]) if len(folders) == 1 else None,
         varied=named or read_varied_of(folders),
     )
     if place is not None:

@@ -14,15 +14,13 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from stratlab.run_directory.files import (
-    ATTEMPT,
     has_marks,
     is_number,
     read_config,
-    read_lines,
     read_tail,
     read_world_size,
 )
-from stratlab.run_directory.record import AT_WORK, read_standing
+from stratlab.run_directory.outcome import AT_WORK, read_attempts, read_standing
 
 TAIL_BYTES = 262_144
 GIB = 2**30
@@ -103,7 +101,7 @@ class RunGauges(Collector):
             labels = [folder.parent.name, folder.name]
             config = read_config(folder, [])
             asked, resolved = config.get("config", {}), config.get("resolved", {})
-            attempts = read_lines(folder / "attempts.jsonl", [], ATTEMPT)
+            attempts = read_attempts(folder)
             now, _ = read_standing(folder, asked.get("mode"), attempts, (folder / "summary.json").is_file())
             info.add_metric([*labels, str(asked.get("strategy", "")), str(asked.get("model", ""))], 1)
             for each in STATUSES:

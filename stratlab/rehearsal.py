@@ -36,7 +36,7 @@ from stratlab.rehearsal_plan import (
     replaced,
 )
 from stratlab.run_directory.files import Shape, read_lines, read_object
-from stratlab.run_directory.outcome import read_attempts
+from stratlab.run_directory.outcome import has_ended, read_events
 from stratlab.run_directory.places import find_page
 from stratlab.traces.discover import MANIFEST, read_dropped
 from stratlab.tracking_server import run_server
@@ -347,9 +347,8 @@ def _has_final_traces(run_dir: Path, code: int) -> bool:
 
     An attempt that has not ended is of another start, beside which this one was refused.
     """
-    attempts = read_attempts(run_dir)
-    has_ended = bool(attempts) and attempts[-1].get("event") == "ended"
-    return code < 128 and has_ended and (run_dir / "traces" / "manifest.json").is_file()
+    has_traces = (run_dir / "traces" / "manifest.json").is_file()
+    return code < 128 and has_traces and has_ended(read_events(run_dir))
 
 
 def _run_stage(

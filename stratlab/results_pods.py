@@ -17,7 +17,7 @@ from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.volume_pod import run_on_volume
 from stratlab.cluster.workloads import ENDED, SUSPENDED, Workload, find_workload, list_workloads
-from stratlab.run_directory.record import AT_WORK
+from stratlab.run_directory.outcome import AT_WORK
 from stratlab.run_folders import ListedRun, build_run
 from stratlab.user_error import NothingThere, UserError
 

@@ -21,21 +21,18 @@ from rich.text import Text
 
 from stratlab.machine import say_refused
 from stratlab.run_directory.files import (
-    ATTEMPT,
     has_marks,
-    is_alive,
     is_number,
     is_run,
     read_config,
-    read_lines,
     read_object,
     read_tail,
     read_world_size,
 )
 from stratlab.run_directory.foreign import FOREIGN, read_foreign
 from stratlab.run_directory.given_folder import check_folder
+from stratlab.run_directory.outcome import AT_WORK, TRACED, is_alive, read_attempts, read_standing
 from stratlab.run_directory.places import FETCHED, find_page
-from stratlab.run_directory.record import AT_WORK, TRACED, read_standing
 from stratlab.run_settings import name_model
 from stratlab.tracking import delete_run
 from stratlab.user_error import NothingThere, UserError
@@ -126,7 +123,7 @@ def _read(folder: Path) -> ListedRun:
     config = read_config(folder, nothing)
     asked, resolved = config.get("config", {}), config.get("resolved", {})
     summary = read_object(folder / "summary.json", nothing)
-    attempts = read_lines(folder / "attempts.jsonl", nothing, ATTEMPT)
+    attempts = read_attempts(folder)
     last = read_tail(folder / "metrics.jsonl", TAIL_BYTES)[::-1]
     begun = [line["t"] for line in attempts if line["event"] == "started" and is_number(line["t"])]
     written = [line["t"] for line in (*attempts, *last[:1]) if is_number(line.get("t"))]

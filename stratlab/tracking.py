@@ -27,8 +27,7 @@ from typing import Any
 
 from stratlab.machine import explain_untrusted
 from stratlab.run_directory.files import read_object
-from stratlab.run_directory.outcome import look
-from stratlab.run_directory.record import STOPPED_FROM_OUTSIDE
+from stratlab.run_directory.outcome import STOPPED_FROM_OUTSIDE, look
 from stratlab.user_error import UserError
 
 

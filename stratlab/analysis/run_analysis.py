@@ -32,7 +32,7 @@ from stratlab.analysis.report_pages import build_html, build_markdown
 from stratlab.analysis.run_facts import RUNNING, RunFacts, find_gaps, keep_one_source, read_facts
 from stratlab.analysis.tables import write_tables
 from stratlab.analysis.untraced import build_untraced_html, build_untraced_markdown, build_untraced_report
-from stratlab.run_directory.files import is_alive
+from stratlab.run_directory.outcome import is_alive
 from stratlab.run_directory.places import MERGED, PAGE
 from stratlab.traces.chunks import LIMITS, Limits
 from stratlab.traces.discover import Finding, Found, find_traces

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from stratlab.analysis.rank import RankAnalysis
-from stratlab.run_directory.files import is_alive, read_config, read_line, read_object
+from stratlab.run_directory.files import read_config, read_line, read_object
+from stratlab.run_directory.outcome import is_alive
 from stratlab.traces.discover import Finding, Manifest
 from stratlab.user_error import NothingThere
 

@@ -96,8 +96,7 @@ def compare(
     image: LabImage = "",
     certificates: Certificates = "",
     tuning: Annotated[
-        str,
-        typer.Option(metavar="JSON", help="How a sweep has tuned; kept as DIR/tuning.json.", hidden=True),
+        str, typer.Option(metavar="JSON", help="How a sweep has tuned; kept as DIR/tuning.json.", hidden=True)
     ] = "",
     keep_varied: Annotated[
         bool,
@@ -131,17 +130,17 @@ def compare(
         from stratlab.compare.report_files import check_file
 
         check_file(Path(as_json))
-    asked = {"baseline": baseline, "memory_limit_gib": memory_limit_gib, "varied": varied or None}
+    if on_cluster and experiment:
+        raise UserError(
+            "--on-cluster compares a folder of the volume; leave --experiment out [SL-on-cluster-experiment]"
+        )
     if on_cluster:
-        if experiment:
-            raise UserError(
-                "--on-cluster compares a folder of the volume; leave --experiment out [SL-on-cluster-experiment]"
-            )
-        place = {"claim": claim, "mount": mount, "image": image, "certificates": certificates}
+        asked = {"baseline": baseline, "memory_limit_gib": memory_limit_gib, "varied": varied or None}
         if tracking_uri != os.environ.get(
             "MLFLOW_TRACKING_URI", ""
-        ):  # which this machine reaches, and pods may not
+        ):  # which this machine reaches, pods may not
             asked["tracking_uri"] = tracking_uri
+        place = {"claim": claim, "mount": mount, "image": image, "certificates": certificates}
         output = output or Path(f"{folders[0]}-report")
         report = _compare_there(str(folders[0]), namespace, context, pod_resources, place, output, asked)
         _show(report, output / "report.html", as_json)
@@ -150,36 +149,30 @@ def compare(
         raise UserError(
             "--experiment needs --tracking-uri URI or MLFLOW_TRACKING_URI [SL-experiment-no-server]"
         )
+    from stratlab.compare import run_sources as sources
     from stratlab.compare.comparison import compare as compare_runs
     from stratlab.compare.publishing import log_for_user
     from stratlab.compare.report_files import write_report
-    from stratlab.compare.run_sources import (
-        keep_tuning,
-        load_comparisons,
-        load_experiment,
-        load_runs,
-        parse_tuning,
-        read_tuning,
-        read_varied_of,
-    )
-    from stratlab.compare.run_sources import keep_varied as keep_names
     from stratlab.compare.variants import parse_varied
 
     folder = folders[0] if len(folders) == 1 else None
     output = output or (folder / "report" if folder else Path(f"{experiment}-report"))
     if experiment:
-        runs = load_experiment(experiment, tracking_uri, output / "runs")
+        runs = sources.load_experiment(experiment, tracking_uri, output / "runs")
     else:
-        runs = load_runs(folder) if folder else load_comparisons(folders)
+        runs = sources.load_folders(folders)
     if folder and tuning:
-        keep_tuning(folder, parse_tuning(tuning))
-    known = read_tuning(folder) if folder else None
-    names = parse_varied(varied) or read_varied_of(folders)
+        sources.keep_tuning(folder, sources.parse_tuning(tuning))
+    names = parse_varied(varied) or sources.read_varied_of(folders)
     report = compare_runs(
-        runs, baseline=baseline, memory_limit_gib=memory_limit_gib, tuning=known, varied=names
+        runs,
+        baseline=baseline,
+        memory_limit_gib=memory_limit_gib,
+        tuning=sources.read_tuning(folder) if folder else None,
+        varied=names,
     )
     if folder and keep_varied:
-        keep_names(folder, names)
+        sources.keep_varied(folder, names)
     page = write_report(report, runs, output)
     logged = ""
     if len(folders) < 2:  # several comparisons have no experiment in common

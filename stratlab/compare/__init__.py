@@ -1,10 +1,10 @@
 """Runs side by side: what each measured, whether they may be compared, and who is best in what.
 
-reading          what each run tells: folders, experiments, step times, layouts, surroundings
-judging          may they be compared, and who is best in what; nothing here draws
-explaining       why one is slower than another, in parts and in one sentence
-comparison       the three together: the content of report.json
-showing          the same as a page, a table for a terminal, a CSV file
-mlflow_entry     puts it beside the runs in MLflow
-comparison_pod   does all of it where the runs are, on a cluster
+run_sources, placement, run_rows      what each run tells: folders, experiments, nodes, layouts, step times
+rules, variants, fairness             may they be compared: the table of facts, repeats, the audit
+winners, efficiency, search_ranking   who is best in what, scaling, sharding, a search over settings
+attribution, step_difference, causes  why one is slower than another, in parts and in one sentence
+comparison                            all of it together: the content of report.json; nothing up to here draws
+*_view, report_files                  the same as a page, a table for a terminal, a CSV file
+publishing                            beside the runs in MLflow, and out of a pod on a cluster
 """

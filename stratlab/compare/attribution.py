@@ -1,6 +1,7 @@
-"""Why one run is slower than another: a difference in parts, their causes, and a sentence.
+"""Why one run takes longer per step than another: pairs against a baseline, with parts that sum to the difference.
 
-Why one run takes longer per step than another: pairs against a baseline, with parts that sum to the difference.
+step_difference   one step of each, in parts, and the two subtracted
+causes            the main cause, a remedy, and the sentence of a pair
 """
 
 from __future__ import annotations
@@ -16,23 +17,22 @@ from stratlab.compare.causes import (
     find_remedy,
     format_ms,
 )
-from stratlab.compare.fairness import SETTINGS
-from stratlab.compare.run_rows import find_recorded_step_ms, is_compared
+from stratlab.compare.fairness import SETTINGS, Fairness
+from stratlab.compare.run_rows import Rows, RunRow
 from stratlab.compare.step_difference import TracedStep, build_differences, build_traced_step
 from stratlab.compare.variants import UNKNOWN, find_typical
 from stratlab.compare.winners import LEAST_LEAD_PCT, Band
-from stratlab.run_directory.record import TRACED
 from stratlab.user_error import UserError
 from stratlab.wording import name_allowed
 
-Row = Mapping[str, Any]
 OWN = "runs"
+Row = Mapping[str, Any]
 
 
 def build_attribution(
-    rows: Sequence[Row],
+    rows: Rows,
     analyses: Mapping[str, Mapping[str, Any]],
-    fairness: Mapping[str, Any],
+    fairness: Fairness,
     variants: Sequence[Sequence[str]],
     band: Band | None,
     baseline: str | None = None,
@@ -55,41 +55,48 @@ def build_attribution(
     Raises:
         UserError: `baseline` is no finished run with step times.
     """
-    kinds = {row["run"]: _find_kind(row) for row in rows if is_compared(row)}
-    steps = {row["run"]: ms for row in rows if is_compared(row) and (ms := _find_step_ms(row))}
-    if baseline is not None and baseline not in steps:
-        ending = [name for name in steps if name.endswith(f"-{baseline}")]  # as pages and tables show it
-        baseline = ending[0] if len(ending) == 1 else baseline
-    if baseline is not None and baseline not in steps:
-        wish = "expected a finished run of this comparison:"
-        place = "that `stratlab list` shows as finished"
-        known = name_allowed(baseline, list(steps), wish, place) if steps else f"{wish} none"
-        raise UserError(f"--baseline {baseline}: {known} [SL-baseline-unknown]")
-    groups = [[name for name in group if name in steps] for group in fairness["groups"]]
+    compared = [row for row in rows if row.is_compared]
+    kinds = {row.run: _find_kind(row) for row in compared}
+    measured = {row.run: row.recorded_step_ms if row.is_foreign else row.step_time_ms_p50 for row in compared}
+    steps = {run: ms for run, ms in measured.items() if ms}
+    if baseline is not None:
+        baseline = _check_baseline(baseline, list(steps))
+    groups = [[name for name in group if name in steps] for group in fairness.groups]
     typical = _choose_typical(groups, variants, steps, baseline)
     traced = {name: build_traced_step(analyses.get(name) or {}) for group in typical for name in group}
     missing = [
-        {"run": row["run"], "baseline": None, "why": "its traces have no labels of steps"}
+        {"run": row.run, "baseline": None, "why": "its traces have no labels of steps"}
         for row in rows
-        if row["status"] == TRACED and row["run"] not in steps
+        if row.is_foreign and row.run not in steps
     ]
     pairs = []
     for run, base in _pair_up_kinds(typical, kinds, steps, baseline):
         mine, other = traced[run], traced[base]
         if isinstance(mine, str) or isinstance(other, str):
-            name, why = (run, mine) if isinstance(mine, str) else (base, other)
-            missing.append({"run": run, "baseline": base, "why": f"{name} {why}"})
+            why = f"{run} {mine}" if isinstance(mine, str) else f"{base} {other}"
+            missing.append({"run": run, "baseline": base, "why": why})
         elif mine.source != other.source:
             why = f"{run} has {mine.source} traces, {base} has {other.source} traces"
             missing.append({"run": run, "baseline": base, "why": why})
         else:
+            is_own = kinds[run] == kinds[base] == OWN
+            run_ms, base_ms = (steps[run], steps[base]) if is_own else (mine.step_ms, other.step_ms)
+            ends = (run, mine, run_ms), (base, other, base_ms)
             differing = _find_differing(run, base, fairness)
-            if is_own := kinds[run] == kinds[base] == OWN:
-                ends = (run, mine, steps[run]), (base, other, steps[base])
-            else:
-                ends = (run, mine, mine.step_ms), (base, other, other.step_ms)
             pairs.append(build_pair(*ends, differing, band if is_own else None, settings_known=is_own))
     return {"baseline": baseline, "pairs": pairs, "not_attributed": missing}
+
+
+def _check_baseline(asked: str, names: Sequence[str]) -> str:
+    """The run that is meant: by its name, or by the end of it, as pages and tables show it."""
+    ending = [name for name in names if name.endswith(f"-{asked}")]
+    if asked in names or len(ending) == 1:
+        return asked if asked in names else ending[0]
+    wish = "expected a finished run of this comparison:"
+    known = f"{wish} none"
+    if names:
+        known = name_allowed(asked, list(names), wish, "that `stratlab list` shows as finished")
+    raise UserError(f"--baseline {asked}: {known} [SL-baseline-unknown]")
 
 
 def build_pair(
@@ -136,8 +143,7 @@ def build_pair(
         "gap_label": mine.gap_label,
         "no_cause": _find_doubt(difference_ms, max(ms, base_ms), parts, noise_ms),
     }
-    found = find_main_cause(pair)
-    pair["main_cause"] = found if pair["comparable"] else None
+    pair["main_cause"] = find_main_cause(pair) if pair["comparable"] else None
     pair["remedy"] = find_remedy(pair)
     pair["sentence"] = build_sentence(pair)
     return pair
@@ -162,13 +168,9 @@ def _find_doubt(
     return None
 
 
-def _find_kind(row: Row) -> str:
+def _find_kind(row: RunRow) -> str:
     """What can be held against each other without being asked: runs of this lab; traces alone, by their source."""
-    return OWN if row["status"] != TRACED else f"{row['trace_source']} traces"
-
-
-def _find_step_ms(row: Row) -> float | None:
-    return find_recorded_step_ms(row) if row["status"] == TRACED else row["step_time_ms_p50"]
+    return f"{row.trace_source} traces" if row.is_foreign else OWN
 
 
 def _pair_up_kinds(
@@ -177,10 +179,16 @@ def _pair_up_kinds(
     steps: Mapping[str, float],
     baseline: str | None,
 ) -> list[tuple[str, str]]:
+    """(run, baseline) of each kind, in the order of the runs."""
     pairs = []
     for kind in dict.fromkeys(kinds.values()):
-        mine = [[name for name in group if kinds[name] == kind] for group in typical]
-        pairs += _pair_up([group for group in mine if group], steps, baseline)
+        groups = [[name for name in group if kinds[name] == kind] for group in typical]
+        names = [name for group in groups for name in group]
+        fastest = baseline or min(names, key=lambda name: steps[name], default="")
+        for group in filter(None, groups):
+            best = baseline or min(group, key=lambda name: steps[name])
+            pairs += [(name, best) for name in group if name != best]
+            pairs += [(best, fastest)] if best != fastest and best in group else []
     return sorted(pairs, key=lambda pair: list(steps).index(pair[0]))
 
 
@@ -202,36 +210,20 @@ def _choose_typical(
     return chosen
 
 
-def _pair_up(
-    typical: Sequence[Sequence[str]], steps: Mapping[str, float], baseline: str | None
-) -> list[tuple[str, str]]:
-    """(run, baseline), in the order of the runs."""
-    everyone = [name for group in typical for name in group]
-    fastest = baseline or min(everyone, key=lambda name: steps[name], default="")
-    pairs = []
-    for group in typical:
-        best = baseline or min(group, key=lambda name: steps[name], default=fastest)
-        pairs += [(name, best) for name in group if name != best]
-        pairs += [(best, fastest)] if best != fastest and best in group else []
-    return sorted(pairs, key=lambda pair: list(steps).index(pair[0]))
-
-
-def _find_differing(run: str, base: str, fairness: Mapping[str, Any]) -> list[str]:
+def _find_differing(run: str, base: str, fairness: Fairness) -> list[str]:
     """Facts that matter and keep the two apart; empty where they are in one group of the audit."""
-    if any(run in group and base in group for group in fairness["groups"]):
+    if any(run in group and base in group for group in fairness.groups):
         return []
-    matters = [entry for entry in fairness["differences"] if entry["matters"]]
-    ends = {e["field"]: [str(e["values"].get(name, UNKNOWN)) for name in (run, base)] for e in matters}
+    matters = [entry for entry in fairness.differences if entry.matters]
+    ends = {e.field: [str(e.values.get(name, UNKNOWN)) for name in (run, base)] for e in matters}
     if UNKNOWN in ends.get(SETTINGS, []):  # what one of them does not tell is not seen to differ
         return [field for field, (a, b) in ends.items() if UNKNOWN not in (a, b) and a != b]
-    found = [entry["field"] for entry in matters if entry["values"].get(run) != entry["values"].get(base)]
-    return found or [
-        f"{e['field']} (unknown or not as it should be)" for e in fairness["differences"] if e["matters"]
-    ]
+    differing = [entry.field for entry in matters if entry.values.get(run) != entry.values.get(base)]
+    return differing or [f"{entry.field} (unknown or not as it should be)" for entry in matters]
 
 
 def _say_origin(mine: TracedStep, other: TracedStep, settings_known: bool) -> str:
     source = CPU_ORIGIN if mine.source == "cpu" else "GPU events"
     measured = "medians of untraced steps" if settings_known else "means of the traced steps"
-    counts = [f"{step.steps} steps on {step.ranks} ranks" for step in (mine, other)]
-    return f"parts: {source}; traced: {' and '.join(dict.fromkeys(counts))}; difference: {measured}"
+    counts = dict.fromkeys(f"{step.steps} steps on {step.ranks} ranks" for step in (mine, other))
+    return f"parts: {source}; traced: {' and '.join(counts)}; difference: {measured}"

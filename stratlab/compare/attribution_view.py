@@ -1,8 +1,8 @@
 """The part of the page that says why: a sentence per pair, the parts as bars that go both ways, and as a table.
 
-The parts of the difference between two runs: for the picture, and as a table, the largest first.
-
-Bars that go both ways from zero: what a step takes longer to the right, what it takes shorter to the left.
+build_why          the section
+build_part_table   the parts of the differences, the largest first
+diverging_bars     what a step takes longer to the right of zero, what it takes shorter to the left
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from stratlab.compare.causes import CAUSES, CPU_ORIGIN, NOT_TRACED, ON_A_CPU, say_collective
 from stratlab.compare.fairness import UNSHOWN
+from stratlab.compare.winners import LEAST_LEAD_PCT
 from stratlab.drawing import Column, Section, badge, details, html_table, note, paragraph, subtitle
 from stratlab.drawing.canvas import (
     COLOURS,
@@ -155,59 +156,43 @@ def diverging_bars(rows: Mapping[str, Mapping[str, float]], unit: str, colours: 
         colours: part -> index of its colour, the same in every chart of a page; also the order of the parts.
     """
     names = [name for name in colours if any(row.get(name) for row in rows.values())]
-    ahead = [sum(v for v in row.values() if v > 0) for row in rows.values()]
-    behind = [sum(v for v in row.values() if v < 0) for row in rows.values()]
-    low, high = min(behind, default=0.0), max(ahead, default=0.0)
+    high = max((sum(v for v in row.values() if v > 0) for row in rows.values()), default=0.0)
+    low = min((sum(v for v in row.values() if v < 0) for row in rows.values()), default=0.0)
     if not names or high == low:
         return note(f"No differences to draw in {unit}.")
+    fills = {name: colours[name] % COLOURS for name in names}
 
     def draw(width: float) -> Markup:
-        return _draw(rows, unit, colours, Scale(low, high, 0, 0), names, width)
+        """Where there is little room the labels stand above their bars."""
+        above = 0.0 if width == WIDTH else 16.0
+        left, pitch = (MARGIN if above else label_width(rows)), PITCH + above
+        keys, top = legend(list(fills), left, colours=fills, width=width)
+        top += 4
+        across = Scale(low, high, left, width - NUMBERS)
+        bottom = top + pitch * len(rows)
+        parts = [keys]
+        parts += x_axis(across, top, bottom, f"difference, {unit}; ▾ = their sum", 4 if above else 8)
+        for i, (label, row) in enumerate(rows.items()):
+            y, total = top + pitch * i + above + 6, sum(row.values())
+            beside = row_label(label, y + 15, left)
+            parts.append(label_above(label, left, y - 5, width - left) if above else beside)
+            ends = {1: 0.0, -1: 0.0}
+            for name, fill in fills.items():
+                value = row.get(name, 0.0)
+                if value == 0:
+                    continue
+                side = 1 if value > 0 else -1
+                start, ends[side] = ends[side], ends[side] + value
+                left_end, right_end = sorted((across(start), across(ends[side])))
+                tooltip = f"{label}, {name}: {value:+.4g} {unit}"
+                parts.append(rect(left_end, y, right_end - left_end, PITCH - 12, f"f{fill}", tooltip))
+            sign = "+" if total > 0 else "−" if total < 0 else ""
+            parts.append(text(across(total), y + 1, "▾", "middle"))  # in ink: seen over every colour
+            parts.append(text(width - NUMBERS + 8, y + 15, sign + format_number(abs(total)), css="n"))
+        parts.append(line(across(0.0), top, across(0.0), bottom, "s7 w1"))
+        return build_svg(bottom + 40, parts, f"Differences in {unit}, by part", width)
 
     return fit_screens(draw)
-
-
-def _draw(
-    rows: Mapping[str, Mapping[str, float]],
-    unit: str,
-    colours: Mapping[str, int],
-    values: Scale,
-    names: list[str],
-    width: float,
-) -> Markup:
-    """Where there is little room the labels stand above their bars."""
-    above = 0.0 if width == WIDTH else 16.0
-    left, pitch = (MARGIN if above else label_width(rows)), PITCH + above
-    keys, top = legend(names, left, colours=colours, width=width)
-    top += 4
-    across = Scale(values.low, values.high, left, width - NUMBERS)
-    bottom = top + pitch * len(rows)
-    ticks = 4 if above else 8
-    parts = [keys, *x_axis(across, top, bottom, f"difference, {unit}; ▾ = their sum", ticks)]
-    for i, (label, row) in enumerate(rows.items()):
-        y, total = top + pitch * i + above + 6, sum(row.values())
-        named = label_above(label, left, y - 5, width - left) if above else row_label(label, y + 15, left)
-        parts.append(named)
-        ends = {1: 0.0, -1: 0.0}
-        for name in names:
-            value = row.get(name, 0.0)
-            if value == 0:
-                continue
-            side = 1 if value > 0 else -1
-            start, ends[side] = ends[side], ends[side] + value
-            x = min(across(start), across(ends[side]))
-            tooltip = f"{label}, {name}: {value:+.4g} {unit}"
-            length = abs(across(ends[side]) - across(start))
-            parts.append(rect(x, y, length, PITCH - 12, f"f{colours[name] % COLOURS}", tooltip))
-        parts.append(text(across(total), y + 1, "▾", "middle"))  # in ink: seen over every colour
-        parts.append(text(width - NUMBERS + 8, y + 15, _signed(total), css="n"))
-    zero = across(0.0)
-    parts.append(line(zero, top, zero, bottom, "s7 w1"))
-    return build_svg(bottom + 40, parts, f"Differences in {unit}, by part", width)
-
-
-def _signed(value: float) -> str:
-    return f"{'+' if value > 0 else '−' if value < 0 else ''}{format_number(abs(value))}"
 
 
 HOW = (
@@ -218,12 +203,12 @@ HOW = (
     "What the traced steps do not show is a part of its own, so that the parts sum to the difference."
 )
 DOUBT = (
-    "No cause is named where the difference lies within the noise of the repeats, or within {least:g} % where there "
-    "are no repeats, or where the traced steps leave more than half of it open."
+    f"No cause is named where the difference lies within the noise of the repeats, or within {LEAST_LEAD_PCT:g} % "
+    "where there are no repeats, or where the traced steps leave more than half of it open."
 )
 
 
-def build_why(report: Mapping[str, Any], least_lead_pct: float) -> Section:
+def build_why(report: Mapping[str, Any]) -> Section:
     """The section, first after the verdict."""
     found = report["attribution"]
     findings = [pair for pair in found["pairs"] if pair["comparable"]]
@@ -249,20 +234,15 @@ def build_why(report: Mapping[str, Any], least_lead_pct: float) -> Section:
             html += paragraph(mark + " " + _say(pair))
         html += details("Their parts", build_part_table(others))
     if found["pairs"]:
-        html += details(
-            "How a difference is split", paragraph(HOW) + paragraph(DOUBT.format(least=least_lead_pct))
-        )
+        html += details("How a difference is split", paragraph(HOW) + paragraph(DOUBT))
     return Section("Why", html)
 
 
 def _mark(pair: Mapping[str, Any]) -> Markup:
     if "cpu" in pair["sources"]:
         return badge("CPU", "warn")
-    return (
-        badge(CAUSES[pair["main_cause"]].name, "plain")
-        if pair["main_cause"]
-        else badge("no cause named", "warn")
-    )
+    cause = pair["main_cause"]
+    return badge(CAUSES[cause].name, "plain") if cause else badge("no cause named", "warn")
 
 
 def _say(pair: Mapping[str, Any]) -> str:

@@ -1,8 +1,9 @@
-"""What a difference between two steps can come from: words and remedies, one row per cause.
+"""What a difference between two steps can come from: one row per cause with its words and remedy, and the sentence.
 
-The settings in the remedies exist: tests/stratlab/compare/explaining/test_sentence.py looks them up.
+find_main_cause, find_remedy   which cause has most of the difference, and what to try against it
+build_sentence                 how far apart, why, and what to try; or that no cause can be named, and why not
 
-One sentence per pair: how far apart, why, and what to try; or that no cause can be named, and why not.
+The settings in the remedies exist: tests/stratlab/compare/test_attribution.py looks them up.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from stratlab.run_directory.step_parts import BUBBLE, COMPUTE, COPIES, DATA, HOST, IDLE, LAST_RANK
 
 NOT_TRACED = "not_traced"
+UNSEEN = "that the traced steps do not show"
 COLLECTIVES = {
     "all_gather": "all-gather",
     "reduce_scatter": "reduce-scatter",
@@ -41,13 +43,17 @@ class Cause:
     remedy: str
 
 
+def _part(more: str, remedy: str, name: str = "") -> Cause:
+    """A cause whose milliseconds are a part of the step; `name`: where the table calls it otherwise."""
+    return Cause(name or more, more, f"less {more}", remedy)
+
+
 CAUSES: dict[str, Cause] = {
-    "compute": Cause(
-        "more compute",
+    "compute": _part(
         COMPUTE,
-        f"less {COMPUTE}",
         "compare the kernels of both reports; run.config.compile=true, run.config.precision=bf16, and "
         "run.config.activation_checkpointing=none where memory allows",
+        "more compute",
     ),
     "more_communication": Cause(
         "slower link or more communication",
@@ -63,48 +69,32 @@ CAUSES: dict[str, Cause] = {
         "give it compute to hide behind: a larger run.config.micro_batch_size; check that nothing waits for a "
         "collective early",
     ),
-    "straggler": Cause(
+    "straggler": _part(
         LAST_RANK,
-        LAST_RANK,
-        f"less {LAST_RANK}",
         "look at the slow rank's device and host: clocks, temperature, other work, its share of the data",
     ),
-    "copies": Cause(
-        "copies between host and device",
+    "copies": _part(
         COPIES,
-        f"less {COPIES}",
         "run.config.data_residence=device where the images fit; run.config.offload=none where the state does",
+        "copies between host and device",
     ),
-    "data": Cause(
+    "data": _part(
         DATA,
-        DATA,
-        f"less {DATA}",
         "run.config.data_residence=device where the images fit, a cheaper run.config.augment, more CPU cores per rank",
     ),
-    "host": Cause(
-        "host-bound: the device waits for launches",
+    "host": _part(
         HOST,
-        f"less {HOST}",
         "look in the merged trace of the run at what its host does in the gaps",
+        "host-bound: the device waits for launches",
     ),
-    "idle": Cause(
-        "other idle time of the device",
-        IDLE,
-        f"less {IDLE}",
-        "look for gaps in the timeline of the run's own report",
+    "idle": _part(
+        IDLE, "look for gaps in the timeline of the run's own report", "other idle time of the device"
     ),
-    "bubble": Cause(
+    "bubble": _part(
         BUBBLE,
-        BUBBLE,
-        f"less {BUBBLE}",
         "more micro-batches per step: a smaller run.config.micro_batch_size or a larger run.config.global_batch_size",
     ),
-    NOT_TRACED: Cause(
-        "not explained by the traced steps",
-        "that the traced steps do not show",
-        "that the traced steps do not show",
-        "",
-    ),
+    NOT_TRACED: Cause("not explained by the traced steps", UNSEEN, UNSEEN, ""),
 }
 HOST_REMEDIES = {  # by the kind of most gaps (stratlab/analysis/step_rows.py); else that of CAUSES
     "short": "launch less per sample: a larger run.config.micro_batch_size, run.config.compile=true",
@@ -143,7 +133,8 @@ def build_sentence(pair: Mapping[str, Any]) -> str:
         )
     if "cpu" in pair["sources"]:
         warnings.append(ON_A_CPU)
-    return "".join(warnings) + _say_difference(pair) + _say_causes(pair) + _say_remedy(pair)
+    remedy = f"; remedy: {pair['remedy']}." if pair["remedy"] else "."
+    return "".join(warnings) + _say_difference(pair) + _say_causes(pair) + remedy
 
 
 def _say_difference(pair: Mapping[str, Any]) -> str:
@@ -161,10 +152,11 @@ def _say_causes(pair: Mapping[str, Any]) -> str:
         return f"; no cause can be named: {pair['no_cause']}"
     sign = 1 if pair["difference_ms"] >= 0 else -1
     along, against = find_causes(pair)
-    text = ": " + ", ".join(_say(row, sign, pair) for row in along)
-    if against:
-        text += "; partly offset by " + ", ".join(_say(row, -sign, pair) for row in against)
-    return text
+    offset = "; partly offset by " if against else ""
+    more, less = (
+        ", ".join(_say(row, s, pair) for row in rows) for s, rows in ((sign, along), (-sign, against))
+    )
+    return f": {more}{offset}{less}"
 
 
 def find_causes(pair: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
@@ -188,11 +180,6 @@ def _say(row: Mapping[str, Any], sign: int, pair: Mapping[str, Any]) -> str:
     if row["cause"] == "straggler" and sign > 0 and pair["late_rank"] is not None:
         words += f" (rank {pair['late_rank']})"
     return f"{format_ms(abs(row['ms']))} {words.format(what=what)}"
-
-
-def _say_remedy(pair: Mapping[str, Any]) -> str:
-    remedy = pair["remedy"]
-    return f"; remedy: {remedy}." if remedy else "."
 
 
 def find_main_cause(pair: Mapping[str, Any]) -> str | None:

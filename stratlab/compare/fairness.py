@@ -1,24 +1,24 @@
-"""May the runs be compared, and who is best in what. Nothing here draws.
+"""May the runs be compared? The audit: which facts differ, which of them matter, which runs are comparable.
 
-Only runs that compute the same training may be compared: their first losses must agree.
+Only runs that compute the same training may be compared: their first losses must agree, within a stated gate or within
+what repeats of one run differ by. Two runs that are equal in every fact and still learn differently do different work,
+and then their speeds answer different questions.
 
-They agree within a stated gate, or within what repeats of one run differ by. Two runs that are equal in every fact and
-still learn differently do different work, and then their speeds answer different questions.
-
-The audit: which facts differ between runs, which of them matter, which runs are comparable.
-
-Do two runs compute the same training? Losses and gradient norms of the first steps, pair by pair.
+loss_agreement   losses and gradient norms of the first steps, pair by pair
+audit            fact by fact over the table of `rules`, then `split_groups` by the losses
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from stratlab.compare.rules import IMPLIED, RULES, Rule
+from stratlab.compare.placement import ComparedRun
+from stratlab.compare.rules import IMPLIED, RULES, Difference, Rule
 from stratlab.compare.variants import (
     SEED_SETTING,
     UNKNOWN,
@@ -32,6 +32,7 @@ from stratlab.compare.variants import (
 )
 from stratlab.run_directory.record import RunRecord
 
+FIRST_STEPS = 20  # later, rounding that differs by the order of a sum has grown into another path
 FIELD = "losses of the first steps"
 GATES_PCT = {"fp32": 0.01, "bf16": 1.0, "fp16": 1.0, "bf16_native": 2.0}
 """Of the mean loss. Half precision: those of the parity tests. fp32: ten times theirs, because rounding grows over the
@@ -41,238 +42,191 @@ NOISE_FACTOR = 2.0
 """How much further apart than the largest distance of repeats two runs may lie: a few repeats do not show the most."""
 MOST_NOISE = 10.0
 """Gates. Repeats further apart than this show no noise, but that something is wrong with one of them."""
-
-Pair = dict[str, Any]
-
-
-def split_groups(
-    groups: Sequence[Sequence[str]], runs: Sequence[RunRecord], pairs: Sequence[Pair]
-) -> tuple[list[list[str]], dict[str, str], list[Pair]]:
-    """Divides groups of runs with equal facts into those whose losses agree.
-
-    Args:
-        groups: names of runs; repeats of one run with another seed are in other groups.
-        pairs: of `agreement.loss_agreement`.
-
-    Returns:
-        the groups, the largest first; run -> the run of its group that the others were held against; and the pairs with
-        allowed_pct, allowed_by (a sentence) and agrees (None where a loss is not recorded), all None for runs that
-        other facts keep apart.
-    """
-    by_name = {run.name: run for run in runs}
-    judged = {_key(*pair["runs"]): {**pair, **dict.fromkeys(NOT_JUDGED)} for pair in pairs}
-    found: list[list[str]] = []
-    reference: dict[str, str] = {}
-    for group in groups:
-        inside = [judged[_key(a, b)] for a, b in combinations(group, 2)]
-        allowed, by = _find_allowed([by_name[name] for name in group], inside)
-        for pair in inside:
-            distance = pair["loss_difference_pct"]
-            agrees = None if distance is None else distance <= allowed
-            pair |= {"allowed_pct": allowed, "allowed_by": by, "agrees": agrees}
-        for first, part in _divide(group, {_key(*p["runs"]) for p in inside if p["agrees"]}):
-            found.append(part)
-            reference |= dict.fromkeys(part, first)
-    return sorted(found, key=len, reverse=True), reference, list(judged.values())
-
-
-def build_difference(
-    groups: Sequence[Sequence[str]], reference: Mapping[str, str], pairs: Sequence[Pair]
-) -> dict[str, Any] | None:
-    """The entry of the audit if the losses divide a group, else None.
-
-    Args:
-        groups: as they were before; the others as `split_groups` gives them.
-    """
-    if all(len({reference[name] for name in group}) == 1 for group in groups):
-        return None
-    known = [pair for pair in pairs if pair["agrees"] is False]
-    silent = [pair for pair in pairs if pair["agrees"] is None and pair["allowed_pct"] is not None]
-    said = []
-    if known:
-        worst = max(known, key=lambda pair: pair["loss_difference_pct"] / pair["allowed_pct"])
-        said.append(
-            f"{' and '.join(worst['runs'])} are up to {worst['loss_difference_pct']:.2g} % apart and may be "
-            f"{worst['allowed_pct']:.2g} % ({worst['allowed_by']}): they do not compute the same training"
-        )
-    if silent:
-        said.append(f"not known of {' and '.join(silent[0]['runs'])}")
-    values = {name: f"as {other}" for name, other in reference.items()}
-    return {"field": FIELD, "values": values, "matters": True, "why": "; ".join(said)}
-
-
-def _find_allowed(runs: Sequence[RunRecord], pairs: Sequence[Pair]) -> tuple[float, str]:
-    precision = str(runs[0].config.get("resolved", {}).get("precision"))
-    gate = GATES_PCT.get(precision, GATES_PCT["fp32"])
-    repeats = [{run.name for run in variant} for variant in build_variants(runs)]
-    distances = [
-        pair["loss_difference_pct"]
-        for pair in pairs
-        if pair["loss_difference_pct"] is not None and any(set(pair["runs"]) <= names for names in repeats)
-    ]
-    noise = NOISE_FACTOR * max(distances, default=0.0)
-    if gate < noise <= MOST_NOISE * gate:
-        return noise, f"{NOISE_FACTOR:g} times the distance of repeats"
-    return gate, f"the gate of {precision}"
-
-
-def _divide(group: Sequence[str], agree: set[tuple[str, str]]) -> list[tuple[str, list[str]]]:
-    """Parts in which everybody agrees with one run, named first: the one with whom most agree. Agreeing does not carry
-    over from one pair to the next, so nobody is let in by a chain of neighbours."""
-    left, parts = list(group), []
-    while left:
-        friends = {name: [other for other in left if _key(name, other) in agree] for name in left}
-        first = max(left, key=lambda name: len(friends[name]))
-        parts.append((first, [name for name in left if name == first or name in friends[first]]))
-        left = [name for name in left if name not in parts[-1][1]]
-    return parts
-
-
-def _key(a: str, b: str) -> tuple[str, str]:
-    return (a, b) if a <= b else (b, a)
-
-
 ONLY_TALK = "NCCL_DEBUG"
 """Variables of this kind make a library say more."""
+COMPARABLE, NOT_COMPARABLE = "comparable", "not comparable"
 AS_SEARCH = "comparable as a search"
 """The verdict over runs that differ, but only in what they are meant to differ in."""
 UNSHOWN = "comparability not known"
 """The verdict where nothing is seen to differ, but of some runs there are only traces."""
 HOW = "meant to leave the training as it is: the losses are held against each other"
 """Why a varied difference does not matter."""
+ONLY_TRACES = (
+    "of {} there are only traces, which tell neither model nor data, batch sizes, precision or losses: that the "
+    "settings are equal cannot be shown"
+)
 TOLD_BY_TRACES = ("world_size", "device_name", "backend")
 SETTINGS = "settings"
+Pair = dict[str, Any]
+"""Of `loss_agreement`."""
+LeftOut = list[dict[str, str]]
+"""[{run, why}]."""
 
 
-def audit(
-    runs: Sequence[RunRecord], pairs: Sequence[dict[str, Any]], varied: Sequence[str] = ()
-) -> dict[str, Any]:
+@dataclass
+class Fairness:
+    """What the audit says, as report.json has it (there `pairs` are in `loss_agreement`)."""
+
+    differences: list[Difference]
+    """Those that matter first. What is varied and leaves the training as it is does not matter."""
+    same: dict[str, Any]
+    """Field -> value of the facts on which all agree."""
+    groups: list[list[str]]
+    """Runs without a difference that matters among them, the largest group first."""
+    search_groups: list[list[str]]
+    """The same without what is varied: the runs that results may be ranked over. Of runs with equal settings whose
+    losses disagree only the larger part is in them. Empty where nothing is varied."""
+    verdict: str
+    """COMPARABLE, AS_SEARCH, UNSHOWN or NOT_COMPARABLE."""
+    reason: str
+    ways: list[str]
+    """The varied settings that runs differ in and that leave the training what it is (`variants.find_ways`)."""
+    not_compared: LeftOut
+    """The finished runs that were left out."""
+    pairs: list[Pair]
+    """Those of `loss_agreement`, with what was allowed and whether they agree."""
+
+    @property
+    def is_comparable(self) -> bool:
+        return self.verdict == COMPARABLE
+
+
+def audit(runs: Sequence[ComparedRun], pairs: Sequence[Pair], varied: Sequence[str] = ()) -> Fairness:
     """Compares the finished runs fact by fact, and their losses, but those that are not what their name says.
 
     Args:
-        pairs: of `agreement.loss_agreement`.
-        varied: settings that the runs are meant to differ in (varied.py).
-
-    Returns:
-        differences: [{field, values: {run: value}, matters, why, varied: the varied settings that it is or follows
-            from, or ""}], those that matter first. What is varied and leaves the training as it is does not matter.
-        same: {field: value} of the facts on which all agree.
-        groups: lists of runs without a difference that matters among them, the largest first.
-        search_groups: the same without what is varied: the runs that results may be ranked over. Of runs with equal
-            settings whose losses disagree only the larger part is in them. Empty where nothing is varied.
-        verdict: "comparable", AS_SEARCH, UNSHOWN or "not comparable"; reason: a sentence.
-        ways: the varied settings that runs differ in and that leave the training what it is (varied.py).
-        not_compared: [{run, why}] of the finished runs that were left out.
-        pairs: those given, with what was allowed and whether they agree.
+        pairs: of `loss_agreement`.
+        varied: settings that the runs are meant to differ in (`variants.excuse`).
     """
     finished = [run for run in runs if run.is_compared and not run.is_foreign]
     foreign = [run for run in runs if run.is_compared and run.is_foreign]
-    tasks = {read_task(run) for run in finished}
-    differences: list[dict[str, Any]] = []
-    same: dict[str, Any] = {}
-    for rule in [rule for rule in (*RULES, *_unlisted(finished)) if not rule.task or rule.task in tasks]:
-        known = [*finished, *foreign] if rule.field in TOLD_BY_TRACES else finished
-        values = {run.name: read_fact(run, rule) for run in known}
-        if rule.replaced_by and all(read_path(run.config, ("config", rule.replaced_by)) for run in finished):
-            values = dict.fromkeys(values, f"that of {rule.replaced_by}")
-        if _differs(rule, list(values.values())):
-            excused, but = excuse(rule, values, varied, finished) if rule.matters else ("", "")
-            why = "; ".join(filter(None, (_why(rule, values), but)))
-            differences.append(
-                {
-                    "field": rule.field,
-                    "values": values,
-                    "matters": rule.matters,
-                    "why": why,
-                    "varied": excused,
-                }
-            )
-        elif values:
-            same[rule.field] = next(iter(values.values()))
+    differences, same = _compare_facts(finished, foreign, varied)
     ways = find_ways(differences)
     for entry in differences:
         if is_way(entry, ways):
-            entry |= {"matters": False, "why": f"{entry['why']}; {HOW}"}
+            entry.matters, entry.why = False, f"{entry.why}; {HOW}"
     alike = _groups(finished, differences)
     groups, reference, pairs = split_groups(alike, finished, pairs)
-    if found := build_difference(alike, reference, pairs):
-        differences.append({**found, "varied": ""})
-    differences.sort(key=lambda entry: not entry["matters"])
-    others = [entry for entry in differences if entry["field"] != FIELD and not entry["varied"]]
+    if finding := build_difference(alike, reference, pairs):
+        differences.append(finding)
+    differences.sort(key=lambda entry: not entry.matters)
+    others = [entry for entry in differences if entry.field != FIELD and not entry.varied]
     searched = _groups(finished, others) if varied else []
     left_out = [
         {"run": run.name, "why": say_degenerate(run.missing_dimensions)}
         for run in runs
         if run.status == "finished" and not run.is_compared
     ]
-    silent = [entry for entry in differences if _is_silent(entry, foreign)]
-    seen = [entry for entry in differences if entry["matters"] and entry not in silent]
+    seen = [entry for entry in differences if entry.matters and not _is_silent(entry, foreign)]
     reason = _reason([*finished, *foreign], seen, left_out)
-    verdict = "not comparable" if reason else "comparable"
+    verdict = NOT_COMPARABLE if reason else COMPARABLE
     if varied and reason and len(finished) > 1:
         verdict, reason = _judge_varied(finished, differences, left_out, varied)
     if foreign and len(finished) + len(foreign) > 1:
-        verdict = UNSHOWN if verdict == "comparable" else verdict
-        reason = "; ".join(filter(None, [reason, _say_unshown(foreign)]))
-        differences.insert(0, _build_unshown(finished, foreign))
+        verdict = UNSHOWN if verdict == COMPARABLE else verdict
+        reason = "; ".join(filter(None, [reason, ONLY_TRACES.format(", ".join(run.name for run in foreign))]))
+        values = {run.name: UNKNOWN if run.is_foreign else "recorded" for run in (*finished, *foreign)}
+        differences.insert(
+            0, Difference(SETTINGS, values, True, "traces do not tell them: equality cannot be shown")
+        )
         groups = [*groups, *([run.name] for run in foreign)]
-    return {
-        "differences": differences,
-        "same": same,
-        "groups": groups,
-        "search_groups": _leave_out_disagreeing(searched, alike, groups),
-        "verdict": verdict,
-        "reason": reason or _say_same(ways),
-        "ways": ways,
-        "not_compared": left_out,
-        "pairs": pairs,
-    }
-
-
-def _say_same(ways: Sequence[str]) -> str:
     meant = f"{', '.join(ways)}, which they are meant to differ in, and " if ways else ""
-    return f"nothing that matters differs, other than {meant}the strategy and what it implies"
+    reason = reason or f"nothing that matters differs, other than {meant}the strategy and what it implies"
+    search_groups = _leave_out_disagreeing(searched, alike, groups)
+    return Fairness(differences, same, groups, search_groups, verdict, reason, ways, left_out, pairs)
 
 
-def _is_silent(entry: dict[str, Any], foreign: Sequence[RunRecord]) -> bool:
+def _compare_facts(
+    finished: Sequence[ComparedRun], foreign: Sequence[ComparedRun], varied: Sequence[str]
+) -> tuple[list[Difference], dict[str, Any]]:
+    tasks = {"", *map(read_task, finished)}
+    differences: list[Difference] = []
+    same: dict[str, Any] = {}
+    for rule in (rule for rule in (*RULES, *_unlisted(finished)) if rule.task in tasks):
+        known = [*finished, *foreign] if rule.field in TOLD_BY_TRACES else finished
+        values = {run.name: read_fact(run, rule) for run in known}
+        if rule.replaced_by and all(run.settings.get(rule.replaced_by) for run in finished):
+            values = dict.fromkeys(values, f"that of {rule.replaced_by}")
+        silent = [name for name, value in values.items() if value == UNKNOWN]
+        wanted = next(iter(values.values()), None) if rule.expected is None else rule.expected
+        if silent or any(value != wanted for value in values.values()):
+            excused, but = excuse(rule, values, varied, finished) if rule.matters else ("", "")
+            unknown = f"not recorded by {', '.join(silent)}" if silent else ""
+            why = "; ".join(filter(None, (rule.why, unknown, but)))
+            differences.append(Difference(rule.field, values, rule.matters, why, excused))
+        elif values:
+            same[rule.field] = next(iter(values.values()))
+    return differences, same
+
+
+def _unlisted(runs: Sequence[RunRecord]) -> Iterator[Rule]:
+    """A rule for each setting and resolved fact that the table does not name: better asked once too often."""
+    listed = {rule.path[:depth] for rule in RULES if rule.source == "config" for depth in (2, 3)}
+
+    def list_names(*path: str) -> list[str]:
+        names = {name for run in runs for name in read_path(run.config, path) or {}}
+        return sorted(name for name in names if (*path, name) not in listed)
+
+    for group in ("config", "resolved"):
+        for name in list_names(group):
+            if name not in IMPLIED:
+                yield Rule(f"{group}.{name}", "config", (group, name), True, "not known to this audit")
+    for name in list_names("provenance", "versions"):
+        path = ("provenance", "versions", name)
+        yield Rule(name, "config", path, True, "another library", absent="not installed")
+    for name in list_names("provenance", "environment"):
+        why, matters = (
+            "it changes how collectives travel or how a device works",
+            not name.startswith(ONLY_TALK),
+        )
+        yield Rule(name, "config", ("provenance", "environment", name), matters, why, absent="not set")
+
+
+def _groups(finished: Sequence[RunRecord], differences: Sequence[Difference]) -> list[list[str]]:
+    """Runs with equal values in everything that matters; a run with an unknown or wrong fact stands alone."""
+    expected = {rule.field: rule.expected for rule in RULES if rule.expected is not None}
+    groups: dict[str, list[str]] = {}
+    for run in finished:
+        facts = [(entry.field, entry.values[run.name]) for entry in differences if entry.matters]
+        alone = any(value == UNKNOWN or expected.get(field, value) != value for field, value in facts)
+        groups.setdefault(json.dumps([run.name if alone else "", facts], sort_keys=True), []).append(run.name)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def _is_silent(entry: Difference, foreign: Sequence[RunRecord]) -> bool:
     """Whether it is only not known that the fact is the same, because traces do not tell it."""
-    unknown = {name for name, value in entry["values"].items() if value == UNKNOWN}
-    known = {str(value) for value in entry["values"].values() if value != UNKNOWN}
+    unknown = {name for name, value in entry.values.items() if value == UNKNOWN}
+    known = {str(value) for value in entry.values.values() if value != UNKNOWN}
     return bool(unknown) and unknown <= {run.name for run in foreign} and len(known) < 2
 
 
-def _say_unshown(foreign: Sequence[RunRecord]) -> str:
-    names = ", ".join(run.name for run in foreign)
-    return (
-        f"of {names} there are only traces, which tell neither model nor data, batch sizes, precision or losses: that "
-        "the settings are equal cannot be shown"
-    )
-
-
-def _build_unshown(finished: Sequence[RunRecord], foreign: Sequence[RunRecord]) -> dict[str, Any]:
-    values = dict.fromkeys((run.name for run in finished), "recorded")
-    values |= dict.fromkeys((run.name for run in foreign), UNKNOWN)
-    why = "traces do not tell them: equality cannot be shown"
-    return {"field": SETTINGS, "values": values, "matters": True, "why": why, "varied": ""}
-
-
 def _judge_varied(
-    finished: Sequence[RunRecord],
-    differences: Sequence[dict[str, Any]],
-    left_out: Sequence[dict[str, str]],
-    varied: Sequence[str],
+    finished: Sequence[RunRecord], differences: Sequence[Difference], left_out: LeftOut, varied: Sequence[str]
 ) -> tuple[str, str]:
     """Verdict and reason over runs that differ and are meant to."""
-    excused = [entry for entry in differences if entry["varied"]]
-    named = {name for entry in excused for name in entry["varied"].split(", ")}
+    named = {name for entry in differences for name in entry.causes}
     asked = [name for name in (*varied, SEED_SETTING) if name in named]
     meant = f"the runs differ in {', '.join(asked)}, as they are meant to" if asked else ""
-    other = _reason(
-        finished, [entry for entry in differences if entry["matters"] and not entry["varied"]], left_out
-    )
+    other = _reason(finished, [entry for entry in differences if entry.keeps_apart], left_out)
     if not other:
         return AS_SEARCH, f"{meant}, and in nothing else that matters"
-    return "not comparable", f"{other}; {meant}" if meant else other
+    return NOT_COMPARABLE, f"{other}; {meant}" if meant else other
+
+
+def _reason(finished: Sequence[RunRecord], differences: Sequence[Difference], left_out: LeftOut) -> str:
+    """Why the runs are not comparable; "" where they are."""
+    if len(finished) < 2:
+        others = ", ".join(f"{entry['run']} ({entry['why']})" for entry in left_out)
+        count = f"{len(finished)} finished run{' to compare' if others else ''}; a comparison needs two"
+        return f"{count}; not compared: {others}" if others else count
+    differing = [entry.field for entry in differences if len(set(map(str, entry.values.values()))) > 1]
+    wrong_in_all = [
+        f"{entry.field} is {next(iter(entry.values.values()))} ({entry.why})"
+        for entry in differences
+        if entry.field not in differing
+    ]
+    told = [f"the runs differ in {', '.join(differing)}"] if differing else []
+    return "; ".join([*told, *(["in all runs " + ", ".join(wrong_in_all)] if wrong_in_all else [])])
 
 
 def _leave_out_disagreeing(
@@ -285,8 +239,8 @@ def _leave_out_disagreeing(
         parts = sorted((part for part in groups if set(part) <= set(same)), key=len, reverse=True)
         if len(parts) == 1 or len(parts[0]) > len(parts[1]):
             kept |= set(parts[0])
-    found = [[name for name in group if name in kept] for group in searched]
-    return sorted(filter(None, found), key=len, reverse=True)
+    remaining = [[name for name in group if name in kept] for group in searched]
+    return sorted(filter(None, remaining), key=len, reverse=True)
 
 
 def say_degenerate(missing: Sequence[str]) -> str:
@@ -294,67 +248,83 @@ def say_degenerate(missing: Sequence[str]) -> str:
     return f"degenerate: lacks {', '.join(missing) or 'a kind of'} parallelism"
 
 
-def _unlisted(runs: Sequence[RunRecord]) -> Iterator[Rule]:
-    """A rule for each setting and resolved fact that the table does not name: better asked once too often."""
-    listed = {rule.path[:depth] for rule in RULES if rule.source == "config" for depth in (2, 3)}
-    for group in ("config", "resolved"):
-        for name in sorted({name for run in runs for name in run.config.get(group, {})} - IMPLIED):
-            if (group, name) not in listed:
-                yield Rule(f"{group}.{name}", "config", (group, name), True, "not known to this audit")
-    libraries = {name for run in runs for name in read_path(run.config, ("provenance", "versions")) or {}}
-    for name in sorted(libraries):
-        path = ("provenance", "versions", name)
-        if path not in listed:
-            yield Rule(name, "config", path, True, "another library", absent="not installed")
-    variables = {name for run in runs for name in read_path(run.config, ("provenance", "environment")) or {}}
-    for name in sorted(variables):
-        why = "it changes how collectives travel or how a device works"
-        matters = not name.startswith(ONLY_TALK)
-        yield Rule(name, "config", ("provenance", "environment", name), matters, why, absent="not set")
+def split_groups(
+    groups: Sequence[Sequence[str]], runs: Sequence[ComparedRun], pairs: Sequence[Pair]
+) -> tuple[list[list[str]], dict[str, str], list[Pair]]:
+    """Divides groups of runs with equal facts into those whose losses agree.
+
+    Args:
+        groups: names of runs; repeats of one run with another seed are in other groups.
+        pairs: of `loss_agreement`.
+
+    Returns:
+        the groups, the largest first; run -> the run of its group that the others were held against; and the pairs with
+        allowed_pct, allowed_by (a sentence) and agrees (None where a loss is not recorded), all None for runs that
+        other facts keep apart.
+    """
+    by_name = {run.name: run for run in runs}
+    judged = {frozenset(pair["runs"]): {**pair, **dict.fromkeys(NOT_JUDGED)} for pair in pairs}
+    parts: list[list[str]] = []
+    reference: dict[str, str] = {}
+    for group in groups:
+        inside = [judged[frozenset((a, b))] for a, b in combinations(group, 2)]
+        allowed, by = _find_allowed([by_name[name] for name in group], inside)
+        for pair in inside:
+            distance = pair["loss_difference_pct"]
+            agrees = None if distance is None else distance <= allowed
+            pair |= {"allowed_pct": allowed, "allowed_by": by, "agrees": agrees}
+        for first, part in _divide(group, {frozenset(p["runs"]) for p in inside if p["agrees"]}):
+            parts.append(part)
+            reference |= dict.fromkeys(part, first)
+    return sorted(parts, key=len, reverse=True), reference, list(judged.values())
 
 
-def _differs(rule: Rule, values: list[Any]) -> bool:
-    if any(value == UNKNOWN for value in values):
-        return True
-    if rule.expected is not None:
-        return any(value != rule.expected for value in values)
-    return any(value != values[0] for value in values)
+def build_difference(
+    groups: Sequence[Sequence[str]], reference: Mapping[str, str], pairs: Sequence[Pair]
+) -> Difference | None:
+    """The finding of the audit if the losses divide a group, else None.
+
+    Args:
+        groups: as they were before; the others as `split_groups` gives them.
+    """
+    if all(len({reference[name] for name in group}) == 1 for group in groups):
+        return None
+    known = [pair for pair in pairs if pair["agrees"] is False]
+    silent = [pair for pair in pairs if pair["agrees"] is None and pair["allowed_pct"] is not None]
+    told = []
+    if known:
+        worst = max(known, key=lambda pair: pair["loss_difference_pct"] / pair["allowed_pct"])
+        told.append(
+            f"{' and '.join(worst['runs'])} are up to {worst['loss_difference_pct']:.2g} % apart and may be "
+            f"{worst['allowed_pct']:.2g} % ({worst['allowed_by']}): they do not compute the same training"
+        )
+    if silent:
+        told.append(f"not known of {' and '.join(silent[0]['runs'])}")
+    values = {name: f"as {other}" for name, other in reference.items()}
+    return Difference(FIELD, values, True, "; ".join(told))
 
 
-def _why(rule: Rule, values: dict[str, Any]) -> str:
-    silent = [name for name, value in values.items() if value == UNKNOWN]
-    return f"{rule.why}; not recorded by {', '.join(silent)}" if silent else rule.why
+def _find_allowed(runs: Sequence[ComparedRun], pairs: Sequence[Pair]) -> tuple[float, str]:
+    precision = str(runs[0].resolved.get("precision"))
+    gate = GATES_PCT.get(precision, GATES_PCT["fp32"])
+    repeats = [{run.name for run in variant} for variant in build_variants(runs)]
+    of_repeats = [pair for pair in pairs if any(set(pair["runs"]) <= names for names in repeats)]
+    noise = NOISE_FACTOR * (_largest(pair["loss_difference_pct"] for pair in of_repeats) or 0.0)
+    if gate < noise <= MOST_NOISE * gate:
+        return noise, f"{NOISE_FACTOR:g} times the distance of repeats"
+    return gate, f"the gate of {precision}"
 
 
-def _reason(
-    finished: Sequence[RunRecord], differences: Sequence[dict[str, Any]], left_out: Sequence[dict[str, str]]
-) -> str:
-    if len(finished) < 2:
-        others = ", ".join(f"{entry['run']} ({entry['why']})" for entry in left_out)
-        said = f"{len(finished)} finished run{' to compare' if others else ''}; a comparison needs two"
-        return f"{said}; not compared: {others}" if others else said
-    differing = [entry["field"] for entry in differences if len(set(map(str, entry["values"].values()))) > 1]
-    wrong_in_all = [
-        f"{entry['field']} is {next(iter(entry['values'].values()))} ({entry['why']})"
-        for entry in differences
-        if entry["field"] not in differing
-    ]
-    told = [f"the runs differ in {', '.join(differing)}"] if differing else []
-    return "; ".join([*told, *(["in all runs " + ", ".join(wrong_in_all)] if wrong_in_all else [])])
-
-
-def _groups(finished: Sequence[RunRecord], differences: list[dict[str, Any]]) -> list[list[str]]:
-    """Runs with equal values in everything that matters; a run with an unknown or wrong fact stands alone."""
-    expected = {rule.field: rule.expected for rule in RULES if rule.expected is not None}
-    groups: dict[str, list[str]] = {}
-    for run in finished:
-        facts = [(entry["field"], entry["values"][run.name]) for entry in differences if entry["matters"]]
-        alone = any(value == UNKNOWN or expected.get(field, value) != value for field, value in facts)
-        groups.setdefault(json.dumps([run.name if alone else "", facts], sort_keys=True), []).append(run.name)
-    return sorted(groups.values(), key=len, reverse=True)
-
-
-FIRST_STEPS = 20  # later, rounding that differs by the order of a sum has grown into another path
+def _divide(group: Sequence[str], agree: set[frozenset[str]]) -> list[tuple[str, list[str]]]:
+    """Parts in which everybody agrees with one run, named first: the one with whom most agree. Agreeing does not carry
+    over from one pair to the next, so nobody is let in by a chain of neighbours."""
+    left, parts = list(group), []
+    while left:
+        friends = {name: [other for other in left if frozenset((name, other)) in agree] for name in left}
+        first = max(left, key=lambda name: len(friends[name]))
+        parts.append((first, [name for name in left if name == first or name in friends[first]]))
+        left = [name for name in left if name not in parts[-1][1]]
+    return parts
 
 
 def loss_agreement(runs: Sequence[RunRecord]) -> dict[str, Any]:
@@ -365,39 +335,34 @@ def loss_agreement(runs: Sequence[RunRecord]) -> dict[str, Any]:
         pairs: [{runs: [a, b], steps: how many both have, max_abs_loss_difference, max_rel_loss_difference (to the loss
             of the step), loss_difference_pct (the largest one, relative to the mean loss of these steps),
             first_grad_norm_difference}]; None where a run lacks the numbers. What is allowed, and whether they agree,
-            is added by `same_training.split_groups`.
+            is added by `split_groups`.
         max_abs_loss_difference, max_grad_norm_difference: over all pairs, or None.
     """
     pairs = [_pair(a, b) for a, b in combinations([run for run in runs if run.status == "finished"], 2)]
     return {
         "first_steps": FIRST_STEPS,
         "pairs": pairs,
-        "max_abs_loss_difference": _largest([pair["max_abs_loss_difference"] for pair in pairs]),
-        "max_grad_norm_difference": _largest([pair["first_grad_norm_difference"] for pair in pairs]),
+        "max_abs_loss_difference": _largest(pair["max_abs_loss_difference"] for pair in pairs),
+        "max_grad_norm_difference": _largest(pair["first_grad_norm_difference"] for pair in pairs),
     }
 
 
-def _pair(a: RunRecord, b: RunRecord) -> dict[str, Any]:
+def _pair(a: RunRecord, b: RunRecord) -> Pair:
     first, second = a.series("train", "loss"), b.series("train", "loss")
     steps = [step for step in first if step in second and step <= FIRST_STEPS]
-    largest = _largest([abs(first[s] - second[s]) for s in steps])
+    largest = _largest(abs(first[s] - second[s]) for s in steps)
+    relative = (abs(first[s] - second[s]) / max(abs(first[s]), abs(second[s]), 1e-30) for s in steps)
     mean = statistics.fmean([(abs(first[s]) + abs(second[s])) / 2 for s in steps]) if steps else 0.0
-    norms = [run.series("train", "grad_norm").get(1) for run in (a, b)]
+    one, other = (run.series("train", "grad_norm").get(1) for run in (a, b))
     return {
         "runs": [a.name, b.name],
         "steps": len(steps),
         "max_abs_loss_difference": largest,
-        "max_rel_loss_difference": _largest(
-            [abs(first[s] - second[s]) / max(abs(first[s]), abs(second[s]), 1e-30) for s in steps]
-        ),
+        "max_rel_loss_difference": _largest(relative),
         "loss_difference_pct": None if largest is None else 100 * largest / max(mean, 1e-30),
-        "first_grad_norm_difference": _distance(*norms),
+        "first_grad_norm_difference": None if one is None or other is None else abs(one - other),
     }
 
 
-def _distance(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else abs(a - b)
-
-
-def _largest(values: Sequence[float | None]) -> float | None:
+def _largest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)

@@ -1,8 +1,7 @@
-"""The parts of the page that show what was measured: speed, memory, traces.
+"""The parts of the page that show what was measured: speed, memory, traces, layouts; and where the runs' own files are.
 
-The part of the page about layouts: axes, pipeline bubble, communication per axis, what each stage holds.
-
-The part of the page that leads to the runs: their pages, traces and logs beside it, and MLflow; and the way back.
+Each function builds sections from the rows of the report; `build_run_files` links to pages, traces and logs beside the
+page and to MLflow, and `lead_back` leads from there to the page.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from markupsafe import Markup
 from stratlab.compare.causes import COLLECTIVES
 from stratlab.compare.fairness import say_degenerate
 from stratlab.compare.placement import STATE
-from stratlab.compare.run_rows import PHASES, STATE_FIELDS
+from stratlab.compare.run_rows import PHASES, STATE_FIELDS, Rows, RunRow
 from stratlab.drawing import (
     Column,
+    Columns,
     Section,
     badge,
     details,
@@ -35,11 +35,10 @@ from stratlab.drawing import (
     stacked_bars,
     subtitle,
 )
+from stratlab.run_directory.outcome import TRACED
 from stratlab.run_directory.places import MERGED, find_page, find_rank_logs, find_rank_traces, is_beside
-from stratlab.run_directory.record import TRACED, RunRecord
+from stratlab.run_directory.record import RunRecord
 from stratlab.tracking import find_run_page
-
-Rows = Sequence[Mapping[str, Any]]
 
 HTA_BADGES = {"ok": "good", "unsupported": "plain", "failed": "bad"}
 STATUS_BADGES = {
@@ -49,41 +48,56 @@ STATUS_BADGES = {
     "unfinished": "warn",
     TRACED: "plain",
 }
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
+"""Outermost first, as the ranks are laid out."""
+MIB = 2**20
 
 
 def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
     """Throughput, step times and their parts, with the band of the repeats."""
-    tokens: list[Column | str] = [
+    is_text = any(row.task == "text" for row in rows)
+    tokens: Columns = [
         Column("tokens_per_s", "tokens", "per s", 0),
         Column("useful_tokens_per_s", "useful tokens", "per s", 0),
         Column("useful_tokens_pct", "useful", "%", 1),
     ]
-    of_text: list[Column | str] = [
+    of_text: Columns = [
         Column("mfu_useful_pct", "MFU, useful work alone", "%", 1),
         Column("mfu_literature_pct", "MFU, attention not causal", "%", 1),
     ]
-    text = any(row["task"] == "text" for row in rows)
-    columns: list[Column | str] = [
-        *("run", "strategy", "status", Column("samples_per_s", "rows" if text else "samples", "per s", 1)),
-        *(tokens if text else []),
+    columns: Columns = [
+        *("run", "strategy", "status", Column("samples_per_s", "rows" if is_text else "samples", "per s", 1)),
+        *(tokens if is_text else []),
         Column("step_time_ms_p50", "step p50", "ms", 2),
         *([Column("noise_ms", "±", "ms", 2)] if noise["repeats"] else []),
         Column("step_time_ms_p95", "p95", "ms", 2),
         *(Column(f"{phase}_ms_p50", phase, "ms", 2) for phase in PHASES),
         Column("mfu_pct", "MFU", "%", 1),
-        *(of_text if text else []),
+        *(of_text if is_text else []),
         Column("measured_steps", "steps timed"),
     ]
-    table = html_table([{**row, "status": _status(row)} for row in rows], columns)
+    html = html_table([{**vars(row), "status": _show_status(row)} for row in rows], columns)
     if noise["repeats"]:
-        table += note(_say_noise(noise))
-    bars = {row["run"]: {phase: row[f"{phase}_ms_p50"] for phase in PHASES} for row in _finished(rows)}
-    remark = note(
+        html += note(
+            f"±: {noise['method']}; {noise['repeats']} repeats, {noise['degrees']} degrees of freedom, "
+            f"{noise['relative_pct']:.2g} % of the median. Taken to be the same share for every strategy."
+        )
+    bars = {row.run: {phase: getattr(row, f"{phase}_ms_p50") for phase in PHASES} for row in _finished(rows)}
+    html += subtitle("Where a step goes") + stacked_bars(bars, "ms per step")
+    html += note(
         "Medians of the phases over the measured steps; their sum need not be the median of the whole step. "
         "The steps left out first are found by a rule, the same for every run (see the last section)."
     )
-    html = table + subtitle("Where a step goes") + stacked_bars(bars, "ms per step") + remark
     return Section("Speed", html)
+
+
+def _show_status(row: RunRow) -> Markup:
+    shown = badge(row.status, STATUS_BADGES[row.status])
+    return shown + " " + badge("degenerate", "bad") if row.degenerate else shown
+
+
+def _finished(rows: Rows) -> list[RunRow]:
+    return [row for row in rows if row.status == "finished"]
 
 
 def build_use(rows: Rows) -> list[Section]:
@@ -98,7 +112,7 @@ def build_use(rows: Rows) -> list[Section]:
         Column("gpu_utilisation_pct", "GPU utilisation, mean", "%", 1),
         Column("gpu_temperature_c", "hottest GPU", "°C", 0),
     ]
-    known = [column for column in columns if any(row[column.key] is not None for row in rows)]
+    known = [column for column in columns if any(getattr(row, column.key) is not None for row in rows)]
     if not any(column.key != "train_time_s" for column in known):
         return []
     remark = note(
@@ -125,14 +139,14 @@ def build_memory(rows: Rows) -> Section:
         Column("data_set_memory_gib", "data set", "GiB", 3),
         Column("peak_host_memory_gib", "peak on the host", "GiB", 3),
     ]
-    if any(row["forecast_memory_gib"] is not None for row in rows):
+    if any(row.forecast_memory_gib is not None for row in rows):
         columns += [
             Column("forecast_memory_gib", "peak, foreseen", "GiB", 3),
             Column("forecast_memory_error_pct", "foreseen against measured", "%", 1),
             Column("forecast_memory_deviates", "outside its band, most in"),
         ]
     bars = {
-        row["run"]: {name.removesuffix("_memory_gib"): row[name] for name in STATE_FIELDS}
+        row.run: {name.removesuffix("_memory_gib"): getattr(row, name) for name in STATE_FIELDS}
         for row in _finished(rows)
     }
     remark = note(
@@ -147,176 +161,131 @@ def build_memory(rows: Rows) -> Section:
 
 def build_traces(rows: Rows) -> list[Section]:
     """Communication and idle time, as the traces of each run show them; and what Holistic Trace Analysis could do."""
-    columns: list[Column | str] = [
+    analysed = [row for row in rows if row.status in ("finished", TRACED) and row.trace_source]
+    if not analysed:
+        return [Section("Traces", nothing="no run has analysed traces")]
+    columns: Columns = [
         *("run", Column("trace_source", "events"), Column("trace_steps", "steps")),
         *(Column("step_ms", "step", "ms", 2), Column("compute_pct", "compute", "%", 1)),
         *(Column("comm_pct", "comm.", "%", 1), Column("comm_exposed_pct", "exposed comm.", "%", 1)),
         Column("comm_overlap_pct", "hidden share of comm.", "%", 1),
         *(Column("copy_exposed_pct", "exposed copies", "%", 1), Column("idle_pct", "idle", "%", 1)),
     ]
-    parts = {
-        "compute_pct": "compute",
-        "comm_exposed_pct": "exposed communication",
-        "copy_exposed_pct": "exposed copies",
-        "idle_pct": "idle",
-    }
-    analysed = [row for row in rows if row["status"] in ("finished", TRACED) and row["trace_source"]]
-    bars = {row["run"]: {part: row[name] for name, part in parts.items()} for row in analysed}
-    if not analysed:
-        return [Section("Traces", nothing="no run has analysed traces")]
-    html = html_table(rows, columns) + stacked_bars(bars, "% of the traced steps")
-    statuses = [
-        {
-            "run": row["run"],
-            **entry,
-            "status": badge(str(entry.get("status")), HTA_BADGES.get(entry.get("status"), "warn")),
+    bars = {
+        row.run: {
+            "compute": row.compute_pct,
+            "exposed communication": row.comm_exposed_pct,
+            "exposed copies": row.copy_exposed_pct,
+            "idle": row.idle_pct,
         }
-        for row in rows
-        for entry in row["hta"]
-    ]
-    silent = statuses and all(entry.get("status") == "unsupported" for row in rows for entry in row["hta"])
-    if statuses and not silent:
-        table = html_table(statuses, ["run", "analysis", "status", "reason"])
+        for row in analysed
+    }
+    html = html_table(rows, columns) + stacked_bars(bars, "% of the traced steps")
+    ran = [{"run": row.run, **entry} for row in rows for entry in row.hta]
+    silent = bool(ran) and all(entry.get("status") == "unsupported" for entry in ran)
+    if ran and not silent:
+        kinds = [HTA_BADGES.get(str(entry.get("status")), "warn") for entry in ran]
+        shown = [
+            e | {"status": badge(str(e.get("status")), kind)} for e, kind in zip(ran, kinds, strict=True)
+        ]
+        table = html_table(shown, ["run", "analysis", "status", "reason"])
         html += details("Holistic Trace Analysis: what ran", table)
-    phases = [
-        {"run": row["run"], "rank": rank, **present}
-        for row in rows
-        for rank, present in row["phases_present"].items()
-    ]
+    phases = [{"run": row.run, "rank": rank, **p} for row in rows for rank, p in row.phases_present.items()]
     if phases:
         html += details("Phases found in the traces", html_table(phases, ["run", "rank", *PHASES]))
     hta = Section("Holistic Trace Analysis", nothing="unsupported by the traces of all runs")
     return [Section("Traces", html), *([hta] if silent else [])]
 
 
-def _say_noise(noise: Mapping[str, Any]) -> str:
-    """Where the ± comes from."""
-    return (
-        f"±: {noise['method']}; {noise['repeats']} repeats, {noise['degrees']} degrees of freedom, "
-        f"{noise['relative_pct']:.2g} % of the median. Taken to be the same share for every strategy."
-    )
-
-
-def _finished(rows: Rows) -> list[Mapping[str, Any]]:
-    return [row for row in rows if row["status"] == "finished"]
-
-
-def _status(row: Mapping[str, Any]) -> Markup:
-    shown = badge(row["status"], STATUS_BADGES[row["status"]])
-    return shown + " " + badge("degenerate", "bad") if row["degenerate"] else shown
-
-
-AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")  # outermost first, as the ranks are laid out
-MIB = 2**20
-
-
 def build_layouts(rows: Rows) -> list[Section]:
     """One section with every finished run, where one of them has a layout."""
-    shown = [row for row in rows if row["status"] == "finished"]
-    if not any(row["layout"] for row in shown):
+    shown = _finished(rows)
+    if not any(row.layout for row in shown):
         return []
     html = _list_layouts(shown) + _compare_bubbles(shown) + _split_bytes(shown) + _list_stages(shown)
     return [Section("Layouts", html)]
 
 
 def _list_layouts(rows: Rows) -> Markup:
-    html = Markup("")
+    html, lines = Markup(""), []
     for row in rows:
-        if row["degenerate"]:
-            why = f"{row['run']} is not compared: {say_degenerate(row['missing_dimensions'])}."
+        lacks = badge(", ".join(row.missing_dimensions) or "yes", "bad") if row.degenerate else None
+        lines.append({**vars(row), "lacks": lacks})
+        if row.degenerate:
+            why = f"{row.run} is not compared: {say_degenerate(row.missing_dimensions)}."
             html += paragraph(badge("degenerate", "bad") + " " + Markup.escape(why))
-    lines = [
-        {
-            **row,
-            "lacks": badge(", ".join(row["missing_dimensions"]) or "yes", "bad")
-            if row["degenerate"]
-            else None,
-        }
-        for row in rows
-    ]
-    columns: list[Column | str] = ["run", "strategy", "layout", "dimensions", *AXES]
-    columns += [
-        Column("sequence_parallel", "sequence parallel on tp"),
-        "lacks",
-        Column("layout_reason", "why"),
+    columns: Columns = [
+        *("run", "strategy", "layout", "dimensions", *AXES),
+        *(Column("sequence_parallel", "sequence parallel on tp"), "lacks", Column("layout_reason", "why")),
     ]
     return html + html_table(lines, columns)
 
 
 def _compare_bubbles(rows: Rows) -> Markup:
     """Measured in the traces beside (pp - 1) / (m + pp - 1), of pipelines alone."""
-    piped = [row for row in rows if (row["pp"] or 1) > 1]
+    piped = [row for row in rows if (row.pp or 1) > 1]
     if not piped:
         return Markup("")
-    columns: list[Column | str] = [
+    columns: Columns = [
         *("run", "pp", Column("pp_schedule", "schedule"), Column("grad_accum_steps", "micro-batches")),
         *(Column("bubble_pct", "bubble", "%", 1), Column("bubble_ideal_pct", "ideal", "%", 1)),
         Column("trace_source", "events"),
     ]
     bars: dict[str, dict[str, float | None]] = {}
     for row in piped:
-        bars[f"{row['run']}: measured"] = {"measured": row["bubble_pct"]}
-        bars[f"{row['run']}: ideal"] = {"ideal": row["bubble_ideal_pct"]}
-    html = subtitle("Pipeline bubble") + html_table(piped, columns) + stacked_bars(bars, "% of the step")
-    html += note(
+        bars[f"{row.run}: measured"] = {"measured": row.bubble_pct}
+        bars[f"{row.run}: ideal"] = {"ideal": row.bubble_ideal_pct}
+    remark = note(
         "Measured: waiting for another stage that no computation hides, mean over ranks in the traced steps. Ideal: "
         "(pp - 1) / (m + pp - 1) of m micro-batches, for 1F1B and GPipe with stages of equal length and free messages; "
         "interleaved stages have less."
     )
-    return html
+    table = html_table(piped, columns)
+    return subtitle("Pipeline bubble") + table + stacked_bars(bars, "% of the step") + remark
 
 
 def _split_bytes(rows: Rows) -> Markup:
-    counted = [row for row in rows if row["wire_bytes_per_axis"]]
+    counted = [row for row in rows if row.wire_bytes_per_axis]
     if not counted:
         return Markup("")
-    seen = {axis for row in counted for axis in row["wire_bytes_per_axis"]}
+    seen = {axis for row in counted for axis in row.wire_bytes_per_axis}
     axes = [*(axis for axis in AXES if axis in seen), *sorted(seen - set(AXES))]
-    sent = {
-        row["run"]: {
-            axis: row["wire_bytes_per_axis"][axis] / MIB if axis in row["wire_bytes_per_axis"] else None
-            for axis in axes
-        }
-        for row in counted
-    }
-    keys = {axis: f"bytes over {axis}" for axis in axes}
+    mib = {row.run: {a: size / MIB for a, size in row.wire_bytes_per_axis.items()} for row in counted}
+    bars = {run: {axis: sizes.get(axis) for axis in axes} for run, sizes in mib.items()}
     lines = [
-        {"run": run, **{keys[axis]: size for axis, size in sizes.items()}, "sum": _sum_up(sizes)}
-        for run, sizes in sent.items()
+        {
+            "run": run,
+            **{f"bytes over {axis}": size for axis, size in sizes.items()},
+            "sum": sum(sizes.values()),
+        }
+        for run, sizes in mib.items()
     ]
-    columns: list[Column | str] = [
-        "run",
-        *(Column(keys[axis], axis, "MiB", 3) for axis in axes),
-        Column("sum", "sum", "MiB", 3),
-    ]
-    html = (
-        subtitle("Communication per axis") + stacked_bars(sent, "MiB per step") + html_table(lines, columns)
-    )
+    columns = [Column(f"bytes over {axis}", axis, "MiB", 3) for axis in axes]
+    table = html_table(lines, ["run", *columns, Column("sum", "sum", "MiB", 3)])
+    html = subtitle("Communication per axis") + stacked_bars(bars, "MiB per step") + table
     html += note(
         "What the busiest rank of each axis sends in one step, counted from the calls: exact on any hardware. The "
         "busiest rank of one axis need not be that of another. '-': the run does not use the axis."
     )
     calls = [
-        {"run": row["run"], "axis": axis, "collective": COLLECTIVES.get(kind, kind), "calls": count}
+        {"run": row.run, "axis": axis, "collective": COLLECTIVES.get(kind, kind), "calls": count}
         for row in counted
-        for axis, kinds in row["collectives_per_axis"].items()
+        for axis, kinds in row.collectives_per_axis.items()
         for kind, count in kinds.items()
     ]
     if calls:
-        table = html_table(
-            calls, ["run", "axis", "collective", Column("calls", "calls per step, most of a rank")]
+        most = Column("calls", "calls per step, most of a rank")
+        html += details(
+            "Calls per axis and collective", html_table(calls, ["run", "axis", "collective", most])
         )
-        html += details("Calls per axis and collective", table)
     return html
 
 
 def _list_stages(rows: Rows) -> Markup:
-    lines = [
-        {"run": row["run"], **stage, "stage": str(stage["stage"])} for row in rows for stage in row["stages"]
-    ]
+    lines = [{"run": row.run, **each, "stage": str(each["stage"])} for row in rows for each in row.stages]
     if not lines:
         return Markup("")
-    columns: list[Column | str] = [
+    columns: Columns = [
         *("run", "stage", "ranks"),
         *(Column(kind, kind, "GiB") for kind in STATE),
         Column("state", "held by the state", "GiB"),
@@ -324,21 +293,16 @@ def _list_stages(rows: Rows) -> Markup:
         Column("peak_host_memory_gib", "peak on the host", "GiB", 3),
     ]
     bars = {f"{line['run']}: stage {line['stage']}": {kind: line[kind] for kind in STATE} for line in lines}
-    return (
-        subtitle("Memory per stage")
-        + html_table(lines, columns)
-        + stacked_bars(bars, "GiB per rank")
-        + note("Of each number the rank of the stage with most. Without a pipeline there is one stage, 0.")
+    html = subtitle("Memory per stage") + html_table(lines, columns) + stacked_bars(bars, "GiB per rank")
+    return html + note(
+        "Of each number the rank of the stage with most. Without a pipeline there is one stage, 0."
     )
-
-
-def _sum_up(values: Mapping[str, float | None]) -> float:
-    return sum(value for value in values.values() if value is not None)
 
 
 TITLE = "Pages, traces and logs of the runs"
 COLUMNS = {"page": "page", "traces": "traces", "logs": "logs", "mlflow": "MLflow"}
 PERFETTO = "A trace opens in Perfetto (ui.perfetto.dev, 'Open trace file'; it stays in your browser)."
+NOTHING = "none lies beside this page, and no MLflow server that others reach has them"
 HOLD = "Links to files hold while this page lies where it was written, beside its runs."
 
 
@@ -351,28 +315,27 @@ def build_run_files(runs: Sequence[RunRecord], page_folder: Path | None) -> Sect
     rows = [{"run": run.name, **_link(run, page_folder)} for run in runs]
     known = [key for key in COLUMNS if any(row[key] for row in rows)]
     if not known:
-        return Section(
-            TITLE, nothing="none lies beside this page, and no MLflow server that others reach has them"
-        )
-    html = html_table(
-        [{key: value or None for key, value in row.items()} for row in rows],
-        ["run", *(Column(key, COLUMNS[key]) for key in known)],
-    )
-    said = [PERFETTO] * ("traces" in known) + [HOLD] * (known != ["mlflow"])
-    return Section(TITLE, html + note(only_here(" ".join(said))) if said else html)
+        return Section(TITLE, nothing=NOTHING)
+    html = html_table(rows, ["run", *(Column(key, COLUMNS[key]) for key in known)])
+    remarks = [PERFETTO] * ("traces" in known) + [HOLD] * (known != ["mlflow"])
+    return Section(TITLE, html + note(only_here(" ".join(remarks))) if remarks else html)
 
 
-def _link(run: RunRecord, page_folder: Path | None) -> dict[str, Markup]:
+def _link(run: RunRecord, page_folder: Path | None) -> dict[str, Markup | None]:
+    """By the keys of COLUMNS; None where there is nothing to lead to."""
     address = find_run_page(run.tracking_uri, run.mlflow_experiment_id, run.mlflow_run_id)
-    found = dict.fromkeys(COLUMNS, Markup("")) | {"mlflow": link("run", address) if address else Markup("")}
+    server = {"mlflow": link("run", address) if address else None}
     if page_folder is None or not is_beside(run.folder, page_folder):
-        return found
-    page, merged = find_page(run.folder), find_page(run.folder).with_name(MERGED)
+        return dict.fromkeys(COLUMNS) | server
+    page = find_page(run.folder)
+    merged = page.with_name(MERGED)
     traces = [link_file("all ranks", merged, page_folder)] if merged.is_file() else []
     traces += link_ranks(find_rank_traces(run.folder), page_folder)
-    logs = link_ranks(find_rank_logs(run.folder), page_folder)
-    shown = link_file("where its steps go", page, page_folder) if page.is_file() else Markup("")
-    return found | {"page": shown, "traces": Markup(", ").join(traces), "logs": Markup(", ").join(logs)}
+    return server | {
+        "page": link_file("where its steps go", page, page_folder) if page.is_file() else None,
+        "traces": Markup(", ").join(traces) or None,
+        "logs": Markup(", ").join(link_ranks(find_rank_logs(run.folder), page_folder)) or None,
+    }
 
 
 def lead_back(runs: Sequence[RunRecord], page: Path) -> None:

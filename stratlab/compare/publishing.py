@@ -1,8 +1,8 @@
-"""Puts the comparison's report beside its runs: one MLflow run of the same experiment, of the kind `comparison`.
+"""Where else a comparison goes and comes from: its report beside the runs in MLflow, and out of a pod on a cluster.
 
-Everything is on disk before; a server that is away costs seconds and a sentence.
-
-A comparison where the runs are: in a pod that mounts the results; the report comes back through its log.
+log_for_user         one MLflow run of the runs' experiment, of the kind `comparison`, holds the report. Everything is
+                     on disk before; a server that is away costs seconds and a sentence.
+compare_on_cluster   compares where the runs are, in a pod that mounts the results; the report comes through its log
 """
 
 from __future__ import annotations
@@ -202,9 +202,7 @@ def check_output(output: Path) -> None:
     """
     if not output.exists():
         return
-    is_report = (
-        output.is_dir() and (output / "report.json").is_file() and (output / "comparison.csv").is_file()
-    )
+    is_report = all((output / name).is_file() for name in ("report.json", "comparison.csv"))
     if not is_report and not (output.is_dir() and not any(output.iterdir())):
         raise UserError(f"--output {output}: is there, and is no report of a comparison [SL-output-taken]")
 
@@ -254,9 +252,10 @@ def log_for_user(
     uri = tracking_uri or "".join(known)
     if not uri:
         return ""
-    places = _try(report, folder, uri, name)
-    if isinstance(places, str):
-        return places
+    try:
+        places = log_comparison(report, folder, uri, name)
+    except NotLogged as reason:
+        return f"{NOT_THERE}: {reason}"
     return f"report in MLflow: {uri}/{places.report}\ncharts in MLflow: {uri}/{places.charts}"
 
 
@@ -265,18 +264,12 @@ def log_to_store(
 ) -> str:
     """To the server at `uri`, which serves a rehearsal's store for a while; the sentence to print."""
     name = experiment or str(report["comparison"])
-    places = _try(report, folder, uri, name)
-    if isinstance(places, str):
-        return places
-    command = f"{name_program()} mlflow {shlex.quote(str(shorten(store)))}"
-    return f"report and charts in MLflow, experiment {name}:  {command}"
-
-
-def _try(report: Mapping[str, Any], folder: Path, uri: str, experiment: str) -> Places | str:
     try:
-        return log_comparison(report, folder, uri, experiment)
+        log_comparison(report, folder, uri, name)
     except NotLogged as reason:
         return f"{NOT_THERE}: {reason}"
+    command = f"{name_program()} mlflow {shlex.quote(str(shorten(store)))}"
+    return f"report and charts in MLflow, experiment {name}:  {command}"
 
 
 @dataclass(frozen=True)
@@ -319,11 +312,10 @@ def describe(report: Mapping[str, Any]) -> str:
     """The answer in Markdown: the verdict, who is best in what, and why the others are slower."""
     headline = report["headline"]
     lines = [f"**{headline['verdict']}**: {headline['reason']}."]
-    lines += [f"* {said}" for said in headline["answers"]]
+    lines += [f"* {answer}" for answer in headline["answers"]]
     lines += [f"* {metric}: **{run}**" for metric, run in report["winners"].items() if run]
-    found = [*say_search(report["search"]), *say_sharding(report["sharding"])]
-    lines += [f"* {said}" for said in found]
-    lines += [f"* {remark}" for remark in report["remarks"]]
+    also = [*say_search(report["search"]), *say_sharding(report["sharding"]), *report["remarks"]]
+    lines += [f"* {each}" for each in also]
     lines += [pair["sentence"] for pair in report["attribution"]["pairs"]]
     return "\n\n".join(lines)
 

@@ -1,24 +1,28 @@
-"""What the runs of a comparison tell, each by itself and by where and when it was at work.
+"""One row per run, from its files to report.json and the pages: what it measured, in numbers of one kind for all runs.
 
-Where warming up ends: a published rule, so that nobody picks the steps that suit him.
-
-The step times of a run: one number of each kind for the whole comparison, with where it comes from.
-
-One row per run: identity, the numbers of the summary, of the steps and of the traces, and what is missing.
+find_cut           where warming up ends: a published rule, so that nobody picks the steps that suit him
+build_step_times   throughput and times of the steps behind it
+build_row          all that the files of one run tell
+apply_others       what only the other runs tell: noise, scaling, the step of its baseline
+read_rows          the rows of a report
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from stratlab.compare.placement import build_layout
 from stratlab.run_directory.files import is_number
-from stratlab.run_directory.record import TRACED, RunRecord
+from stratlab.run_directory.outcome import TRACED, is_comparable
+from stratlab.run_directory.record import RunRecord
+
+Number = float | None
+Text = str | None
 
 BATCH = 5
 TRAINERS_OWN = 5  # steps that the trainer itself never times (trainer/metrics/tracking.py)
@@ -60,13 +64,235 @@ def find_cut(times_ms: Sequence[float]) -> Cut:
     return Cut(steps, RULE, best < most or float(np.ptp(means[least:])) == 0)
 
 
-PHASE_TIMES = ("data_ms", "forward_ms", "backward_ms", "optimizer_ms")
+PHASES = ("data", "forward", "backward", "optimizer")
+AXES = ("cp", "tp", "pp", "ep")
+"""Beside those of data parallelism; 1 where a run does not have one."""
+
+
+@dataclass(kw_only=True)
+class SummaryNumbers:
+    """Of summary.json, by the names there; None where it lacks one. Those of the steps are found anew."""
+
+    strategy: Text = None
+    model: Text = None
+    dataset: Text = None
+    seed: int | None = None
+    precision: Text = None
+    backend: Text = None
+    device_type: Text = None
+    device_name: Text = None
+    world_size: int | None = None
+    nodes: int | None = None
+    dp_replicate: int | None = None
+    dp_shard: int | None = None
+    steps: int | None = None
+    global_batch_size: int | None = None
+    micro_batch_size: int | None = None
+    grad_accum_steps: int | None = None
+    train_loss: Number = None
+    validation_loss: Number = None
+    validation_accuracy_pct: Number = None
+    test_loss: Number = None
+    test_accuracy_pct: Number = None
+    measured_steps: int | None = None
+    samples_per_s: Number = None
+    step_time_ms_p50: Number = None
+    step_time_ms_p95: Number = None
+    data_ms_p50: Number = None
+    forward_ms_p50: Number = None
+    backward_ms_p50: Number = None
+    optimizer_ms_p50: Number = None
+    peak_memory_gib: Number = None
+    peak_host_memory_gib: Number = None
+    parameter_memory_gib: Number = None
+    gradient_memory_gib: Number = None
+    optimizer_memory_gib: Number = None
+    data_set_memory_gib: Number = None
+    alloc_retries: int | None = None
+    peak_memory_step: int | None = None
+    peak_memory_phase: Text = None
+    forecast_memory_gib: Number = None
+    forecast_memory_error_pct: Number = None
+    forecast_memory_deviates: Text = None
+    peak_reserved_gib: Number = None
+    wire_bytes_per_step: Number = None
+    collectives_per_step: Number = None
+    train_accuracy_pct: Number = None
+    validation_top5_accuracy_pct: Number = None
+    test_top5_accuracy_pct: Number = None
+    epoch_time_s: Number = None
+    time_to_target_s: Number = None
+    train_energy_wh: Number = None
+    train_power_w: Number = None
+    gpu_utilisation_pct: Number = None
+    gpu_temperature_c: Number = None
+    mfu_pct: Number = None
+    flops_per_sample: Number = None
+    peak_flops_per_device: Number = None
+    parameters: int | None = None
+    train_time_s: Number = None
+    skipped_steps: int | None = None
+    not_finite_steps: int | None = None
+    load_average: Number = None
+    other_cpu_pct: Number = None
+
+
+@dataclass(kw_only=True)
+class TextNumbers:
+    """Of runs on text, as accuracies are of images; the first two of summary.json."""
+
+    validation_perplexity: Number = None
+    test_perplexity: Number = None
+    tokens_per_s: Number = None
+    useful_tokens_per_s: Number = None
+    useful_tokens_pct: Number = None
+    mfu_literature_pct: Number = None
+    mfu_useful_pct: Number = None
+
+
+@dataclass(kw_only=True)
+class TraceNumbers:
+    """Means over all steps and ranks of analysis/report.json, by the names there."""
+
+    step_ms: Number = None
+    compute_pct: Number = None
+    comm_pct: Number = None
+    comm_exposed_pct: Number = None
+    comm_overlap_pct: Number = None
+    copy_exposed_pct: Number = None
+    idle_pct: Number = None
+    data_ms: Number = None
+    forward_ms: Number = None
+    backward_ms: Number = None
+    optimizer_ms: Number = None
+    data_wait_pct: Number = None
+    host_wait_pct: Number = None
+    kernel_wait_pct: Number = None
+    other_idle_pct: Number = None
+    straggler_pct: Number = None
+    slowest_rank: int | None = None
+    bubble_pct: Number = None
+    bubble_ideal_pct: Number = None
+    compute_imbalance: Number = None
+    kernels_per_step: Number = None
+    kernel_us_p50: Number = None
+    short_kernel_pct: Number = None
+    h2d_gbps: Number = None
+    d2h_gbps: Number = None
+    d2d_gbps: Number = None
+    comm_bytes_per_step: Number = None
+    allocations_per_step: Number = None
+
+
+@dataclass(kw_only=True)
+class ScalingNumbers:
+    """Of the run's point in a series of scaling."""
+
+    speedup: Number = None
+    scaling_efficiency_pct: Number = None
+    speedup_vs_single: Number = None
+    efficiency_vs_single_pct: Number = None
+
+
+@dataclass(kw_only=True)
+class RunRow(ScalingNumbers, TraceNumbers, TextNumbers, SummaryNumbers):
+    """One run in `runs` of report.json: identity, numbers, layout (`placement.build_layout`), and what is missing."""
+
+    run: str
+    run_dir: str
+    status: str
+    ending: str
+    complete: bool
+    missing: list[str]
+    problems: list[str]
+    attempts: int
+    mlflow_run_id: Text
+    task: Text
+    way: str
+    """How it was carried out, where that is varied (`variants.name_way`)."""
+    torch: Text
+    cp: int = 1
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    layout: Text
+    dimensions: int | None
+    degenerate: bool
+    missing_dimensions: list[str]
+    sequence_parallel: bool | None
+    layout_reason: Text
+    pp_schedule: Text = None
+    cp_kind: Text = None
+    wire_bytes_per_axis: dict[str, float]
+    collectives_per_axis: dict[str, dict[str, int]]
+    stages: list[dict[str, Any]]
+    step_time_ms_mean: Number = None
+    step_times_from: Text
+    warmup: dict[str, Any] | None = None
+    """{steps: left out at the beginning, first_step: that counts, method, settled}; None from a summary."""
+    warmup_steps: int | None = None
+    state_memory_gib: Number
+    trace_source: Text
+    trace_steps: int | None
+    trace_steps_from: Text
+    trace_findings: int | None
+    hta: list[dict[str, Any]]
+    phases_present: dict[str, dict[str, bool]]
+    """Rank -> phase -> whether its trace has it."""
+    memory_fragmentation_pct: Number = None
+    noise_ms: Number = None
+    sharding_effectiveness_pct: Number = None
+    baseline: Text = None
+    speedup_vs_baseline: Number = None
+    main_cause: Text = None
+
+    @property
+    def is_compared(self) -> bool:
+        """As `is_comparable`."""
+        return is_comparable(self.status, self.degenerate)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether nothing is known of it but what its traces tell."""
+        return self.status == TRACED
+
+    @property
+    def recorded_step_ms(self) -> float | None:
+        """The mean of the recorded steps; None where no label tells the steps."""
+        return None if self.trace_steps_from in (None, "recording") else self.step_ms
+
+    @property
+    def variant(self) -> str:
+        """Equal for runs of the same strategy on the same axes, carried out in the same way where that is varied; what
+        is known by its traces alone is equal to nothing."""
+        if self.is_foreign:
+            return self.run
+        axes = [f"{name}={getattr(self, name)}" for name in ("dp_replicate", "dp_shard", *AXES)]
+        kinds = filter(None, (self.layout, self.pp_schedule, self.cp_kind))
+        return " ".join([str(self.strategy), *axes, *kinds, self.way])
+
+
+Rows = Sequence[RunRow]
+
+
+def list_names(numbers: type) -> tuple[str, ...]:
+    """Fields of one of the classes above."""
+    return tuple(each.name for each in fields(numbers))
+
+
+SUMMARY_FIELDS = list_names(SummaryNumbers)
+TRACE_FIELDS = list_names(TraceNumbers)
+STATE_FIELDS = ("parameter_memory_gib", "gradient_memory_gib", "optimizer_memory_gib")
 FROM_SUMMARY = (
     *("samples_per_s", "step_time_ms_p50", "step_time_ms_p95", "measured_steps", "mfu_pct"),
-    *("tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct"),  # of text
-    *("mfu_literature_pct", "mfu_useful_pct"),
-    *(f"{name}_p50" for name in PHASE_TIMES),
+    *("tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct", "mfu_literature_pct", "mfu_useful_pct"),
+    *(f"{phase}_ms_p50" for phase in PHASES),
 )
+
+
+def read_rows(report: Mapping[str, Any]) -> list[RunRow]:
+    """Those of report.json."""
+    return [RunRow(**row) for row in report["runs"]]
 
 
 def build_step_times(run: RunRecord) -> dict[str, Any]:
@@ -76,46 +302,34 @@ def build_step_times(run: RunRecord) -> dict[str, Any]:
     shorter median step is the faster one in every number and sentence. (That of summary.json is over the mean time.)
 
     Returns:
-        the names of FROM_SUMMARY, step_time_ms_mean, step_times_from (metrics.jsonl | summary.json | None) and warmup:
-        {steps: left out at the beginning, first_step: that counts, method, settled}, None from a summary.
+        the names of FROM_SUMMARY, step_time_ms_mean, step_times_from (metrics.jsonl | summary.json | None), warmup.
     """
     lines = _undisturbed(run)
     times = [line["step_time_ms"] for line in lines]
     cut = find_cut(times)
     kept, counted = lines[cut.steps :], times[cut.steps :]
     if not counted or run.status != "finished":
-        found = {name: run.summary.get(name) for name in FROM_SUMMARY}
-        return {
-            **found,
-            "step_time_ms_mean": None,
-            "step_times_from": "summary.json" if found["step_time_ms_p50"] is not None else None,
-            "warmup": None,
-        }
+        told = {name: run.summary.get(name) for name in FROM_SUMMARY}
+        return {**told, "step_times_from": None if told["step_time_ms_p50"] is None else "summary.json"}
     step_ms = statistics.median(counted)
     seconds = len(counted) * step_ms / 1e3
     samples, tokens, useful = (_sum(kept, name) for name in ("samples", "tokens", "useful_tokens"))
-    samples_per_s, tokens_per_s = _divide(samples, seconds), _divide(tokens, seconds)
-    useful_per_s, useful_share = _divide(useful, seconds), _divide(useful, tokens)
+    speeds = [_divide(amount, seconds) for amount in (samples, tokens, useful)]
+    share = _divide(useful, tokens)
+    costs = ("flops_per_sample", "flops_per_token_literature", "flops_per_useful_token")
+    mfu = [_mfu_pct(run.summary, speed, cost) for speed, cost in zip(speeds, costs, strict=True)]
+    phases = {phase: [line.get(f"{phase}_ms") for line in kept] for phase in PHASES}
     return {
-        "samples_per_s": samples_per_s,
-        "tokens_per_s": tokens_per_s,
-        "useful_tokens_per_s": useful_per_s,
-        "useful_tokens_pct": None if useful_share is None else 100 * useful_share,
+        **dict(zip(("samples_per_s", "tokens_per_s", "useful_tokens_per_s"), speeds, strict=True)),
+        "useful_tokens_pct": None if share is None else 100 * share,
         "step_time_ms_p50": step_ms,
         "step_time_ms_p95": find_quantile(counted, 0.95),
         "step_time_ms_mean": statistics.fmean(counted),
         "measured_steps": len(counted),
-        "mfu_pct": _mfu_pct(run.summary, samples_per_s, "flops_per_sample"),
-        "mfu_literature_pct": _mfu_pct(run.summary, tokens_per_s, "flops_per_token_literature"),
-        "mfu_useful_pct": _mfu_pct(run.summary, useful_per_s, "flops_per_useful_token"),
-        **{f"{name}_p50": _median([line.get(name) for line in kept]) for name in PHASE_TIMES},
+        **dict(zip(("mfu_pct", "mfu_literature_pct", "mfu_useful_pct"), mfu, strict=True)),
+        **{f"{phase}_ms_p50": _median(values) for phase, values in phases.items()},
         "step_times_from": "metrics.jsonl",
-        "warmup": {
-            "steps": cut.steps,
-            "first_step": kept[0]["step"],
-            "method": cut.method,
-            "settled": cut.settled,
-        },
+        "warmup": {"first_step": kept[0]["step"], **vars(cut)},
     }
 
 
@@ -127,11 +341,8 @@ def find_quantile(values: Sequence[float], share: float) -> float:
 
 def _undisturbed(run: RunRecord) -> list[dict[str, Any]]:
     """Training steps in order, without the profiled ones and the one after them, which writes the traces."""
-    newest = {
-        line["step"]: line
-        for line in run.metrics
-        if line.get("kind") == "train" and is_number(line.get("step")) and is_number(line.get("step_time_ms"))
-    }
+    timed = [line for line in run.metrics if line["kind"] == "train" and is_number(line.get("step_time_ms"))]
+    newest = {line["step"]: line for line in timed}
     profiled = {step for step, line in newest.items() if line.get("profiled")}
     return [newest[s] for s in sorted(newest) if s not in profiled and s - 1 not in profiled]
 
@@ -151,8 +362,8 @@ def _mfu_pct(summary: dict[str, Any], units_per_s: float | None, cost: str) -> f
 
 def _sum(lines: Sequence[dict[str, Any]], name: str) -> float | None:
     """None where a line does not tell."""
-    known = [line[name] for line in lines if is_number(line.get(name))]
-    return float(sum(known)) if len(known) == len(lines) else None
+    values: list[Any] = [line.get(name) for line in lines]
+    return float(sum(values)) if all(map(is_number, values)) else None
 
 
 def _divide(a: float | None, b: float | None) -> float | None:
@@ -160,142 +371,68 @@ def _divide(a: float | None, b: float | None) -> float | None:
 
 
 def _median(values: Sequence[Any]) -> float | None:
-    return statistics.median(values) if values and all(is_number(v) for v in values) else None
+    return statistics.median(values) if values and all(map(is_number, values)) else None
 
 
-SUMMARY_FIELDS = (
-    *("strategy", "model", "dataset", "seed", "precision", "backend", "device_type", "device_name"),
-    *("world_size", "nodes", "dp_replicate", "dp_shard", "steps"),
-    *("global_batch_size", "micro_batch_size", "grad_accum_steps"),
-    *("train_loss", "validation_loss", "validation_accuracy_pct", "test_loss", "test_accuracy_pct"),
-    *("measured_steps", "samples_per_s", "step_time_ms_p50", "step_time_ms_p95"),
-    *("data_ms_p50", "forward_ms_p50", "backward_ms_p50", "optimizer_ms_p50"),
-    *("peak_memory_gib", "peak_host_memory_gib"),
-    *("parameter_memory_gib", "gradient_memory_gib", "optimizer_memory_gib"),
-    *("data_set_memory_gib", "alloc_retries", "peak_memory_step", "peak_memory_phase"),
-    *("forecast_memory_gib", "forecast_memory_error_pct", "forecast_memory_deviates"),
-    *("peak_reserved_gib", "wire_bytes_per_step", "collectives_per_step"),
-    *("train_accuracy_pct", "validation_top5_accuracy_pct", "test_top5_accuracy_pct"),
-    *("epoch_time_s", "time_to_target_s", "train_energy_wh", "train_power_w"),
-    *("gpu_utilisation_pct", "gpu_temperature_c"),
-    *("mfu_pct", "flops_per_sample", "peak_flops_per_device", "parameters", "train_time_s", "skipped_steps"),
-    *("not_finite_steps", "load_average", "other_cpu_pct"),
-)
-STATE_FIELDS = ("parameter_memory_gib", "gradient_memory_gib", "optimizer_memory_gib")
-TRACE_FIELDS = (
-    *(
-        "step_ms",
-        "compute_pct",
-        "comm_pct",
-        "comm_exposed_pct",
-        "comm_overlap_pct",
-        "copy_exposed_pct",
-        "idle_pct",
-    ),
-    *("data_ms", "forward_ms", "backward_ms", "optimizer_ms"),
-    *("data_wait_pct", "host_wait_pct", "kernel_wait_pct", "other_idle_pct", "straggler_pct", "slowest_rank"),
-    *("bubble_pct", "bubble_ideal_pct", "compute_imbalance", "kernels_per_step", "kernel_us_p50"),
-    *("short_kernel_pct", "h2d_gbps", "d2h_gbps", "d2d_gbps", "comm_bytes_per_step", "allocations_per_step"),
-)
-TEXT_FIELDS = ("validation_perplexity", "test_perplexity")  # None for images, as accuracies are for text
-AXES = ("cp", "tp", "pp", "ep")  # beside those of data parallelism; 1 where a run does not have one
-SCALING_FIELDS = ("speedup", "scaling_efficiency_pct", "speedup_vs_single", "efficiency_vs_single_pct")
-PHASES = ("data", "forward", "backward", "optimizer")
-
-
-def build_row(run: RunRecord, way: str = "") -> dict[str, Any]:
-    """One row: identity, the summary's numbers, the traces' numbers, the layout, and what is missing.
-
-    Args:
-        way: how it was carried out, where that is varied (`judging.varied.name_way`).
-    """
-    trace = run.analysis.get("mean") or {}  # over all steps and ranks
-    state = [run.summary.get(name) for name in STATE_FIELDS]
-    return {
-        "run": run.name,
-        "run_dir": str(run.folder),
-        "status": run.status,
-        "ending": run.ending,
-        "complete": not run.missing and not run.problems,
-        "missing": run.missing,
-        "problems": run.problems,
-        "attempts": sum(line.get("event") == "started" for line in run.attempts),
-        "mlflow_run_id": run.mlflow_run_id,
-        "task": None if run.is_foreign else "text" if run.is_text else "image",
-        **{name: run.summary.get(name) for name in (*SUMMARY_FIELDS, *TEXT_FIELDS)},
-        **build_layout(run),
-        **{name: _axes(run).get(name, 1) for name in AXES},
-        **build_step_times(run),
-        "strategy": run.strategy,
-        "way": way,
-        "torch": ((run.config.get("provenance") or {}).get("versions") or {}).get("torch"),
-        "state_memory_gib": None if None in state else sum(value for value in state if value is not None),
-        "trace_source": run.analysis.get("source"),
-        "trace_steps": trace.get("steps"),
-        "trace_steps_from": run.analysis.get("steps_from"),
-        **{name: trace.get(name) for name in TRACE_FIELDS},
-        "comm_exposed_pct": trace.get("comm_exposed_pct", run.summary.get("comm_exposed_pct")),
-        "trace_findings": len(run.analysis["quality"]) if "quality" in run.analysis else None,
-        "hta": [entry for entry in run.analysis.get("hta") or [] if isinstance(entry, dict)],
-        "phases_present": _phases(run.analysis.get("phases_present") or {}),
+def build_row(run: RunRecord, way: str = "") -> RunRow:
+    """What the files of one run tell."""
+    summary, analysis = run.summary, run.analysis
+    trace = {"comm_exposed_pct": summary.get("comm_exposed_pct"), **(analysis.get("mean") or {})}
+    state = [summary.get(name) for name in STATE_FIELDS]
+    phases = analysis.get("phases_present") or {}
+    told: dict[str, Any] = {
+        name: summary.get(name) for name in (*SUMMARY_FIELDS, "validation_perplexity", "test_perplexity")
     }
-
-
-def is_compared(row: Mapping[str, Any]) -> bool:
-    """As `RunRecord.is_compared`."""
-    return row["status"] in ("finished", TRACED) and not row["degenerate"]
-
-
-def find_recorded_step_ms(row: Mapping[str, Any]) -> float | None:
-    """The mean of the recorded steps; None where no label tells the steps."""
-    return None if row["trace_steps_from"] in (None, "recording") else row["step_ms"]
-
-
-def name_variant(row: Mapping[str, Any]) -> str:
-    """Equal for runs of the same strategy on the same axes, carried out in the same way where that is varied; what is
-    known by its traces alone is equal to nothing."""
-    if row["status"] == TRACED:
-        return str(row["run"])
-    axes = [f"{name}={row[name]}" for name in ("dp_replicate", "dp_shard", *AXES)]
-    kinds = [str(row[name]) for name in ("layout", "pp_schedule", "cp_kind") if row[name]]
-    return " ".join([str(row["strategy"]), *axes, *kinds, str(row["way"])])
-
-
-def _axes(run: RunRecord) -> Mapping[str, Any]:
-    return (run.config.get("resolved") or {}).get("axes") or {}
+    told |= {name: trace.get(name) for name in TRACE_FIELDS} | {axis: run.axes.get(axis, 1) for axis in AXES}
+    told |= build_layout(run) | build_step_times(run) | {"strategy": run.strategy}
+    return RunRow(
+        run=run.name,
+        run_dir=str(run.folder),
+        status=run.status,
+        ending=run.ending,
+        complete=not run.missing and not run.problems,
+        missing=run.missing,
+        problems=run.problems,
+        attempts=run.starts,
+        mlflow_run_id=run.mlflow_run_id,
+        task=None if run.is_foreign else "text" if run.is_text else "image",
+        way=way,
+        torch=run.versions.get("torch"),
+        state_memory_gib=None if None in state else sum(value for value in state if value is not None),
+        trace_source=analysis.get("source"),
+        trace_steps=trace.get("steps"),
+        trace_steps_from=analysis.get("steps_from"),
+        trace_findings=len(analysis["quality"]) if "quality" in analysis else None,
+        hta=[entry for entry in analysis.get("hta") or [] if isinstance(entry, dict)],
+        phases_present={r: {phase: phase in present for phase in PHASES} for r, present in phases.items()},
+        **told,
+    )
 
 
 def apply_others(
-    row: dict[str, Any],
+    row: RunRow,
     noise: Mapping[str, Any],
     scaling: Sequence[Mapping[str, Any]],
     sharding: Sequence[Mapping[str, Any]],
     attribution: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The row with what only the other runs tell: noise, scaling, the step of its baseline; and how well it shards."""
-    points = [point for series in scaling for point in series["points"] if row["run"] in point["runs"]]
-    shards = next((entry for entry in sharding if entry["run"] == row["run"]), None)
-    pair = next((p for p in attribution["pairs"] if p["run"] == row["run"] and p["comparable"]), None)
-    peak, reserved = row["peak_memory_gib"], row["peak_reserved_gib"]
-    return {
-        **row,
-        "warmup_steps": row["warmup"]["steps"] if row["warmup"] else None,
-        "memory_fragmentation_pct": 100 * (reserved - peak) / reserved if peak and reserved else None,
-        "noise_ms": noise["noise_ms"].get(row["run"]),
-        **{name: _first(points, name) for name in SCALING_FIELDS},
-        "sharding_effectiveness_pct": shards["sharding_effectiveness_pct"] if shards else None,
-        "baseline": pair["baseline"] if pair else None,
-        "speedup_vs_baseline": pair["baseline_ms"] / pair["run_ms"] if pair else None,
-        "main_cause": pair["main_cause"] if pair else None,
-    }
+) -> None:
+    """Fills in what only the other runs tell; and how well it shards."""
+    points = [point for series in scaling for point in series["points"] if row.run in point["runs"]]
+    shards = next((entry for entry in sharding if entry["run"] == row.run), None)
+    pair = next((p for p in attribution["pairs"] if p["run"] == row.run and p["comparable"]), None)
+    peak, reserved = row.peak_memory_gib, row.peak_reserved_gib
+    row.warmup_steps = row.warmup["steps"] if row.warmup else None
+    row.memory_fragmentation_pct = 100 * (reserved - peak) / reserved if peak and reserved else None
+    row.noise_ms = noise["noise_ms"].get(row.run)
+    for name in list_names(ScalingNumbers):
+        setattr(row, name, _first(points, name))
+    row.sharding_effectiveness_pct = shards["sharding_effectiveness_pct"] if shards else None
+    if pair:
+        row.baseline, row.main_cause = pair["baseline"], pair["main_cause"]
+        row.speedup_vs_baseline = pair["baseline_ms"] / pair["run_ms"]
 
 
 def _first(points: Sequence[Mapping[str, Any]], name: str) -> Any:
     """Of the first series that knows it: strong scaling comes first."""
     known = [point[name] for point in points if point[name] is not None]
     return known[0] if known else None
-
-
-def _phases(found: Mapping[str, Any]) -> dict[str, dict[str, bool]]:
-    """{rank: {phase: found in its trace}}, from the phases that each trace holds."""
-    return {rank: {phase: phase in present for phase in PHASES} for rank, present in found.items()}

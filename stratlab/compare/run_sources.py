@@ -1,15 +1,13 @@
-"""The runs of a comparison on the results volume, or of several.
+"""The runs of a comparison, wherever they are, and what a sweep has kept beside them.
 
-How the strategies of a comparison were tuned, as the sweep has kept it beside their runs, and which runs have it.
-
-The runs of a comparison as MLflow holds them: an experiment whose runs carry their run directory.
-
-Which settings the runs of a comparison are meant to differ in, as the sweep has kept it beside them.
+load_runs           those in the folder of a comparison on the results volume; load_comparisons: of several
+load_experiment     those of an MLflow experiment, whose runs carry their run directory
+read_tuning         how the strategies were tuned, as the sweep has kept it; apply_tuning: which runs have it
+read_varied         which settings the runs are meant to differ in
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -23,14 +21,16 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from stratlab import tracking as redirect
+from stratlab.compare.placement import ComparedRun
 from stratlab.machine import name_program
 from stratlab.run_directory.files import MARKS, is_run
 from stratlab.run_directory.foreign import FOREIGN
 from stratlab.run_directory.given_folder import check_folder
-from stratlab.run_directory.record import RunRecord, read_run
+from stratlab.run_directory.record import read_run
 from stratlab.tracking_server import ServerFailed
 from stratlab.user_error import NothingThere, UserError
 from stratlab.wording import format_fact
+from stratlab_spec.run_directory import write_json
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -75,47 +75,39 @@ def parse_tuning(text: str) -> dict[str, Any]:
 
 def keep_tuning(folder: Path, record: Mapping[str, Any]) -> None:
     """Puts the record beside the runs, whole or not at all."""
-    temporary = folder / f".{TUNING_FILE}.tmp"
-    temporary.write_text(json.dumps(record, indent=1) + "\n")
-    os.replace(temporary, folder / TUNING_FILE)
+    write_json(folder / TUNING_FILE, record)
 
 
-def apply_tuning(runs: Sequence[RunRecord], record: Mapping[str, Any] | None) -> list[RunRecord]:
-    """The records with `tuning`: "tuned", or why it is not."""
-    found = {name: each for each in (record or {}).get("searches", []) for name in each["runs"]}
-    return [dataclasses.replace(run, tuning=_tell(run, found.get(run.name))) for run in runs]
+def apply_tuning(runs: Sequence[ComparedRun], record: Mapping[str, Any] | None) -> list[ComparedRun]:
+    """The runs with `tuning`: "tuned", or why it is not."""
+    by_run = {name: each for each in (record or {}).get("searches", []) for name in each["runs"]}
+    return [replace(run, tuning=_judge(run, by_run[run.name])) if run.name in by_run else run for run in runs]
 
 
-def _tell(run: RunRecord, search: Mapping[str, Any] | None) -> str:
+def _judge(run: ComparedRun, search: Mapping[str, Any]) -> str:
     """A run whose knobs are not those that were chosen is not what was tuned; nor is one that has a value which was
     tried and not chosen."""
-    if search is None:
-        return run.tuning
     if search["why_not"]:
         return f"not tuned: {search['why_not']}"
-    settings = run.config.get("config") or {}
+    settings, chosen = run.settings, search["chosen"]
     other = [
         f"{name} is {format_fact(settings.get(name))}, not {format_fact(value)}"
-        for name, value in search["chosen"].items()
+        for name, value in chosen.items()
         if str(settings.get(name)) != str(value)
     ]
-    for name, values in _turned_down(search).items():
-        if str(settings.get(name)) in values:
-            other.append(f"{name} is {format_fact(settings[name])}, which was tried and not chosen")
+    tried = {(name, str(value)) for each in search["tried"] for name, value in each["knobs"].items()}
+    turned_down = dict.fromkeys(
+        name for each in search["tried"] for name in each["knobs"] if name not in chosen
+    )
+    other += [
+        f"{name} is {format_fact(settings[name])}, which was tried and not chosen"
+        for name in turned_down
+        if (name, str(settings.get(name))) in tried
+    ]
     return f"not as tuned: {', '.join(other)}" if other else TUNED
 
 
-def _turned_down(search: Mapping[str, Any]) -> dict[str, set[str]]:
-    """knob that stays as it comes -> the values of it that were tried."""
-    found: dict[str, set[str]] = {}
-    for each in search["tried"]:
-        for name, value in each["knobs"].items():
-            if name not in search["chosen"]:
-                found.setdefault(name, set()).add(str(value))
-    return found
-
-
-def load_runs(folder: Path) -> list[RunRecord]:
+def load_runs(folder: Path) -> list[ComparedRun]:
     """Reads every folder below a comparison, by name. What is not a run, or not whole, says so in its record.
 
     Raises:
@@ -128,7 +120,7 @@ def load_runs(folder: Path) -> list[RunRecord]:
             f"{folder}: this is one run; give the folder of its comparison, {folder.parent} [SL-compare-one-run]"
         )
     below = sorted(path for path in folder.iterdir() if path.is_dir() and not _is_ours(path))
-    runs = [read_run(path) for path in below]
+    runs = [ComparedRun(**vars(read_run(path))) for path in below]
     if all(run.status == "not a run" for run in runs):
         if inside := find_comparisons(folder):
             commands = [f"{name_program()} compare {shlex.quote(str(path))}" for path in inside]
@@ -144,7 +136,7 @@ def load_runs(folder: Path) -> list[RunRecord]:
     return runs
 
 
-def load_comparisons(folders: Sequence[Path]) -> list[RunRecord]:
+def load_comparisons(folders: Sequence[Path]) -> list[ComparedRun]:
     """Reads the runs of several comparisons as those of one, each as a sweep of its own comparison has tuned it.
 
     A name that several comparisons have is preceded by that of the folder, and of those above where that is needed.
@@ -166,9 +158,12 @@ def load_comparisons(folders: Sequence[Path]) -> list[RunRecord]:
         for run in apply_tuning(load_runs(folder), read_tuning(folder))
     ]
     counts = Counter(run.name for _, run in found)
-    return [
-        replace(run, name=f"{prefix}/{run.name}") if counts[run.name] > 1 else run for prefix, run in found
-    ]
+    return [replace(run, name=f"{above}/{run.name}") if counts[run.name] > 1 else run for above, run in found]
+
+
+def load_folders(folders: Sequence[Path]) -> list[ComparedRun]:
+    """The runs of one comparison, or of several."""
+    return load_runs(folders[0]) if len(folders) == 1 else load_comparisons(folders)
 
 
 def find_comparisons(folder: Path) -> list[Path]:
@@ -193,7 +188,7 @@ DOWNLOADED = ".from_mlflow"  # in a folder that was downloaded: what lacks it is
 BULKY = ("_trace.json", ".log", ".gz", ".safetensors", ".pt")
 
 
-def load_experiment(name: str, tracking_uri: str, into: Path) -> list[RunRecord]:
+def load_experiment(name: str, tracking_uri: str, into: Path) -> list[ComparedRun]:
     """Downloads `run/*` and `analysis/report.json` of each run, and reads them as run directories.
 
     Args:
@@ -250,13 +245,12 @@ def is_comparison(run: Run) -> bool:
 
 
 def _runs_of(client: MlflowClient, experiment_id: str) -> list[Run]:
-    runs, token = [], None
-    while True:
-        page = client.search_runs([experiment_id], max_results=1000, page_token=token)
-        runs += list(page)
-        token = page.token
-        if not token:
-            return runs
+    page = client.search_runs([experiment_id], max_results=1000)
+    runs = list(page)
+    while page.token:
+        page = client.search_runs([experiment_id], max_results=1000, page_token=page.token)
+        runs += page
+    return runs
 
 
 def _folder_names(runs: list[Run]) -> dict[str, str]:
@@ -278,7 +272,7 @@ def _check_free(folder: Path) -> None:
         )
 
 
-def _fetch(client: MlflowClient, run: Run, folder: Path, tracking_uri: str) -> RunRecord:
+def _fetch(client: MlflowClient, run: Run, folder: Path, tracking_uri: str) -> ComparedRun:
     """The run in `folder`, whole or not at all; files of an earlier download do not mix with it."""
     run_id = run.info.run_id
     wanted = {
@@ -299,18 +293,11 @@ def _fetch(client: MlflowClient, run: Run, folder: Path, tracking_uri: str) -> R
         _check_free(folder)
         shutil.rmtree(folder, ignore_errors=True)
         fresh.rename(folder)
-    record = dataclasses.replace(
-        read_run(folder, downloaded=True),
-        mlflow_run_id=run_id,
-        mlflow_experiment_id=run.info.experiment_id,
-        tracking_uri=tracking_uri,
-        tuning=NOT_IN_MLFLOW,
-    )
-    return (
-        dataclasses.replace(record, ending="has no artifacts under run/, where its analysis puts them")
-        if not wanted
-        else record
-    )
+    known: dict[str, Any] = {"mlflow_run_id": run_id, "mlflow_experiment_id": run.info.experiment_id}
+    if not wanted:
+        known["ending"] = "has no artifacts under run/, where its analysis puts them"
+    record = ComparedRun(**vars(read_run(folder, downloaded=True)), tuning=NOT_IN_MLFLOW)
+    return replace(record, tracking_uri=tracking_uri, **known)
 
 
 def _files_below(client: MlflowClient, run_id: str, folder: str) -> list[str]:
@@ -339,14 +326,14 @@ def read_varied(folder: Path) -> tuple[str, ...]:
     if not file.is_file():
         return ()
     try:
-        found = json.loads(file.read_text())["varied"]
-        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        names = json.loads(file.read_text())["varied"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError("`varied` is no list of names")
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise UserError(
             f"{file}: not the varied settings of a sweep ({failure}); move it away [SL-varied-file]"
         ) from failure
-    return tuple(found)
+    return tuple(names)
 
 
 def read_varied_of(folders: Sequence[Path]) -> tuple[str, ...]:
@@ -356,6 +343,4 @@ def read_varied_of(folders: Sequence[Path]) -> tuple[str, ...]:
 
 def keep_varied(folder: Path, varied: Sequence[str]) -> None:
     """Puts the names beside the runs, whole or not at all."""
-    temporary = folder / f".{VARIED_FILE}.tmp"
-    temporary.write_text(json.dumps({"varied": list(varied)}) + "\n")
-    os.replace(temporary, folder / VARIED_FILE)
+    write_json(folder / VARIED_FILE, {"varied": list(varied)})

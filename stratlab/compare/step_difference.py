@@ -37,9 +37,7 @@ Where = tuple[str, str]
 OWN = {  # parts in which a rank can be slow, and their shares in the rows of single ranks
     "compute": ("compute_pct",),
     "copies": ("copy_exposed_pct",),
-    "data": (
-        "data_wait_pct",
-    ),  # of traces without a label of data loading not known: it counts with the host
+    "data": ("data_wait_pct",),  # without a label of data loading not known: it counts with the host
     "host": ("host_wait_pct", "launch_wait_pct"),
 }
 
@@ -168,7 +166,7 @@ def build_traced_step(analysis: Mapping[str, Any]) -> TracedStep | str:
         else:
             part = NAMES.get(name, "idle")
             parts[part] = parts.get(part, 0.0) + ms
-    ranks = [row for row in analysis.get("ranks") or [] if isinstance(row, dict)]
+    ranks = _list_rows(analysis, "ranks")
     count = sum(row.get("steps") or 0 for row in ranks)
     parts, exposed = gather_straggler(parts, exposed, ranks, analysis.get("collectives") or [])
     return TracedStep(
@@ -180,7 +178,7 @@ def build_traced_step(analysis: Mapping[str, Any]) -> TracedStep | str:
         exposed=exposed,
         total=_sum_up(analysis, count, lambda row: row["total_ms"] - (row.get("wait_ms") or 0.0)),
         sent_bytes=_sum_up(analysis, count, lambda row: row["bytes"]),
-        late_rank=_find_late(analysis),
+        late_rank=find_late_rank(*(_list_rows(analysis, name) for name in ("steps", "collectives"))),
         **{
             name: told if isinstance(told := mean.get(name), str) else None
             for name in ("gap_kind", "gap_label")
@@ -188,12 +186,8 @@ def build_traced_step(analysis: Mapping[str, Any]) -> TracedStep | str:
     )
 
 
-def _find_late(analysis: Mapping[str, Any]) -> int | None:
-    steps, calls = (
-        [row for row in analysis.get(name) or [] if isinstance(row, dict)]
-        for name in ("steps", "collectives")
-    )
-    return find_late_rank(steps, calls)
+def _list_rows(analysis: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    return [row for row in analysis.get(name) or [] if isinstance(row, dict)]
 
 
 def _sum_up(analysis: Mapping[str, Any], count: int, read: Any) -> dict[Where, float]:
@@ -280,12 +274,5 @@ def _why(key: Where, run: TracedStep, base: TracedStep) -> str:
 
 
 def _row(cause: str, ms: float, run_ms: float | None, baseline_ms: float | None) -> dict[str, Any]:
-    return {
-        "cause": cause,
-        "collective": None,
-        "axis": None,
-        "why": None,
-        "ms": ms,
-        "run_ms": run_ms,
-        "baseline_ms": baseline_ms,
-    }
+    where = dict.fromkeys(("collective", "axis", "why"))
+    return {"cause": cause, **where, "ms": ms, "run_ms": run_ms, "baseline_ms": baseline_ms}

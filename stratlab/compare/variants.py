@@ -1,8 +1,8 @@
-"""The facts of one run that the rules name, read from its files.
+"""Which runs are the same thing: their facts as the rules name them, repeats, and what runs are meant to differ in.
 
-Which runs are the same thing, done again: equal in all that matters but some facts that are set aside.
-
-Settings that runs are meant to differ in: which may be, what follows from each, which differences they excuse.
+read_fact        a fact of one run, from its files
+build_variants   runs that are repeats of each other: equal in all that matters but facts that are set aside
+excuse           settings that runs are meant to differ in: what follows from each, which differences they excuse
 """
 
 from __future__ import annotations
@@ -12,19 +12,30 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from stratlab.compare.rules import KNOBS, RULES, SIZES, Rule
+from stratlab.compare.placement import KINDS, ComparedRun
+from stratlab.compare.rules import MOMENTS, RULES, SIZES, Difference, Rule
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 from stratlab.wording import ask_nearest, format_fact
+from stratlab_spec.strategies import KNOBS
 
 UNKNOWN = "unknown"
 ADDING = ("tp", "cp")
 """Axes on which activations are added up, in the type of the products."""
 REDUCED = {"bf16": "bfloat16"}
 """The knob reduce_dtype -> the type of the gradients; with any other value it is float32."""
+SEED_FACTS = {"seed", "repeat", "initial_weights_sha256", "data_order_sha256"}
+"""What another seed changes; a repeat may or may not have one."""
+STRATEGY = ("strategy", "offload", "zeropp", *KNOBS)
+"""Settings that say what a strategy is; the audit leaves them out, because they are what is compared."""
+LAYOUT = ("layout", "dimensions", "sequence_parallel")
+"""How a layout was asked for: what it became decides, but where the number of processes may differ."""
+AXES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
+FOLLOWING = ("grad_accum_steps",)
+"""The audit leaves it to others, but one variant has one of it."""
 
 
-def read_fact(run: RunRecord, rule: Rule) -> Any:
+def read_fact(run: ComparedRun, rule: Rule) -> Any:
     """The fact of one run, or "unknown" where the run does not tell it."""
     if rule.task not in ("", read_task(run)):
         return f"not of {read_task(run)}"
@@ -32,11 +43,9 @@ def read_fact(run: RunRecord, rule: Rule) -> Any:
     if value == [] and rule.none:
         return rule.none
     if _empty(value) and rule.instead:
-        other = next(r for r in RULES if r.field == rule.instead)
+        other = next(each for each in RULES if each.field == rule.instead)
         value = None if _empty(_read(run, other)) else f"{other.field} {_read(run, other)}"
-    if rule.path[:-1] == ("resolved", "knobs") and not isinstance(
-        read_path(run.config, rule.path[:-1]), dict
-    ):
+    if rule.path[:-1] == ("resolved", "knobs") and not isinstance(run.resolved.get("knobs"), dict):
         return "not recorded"
     chosen = rule.path[:1] == ("config",)  # an empty text is a fact where the user chose it
     if value is None or (_empty(value) and not chosen):
@@ -49,23 +58,22 @@ def read_task(run: RunRecord) -> str:
     return "text" if run.is_text else "image"
 
 
-def _read(run: RunRecord, rule: Rule) -> Any:
+def _read(run: ComparedRun, rule: Rule) -> Any:
     if rule.source == "attempts":
-        return sum(line.get("event") == "started" for line in run.attempts) or None
+        return run.starts or None
     if rule.source == "tuning":
         return run.tuning
-    if rule.source == "ranks":
-        world_size = run.config.get("resolved", {}).get("world_size")
-        found = [read_path(rank, rule.path) for rank in run.ranks]
-        if len(found) != world_size or None in found:
-            return None
-        if all(isinstance(value, list) for value in found):
-            every = sorted({item for value in found for item in value})  # a rank may hold nothing of a kind
-            return _divide_types(run, every, rule.added) if rule.added else every
-        distinct = sorted(set(map(str, found)))
-        return distinct[0] if len(distinct) == 1 else distinct
-    sources = {"config": run.config, "summary": run.summary, "place": run.place}
-    return read_path(sources[rule.source], rule.path)
+    if rule.source != "ranks":
+        sources = {"config": run.config, "summary": run.summary, "place": vars(run.place)}
+        return read_path(sources[rule.source], rule.path)
+    values = [read_path(rank, rule.path) for rank in run.ranks]
+    if len(values) != run.resolved.get("world_size") or None in values:
+        return None
+    if all(isinstance(value, list) for value in values):
+        every = sorted({item for value in values for item in value})  # a rank may hold nothing of a kind
+        return _divide_types(run, every, rule.added) if rule.added else every
+    distinct = sorted(set(map(str, values)))
+    return distinct[0] if len(distinct) == 1 else distinct
 
 
 def _divide_types(run: RunRecord, types: Sequence[str], added: str) -> list[str]:
@@ -73,10 +81,9 @@ def _divide_types(run: RunRecord, types: Sequence[str], added: str) -> list[str]
 
     Of gradients that no rank has to add up the type is the one in which they would be.
     """
-    axes = read_path(run.config, ("resolved", "axes")) or {}
-    if all((axes.get(axis) or 1) == 1 for axis in ADDING):
+    if all((run.axes.get(axis) or 1) == 1 for axis in ADDING):
         return list(types) if added == "gradients" else []
-    of_gradients = REDUCED.get(str(read_path(run.config, ("resolved", "knobs", "reduce_dtype"))), "float32")
+    of_gradients = REDUCED.get(str(read_path(run.resolved, ("knobs", "reduce_dtype"))), "float32")
     products = {name for rank in run.ranks for name in read_path(rank, ("dtypes", "products")) or []}
     of_activations = [name for name in types if name in products - {of_gradients}]
     if added == "activations":
@@ -95,20 +102,9 @@ def _empty(value: Any) -> bool:
     return value is None or value in ("", [], {})
 
 
-# what another seed changes; a repeat may or may not have one
-SEED_FACTS = {"seed", "repeat", "initial_weights_sha256", "data_order_sha256"}
-# settings that say what a strategy is; the audit leaves them out, because they are what is compared
-STRATEGY = ("strategy", "offload", "zeropp", *KNOBS)
-# how a layout was asked for: what it became decides, but where the number of processes may differ
-LAYOUT = ("layout", "dimensions", "sequence_parallel")
-AXES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
-KINDS = {"pp": "pp_schedule", "cp": "cp_kind"}  # settings of an axis that nobody has at size 1
-FOLLOWING = ("grad_accum_steps",)  # the audit leaves it to others, but one variant has one of it
-
-
 def build_variants(
-    runs: Sequence[RunRecord], aside: Collection[str] = (), with_axes: bool = True
-) -> list[list[RunRecord]]:
+    runs: Sequence[ComparedRun], aside: Collection[str] = (), with_axes: bool = True
+) -> list[list[ComparedRun]]:
     """Groups of runs that are equal in everything that matters, besides their seed, in order of appearance.
 
     Left out is what is not finished, and what is not what its name says (degenerate layouts).
@@ -117,45 +113,39 @@ def build_variants(
         aside: fields of the rules that may differ as well.
         with_axes: runs with other sizes of the axes are another variant; else those with another kind of layout.
     """
-    found: dict[str, list[RunRecord]] = {}
+    variants: dict[str, list[ComparedRun]] = {}
     for run in runs:
         if run.is_compared:
-            found.setdefault(_read_identity(run, {*SEED_FACTS, *aside}, with_axes), []).append(run)
-    return list(found.values())
+            variants.setdefault(_read_identity(run, {*SEED_FACTS, *aside}, with_axes), []).append(run)
+    return list(variants.values())
 
 
-def is_same_but_strategy(a: RunRecord, b: RunRecord, aside: Collection[str] = ()) -> bool:
+def is_same_but_strategy(a: ComparedRun, b: ComparedRun, aside: Collection[str] = ()) -> bool:
     """Whether two runs differ in nothing that matters but their strategy with its settings and axes, their seed, and
     what is set aside."""
     return _read_identity(a, {*SEED_FACTS, *aside}, None) == _read_identity(b, {*SEED_FACTS, *aside}, None)
 
 
-def _read_identity(run: RunRecord, aside: Collection[str], with_axes: bool | None) -> str:
+def _read_identity(run: ComparedRun, aside: Collection[str], with_axes: bool | None) -> str:
     """`with_axes`: None = without the strategy as well."""
-    settings = run.config.get("config") or {}
+    settings = run.settings
+    judged = [rule for rule in RULES if rule.matters or rule.field in FOLLOWING]
     listed = {rule.path[1] for rule in RULES if rule.path[:1] == ("config",)}
     own = {"run", "comparison", "results", "image", "accelerator", "wait_s"}
     own |= {*AXES, *LAYOUT, *KINDS.values(), *STRATEGY}
-    facts: dict[str, Any] = {
-        **{
-            rule.field: read_fact(run, rule)
-            for rule in RULES
-            if (rule.matters or rule.field in FOLLOWING) and rule.field not in aside
-        },
-        **({} if with_axes is None else {name: settings.get(name) for name in STRATEGY}),
-        **{name: settings[name] for name in settings.keys() - listed - own if name not in aside},
-        "strategy": None if with_axes is None else run.strategy,
-    }
+    facts: dict[str, Any] = {rule.field: read_fact(run, rule) for rule in judged if rule.field not in aside}
+    facts |= {name: settings[name] for name in settings.keys() - listed - own if name not in aside}
+    if with_axes is not None:
+        facts |= {name: settings.get(name) for name in STRATEGY} | {"strategy": run.strategy}
     if UNKNOWN in facts.values():  # what is not known cannot be equal
         facts["alone"] = run.name
-    if with_axes is None:
-        return json.dumps(facts, sort_keys=True, default=str)
-    axes, layout = (run.config.get("resolved", {}).get(name) or {} for name in ("axes", "layout"))
-    facts |= {kind: settings.get(kind) for axis, kind in KINDS.items() if axes.get(axis, 1) > 1}
-    if with_axes:
-        facts |= {"axes": axes, "splits_sequence": layout.get("sequence_parallel")}
-    else:
-        facts |= {name: settings.get(name) for name in LAYOUT}
+    if with_axes is not None:
+        axes, layout = run.axes, run.resolved.get("layout") or {}
+        facts |= {kind: settings.get(kind) for axis, kind in KINDS.items() if axes.get(axis, 1) > 1}
+        if with_axes:
+            facts |= {"axes": axes, "splits_sequence": layout.get("sequence_parallel")}
+        else:
+            facts |= {name: settings.get(name) for name in LAYOUT}
     return json.dumps(facts, sort_keys=True, default=str)
 
 
@@ -197,7 +187,7 @@ SHAPE = (
 TYPES = ("parameter dtypes", "gradient dtypes", "optimizer dtypes", "reduction dtypes", "product dtypes")
 FACTS_FOLLOWING: Mapping[str, tuple[str, ...]] = {
     SEED_SETTING: ("initial_weights_sha256", "data_order_sha256"),
-    "optimizer": ("momentum", "nesterov", "beta1", "beta2", "eps", "optimizer dtypes"),
+    "optimizer": (*MOMENTS, "optimizer dtypes"),
     "momentum": ("optimizer dtypes",),  # none of it, no state
     "global_batch_size": LENGTH,
     "epochs": LENGTH,
@@ -233,75 +223,54 @@ def check_varied(varied: Sequence[str], runs: Sequence[RunRecord]) -> None:
     Raises:
         UserError: with every wrong name.
     """
-    known = {name for run in runs for name in run.config.get("config") or {}}
+    known = {name for run in runs for name in run.settings}
     wrong = []
     for name in varied:
         if name in REFUSED:
             wrong.append(f"{name} cannot be varied: {REFUSED[name]} [SL-varied-refused]")
         elif name not in known:
-            told = (f"{name} is no setting of these runs", ask_nearest(name, known))
-            said = f"{', '.join(filter(None, told))}; {_say_differing(runs, known)}"
-            wrong.append(f"{said} [SL-varied-no-setting]")
+            differing = [
+                each
+                for each in sorted(known - REFUSED.keys())
+                if len({str(run.settings.get(each)) for run in runs}) > 1
+            ]
+            what = ", ".join(filter(None, (f"{name} is no setting of these runs", ask_nearest(name, known))))
+            of_use = ", ".join(differing) or "no setting that may be varied"
+            wrong.append(f"{what}; these runs differ in {of_use} [SL-varied-no-setting]")
     if wrong:
         raise UserError("\n  ".join(["varied:", *wrong]))
 
 
-def _say_differing(runs: Sequence[RunRecord], known: set[str]) -> str:
-    """In which settings the runs differ that may be varied: the names that are of use."""
-    of_runs = [run.config.get("config") or {} for run in runs]
-    found = [
-        name
-        for name in sorted(known - REFUSED.keys())
-        if len({str(settings.get(name)) for settings in of_runs}) > 1
-    ]
-    return f"these runs differ in {', '.join(found) or 'no setting that may be varied'}"
-
-
-def find_ways(differences: Sequence[Mapping[str, Any]]) -> list[str]:
+def find_ways(differences: Sequence[Difference]) -> list[str]:
     """The varied settings that runs differ in and that leave the training what it is.
 
     Batch norm makes another training of another micro-batch.
-
-    Args:
-        differences: of the audit, `varied` as `excuse` says.
     """
-    excused = {name for entry in differences for name in _split(entry["varied"])}
-    other = {name for entry in differences if entry["field"] in CHANGES for name in _split(entry["varied"])}
+    excused = {name for entry in differences for name in entry.causes}
+    other = {name for entry in differences if entry.field in CHANGES for name in entry.causes}
     return [name for name in CARRIED_OUT if name in excused - other]
 
 
-def is_way(entry: Mapping[str, Any], ways: Sequence[str]) -> bool:
+def is_way(entry: Difference, ways: Sequence[str]) -> bool:
     """Whether a difference is one of `ways`, or follows from one, and from nothing else."""
-    return bool(entry["varied"]) and {*_split(entry["varied"])} <= {*ways}
+    return bool(entry.varied) and {*entry.causes} <= {*ways}
 
 
-def name_way(run: str, differences: Sequence[Mapping[str, Any]], ways: Sequence[str]) -> str:
+def name_way(run: str, differences: Sequence[Difference], ways: Sequence[str]) -> str:
     """`micro_batch_size=16 compile=true`: how a run was carried out, where that is varied."""
-    told = [entry for entry in differences if is_way(entry, ways) and run in entry["values"]]
-    return " ".join(f"{entry['field']}={format_fact(entry['values'][run])}" for entry in told)
+    meant = [entry for entry in differences if is_way(entry, ways) and run in entry.values]
+    return " ".join(f"{entry.field}={format_fact(entry.values[run])}" for entry in meant)
 
 
-def list_ways(differences: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The settings that alone keep runs from being compared and that may be varied besides; none where others do.
-
-    Args:
-        differences: of the audit.
-    """
-    apart = [entry for entry in differences if entry["matters"] and not entry["varied"]]
-    differing = {entry["field"] for entry in differences}
-    ways = [
-        name
-        for name in CARRIED_OUT
-        if name in differing
-        and any(entry["field"] in (name, *FACTS_FOLLOWING.get(name, ())) for entry in apart)
-    ]
-    explained = {field for name in ways for field in (name, *FACTS_FOLLOWING.get(name, ()))} - {*CHANGES}
-    known = all(UNKNOWN not in entry["values"].values() for entry in apart)
-    return ways if known and all(entry["field"] in explained for entry in apart) else []
-
-
-def _split(names: str) -> list[str]:
-    return names.split(", ") if names else []
+def list_ways(differences: Sequence[Difference]) -> list[str]:
+    """The settings that alone keep runs from being compared and that may be varied besides; none where others do."""
+    apart = [entry for entry in differences if entry.keeps_apart]
+    differing, keeping = {entry.field for entry in differences}, {entry.field for entry in apart}
+    following = {name: {name, *FACTS_FOLLOWING.get(name, ())} for name in CARRIED_OUT if name in differing}
+    ways = [name for name, fields in following.items() if fields & keeping]
+    explained = {field for name in ways for field in following[name]} - {*CHANGES}
+    known = all(UNKNOWN not in entry.values.values() for entry in apart)
+    return ways if known and keeping <= explained else []
 
 
 def excuse(
@@ -318,16 +287,14 @@ def excuse(
     """
     if not varied or UNKNOWN in values.values() or rule.expected is not None:
         return "", ""
-    asked = [name for name in (*varied, SEED_SETTING) if rule.path == ("config", name)]
-    if asked:
-        return asked[0], ""
-    sources = [name for name in (*varied, SEED_SETTING) if rule.field in FACTS_FOLLOWING.get(name, ())]
-    if not sources:
-        return "", ""
-    found: dict[str, Any] = {}
-    settings = {run.name: run.config.get("config") or {} for run in runs}
-    for run, value in values.items():
+    may_differ = (*varied, SEED_SETTING)
+    if rule.path[:1] == ("config",) and rule.path[1] in may_differ:
+        return rule.path[1], ""
+    sources = [name for name in may_differ if rule.field in FACTS_FOLLOWING.get(name, ())]
+    of_point: dict[str, Any] = {}
+    settings = {run.name: run.settings for run in runs}
+    for run, value in values.items() if sources else ():
         point = str([settings[run].get(name) for name in sources])
-        if found.setdefault(point, value) != value:
+        if of_point.setdefault(point, value) != value:
             return "", f"not the same in all runs of the same {', '.join(sources)}"
     return ", ".join(sources), ""

@@ -1,33 +1,34 @@
 """The parts of the page that judge: may the runs be compared, who is best, do they compute the same.
 
-What the step times on the page can and cannot say where nobody wins in time: said once, where the answer is.
-
-The banner at the head of the page: where the numbers come from, and what they can and cannot say. No section says it
-again.
+build_banner      the head of the page: where the numbers come from, and what they can and cannot say; no section says
+                  it again
+build_verdict     the answer first; `say_differences`: what step times say where nobody wins in time
+build_fairness, build_agreement, build_sources   what the answer rests on
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.compare.comparison import NOT
-from stratlab.compare.fairness import AS_SEARCH, FIRST_STEPS, UNSHOWN
-from stratlab.compare.run_rows import RULE, find_recorded_step_ms, is_compared
+from stratlab.compare.fairness import AS_SEARCH, COMPARABLE, FIRST_STEPS, NOT_COMPARABLE, UNSHOWN
+from stratlab.compare.rules import Difference
+from stratlab.compare.run_rows import RULE, Rows, read_rows
 from stratlab.compare.search_ranking import say_search
 from stratlab.compare.tradeoffs_view import build_goals_html, build_tiles, draw_pareto
-from stratlab.compare.winners import LEAST_LEAD_PCT, METRICS, NOT_RECORDED, ON_CPU, ONE_REPEAT
-from stratlab.drawing import Column, Section, badge, details, html_table, loud, note, paragraph
+from stratlab.compare.winners import LEAST_LEAD_PCT, NOT_RECORDED, ON_CPU, ONE_REPEAT, read_winners
+from stratlab.drawing import Column, Columns, Section, badge, details, html_table, loud, note, paragraph
 from stratlab.run_directory.files import is_number
-from stratlab.run_directory.record import TRACED
+from stratlab.run_directory.outcome import TRACED
 from stratlab.wording import count_processes, format_count, format_fact, format_number
 
+Report = Mapping[str, Any]
+"""report.json, with names of runs as they are shown."""
 SHOWN = "Step times and their differences are shown all the same"
 OF_ALL = "Step times of all runs are shown below"
-TIMED = tuple(metric.key for metric in METRICS if metric.timed)
 OF_CPU = (
     "they say where the time of a step went on these CPUs. They do not say which strategy is faster on GPUs, or by how "
     "much"
@@ -48,131 +49,189 @@ REPEATS = (
     "may turn them round. Any other is more than chance"
 )
 DEGENERATE = "a difference from a degenerate run ({runs}) says nothing of what its name promises"
-
-
-def say_differences(report: Mapping[str, Any]) -> str:
-    """Sentences; "" where somebody wins in time over all others, or nothing is there to be held against another."""
-    ended = [row for row in report["runs"] if is_compared(row) or row["degenerate"]]
-    timed = [row for row in ended if row["step_time_ms_p50"] or find_recorded_step_ms(row)]
-    verdict = report["fairness"]["verdict"]
-    groups = [report] if verdict == "comparable" else report["group_winners"]
-    if len(timed) < 2 or (verdict == "comparable" and not _list_reasons(groups)):
-        return ""
-    apart = verdict != "comparable" and len(report["fairness"]["groups"]) > 1
-    said = [OF_WORK.get(verdict, OTHER_WORK)] if apart else []
-    reasons = [reason for reason in _list_reasons(groups) if not reason.startswith(NOT_RECORDED)]
-    if ON_CPU in report["remarks"]:
-        said.append(OF_CPU)
-    elif reasons:
-        pct = report["noise"]["relative_pct"]
-        said.append(
-            NO_REPEAT_REMARK if pct is None else REPEATS.format(pct=math.sqrt(2) * pct)
-        )  # of two runs
-    if lacking := [row["run"] for row in timed if row["degenerate"]]:
-        said.append(DEGENERATE.format(runs=", ".join(lacking)))
-    if not said:
-        return ""
-    lead = SHOWN if not groups or _list_reasons(groups) else OF_ALL
-    first, *others = said
-    return " ".join([f"{lead}: {first}.", *(f"{each[:1].upper()}{each[1:]}." for each in others)])
-
-
-def _list_reasons(groups: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why nobody wins in time."""
-    return [
-        found["winner_reasons"][key] for found in groups for key in TIMED if found["winners"][key] is None
-    ]
-
-
 MOST_VALUES = 4
 MOST_PAIRS = 15
 """Six runs; up to here every pair stands in one table."""
 AGREES = {True: badge("agree", "good"), False: badge("disagree", "bad"), None: badge("unknown", "warn")}
+FEW_STEPS = 10
+"""Timed steps of a run below which its median may be chance."""
+UNSTEADY = 3.0
+"""Times the median that one step in twenty takes or exceeds: from here on something else was at work."""
+HOLDS = "What is counted holds on any hardware: memory held by the state, bytes and calls, losses"
+ON_HOST = (
+    "Traces without GPU events show the host's operators, and ranks on shared cores wait for each other's computation, "
+    "too: parts and shares of a step say nothing about GPUs"
+)
+NO_BAND = f"Differences below {LEAST_LEAD_PCT:g} % count as none"
+MORE = {ON_CPU: f" {HOLDS}.", ONE_REPEAT: f" {NO_BAND}."}
+"""Remark of the report -> what the banner adds."""
 
 
-def describe_origin(report: Mapping[str, Any], versions: bool = True) -> str:
-    """One line: hardware, backend, processes, steps, repeats, and versions unless they stand elsewhere."""
-    origin = report["origin"]
-    if is_foreign(report):
-        return (
-            f"Traces of another program, recorded on {either(origin['hardware'])}, "
-            f"backend {either(origin['backend'])}, {either(origin['world_size'])} processes."
+def build_banner(report: Report) -> list[str | Markup]:
+    """Sentences, those first that weigh most."""
+    rows = read_rows(report)
+    names = {row.run for row in rows}
+    banner = [describe_origin(report, versions=False)]
+    for remark in report["remarks"]:  # a run's name stays as it is
+        is_of_run = remark.split()[0].rstrip(",:") in names
+        banner.append(f"{remark if is_of_run else _capitalize(remark)}.{MORE.get(remark, '')}")
+    if any(row.trace_source == "cpu" for row in rows if row.is_compared):
+        banner.append(f"{ON_HOST}.")
+    notes = dict.fromkeys(series["note"] for series in report["scaling"] if series["note"])
+    banner += [f"{_capitalize(each)}." for each in notes]
+    if unsettled := ", ".join(row.run for row in rows if row.warmup and not row.warmup["settled"]):
+        banner.append(
+            f"Still changing when half of the steps were left out, or too short to tell: {unsettled}."
         )
-    found = f" {describe_versions(report)}" if versions else ""
+    return [*map(loud, say_doubts(report)), *banner]
+
+
+def _capitalize(sentence: str) -> str:
+    return f"{sentence[:1].upper()}{sentence[1:]}"
+
+
+def say_doubts(report: Report) -> list[str]:
+    """What nobody must miss: too few steps, steps that are too uneven."""
+    rows = read_rows(report)
+    return [*filter(None, (say_few_steps(rows), say_unsteady(rows)))]
+
+
+def say_few_steps(rows: Rows) -> str:
+    """Of which runs so few steps are timed that a median of them may be chance; "" where there are enough."""
+    counts = {row.run: row.measured_steps for row in rows if row.is_compared}
+    few = {run: count for run, count in counts.items() if count is not None and 0 < count < FEW_STEPS}
+    if not few:
+        return ""
+    only, verb = f"Only a few steps ({', '.join(f'{run} {count}' for run, count in few.items())})", "are"
+    if len(few) == len(counts) and len(set(few.values())) == 1:
+        count, whose = next(iter(few.values())), "each" if len(few) > 1 else "the"
+        only, verb = f"Only {format_count(count, 'step')} of {whose} run", "is" if count == 1 else "are"
+    return f"{only} {verb} timed: a time from so few can be chance. Train longer before you trust one."
+
+
+def say_unsteady(rows: Rows) -> str:
+    """Whose steps are so uneven that another start may give another answer; "" where none is."""
+    ratios = {
+        row.run: row.step_time_ms_p95 / row.step_time_ms_p50
+        for row in rows
+        if row.is_compared and row.step_time_ms_p95 and row.step_time_ms_p50
+    }
+    uneven = [f"{run} {format_number(ratio, 0)}" for run, ratio in ratios.items() if ratio >= UNSTEADY]
+    if not uneven:
+        return ""
     return (
-        f"Measured on {either(origin['hardware'])} ({either(origin['device'])}), "
-        f"backend {either(origin['backend'])}, "
-        f"{describe_processes(origin)}, "
-        f"{either(origin['steps'])} steps of which {either(origin['measured_steps'])} are timed, "
-        f"{_describe_repeats(report)}.{found}"
+        f"One step in twenty takes several times the median or more ({', '.join(uneven)} times): other programs were "
+        "at work, or network or data stood still now and then. Start it again on a quiet machine before you trust a "
+        "time."
     )
 
 
-def describe_work(report: Mapping[str, Any]) -> str:
-    """One sentence: what was trained on what; "" where no run tells, as traces of other programs."""
-    told = {
-        name: " / ".join(dict.fromkeys(format_fact(row[name]) for row in report["runs"] if row.get(name)))
-        for name in ("model", "dataset", "global_batch_size", "precision")
-    }
-    if not told["model"]:
-        return ""
-    words = [f"{told['model']} on {told['dataset']}" if told["dataset"] else told["model"]]
-    if told["global_batch_size"]:
-        words.append(f"{told['global_batch_size']} samples a step")
-    return ", ".join(filter(None, [*words, told["precision"]])) + "."
+def describe_origin(report: Report, versions: bool = True) -> str:
+    """One line: hardware, backend, processes, steps, repeats, and versions unless they stand elsewhere."""
+    told = {name: either(value) for name, value in report["origin"].items() if name != "versions"}
+    if is_foreign(report):
+        return (
+            f"Traces of another program, recorded on {told['hardware']}, "
+            f"backend {told['backend']}, {told['world_size']} processes."
+        )
+    return (
+        f"{describe_hardware(report['origin'])}, {told['steps']} steps of which {told['measured_steps']} are timed, "
+        f"{_describe_repeats(report)}.{f' {describe_versions(report)}' if versions else ''}"
+    )
 
 
-def describe_processes(origin: Mapping[str, Any]) -> str:
-    """`2 processes on 1 node`, in how many pods; several numbers where the runs differ."""
+def describe_hardware(origin: Mapping[str, Any]) -> str:
+    """`Measured on 4 GPUs (cuda), backend nccl, 4 processes on 1 node`."""
+    hardware, device, backend = (either(origin[name]) for name in ("hardware", "device", "backend"))
+    # `2 processes on 1 node`, in how many pods; several numbers where the runs differ
     asked = (origin.get(name) for name in ("world_size", "nodes", "machines"))  # a kept tuning may be older
-    return count_processes(*(value if value in (1, None) else either(value) for value in asked))
+    processes = count_processes(*(value if value in (1, None) else either(value) for value in asked))
+    return f"Measured on {hardware} ({device}), backend {backend}, {processes}"
 
 
-def describe_versions(report: Mapping[str, Any]) -> str:
+def describe_work(report: Report) -> str:
+    """One sentence: what was trained on what; "" where no run tells, as traces of other programs."""
+    model, dataset, samples, precision = (
+        " / ".join(dict.fromkeys(format_fact(row[name]) for row in report["runs"] if row.get(name)))
+        for name in ("model", "dataset", "global_batch_size", "precision")
+    )
+    if not model:
+        return ""
+    what = f"{model} on {dataset}" if dataset else model
+    return ", ".join(filter(None, (what, f"{samples} samples a step" if samples else "", precision))) + "."
+
+
+def describe_versions(report: Report) -> str:
     """One line: what the runs were made with."""
     found = [f"{name} {either(version)}" for name, version in report["origin"]["versions"].items()]
     return f"{', '.join(found)}." if found else ""
 
 
-def _describe_repeats(report: Mapping[str, Any]) -> str:
-    points = (report["search"] or {}).get("points")
+def _describe_repeats(report: Report) -> str:
+    points, variants = (report["search"] or {}).get("points"), report["noise"]["variants"]
     if points:
-        seeds = sorted({point["seeds"] for point in points})
-        told = seeds[0] if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-        return f"{format_count(told, 'seed')} for each point of the search"
-    counts = sorted({len(variant) for variant in report["noise"]["variants"]}) or [
-        report["origin"]["repeats"]
-    ]
-    told = counts[0] if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    many = len(report["noise"]["variants"]) > len({row["strategy"] for row in report["runs"]})
-    return f"{format_count(told, 'repeat')} per {'strategy and setting' if many else 'strategy'}"
+        counts = sorted({point["seeds"] for point in points})
+    else:
+        counts = sorted({len(variant) for variant in variants}) or [report["origin"]["repeats"]]
+    span = counts[0] if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    if points:
+        return f"{format_count(span, 'seed')} for each point of the search"
+    many = len(variants) > len({row["strategy"] for row in report["runs"]})
+    return f"{format_count(span, 'repeat')} per {'strategy and setting' if many else 'strategy'}"
 
 
-def is_foreign(report: Mapping[str, Any]) -> bool:
+def is_foreign(report: Report) -> bool:
     """Whether nothing but traces is known of any of its runs."""
     return all(row["status"] == TRACED for row in report["runs"])
 
 
-def build_verdict(report: Mapping[str, Any]) -> Section:
+def say_differences(report: Report) -> str:
+    """Sentences; "" where somebody wins in time over all others, or nothing is there to be held against another."""
+    ended = [row for row in read_rows(report) if row.is_compared or row.degenerate]
+    timed = [row for row in ended if row.step_time_ms_p50 or row.recorded_step_ms]
+    verdict = report["fairness"]["verdict"]
+    groups = [report] if verdict == COMPARABLE else report["group_winners"]
+    nobody = [w for group in groups for w in read_winners(group) if w.metric.timed and w.run is None]
+    if len(timed) < 2 or (verdict == COMPARABLE and not nobody):
+        return ""
+    apart = verdict != COMPARABLE and len(report["fairness"]["groups"]) > 1
+    told = [OF_WORK.get(verdict, OTHER_WORK)] if apart else []
+    if ON_CPU in report["remarks"]:
+        told.append(OF_CPU)
+    elif any(not winner.reason.startswith(NOT_RECORDED) for winner in nobody):
+        pct = report["noise"]["relative_pct"]
+        told.append(
+            NO_REPEAT_REMARK if pct is None else REPEATS.format(pct=math.sqrt(2) * pct)
+        )  # of two runs
+    if lacking := ", ".join(row.run for row in timed if row.degenerate):
+        told.append(DEGENERATE.format(runs=lacking))
+    if not told:
+        return ""
+    first, *others = told
+    lead = SHOWN if not groups or nobody else OF_ALL
+    return " ".join([f"{lead}: {first}.", *(f"{_capitalize(each)}." for each in others)])
+
+
+def build_verdict(report: Report) -> Section:
     """The answer first."""
-    fairness = report["fairness"]
-    comparable = fairness["verdict"] == "comparable"
-    headline = report["headline"]
-    kind = "good" if comparable else "bad" if headline["verdict"] == NOT else "warn"
+    headline, groups = report["headline"], report["group_winners"]
+    comparable = report["fairness"]["verdict"] == COMPARABLE
+    kind = "good" if comparable else "bad" if headline["verdict"] == NOT_COMPARABLE else "warn"
     html = paragraph(badge(headline["verdict"], kind) + f" {headline['reason']}.")
-    for said in headline["answers"]:
-        html += paragraph(f"{said}.")
+    for answer in headline["answers"]:
+        html += paragraph(f"{answer}.")
     if report["search"]:
         html += paragraph(f"{'; '.join(say_search(report['search']))}.")
     for entry in report["not_runs"]:
         html += note(f"Left out: {entry['folder']} {entry['why']}.")
     means = say_differences(report)
     if comparable:
-        html += build_tiles(report, means)
-    for group in report["group_winners"]:
+        html += build_tiles(read_winners(report), means)
+    for group in groups:
         names = ", ".join(group["runs"])
-        html += paragraph(f"Comparable with each other are {names}. Among them:") + build_tiles(group)
-    if not comparable and not report["group_winners"]:
+        html += paragraph(f"Comparable with each other are {names}. Among them:")
+        html += build_tiles(read_winners(group))
+    if not comparable and not groups:
         html += paragraph("No run is named as the best in anything.")
     if not comparable and means:
         html += paragraph(means)
@@ -181,46 +240,40 @@ def build_verdict(report: Mapping[str, Any]) -> Section:
     return Section("Verdict", html + details("By goal", build_goals_html(report)))
 
 
-def build_fairness(report: Mapping[str, Any]) -> Section:
+def build_fairness(report: Report) -> Section:
     """Every difference, and what does not differ, folded."""
-    fairness = report["fairness"]
-    runs = list(dict.fromkeys(name for entry in fairness["differences"] for name in entry["values"]))
-    keys = {name: f"value of {name}" for name in runs}
+    differences = [Difference(**entry) for entry in report["fairness"]["differences"]]
+    runs = list(dict.fromkeys(name for entry in differences for name in entry.values))
+    badges = {True: badge("matters", "bad"), False: badge("harmless", "plain")}
     rows = [
         {
-            "field": entry["field"],
-            "matters": badge("varied", "good")
-            if entry["varied"]
-            else badge("matters", "bad")
-            if entry["matters"]
-            else badge("harmless", "plain"),
-            "why": entry["why"],
-            **{keys[name]: _short(value) for name, value in entry["values"].items()},
+            "field": entry.field,
+            "matters": badge("varied", "good") if entry.varied else badges[entry.matters],
+            "why": entry.why,
+            **{f"value of {name}": _short(value) for name, value in entry.values.items()},
         }
-        for entry in fairness["differences"]
+        for entry in differences
     ]
-    columns: list[Column | str] = [
-        *("field", "matters", Column("why", wide=True)),
-        *(Column(keys[name], name) for name in runs),
-    ]
-    html = html_table(rows, columns) if rows else paragraph("Nothing differs.")
-    same = [{"field": name, "value": _short(value)} for name, value in fairness["same"].items()]
-    return Section(
-        "Fairness", html + details(f"{len(same)} facts are equal", html_table(same, ["field", "value"]))
-    )
+    of_runs = [Column(f"value of {name}", name) for name in runs]
+    html = paragraph("Nothing differs.")
+    if rows:
+        html = html_table(rows, ["field", "matters", Column("why", wide=True), *of_runs])
+    same = [{"field": name, "value": _short(value)} for name, value in report["fairness"]["same"].items()]
+    html += details(f"{len(same)} facts are equal", html_table(same, ["field", "value"]))
+    return Section("Fairness", html)
 
 
-def build_agreement(report: Mapping[str, Any]) -> Section:
+def build_agreement(report: Report) -> Section:
     """Pairs of runs and how far apart their first losses are; of many, those to which nothing is allowed are folded."""
     rows = [
         {
+            **pair,
             "pair": " and ".join(pair["runs"]),
-            **{name: value for name, value in pair.items() if name != "runs"},
             "agrees": AGREES[pair["agrees"]] if pair["allowed_pct"] is not None else None,
         }
         for pair in report["loss_agreement"]["pairs"]
     ]
-    columns: list[Column | str] = [
+    columns: Columns = [
         Column("pair", "runs"),
         Column("steps", "steps compared"),
         Column("max_abs_loss_difference", "largest loss difference"),
@@ -245,7 +298,7 @@ def build_agreement(report: Mapping[str, Any]) -> Section:
     return Section("Do they compute the same?", html + remark)
 
 
-def build_sources(report: Mapping[str, Any]) -> Section:
+def build_sources(report: Report) -> Section:
     """Where each number comes from, and which files are missing."""
     sources = [
         (
@@ -276,16 +329,10 @@ def build_sources(report: Mapping[str, Any]) -> Section:
         }
         for row in report["runs"]
     ]
-    columns: list[Column | str] = [
-        "run",
-        "complete",
-        "lacks",
-        "attempts",
-        Column("ending", "how it ended"),
-        Column("step_times_from", "step times from"),
-        Column("warmup", "warm-up left out"),
-        "run_dir",
-        "mlflow_run_id",
+    columns: Columns = [
+        *("run", "complete", "lacks", "attempts", Column("ending", "how it ended")),
+        *(Column("step_times_from", "step times from"), Column("warmup", "warm-up left out")),
+        *("run_dir", "mlflow_run_id"),
     ]
     return Section("Where the numbers come from", html + html_table(rows, columns))
 
@@ -304,81 +351,3 @@ def _short(value: Any) -> Any:
     if isinstance(value, list):
         return ", ".join(map(format_fact, value))
     return format_fact(value) if isinstance(value, (dict, int, float)) else value
-
-
-FEW_STEPS = 10
-"""Timed steps of a run below which its median may be chance."""
-UNSTEADY = 3.0
-"""Times the median that one step in twenty takes or exceeds: from here on something else was at work."""
-HOLDS = "What is counted holds on any hardware: memory held by the state, bytes and calls, losses"
-ON_HOST = (
-    "Traces without GPU events show the host's operators, and ranks on shared cores wait for each other's computation, "
-    "too: parts and shares of a step say nothing about GPUs"
-)
-NO_BAND = f"Differences below {LEAST_LEAD_PCT:g} % count as none"
-
-
-def build_banner(report: Mapping[str, Any]) -> list[str | Markup]:
-    """Sentences, those first that weigh most."""
-    rows = report["runs"]
-    few = say_few_steps(rows)
-    compared = [row for row in rows if is_compared(row)]
-    more = {ON_CPU: HOLDS, ONE_REPEAT: NO_BAND}
-    said = [describe_origin(report, versions=False)]
-    for remark, limit in zip(report["remarks"], say_limits(report), strict=True):
-        said.append(f"{limit} {more[remark]}." if remark in more else limit)
-    if any(row["trace_source"] == "cpu" for row in compared):
-        said.append(f"{ON_HOST}.")
-    said += [f"{note[:1].upper()}{note[1:]}." for note in _list_scaling_notes(report)]
-    if unsettled := [row["run"] for row in rows if row["warmup"] and not row["warmup"]["settled"]]:
-        said.append(
-            f"Still changing when half of the steps were left out, or too short to tell: {', '.join(unsettled)}."
-        )
-    return [*map(loud, filter(None, (few, say_unsteady(rows)))), *said]
-
-
-def say_few_steps(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Of which runs so few steps are timed that a median of them may be chance; "" where there are enough."""
-    counts = {row["run"]: row["measured_steps"] for row in rows if is_compared(row)}
-    few = {run: count for run, count in counts.items() if count is not None and 0 < count < FEW_STEPS}
-    if not few:
-        return ""
-    if len(few) == len(counts) and len(set(few.values())) == 1:
-        count = next(iter(few.values()))
-        said = (
-            f"Only {format_number(count)} step{'s' * (count > 1)} of {'each' if len(few) > 1 else 'the'} run"
-        )
-    else:
-        said = f"Only a few steps ({', '.join(f'{run} {count}' for run, count in few.items())})"
-    verb = "is" if said.startswith("Only 1 ") else "are"
-    return f"{said} {verb} timed: a time from so few can be chance. Train longer before you trust one."
-
-
-def say_unsteady(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Whose steps are so uneven that another start may give another answer; "" where none is."""
-    found = {
-        row["run"]: row["step_time_ms_p95"] / row["step_time_ms_p50"]
-        for row in rows
-        if is_compared(row) and row["step_time_ms_p95"] and row["step_time_ms_p50"]
-    }
-    uneven = {run: ratio for run, ratio in found.items() if ratio >= UNSTEADY}
-    if not uneven:
-        return ""
-    told = ", ".join(f"{run} {format_number(ratio, 0)}" for run, ratio in uneven.items())
-    return (
-        f"One step in twenty takes several times the median or more ({told} times): other programs were at work, or "
-        "network or data stood still now and then. Start it again on a quiet machine before you trust a time."
-    )
-
-
-def say_limits(report: Mapping[str, Any]) -> list[str]:
-    """The remarks of the report, a sentence each. A run's name stays as it is."""
-    runs = {row["run"] for row in report["runs"]}
-    return [
-        f"{remark}." if remark.split()[0].rstrip(",:") in runs else f"{remark[:1].upper()}{remark[1:]}."
-        for remark in report["remarks"]
-    ]
-
-
-def _list_scaling_notes(report: Mapping[str, Any]) -> list[str]:
-    return list(dict.fromkeys(series["note"] for series in report["scaling"] if series["note"]))

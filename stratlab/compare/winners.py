@@ -1,10 +1,9 @@
 """Which run is best in what, if that may be said at all. A name not earned is None with its reason.
 
-How far repeats of one thing lie apart by chance, and so from which difference on one may speak of a difference.
-
-Memory against throughput: which runs nobody beats in both.
-
-The best run for a goal, only among runs that may be compared: fastest, least memory, fastest that fits.
+Band, build_noise     how far repeats of one thing lie apart by chance: from which difference on one may speak of one
+name_winners          the best run in each of METRICS, over all runs or within groups of comparable runs
+build_pareto          memory against throughput: which runs nobody beats in both
+build_goals           the best run for a goal: fastest, least memory, fastest that fits
 """
 
 from __future__ import annotations
@@ -13,9 +12,11 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from stratlab.compare.run_rows import is_compared, name_variant
+from stratlab.compare.fairness import Fairness
+from stratlab.compare.run_rows import Rows, RunRow
 from stratlab.user_error import UserError
 from stratlab.wording import fit_unit, format_number
 
@@ -28,6 +29,17 @@ T_95 = (
 Z_95 = 1.96
 METHOD = "pooled standard deviation of the repeats' values, relative to their mean, times Student's t (95 %)"
 NO_BAND = "one repeat: no band"
+LEAST_LEAD_PCT = 2.0
+"""Of a measured number from one repeat: less than runs of the same strategy differ by chance."""
+ONE_REPEAT = "one repeat per strategy: there is no confidence interval"
+NO_INTERVAL = "; one repeat, so no confidence interval"
+NOT_RECORDED = "not recorded by"
+ON_CPU = "measured on CPU with gloo: times say nothing about GPUs"
+NO_PEAK = "measured on CPU: there is no device memory"
+MEMORIES = {
+    "peak_memory_gib": "peak of device memory per rank",
+    "state_memory_gib": "memory held by the state per rank (no device peak was recorded by all)",
+}
 
 
 @dataclass(frozen=True)
@@ -69,38 +81,25 @@ def get_t_95(degrees: int) -> float:
     return T_95[degrees - 1] if degrees <= len(T_95) else Z_95 + 2.5 / degrees
 
 
-def get_band(rows: Sequence[Mapping[str, Any]], variants: Sequence[Sequence[str]]) -> Band | None:
-    """The band of the median step times."""
-    steps = {row["run"]: row["step_time_ms_p50"] for row in rows if row["status"] == "finished"}
-    return build_band([[steps[name] for name in names if steps.get(name)] for names in variants])
-
-
-def build_noise(rows: Sequence[Mapping[str, Any]], variants: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """What the report says about repeats.
+def build_noise(rows: Rows, variants: Sequence[Sequence[str]]) -> tuple[Band | None, dict[str, Any]]:
+    """The band of the median step times, and what the report says about repeats.
 
     Returns:
-        method, relative_pct (half width, None without repeats), degrees, repeats (runs that went in), variants: [[runs
-        that are repeats of each other]], and noise_ms: run -> half width of the band around its median step.
+        the band, and {method, relative_pct (half width, None without repeats), degrees, repeats (runs that went in),
+        variants: [[runs that are repeats of each other]], noise_ms: run -> half width of the band around its median
+        step}.
     """
-    band = get_band(rows, variants)
-    known = [row for row in rows if row["status"] == "finished" and row["step_time_ms_p50"]]
-    return {
+    timed = [row for row in rows if row.status == "finished"]
+    steps = {row.run: row.step_time_ms_p50 for row in timed if row.step_time_ms_p50}
+    band = build_band([[steps[name] for name in names if name in steps] for names in variants])
+    return band, {
         "method": METHOD if band else NO_BAND,
         "relative_pct": 100 * band.relative if band else None,
         "degrees": band.degrees if band else 0,
         "repeats": band.repeats if band else 0,
         "variants": [list(names) for names in variants],
-        "noise_ms": {row["run"]: band.relative * row["step_time_ms_p50"] if band else None for row in known},
+        "noise_ms": {run: band.relative * ms if band else None for run, ms in steps.items()},
     }
-
-
-LEAST_LEAD_PCT = (
-    2.0  # of a measured number from one repeat: less than runs of the same strategy differ by chance
-)
-ONE_REPEAT = "one repeat per strategy: there is no confidence interval"
-NO_INTERVAL = "; one repeat, so no confidence interval"
-NOT_RECORDED = "not recorded by"
-ON_CPU = "measured on CPU with gloo: times say nothing about GPUs"
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class Metric:
     """A number that runs are ranked by.
 
     Attributes:
-        key: in the rows of the report; unit: for sentences.
+        key: in the rows of the report; name: what its best run is; unit: for sentences.
         highest: the highest value is best, else the lowest.
         on_cpu: why nobody is named on a CPU; empty = the number is as good there.
         counted: exact, so that any lead counts; else measured.
@@ -116,6 +115,7 @@ class Metric:
     """
 
     key: str
+    name: str
     unit: str
     highest: bool
     on_cpu: str = ON_CPU
@@ -124,76 +124,86 @@ class Metric:
 
 
 METRICS = (
-    Metric("samples_per_s", "samples per s", highest=True, timed=True),
-    Metric("step_time_ms_p50", "ms", highest=False, timed=True),
-    Metric("comm_exposed_pct", "% of the step", highest=False),
-    Metric("peak_memory_gib", "GiB", highest=False, on_cpu="measured on CPU: there is no device memory"),
-    Metric("state_memory_gib", "GiB", highest=False, on_cpu="", counted=True),
+    Metric("samples_per_s", "highest throughput", "samples per s", highest=True, timed=True),
+    Metric("step_time_ms_p50", "shortest step", "ms", highest=False, timed=True),
+    Metric("comm_exposed_pct", "least exposed communication", "% of the step", highest=False),
+    Metric("peak_memory_gib", "lowest peak of device memory", "GiB", highest=False, on_cpu=NO_PEAK),
+    Metric(
+        "state_memory_gib", "least memory held by the state", "GiB", highest=False, on_cpu="", counted=True
+    ),
 )
-
-NAMES = {
-    "samples_per_s": "highest throughput",
-    "step_time_ms_p50": "shortest step",
-    "comm_exposed_pct": "least exposed communication",
-    "peak_memory_gib": "lowest peak of device memory",
-    "state_memory_gib": "least memory held by the state",
-}
+BY_KEY = {metric.key: metric for metric in METRICS}
 
 
-def name_winners(
-    rows: Sequence[Mapping[str, Any]], fairness: Mapping[str, Any]
-) -> tuple[dict[str, str | None], dict[str, str]]:
-    """The best run per metric, or None, and the reason for either. Only finished runs that are what their name says.
+@dataclass(frozen=True)
+class Winner:
+    """The best run by a metric; None = nobody is named. `reason`: for either."""
+
+    metric: Metric
+    run: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.metric.name}: {self.run}"
+
+
+def name_winners(rows: Rows, why_nobody: str = "") -> list[Winner]:
+    """Of each metric. Only finished runs that are what their name says.
 
     Args:
-        rows: `runs` of the report.
-        fairness: the result of the audit.
+        rows: `runs` of the report, or of one of its groups.
+        why_nobody: why they are not comparable; "" = they are.
     """
-    finished = [row for row in rows if is_compared(row)]
-    found = {metric.key: _best(metric, finished, fairness) for metric in METRICS}
-    return {key: run for key, (run, _) in found.items()}, {key: reason for key, (_, reason) in found.items()}
+    compared = [row for row in rows if row.is_compared]
+    return [Winner(each, *((None, why_nobody) if why_nobody else _best(each, compared))) for each in METRICS]
 
 
-def name_group_winners(
-    rows: Sequence[Mapping[str, Any]], fairness: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """The best runs within each group of comparable runs, where not all runs are comparable.
-
-    Returns:
-        [{runs: the group, winners, winner_reasons: as `name_winners`}], for groups of two and more.
-    """
-    found = []
-    for group in fairness["groups"] if fairness["verdict"] != "comparable" else []:
-        if len(group) < 2:
-            continue
-        members = [row for row in rows if row["run"] in group]
-        winners, reasons = name_winners(members, {"verdict": "comparable"})
-        found.append({"runs": group, "winners": winners, "winner_reasons": reasons})
-    return found
+def name_group_winners(rows: Rows, fairness: Fairness) -> dict[tuple[str, ...], list[Winner]]:
+    """The best runs within each group of two and more comparable runs, where not all runs are comparable."""
+    groups = [] if fairness.is_comparable else fairness.groups
+    members = {tuple(group): [row for row in rows if row.run in group] for group in groups if len(group) > 1}
+    return {group: name_winners(of_group) for group, of_group in members.items()}
 
 
-def _best(
-    metric: Metric, rows: Sequence[Mapping[str, Any]], fairness: Mapping[str, Any]
-) -> tuple[str | None, str]:
-    if fairness["verdict"] != "comparable":
-        return None, fairness["reason"]
-    if metric.on_cpu and any(row.get("device_type") == "cpu" for row in rows):
+def write_winners(winners: Sequence[Winner]) -> dict[str, Any]:
+    """As report.json has them."""
+    return {
+        "winners": {each.metric.key: each.run for each in winners},
+        "winner_reasons": {each.metric.key: each.reason for each in winners},
+    }
+
+
+def read_winners(report: Mapping[str, Any]) -> list[Winner]:
+    """Of report.json, or of one of its groups."""
+    reasons = report["winner_reasons"]
+    return [Winner(BY_KEY[key], run, reasons[key]) for key, run in report["winners"].items()]
+
+
+def list_best(winners: Sequence[Winner]) -> str:
+    """`shortest step: ddp, least memory held by the state: fsdp`; "" where nobody is named."""
+    return ", ".join(str(each) for each in winners if each.run)
+
+
+def _best(metric: Metric, rows: Rows) -> tuple[str | None, str]:
+    values = {row.run: getattr(row, metric.key) for row in rows}
+    if metric.on_cpu and any(row.device_type == "cpu" for row in rows):
         return None, metric.on_cpu
-    if metric.key.startswith("comm_") and any(row.get("trace_source") == "cpu" for row in rows):
+    if metric.key.startswith("comm_") and any(row.trace_source == "cpu" for row in rows):
         return None, "traces without GPU events: their communication says nothing about GPUs"
-    silent = [row["run"] for row in rows if row.get(metric.key) is None]
-    if silent:
+    if silent := [run for run, value in values.items() if value is None]:
         return None, f"{NOT_RECORDED} {', '.join(silent)}"
-    strategies: dict[str, list[Mapping[str, Any]]] = {}
+    strategies: dict[str, list[RunRow]] = {}
     for row in rows:
-        strategies.setdefault(name_variant(row), []).append(row)
+        strategies.setdefault(row.variant, []).append(row)
     if len(strategies) < 2:
         return None, "all runs are repeats of one strategy"
     sign = -1 if metric.highest else 1
-    ranked = sorted(
-        strategies.values(), key=lambda repeats: sign * statistics.median(row[metric.key] for row in repeats)
-    )
+    ranked = sorted(strategies.values(), key=lambda repeats: sign * _median(metric, repeats))
     return _judge(metric, ranked, sign)
+
+
+def _median(metric: Metric, rows: Rows) -> float:
+    return statistics.median(getattr(row, metric.key) for row in rows)
 
 
 def _say(metric: Metric, value: float, other: float | None = None) -> str:
@@ -203,62 +213,50 @@ def _say(metric: Metric, value: float, other: float | None = None) -> str:
     return f"{format_number(value * factor)} {unit}{against}"
 
 
-def _judge(metric: Metric, ranked: list[list[Mapping[str, Any]]], sign: int) -> tuple[str | None, str]:
+def _judge(metric: Metric, ranked: list[list[RunRow]], sign: int) -> tuple[str | None, str]:
     """Best strategy against all others: the repeats must not overlap, and lie further apart than their noise; single
     ones must lead clearly."""
-    best = sorted(ranked[0], key=lambda row: sign * row[metric.key])
-    rivals = sorted(
-        (row for repeats in ranked[1:] for row in repeats), key=lambda row: sign * row[metric.key]
+    best, rivals = (
+        sorted(group, key=lambda row: sign * getattr(row, metric.key))
+        for group in (ranked[0], chain.from_iterable(ranked[1:]))
     )
     winner, worst_of_best, second = best[0], best[-1], rivals[0]
-    lead = abs(second[metric.key] - worst_of_best[metric.key])
-    lead_pct = 100 * lead / max(abs(second[metric.key]), abs(worst_of_best[metric.key]), 1e-30)
-    numbers = f"{_say(metric, winner[metric.key], second[metric.key])} of {second['run']}"
-    if sign * worst_of_best[metric.key] > sign * second[metric.key]:
-        return None, f"the repeats of {winner['run']} and {second['run']} overlap"
-    if lead == 0:
-        return (
-            None,
-            f"{winner['run']} and {second['run']} are equal: {_say(metric, winner[metric.key])}",
-        )
+    first, worst, other = (getattr(row, metric.key) for row in (winner, worst_of_best, second))
+    lead_pct = 100 * abs(other - worst) / max(abs(other), abs(worst), 1e-30)
+    numbers = f"{_say(metric, first, other)} of {second.run}"
+    if sign * worst > sign * other:
+        return None, f"the repeats of {winner.run} and {second.run} overlap"
+    if worst == other:
+        return None, f"{winner.run} and {second.run} are equal: {_say(metric, first)}"
     if metric.counted:
-        return winner["run"], f"{numbers}; counted, exact on any hardware"
+        return winner.run, f"{numbers}; counted, exact on any hardware"
     repeats = min(len(group) for group in ranked)
     band = _find_band(metric, ranked)
     if band is None:
         if lead_pct < LEAST_LEAD_PCT:
             return None, f"{numbers}: less than {LEAST_LEAD_PCT:g} % apart, too close for one repeat"
-        return winner["run"], numbers + NO_INTERVAL
-    mine, other = (statistics.median(row[metric.key] for row in group) for group in ranked[:2])
-    noise = band.of_difference(mine, other, len(ranked[0]), len(ranked[1]))
-    if abs(mine - other) <= noise:
+        return winner.run, numbers + NO_INTERVAL
+    mine, theirs = (_median(metric, group) for group in ranked[:2])
+    noise = band.of_difference(mine, theirs, len(ranked[0]), len(ranked[1]))
+    if abs(mine - theirs) <= noise:
         return None, f"{numbers}: within the noise of repeats, {_say(metric, noise)}"
     how = (
         f"every one of {repeats} repeats is ahead" if repeats > 1 else "one repeat, but others were repeated"
     )
-    return winner["run"], f"{numbers}; {how}, by more than the noise of {format_number(noise)} {metric.unit}"
+    return winner.run, f"{numbers}; {how}, by more than the noise of {format_number(noise)} {metric.unit}"
 
 
-def _find_band(metric: Metric, ranked: list[list[Mapping[str, Any]]]) -> Band | None:
+def _find_band(metric: Metric, ranked: list[list[RunRow]]) -> Band | None:
     """Of the step times over the whole comparison where the number follows from them, else of its own repeats."""
-    shares = [
-        row["noise_ms"] / row["step_time_ms_p50"] for group in ranked for row in group if row.get("noise_ms")
-    ]
+    shares = [row.noise_ms / (row.step_time_ms_p50 or 0) for group in ranked for row in group if row.noise_ms]
     if metric.timed and shares:
         return Band(shares[0], 0, 0)  # one share for all
-    return build_band([[row[metric.key] for row in group] for group in ranked])
-
-
-Rows = Sequence[Mapping[str, Any]]
-MEMORIES = {
-    "peak_memory_gib": "peak of device memory per rank",
-    "state_memory_gib": "memory held by the state per rank (no device peak was recorded by all)",
-}
+    return build_band([[getattr(row, metric.key) for row in group] for group in ranked])
 
 
 def choose_memory(rows: Rows) -> str:
     """The device's peak where every run has one, else what the state holds."""
-    return "peak_memory_gib" if rows and all(row["peak_memory_gib"] for row in rows) else "state_memory_gib"
+    return "peak_memory_gib" if rows and all(row.peak_memory_gib for row in rows) else "state_memory_gib"
 
 
 def build_pareto(rows: Rows, groups: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
@@ -271,48 +269,36 @@ def build_pareto(rows: Rows, groups: Sequence[Sequence[str]]) -> list[dict[str, 
         [{memory: key of the rows, memory_is: in words, points: [{run, memory_gib, samples_per_s, front}], front: runs
         by memory, note: why nobody is on it, or empty}]
     """
-    found = []
+    fronts = []
     for group in groups:
-        usable = [row for row in rows if row["run"] in group and row["samples_per_s"]]
-        memory = choose_memory(usable)
-        usable = [row for row in usable if row[memory]]
-        if len(usable) < 2:
+        timed = [row for row in rows if row.run in group and row.samples_per_s]
+        memory = choose_memory(timed)
+        sizes = {row.run: getattr(row, memory) for row in timed if getattr(row, memory)}
+        places = {row.run: (sizes[row.run], row.samples_per_s or 0.0) for row in timed if row.run in sizes}
+        if len(places) < 2:
             continue
-        on_cpu = any(row["device_type"] == "cpu" for row in usable)
-        front = [] if on_cpu else [row["run"] for row in usable if not _is_beaten(row, usable, memory)]
+        on_cpu = any(row.device_type == "cpu" for row in timed if row.run in places)
         points = [
             {
-                "run": row["run"],
-                "memory_gib": row[memory],
-                "samples_per_s": row["samples_per_s"],
-                "front": row["run"] in front,
+                "run": run,
+                "memory_gib": place[0],
+                "samples_per_s": place[1],
+                "front": not on_cpu and not any(_beats(other, place) for other in places.values()),
             }
-            for row in sorted(usable, key=lambda row: row[memory])
+            for run, place in sorted(places.items(), key=lambda each: each[1][0])
         ]
-        found.append(
-            {
-                "memory": memory,
-                "memory_is": MEMORIES[memory],
-                "points": points,
-                "front": [point["run"] for point in points if point["front"]],
-                "note": ON_CPU if on_cpu else "",
-            }
-        )
-    return found
+        front = [point["run"] for point in points if point["front"]]
+        about = {"memory": memory, "memory_is": MEMORIES[memory], "note": ON_CPU if on_cpu else ""}
+        fronts.append({**about, "points": points, "front": front})
+    return fronts
 
 
-def _is_beaten(row: Mapping[str, Any], rows: Rows, memory: str) -> bool:
-    return any(
-        other[memory] <= row[memory]
-        and other["samples_per_s"] >= row["samples_per_s"]
-        and (other[memory] < row[memory] or other["samples_per_s"] > row["samples_per_s"])
-        for other in rows
-    )
+def _beats(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    """Whether the first (memory, samples per s) is nowhere worse than the second, and somewhere better."""
+    return a != b and a[0] <= b[0] and a[1] >= b[1]
 
 
-def build_goals(
-    rows: Rows, fairness: Mapping[str, Any], memory_limit_gib: float | None = None
-) -> dict[str, Any]:
+def build_goals(rows: Rows, fairness: Fairness, memory_limit_gib: float | None = None) -> dict[str, Any]:
     """Winners per goal.
 
     Args:
@@ -331,60 +317,51 @@ def build_goals(
         raise UserError(
             f"--memory-limit-gib {memory_limit_gib:g}: expected a number above 0 [SL-memory-limit]"
         )
-    finished = [row for row in rows if is_compared(row)]
-    fits = [] if memory_limit_gib is None else [_judge_fit(row, memory_limit_gib) for row in finished]
-    groups = [group for group in fairness["groups"] if len(group) > 1]
-    return {
-        "memory_limit_gib": memory_limit_gib,
-        "fits": fits,
-        "groups": [
-            {
-                "runs": group,
-                "goals": _name_all([r for r in finished if r["run"] in group], fits, memory_limit_gib),
-            }
-            for group in groups
-        ],
-    }
-
-
-def _name_all(rows: Rows, fits: Rows, limit: float | None) -> list[dict[str, Any]]:
-    winners, reasons = name_winners(rows, {"verdict": "comparable"})
-    memory = choose_memory(rows)
-    goals = [
-        {"goal": "fastest", "run": winners["samples_per_s"], "reason": reasons["samples_per_s"]},
+    compared = [row for row in rows if row.is_compared]
+    fits = [] if memory_limit_gib is None else [_judge_fit(row, memory_limit_gib) for row in compared]
+    groups = [
         {
-            "goal": "least memory",
-            "run": winners[memory],
-            "reason": f"{reasons[memory]}; {MEMORIES[memory].partition(' (')[0]}",
-        },
+            "runs": group,
+            "goals": _name_all([row for row in compared if row.run in group], fits, memory_limit_gib),
+        }
+        for group in fairness.groups
+        if len(group) > 1
     ]
+    return {"memory_limit_gib": memory_limit_gib, "fits": fits, "groups": groups}
+
+
+def _name_all(rows: Rows, fits: Sequence[Mapping[str, Any]], limit: float | None) -> list[dict[str, Any]]:
+    memory = choose_memory(rows)
+    run, reason = _best(BY_KEY[memory], rows)
+    found = {
+        "fastest": _best(BY_KEY["samples_per_s"], rows),
+        "least memory": (run, f"{reason}; {MEMORIES[memory].partition(' (')[0]}"),
+    }
     if limit is not None:
-        run, reason = _name_fastest_that_fits(rows, fits)
-        goals.append({"goal": f"fastest within {limit:g} GiB per device", "run": run, "reason": reason})
-    return goals
+        found[f"fastest within {limit:g} GiB per device"] = _name_fastest_that_fits(rows, fits)
+    return [{"goal": goal, "run": run, "reason": reason} for goal, (run, reason) in found.items()]
 
 
-def _name_fastest_that_fits(rows: Rows, fits: Rows) -> tuple[str | None, str]:
+def _name_fastest_that_fits(rows: Rows, fits: Sequence[Mapping[str, Any]]) -> tuple[str | None, str]:
     judged = {entry["run"]: entry["fits"] for entry in fits}
-    if any(row["device_type"] == "cpu" for row in rows):
+    if any(row.device_type == "cpu" for row in rows):
         return None, ON_CPU
-    unknown = [row["run"] for row in rows if judged[row["run"]] is None]
-    if unknown:
+    if unknown := [row.run for row in rows if judged[row.run] is None]:
         return None, f"whether {', '.join(unknown)} would fit is unknown: no device peak was recorded"
-    fitting = [row for row in rows if judged[row["run"]]]
+    fitting = [row for row in rows if judged[row.run]]
     if not fitting:
         return None, "no run fits"
-    left_out = [row["run"] for row in rows if not judged[row["run"]]]
+    left_out = [row.run for row in rows if not judged[row.run]]
     rest = f"; too large: {', '.join(left_out)}" if left_out else ""
     if len(fitting) == 1:
-        return fitting[0]["run"], f"the only one that fits{rest}"
-    winners, reasons = name_winners(fitting, {"verdict": "comparable"})
-    return winners["samples_per_s"], reasons["samples_per_s"] + rest
+        return fitting[0].run, f"the only one that fits{rest}"
+    run, reason = _best(BY_KEY["samples_per_s"], fitting)
+    return run, reason + rest
 
 
-def _judge_fit(row: Mapping[str, Any], limit: float) -> dict[str, Any]:
+def _judge_fit(row: RunRow, limit: float) -> dict[str, Any]:
     """By the device's peak; without one, what the state holds can only tell that a run does not fit."""
-    peak, state = row["peak_memory_gib"], row["state_memory_gib"]
+    peak, state = row.peak_memory_gib, row.state_memory_gib
     memory = "peak_memory_gib" if peak is not None else "state_memory_gib"
     fits = peak <= limit if peak is not None else False if state is not None and state > limit else None
-    return {"run": row["run"], "memory_gib": row[memory], "memory": memory, "fits": fits}
+    return {"run": row.run, "memory_gib": getattr(row, memory), "memory": memory, "fits": fits}

@@ -3,10 +3,12 @@
 Every function returns `Markup`: text from outside (names of kernels, runs, classes) is already escaped in it.
 """
 
+# ruff: noqa: F401  (what the package offers)
 from stratlab.drawing.canvas import line_chart, note, strips
 from stratlab.drawing.charts import heat_map, histogram, scatter, stacked_bars
 from stratlab.drawing.page import (
     Column,
+    Columns,
     Section,
     Tile,
     badge,
@@ -27,33 +29,3 @@ from stratlab.drawing.page import (
     tile_row,
     way_back,
 )
-
-__all__ = [
-    "Column",
-    "Section",
-    "Tile",
-    "badge",
-    "build_page",
-    "details",
-    "drop_file_links",
-    "escape_markdown",
-    "heat_map",
-    "histogram",
-    "html_table",
-    "line_chart",
-    "link",
-    "link_file",
-    "link_ranks",
-    "loud",
-    "markdown_table",
-    "note",
-    "only_here",
-    "paragraph",
-    "scatter",
-    "set_way_back",
-    "stacked_bars",
-    "strips",
-    "subtitle",
-    "tile_row",
-    "way_back",
-]

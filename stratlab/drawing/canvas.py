@@ -1,11 +1,9 @@
-"""The parts that every chart shares: the svg element, text, legend, axes and their ticks.
+"""The parts that every chart shares (the svg element, text, legend, axes and their ticks), lines, and strips over time.
 
-Colours are classes (`f0` fill, `s0` stroke); page.css holds their values, for light and for dark.
+Colours are classes (`f0` fill, `s0` stroke); page.css holds their values, for light and for dark. They go by position,
+the first name is blue, unless `colours` gives a name its place in the palette: where one name stands in several charts
+of a page it has one colour. Hover shows a value (`<title>`).
 
-Two charts as inline SVG: lines, strips over time.
-
-Colours go by position, the first name is blue, unless `colours` gives a name its place in the palette: where
-one name stands in several charts of a page it has one colour. Hover shows a value (`<title>`).
 8 ranks x 600 bins are 0.1 MB; a page with an embedded plotting library is 5 MB.
 """
 
@@ -26,6 +24,10 @@ COLOURS = 8  # Okabe and Ito's palette, in page.css
 FILLS = 2 * COLOURS  # the second eight are the first, lighter
 DASHES = 4
 LETTER = 6.6  # px of one letter at 12 px, on average
+MOST_POINTS = 800  # of one line; more than pixels helps nobody
+MOST_DOTS = 12  # up to here each point is a dot
+MOST_TOOLTIPS = 60  # and up to here it has a tooltip of its own
+Points = Sequence[tuple[float, float | None]]
 
 
 def build_svg(height: float, parts: Iterable[Markup], label: str, width: float = WIDTH) -> Markup:
@@ -204,17 +206,6 @@ def y_axis(scale: Scale, left: float, right: float) -> list[Markup]:
     return parts
 
 
-Points = Sequence[tuple[float, float | None]]
-
-MOST_POINTS = 800  # of one line; more than pixels helps nobody
-MOST_DOTS = 12  # up to here each point is a dot
-MOST_TOOLTIPS = 60  # and up to here it has a tooltip of its own
-
-
-def _drawable(points: Points, log_y: bool) -> list[tuple[float, float]]:
-    return [(x, y) for x, y in points if y is not None and math.isfinite(y) and (y > 0 or not log_y)]
-
-
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """The least and the largest point of each slice: peaks survive."""
     if len(points) <= MOST_POINTS:
@@ -235,7 +226,10 @@ def line_chart(
         series: name -> [(x, y)]; y None or not finite leaves a point out, and so does y <= 0 with `log_y`.
         x_label, y_label: with their unit.
     """
-    shown = {name: _drawable(points, log_y) for name, points in series.items()}
+    shown = {
+        name: [(x, y) for x, y in points if y is not None and math.isfinite(y) and (y > 0 or not log_y)]
+        for name, points in series.items()
+    }
     everything = [point for points in shown.values() for point in points]
     if not everything:
         return note(f"No values to draw for {y_label}.")

@@ -1,10 +1,9 @@
-"""Bars from zero, their parts side by side: what a step, a rank or a device is made of.
+"""Bars, dots, matrices and histograms as inline SVG.
 
-Things compared in two numbers at once, and the line of those that no other beats in both.
-
-A matrix as shaded cells: a confusion matrix, bytes from rank to rank.
-
-How often which size occurs: stacked columns over a logarithmic axis.
+stacked_bars   from zero, their parts side by side: what a step, a rank or a device is made of
+scatter        things compared in two numbers at once, and the line of those that no other beats in both
+heat_map       a matrix as shaded cells: a confusion matrix, bytes from rank to rank
+histogram      how often which size occurs: stacked columns over a logarithmic axis
 """
 
 from __future__ import annotations
@@ -69,43 +68,30 @@ def stacked_bars(
     fills = dict(zip(names, colour_of(names, colours or {}), strict=True))
 
     def draw(width: float) -> Markup:
-        return _draw(rows, totals, unit, fills, digits, width)
+        """Where there is little room the labels stand above their bars."""
+        above = 0.0 if width == WIDTH else 15.0
+        left, pitch = (MARGIN if above else label_width(rows)), PITCH + above
+        keys, top = legend(list(fills), left, colours=fills, width=width)
+        top += 4
+        across = Scale(0.0, max(totals.values()), left, width - NUMBERS)
+        bottom = top + pitch * len(rows)
+        parts = [keys, *x_axis(across, top, bottom, unit, 4 if above else 8)]
+        for i, (label, row) in enumerate(rows.items()):
+            y, x, total = top + pitch * i + above + 5, left, totals[label]
+            beside = row_label(label, y + 15, left)
+            parts.append(label_above(label, left, y - 4, width - left) if above else beside)
+            for part, value in row.items():
+                if value is None or value <= 0:
+                    continue
+                length = across(value) - left
+                tooltip = f"{label}, {part}: {format_number(value)} {unit} ({100 * value / total:.1f} %)"
+                parts.append(rect(x, y, length, PITCH - 10, f"f{fills[part]}", tooltip))
+                x += length
+            known = any(value is not None for value in row.values())
+            parts.append(text(x + 6, y + 15, format_number(total, digits) if known else "not known", css="n"))
+        return build_svg(bottom + 40, parts, f"Stacked bars in {unit}", width)
 
     return fit_screens(draw)
-
-
-def _draw(
-    rows: Mapping[str, Mapping[str, float | None]],
-    totals: Mapping[str, float],
-    unit: str,
-    fills: Mapping[str, int],
-    digits: int | None,
-    width: float,
-) -> Markup:
-    """Where there is little room the labels stand above their bars."""
-    above = 0.0 if width == WIDTH else 15.0
-    left, pitch = (MARGIN if above else label_width(rows)), PITCH + above
-    keys, top = legend(list(fills), left, colours=fills, width=width)
-    top += 4
-    across = Scale(0.0, max(totals.values()), left, width - NUMBERS)
-    bottom = top + pitch * len(rows)
-    parts = [keys, *x_axis(across, top, bottom, unit, 4 if above else 8)]
-    for i, (label, row) in enumerate(rows.items()):
-        y, x = top + pitch * i + above + 5, left
-        named = label_above(label, left, y - 4, width - left) if above else row_label(label, y + 15, left)
-        parts.append(named)
-        for part, value in row.items():
-            if value is None or value <= 0:
-                continue
-            length = across(value) - left
-            share = f"{100 * value / totals[label]:.1f} %"
-            tooltip = f"{label}, {part}: {format_number(value)} {unit} ({share})"
-            parts.append(rect(x, y, length, PITCH - 10, f"f{fills[part]}", tooltip))
-            x += length
-        known = any(value is not None for value in row.values())
-        total = format_number(totals[label], digits) if known else "not known"
-        parts.append(text(x + 6, y + 15, total, css="n"))
-    return build_svg(bottom + 40, parts, f"Stacked bars in {unit}", width)
 
 
 ON_FRONT, BESIDE = 0, 7  # places in the palette: blue and grey
@@ -141,36 +127,25 @@ def scatter(
         return note(f"No values to draw for {y_label} against {x_label}.") + remark
 
     def draw(width: float) -> Markup:
-        return _draw_scatter(shown, x_label, y_label, front, height, width)
+        top = 30.0
+        across = _scale([x for x, _ in shown.values()], 68, width - 20)
+        down = _scale([y for _, y in shown.values()], top + height, top)
+        parts = [text(10, 14, y_label, css="n")]
+        ticks = 8 if width == WIDTH else 4
+        parts += [*x_axis(across, top, top + height, x_label, ticks), *y_axis(down, 64, width - 16)]
+        joined = sorted(shown[name] for name in shown if name in front)
+        if len(joined) > 1:
+            path = "L".join(f"{across(x):.1f} {down(y):.1f}" for x, y in joined)
+            parts.append(Markup('<path d="M{}" class="l s{} d1 w1"/>').format(path, ON_FRONT))
+        taken: list[tuple[float, float, float]] = []
+        for name, (x, y) in sorted(shown.items(), key=lambda entry: entry[1][1], reverse=True):
+            at, level = across(x), down(y)
+            tooltip = f"{name}: {format_number(y)} {y_label} at {format_number(x)} {x_label}"
+            parts.append(dot(at, level, 5, f"f{ON_FRONT if name in front else BESIDE}", tooltip))
+            parts.append(_label(shorten(name, 40 if width == WIDTH else 22), at, level, taken, width))
+        return build_svg(top + height + 40, parts, f"{y_label} against {x_label}", width)
 
     return fit_screens(draw) + remark
-
-
-def _draw_scatter(
-    shown: Mapping[str, tuple[float, float]],
-    x_label: str,
-    y_label: str,
-    front: Collection[str],
-    height: float,
-    width: float,
-) -> Markup:
-    top = 30.0
-    across = _scale([x for x, _ in shown.values()], 68, width - 20)
-    down = _scale([y for _, y in shown.values()], top + height, top)
-    parts = [text(10, 14, y_label, css="n")]
-    ticks = 8 if width == WIDTH else 4
-    parts += [*x_axis(across, top, top + height, x_label, ticks), *y_axis(down, 64, width - 16)]
-    line = sorted(shown[name] for name in shown if name in front)
-    if len(line) > 1:
-        path = "L".join(f"{across(x):.1f} {down(y):.1f}" for x, y in line)
-        parts.append(Markup('<path d="M{}" class="l s{} d1 w1"/>').format(path, ON_FRONT))
-    taken: list[tuple[float, float, float]] = []
-    for name, (x, y) in sorted(shown.items(), key=lambda entry: entry[1][1], reverse=True):
-        at, level = across(x), down(y)
-        tooltip = f"{name}: {format_number(y)} {y_label} at {format_number(x)} {x_label}"
-        parts.append(dot(at, level, 5, f"f{ON_FRONT if name in front else BESIDE}", tooltip))
-        parts.append(_label(shorten(name, 40 if width == WIDTH else 22), at, level, taken, width))
-    return build_svg(top + height + 40, parts, f"{y_label} against {x_label}", width)
 
 
 def _scale(values: list[float], start: float, end: float) -> Scale:

@@ -1,14 +1,13 @@
 """One self-contained HTML page: opens from disk, in MLflow's sandboxed viewer, on paper; loads nothing.
 
 Its one script sorts tables by a click on a column's head, and lets the keyboard scroll what is wider than the screen;
-the page's policy names it by its hash and allows no other.
+the page's policy names it by its hash and allows no other. page.html is its frame, parts.html has tables and tiles.
 
-Links of a page. Those to files beside it hold as long as page and file lie where they are: a copy of the page that
-goes elsewhere is given none, `drop_file_links`.
+Links to files beside the page hold as long as page and file lie where they are: a copy of the page that goes elsewhere
+is given none, `drop_file_links`.
 
-Tables as HTML: numbers right aligned, units in the header, `-` where nothing is known.
-
-Tables and text as Markdown; what comes from outside is escaped.
+Tables: numbers right aligned, units in the header, `-` where nothing is known; as HTML, and as Markdown, where what
+comes from outside is escaped.
 """
 
 from __future__ import annotations
@@ -23,13 +22,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from stratlab.wording import fit_unit, format_number
 
 EMPTY = Markup("")
+FILES = Path(__file__).parent
 SCRIPTS = ("sorting.js", "scrolling.js")
+TEMPLATES = Environment(loader=FileSystemLoader(FILES), autoescape=True, undefined=StrictUndefined)
+PARTS: Any = TEMPLATES.get_template("parts.html").module
+MOST_FILES = 8  # of a kind; the link to their folder has all
+FILE_LINK = re.compile(r'<a class="file" href="[^"]*">(.*?)</a>', re.DOTALL)
+ONLY_HERE = re.compile(r'<span class="here">.*?</span>', re.DOTALL)
+WAY_BACK = re.compile(r'<p class="back">.*?</p>', re.DOTALL)
+UNITS = {"ms": "ms", "us": "us", "s": "s", "pct": "%", "gib": "GiB", "mib": "MiB", "bytes": "bytes"}
+SPECIAL = "\\`*_{}[]<>#+!|~"  # what Markdown or the HTML in it would read as markup
+LONGEST = 240
 
 
 @dataclass(frozen=True)
@@ -74,20 +83,7 @@ def details(summary: str, content: Markup) -> Markup:
 
 def tile_row(tiles: Sequence[Tile]) -> Markup:
     """Tiles side by side, as many in a row as there is room for."""
-    tile = Markup(
-        '<div class="tile{}"><div class="asked">{}</div><div class="answer">{}</div><div>{}</div>{}</div>'
-    )
-    parts = [
-        tile.format(
-            "" if each.answer else " open",
-            each.question,
-            each.answer or "no winner",
-            each.why,
-            Markup('<div class="means">{}</div>').format(each.means) if each.means else EMPTY,
-        )
-        for each in tiles
-    ]
-    return Markup('<div class="tiles">{}</div>').format(Markup("").join(parts))
+    return Markup(PARTS.tile_row(tiles))
 
 
 def build_page(
@@ -106,16 +102,9 @@ def build_page(
         banner: what the numbers of the page can and cannot say, once for all of them; a sentence each.
         links: where else to look, below the heading.
     """
-    environment = Environment(
-        loader=PackageLoader("stratlab.drawing", "."), autoescape=True, undefined=StrictUndefined
-    )
-    style = Markup(environment.loader.get_source(environment, "page.css")[0])  # type: ignore[union-attr]
-    script = Markup("").join(
-        Markup(environment.loader.get_source(environment, file)[0])  # type: ignore[union-attr]
-        for file in SCRIPTS
-    )
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("page.html").render(
+    style = Markup((FILES / "page.css").read_text())
+    script = Markup("").join(Markup((FILES / name).read_text()) for name in SCRIPTS)
+    return TEMPLATES.get_template("page.html").render(
         title=title,
         origin=origin,
         banner=banner,
@@ -124,14 +113,8 @@ def build_page(
         silent=[section for section in sections if section.nothing],
         style=style,
         script=script,
-        digest=digest,
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-
-
-MOST_FILES = 8  # of a kind; the link to their folder has all
-FILE_LINK = re.compile(r'<a class="file" href="[^"]*">(.*?)</a>', re.DOTALL)
-ONLY_HERE = re.compile(r'<span class="here">.*?</span>', re.DOTALL)
-WAY_BACK = re.compile(r'<p class="back">.*?</p>', re.DOTALL)
 
 
 def link(words: str, address: str) -> Markup:
@@ -178,9 +161,6 @@ def drop_file_links(text: str) -> str:
     return FILE_LINK.sub(r"\1", ONLY_HERE.sub("", text))
 
 
-UNITS = {"ms": "ms", "us": "us", "s": "s", "pct": "%", "gib": "GiB", "mib": "MiB", "bytes": "bytes"}
-
-
 @dataclass(frozen=True)
 class Column:
     """A column: the key in the rows, and how its header and numbers look.
@@ -213,50 +193,43 @@ class Column:
         return " ".join(words), self.unit or found
 
 
+Columns = Sequence[Column | str]
+"""In order; a plain name stands for `Column(name)`."""
+TableRows = Sequence[Any]
+"""One each: key -> value, or an object with such attributes; numbers, texts, None, or `Markup` (a badge). A key that is
+absent counts as None."""
+
+
 def badge(word: str, kind: str) -> Markup:
     """A word in a coloured frame. `kind`: good, warn, bad, or plain."""
     assert kind in ("good", "warn", "bad", "plain"), kind
     return Markup('<span class="badge {}">{}</span>').format(kind, word)
 
 
-def html_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column | str]) -> Markup:
-    """A table with one line per row.
+def html_table(rows: TableRows, columns: Columns) -> Markup:
+    """A table with one line per row."""
+    fitted, shown = fit_sizes(rows, columns)
+    sides = ["num" if _is_numeric(fitted, column) else "" for column in shown]
+    heads = [(*column.title(), side) for column, side in zip(shown, sides, strict=True)]
+    places = [(column, "wide" if column.wide else side) for column, side in zip(shown, sides, strict=True)]
+    lines = [[(_show(row.get(column.key), column), css) for column, css in places] for row in fitted]
+    return Markup(PARTS.table(heads, lines))
 
-    Args:
-        rows: key -> value; numbers, texts, None, or `Markup` (a badge). A key that is absent counts as None.
-        columns: in order; a plain name stands for `Column(name)`.
-    """
+
+def fit_sizes(rows: TableRows, columns: Columns) -> tuple[list[dict[str, Any]], list[Column]]:
+    """Rows and columns; those in GiB whose sizes are all small in a unit that suits them."""
+    fitted = [dict(row if isinstance(row, Mapping) else vars(row)) for row in rows]
     shown = [column if isinstance(column, Column) else Column(column) for column in columns]
-    rows, shown = fit_sizes(rows, shown)
-    numeric = {column.key: _is_numeric(rows, column) for column in shown}
-    head = Markup("").join(_header(column, numeric[column.key]) for column in shown)
-    body = Markup("").join(
-        Markup("<tr>{}</tr>").format(
-            Markup("").join(_cell(row.get(column.key), column, numeric[column.key]) for column in shown)
-        )
-        for row in rows
-    )
-    return Markup(
-        '<div class="scroll"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
-    ).format(head, body)
-
-
-def fit_sizes(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]
-) -> tuple[list[dict[str, Any]], list[Column]]:
-    """Columns in GiB whose sizes are all small, in a unit that suits them."""
-    fitted, found = [dict(row) for row in rows], []
-    for column in columns:
-        factor, unit = fit_unit(row.get(column.key) for row in rows)
+    for i, column in enumerate(shown):
+        factor, unit = fit_unit(row.get(column.key) for row in fitted)
         title, own = column.title()
         if own != "GiB" or unit == "GiB":
-            found.append(column)
             continue
-        found.append(Column(column.key, title, unit))
+        shown[i] = Column(column.key, title, unit)
         for row in fitted:
             if isinstance(row.get(column.key), (int, float)):
                 row[column.key] *= factor
-    return fitted, found
+    return fitted, shown
 
 
 def _is_numeric(rows: Sequence[Mapping[str, Any]], column: Column) -> bool:
@@ -268,25 +241,8 @@ def _is_numeric(rows: Sequence[Mapping[str, Any]], column: Column) -> bool:
     return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
 
 
-def _header(column: Column, numeric: bool) -> Markup:
-    name, unit = column.title()
-    units = Markup(' <span class="unit">{}</span>').format(unit) if unit else Markup("")
-    return Markup('<th scope="col"{}>{}{}</th>').format(_css(numeric), name, units)
-
-
-def _cell(value: Any, column: Column, numeric: bool) -> Markup:
-    content = value if isinstance(value, Markup) else format_number(value, column.digits)
-    return Markup("<td{}>{}</td>").format(Markup(' class="wide"') if column.wide else _css(numeric), content)
-
-
-def _css(numeric: bool) -> Markup:
-    return Markup(' class="num"') if numeric else Markup("")
-
-
-SPECIAL = "\\`*_{}[]<>#+!|~"  # what Markdown or the HTML in it would read as markup
-LONGEST = 240
-
-Columns = Sequence[Column | str]
+def _show(value: Any, column: Column) -> str | Markup:
+    return value if isinstance(value, Markup) else format_number(value, column.digits)
 
 
 def escape_markdown(text: Any) -> str:
@@ -295,24 +251,16 @@ def escape_markdown(text: Any) -> str:
     return "".join(f"\\{letter}" if letter in SPECIAL else letter for letter in line)
 
 
-def markdown_table(rows: Sequence[Mapping[str, Any]], columns: Columns) -> str:
+def markdown_table(rows: TableRows, columns: Columns) -> str:
     """A table with numbers at the right; `-` where a value is not known, sizes in a unit that suits
     them, long texts cut."""
-    rows, shown = fit_sizes(rows, [c if isinstance(c, Column) else Column(c) for c in columns])
-    titles = [
-        " ".join(filter(None, (name, f"({unit})" if unit else "")))
-        for name, unit in (c.title() for c in shown)
-    ]
-    numeric = [
-        all(isinstance(row.get(c.key), int | float) for row in rows if row.get(c.key) is not None)
-        for c in shown
-    ]
-    lines = [titles, ["---:" if right else "---" for right in numeric]]
-    lines += [[_markdown_cell(row.get(column.key), column) for column in shown] for row in rows]
-    head, rule, *body = lines
-    return "\n".join(f"| {' | '.join(line)} |" for line in ([escape_markdown(t) for t in head], rule, *body))
-
-
-def _markdown_cell(value: Any, column: Column) -> str:
-    text = format_number(value, column.digits)
-    return escape_markdown(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+    fitted, shown = fit_sizes(rows, columns)
+    heads = [f"{name} ({unit})" if unit else name for name, unit in (column.title() for column in shown)]
+    values = [[row.get(column.key) for row in fitted] for column in shown]
+    numeric = [all(isinstance(v, int | float) for v in each if v is not None) for each in values]
+    lines = [[escape_markdown(head) for head in heads], ["---:" if right else "---" for right in numeric]]
+    for row in fitted:
+        texts = [str(_show(row.get(column.key), column)) for column in shown]
+        cut = [text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…" for text in texts]
+        lines.append([escape_markdown(text) for text in cut])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -2,6 +2,6 @@
 
 files     one file at a time, with distrust
 record    all of it: what is there, what is missing, how the run ended
+outcome   whether the run has ended, and how, by its files alone
 foreign   instead of a run's own files: what is known of traces of another program
-outcome   whether the run has ended, by its files alone
 """

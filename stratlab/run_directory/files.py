@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -15,28 +14,17 @@ from typing import Any, TypeGuard
 MARKS = ("config.json", "attempts.jsonl", "metrics.jsonl", "summary.json")  # one of them makes a folder a run
 RUN_FOLDERS = frozenset(
     (
-        "traces",
-        "analysis",
-        "pods",
-        "ranks",
-        "checkpoints",
-        "model",
-        "best_model",
-        "tensorboard",
-        "hangs",
-        "faults",
+        *("traces", "analysis", "pods", "ranks", "checkpoints", "model"),
+        *("best_model", "tensorboard", "hangs", "faults"),
     )
 )
 EVENTS = ("started", "met", "ended", "refused")
 LARGEST_WORLD = 65_536
-ALIVE_S = 120.0
-"""A run that has not ended and has written something in this time is at work."""
 
 Shape = Mapping[str, type | tuple[type, ...]]
 CONFIG: Shape = {"config": dict, "resolved": dict, "provenance": dict}
 RESOLVED: Shape = {"world_size": int, "layout": (dict, type(None))}
 RANK: Shape = {"node": (str, type(None)), "gpu": (dict, type(None)), "host": str}
-ATTEMPT: Shape = {"event": str, "t": (int, float), "attempt": int}
 METRIC: Shape = {"kind": str, "t": (int, float), "step": int}
 
 
@@ -54,15 +42,6 @@ def is_run(folder: Path) -> bool:
         return True
     ledgers = [folder / "attempts.jsonl", *(folder / "pods").glob("*.jsonl")]
     return any(line["event"] in EVENTS for path in ledgers for line in read_lines(path, [], {"event": str}))
-
-
-def is_alive(folder: Path) -> bool:
-    """Whether the run has not ended and has written something just now."""
-    attempts = read_lines(folder / "attempts.jsonl", [], ATTEMPT)
-    if not attempts or attempts[-1]["event"] != "started":
-        return False
-    written = [path.stat().st_mtime for name in ("*", "ranks/*", "traces/*") for path in folder.glob(name)]
-    return time.time() - max(written, default=0.0) < ALIVE_S
 
 
 def read_config(folder: Path, problems: list[str]) -> dict[str, Any]:

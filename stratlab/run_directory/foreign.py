@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stratlab.run_directory.files import LARGEST_WORLD, Shape, read_object
+from stratlab_spec.run_directory import write_json
 
 FOREIGN = "foreign.json"
 SHAPE: Shape = {
@@ -32,6 +31,4 @@ def read_foreign(folder: Path, problems: list[str]) -> dict[str, Any]:
 
 def write_foreign(folder: Path, content: Mapping[str, Any]) -> None:
     """Writes it in one step."""
-    temporary = folder / f".{FOREIGN}.tmp"
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(temporary, folder / FOREIGN)
+    write_json(folder / FOREIGN, content)

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from stratlab.run_directory.files import (
-    ATTEMPT,
     MARKS,
     METRIC,
     RANK,
     has_marks,
-    is_alive,
     is_number,
     read_config,
     read_lines,
@@ -23,13 +21,8 @@ from stratlab.run_directory.files import (
     read_world_size,
 )
 from stratlab.run_directory.foreign import FOREIGN, read_foreign
+from stratlab.run_directory.outcome import TRACED, Status, is_comparable, read_attempts, read_status
 from stratlab.run_directory.places import SERVER
-
-Status = Literal["finished", "failed", "stopped", "unfinished", "traces only", "not a run"]
-STOPPED_FROM_OUTSIDE = 143
-"""The trainer's exit code of a run that was suspended, drained or told to stop: it goes on where it was."""
-TRACED: Status = "traces only"
-"""Of another program: what a run was asked, and how it ended, is not known."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +45,6 @@ class RunRecord:
     tracking_uri: str | None = None
     missing: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    place: dict[str, Any] = field(default_factory=dict)
-    """Filled in by `compare.reading.surroundings.apply_place`, which sees the other runs."""
-    tuning: str = ""
-    """Filled in by `compare.reading.kept_tuning.apply_tuning`; "" = nothing is known of a tuning."""
 
     def __repr__(self) -> str:
         """Short: its files are long."""
@@ -66,21 +55,44 @@ class RunRecord:
         )
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """As they were asked for."""
+        return self.config.get("config") or {}
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """What became of them."""
+        return self.config.get("resolved") or {}
+
+    @property
+    def axes(self) -> dict[str, Any]:
+        return self.resolved.get("axes") or {}
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        """Of Python and the libraries."""
+        return (self.config.get("provenance") or {}).get("versions") or {}
+
+    @property
     def strategy(self) -> str | None:
-        return self.summary.get("strategy") or self.config.get("config", {}).get("strategy")
+        return self.summary.get("strategy") or self.settings.get("strategy")
 
     @property
     def is_text(self) -> bool:
         """Whether it trained a language model."""
-        task = self.config.get("config", {}).get("task")
-        return task == "text" or "tokenizer_sha256" in self.config.get("resolved", {})
+        return self.settings.get("task") == "text" or "tokenizer_sha256" in self.resolved
+
+    @property
+    def starts(self) -> int:
+        """How many attempts have begun."""
+        return sum(line["event"] == "started" for line in self.attempts)
 
     @property
     def missing_dimensions(self) -> list[str]:
         """The kinds of parallelism that the run's name promises and its layout lacks."""
-        layout = self.config.get("resolved", {}).get("layout")
-        found = layout.get("missing") if isinstance(layout, dict) else None
-        return [str(kind) for kind in found or self.summary.get("missing_dimensions") or []]
+        layout = self.resolved.get("layout")
+        lacking = layout.get("missing") if isinstance(layout, dict) else None
+        return [str(kind) for kind in lacking or self.summary.get("missing_dimensions") or []]
 
     @property
     def degenerate(self) -> bool:
@@ -89,8 +101,8 @@ class RunRecord:
 
     @property
     def is_compared(self) -> bool:
-        """Whether it may be ranked, explained and judged with others."""
-        return self.status in ("finished", TRACED) and not self.degenerate
+        """As `is_comparable`."""
+        return is_comparable(self.status, self.degenerate)
 
     @property
     def is_foreign(self) -> bool:
@@ -99,9 +111,8 @@ class RunRecord:
 
     def series(self, kind: str, value: str) -> dict[int, float]:
         """step -> value of the lines of one kind; a step that a later attempt repeated counts as repeated."""
-        lines = (line for line in self.metrics if line.get("kind") == kind)
-        found = {line["step"]: line[value] for line in lines if is_number(line.get(value))}
-        return dict(sorted(found.items()))
+        lines = [line for line in self.metrics if line["kind"] == kind and is_number(line.get(value))]
+        return dict(sorted({line["step"]: line[value] for line in lines}.items()))
 
 
 def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
@@ -117,53 +128,49 @@ def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
         return RunRecord(folder.name, folder, "not a run", f"has none of {', '.join(MARKS)}")
     problems: list[str] = []
     config = read_config(folder, problems)
-    files = {"config": config} | {
-        name: read_object(folder / file, problems)
-        for name, file in (
-            ("summary", "summary.json"),
-            ("evaluation", "evaluation.json"),
-            ("analysis", "analysis/report.json"),
-        )
-    }
-    attempts = read_lines(folder / "attempts.jsonl", problems, ATTEMPT)
+    settings = config.get("config", {})
+    if settings.get("mode") == "evaluate":
+        why = "it only judged weights (run.config.mode=evaluate)"
+        return RunRecord(folder.name, folder, "not a run", why)
+    summary, evaluation, analysis = (
+        read_object(folder / file, problems)
+        for file in ("summary.json", "evaluation.json", "analysis/report.json")
+    )
+    attempts = read_attempts(folder, problems)
     server = read_object(folder / "mlflow.json", problems, SERVER)
-    status, ending = read_status(attempts, bool(files["summary"]))
-    if files["config"].get("config", {}).get("mode") == "evaluate":
-        return RunRecord(
-            folder.name, folder, "not a run", "it only judged weights (run.config.mode=evaluate)"
-        )
+    status, ending = read_status(attempts, bool(summary))
     world_size = read_world_size(config.get("resolved", {}), attempts)
     ranks = [read_object(folder / f"ranks/rank{i}.json", problems, RANK) for i in range(world_size)]
+    expected = _list_expected(settings.get("profile_steps", 1) != 0, world_size, downloaded)
     return RunRecord(
         name=folder.name,
         folder=folder,
         status=status,
         ending=ending,
         config=config,
-        summary=files["summary"],
-        evaluation=files["evaluation"],
-        analysis=files["analysis"],
+        summary=summary,
+        evaluation=evaluation,
+        analysis=analysis,
         attempts=attempts,
         metrics=read_lines(folder / "metrics.jsonl", problems, METRIC),
         ranks=[rank for rank in ranks if rank],
         mlflow_run_id=server.get("run_id"),
         mlflow_experiment_id=server.get("experiment_id"),
         tracking_uri=server.get("tracking_uri"),
-        missing=[name for name in _expected(files, world_size, downloaded) if not (folder / name).is_file()],
+        missing=[name for name in expected if not (folder / name).is_file()],
         problems=problems,
     )
 
 
 def _read_foreign_run(folder: Path) -> RunRecord:
     problems: list[str] = []
-    told = read_foreign(folder, problems)
+    about = read_foreign(folder, problems)
     analysis = read_object(folder / "analysis" / "report.json", problems)
     if not analysis.get("source"):
-        return RunRecord(
-            folder.name, folder, "not a run", "holds traces of another program without their analysis"
-        )
+        why = "holds traces of another program without their analysis"
+        return RunRecord(folder.name, folder, "not a run", why)
     facts = {
-        "world_size": told.get("world_size"),
+        "world_size": about.get("world_size"),
         "backend": analysis.get("backend"),
         "device_name": analysis.get("device"),
         "device_type": "cpu" if analysis["source"] == "cpu" else "gpu",
@@ -172,7 +179,7 @@ def _read_foreign_run(folder: Path) -> RunRecord:
         name=folder.name,
         folder=folder,
         status=TRACED,
-        ending=f"traces of another program, from {told.get('source', 'an unknown place')}",
+        ending=f"traces of another program, from {about.get('source', 'an unknown place')}",
         config={"comparison": folder.resolve().parent.name, "resolved": facts},
         summary=facts,
         analysis=analysis,
@@ -180,47 +187,11 @@ def _read_foreign_run(folder: Path) -> RunRecord:
     )
 
 
-def _expected(files: dict[str, dict[str, Any]], world_size: int, downloaded: bool) -> list[str]:
+def _list_expected(profiled: bool, world_size: int, downloaded: bool) -> list[str]:
     """Files of a finished run. Those of MLflow are left out: a run without a server has none."""
-    names = [*MARKS, "evaluation.json", *(f"ranks/rank{i}.json" for i in range(world_size))]
-    profiled = files["config"].get("config", {}).get("profile_steps", 1) != 0
+    ranks = range(world_size)
+    names = [*MARKS, "evaluation.json", *(f"ranks/rank{i}.json" for i in ranks)]
     if not downloaded:
-        names += [f"ranks/rank{i}.log" for i in range(world_size)]
-    if profiled and not downloaded:
-        names += [f"traces/rank{i}_trace.json" for i in range(world_size)]
+        names += [f"ranks/rank{i}.log" for i in ranks]
+        names += [f"traces/rank{i}_trace.json" for i in ranks if profiled]
     return [*names, "traces/manifest.json", "analysis/report.json"] if profiled else names
-
-
-def read_status(attempts: list[dict[str, Any]], has_summary: bool) -> tuple[Status, str]:
-    """How the run stands, and the sentence that says how it ended."""
-    last = attempts[-1] if attempts else {}
-    if last.get("event") == "ended":
-        ending = f"{last.get('reason', 'no reason given')} (exit code {last.get('exit_code')})"
-        ending += f": {last['text']}" if isinstance(last.get("text"), str) else ""
-        if last.get("exit_code") == STOPPED_FROM_OUTSIDE:
-            return "stopped", ending
-        if last.get("exit_code") != 0:
-            return "failed", ending
-        return (
-            ("finished", ending) if has_summary else ("unfinished", f"{ending}, but there is no summary.json")
-        )
-    if last.get("event") == "started":
-        return "unfinished", f"attempt {last.get('attempt')} has started and not ended"
-    return ("finished", "no record of attempts") if has_summary else ("unfinished", "no record of attempts")
-
-
-AT_WORK = "at work"
-
-
-def read_standing(
-    folder: Path, mode: object, attempts: list[dict[str, Any]], has_summary: bool
-) -> tuple[str, str]:
-    """As `read_status`, and AT_WORK where it has written something just now.
-
-    Args:
-        mode: as asked; an evaluation writes no summary, and is finished where it has ended well.
-    """
-    status, ending = read_status(attempts, has_summary)
-    if mode == "evaluate" and attempts and attempts[-1].get("exit_code") == 0:
-        return "finished", ending
-    return (AT_WORK if status == "unfinished" and is_alive(folder) else status), ending

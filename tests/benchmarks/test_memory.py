@@ -11,7 +11,7 @@ import pytest
 from benchmarks.batch_sizes import BUDGET_GIB, MICRO, NOT_COUNTED, REPORT, STRATEGIES, find_largest
 from benchmarks.memory.configurations import CONFIGURATIONS, SMALLEST, Configuration
 from benchmarks.memory.report import BUCKETS_GIB, RECORD, SIZES, Report, compare, reckon
-from stratlab.compare.efficiency import STATE_KINDS
+from stratlab.compare.placement import STATE
 from stratlab_spec.registry import NETWORKS
 from stratlab_spec.strategies import STRATEGIES as STRATEGY_TABLE
 from tests.documents.commands import ROOT
@@ -127,7 +127,7 @@ def test_bytes_per_parameter_on_the_page_are_what_runs_are_held_against() -> Non
     for strategy, row in STRATEGY_TABLE.items():
         promise = row.holds
         ranks = 4 if strategy == "hsdp" else 8
-        held = sum(words[kind] / (ranks if kind in promise.divided else 1) for kind in STATE_KINDS)
+        held = sum(words[kind] / (ranks if kind in promise.divided else 1) for kind in STATE)
         held += 4 / ranks if promise.copies else 0
         if cell := re.search(rf"^\| `{strategy}` \| [^|]+ \| ([0-9.]+) \|", PAGE, re.MULTILINE):
             assert float(cell[1]) == held, strategy

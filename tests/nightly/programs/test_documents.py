@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents.commands import ROOT, read_commands, split
-from tests.stratlab.compare.explaining.longer.test_planted_causes import PLANTS, check
+from tests.stratlab.compare.longer.test_planted_causes import PLANTS, check
 from tests.stratlab.real_traces import SINGLE, TEAM, unpack
 from tests.stratlab.simulated.small import build_gpu_trace
 

@@ -15,7 +15,7 @@ from stratlab.analysis import run_analysis as analyze
 from stratlab.analysis.mlflow_upload import build_numbers, build_tags
 from stratlab.analysis.run_analysis import NoTraces, analyze_run
 from stratlab.analysis.run_facts import NoRun
-from stratlab.run_directory.files import ALIVE_S
+from stratlab.run_directory.outcome import ALIVE_S
 from stratlab.traces.chunks import LIMITS
 from stratlab.traces.merge import PackedFile
 from stratlab.user_error import UserError

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stratlab.compare.comparison import compare
+from stratlab.compare.run_rows import RunRow, build_row
 from stratlab.compare.run_sources import load_runs
+from stratlab.run_directory.record import RunRecord
 from tests.stratlab.example_run import build_run_dir
 
 Report = dict[str, Any]
@@ -50,6 +53,11 @@ def edit_ranks(run: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 def resolve(run: Path, **facts: Any) -> None:
     """Sets what the settings of a run have come to."""
     edit(run / "config.json", lambda config: config["resolved"].update(facts))
+
+
+def build_bare_row(run: str = "ddp", **facts: Any) -> RunRow:
+    """A row of a finished run of which nothing else is known."""
+    return dataclasses.replace(build_row(RunRecord(run, Path(run), "finished")), **facts)
 
 
 def rows_of(report: Report) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,8 @@ from stratlab.compare.report_files import check_file, check_folder, write_report
 from stratlab.compare.run_sources import load_runs
 from stratlab.rehearsal_plan import check_free
 from stratlab.run_directory import outcome
-from stratlab.run_directory.files import is_alive, is_number, is_run, read_world_size
+from stratlab.run_directory.files import is_number, is_run, read_world_size
+from stratlab.run_directory.outcome import is_alive
 from stratlab.run_directory.record import RunRecord
 from stratlab.run_folders import find_run
 from stratlab.user_error import UserError

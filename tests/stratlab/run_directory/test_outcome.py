@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from stratlab.run_directory.outcome import look
+from stratlab.run_directory.outcome import look, read_standing
 from stratlab.run_directory.places import find_rank_logs, find_rank_traces, is_beside
-from stratlab.run_directory.record import read_standing
 
-STARTED = {"attempt": 1, "event": "started", "launcher": "a"}
+STARTED = {"t": 1.0, "attempt": 1, "event": "started", "launcher": "a"}
 
 
 def ended(code: int, attempt: int = 1, launcher: str = "a") -> dict[str, Any]:
-    return {"attempt": attempt, "event": "ended", "exit_code": code, "launcher": launcher}
+    return {"t": 2.0, "attempt": attempt, "event": "ended", "exit_code": code, "launcher": launcher}
 
 
 def write(run_dir: Path, *events: dict[str, Any], half: str = "") -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stratlab.compare.winners import LEAST_LEAD_PCT, METHOD, NO_BAND, ON_CPU, build_band, build_pareto
-from tests.stratlab.compare.building import Report, judge, rows_of
+from tests.stratlab.compare.building import Report, build_bare_row, judge, rows_of
 
 RUNS = {"ddp": (1000.0, 8.0), "zero2": (950.0, 5.0), "fsdp": (800.0, 3.0)}
 
@@ -144,7 +144,7 @@ def test_on_a_cpu_only_counted_memory_names_somebody(tmp_path: Path) -> None:
 )
 def test_fronts_by_hand(points: dict[str, tuple[float, float]], front: list[str]) -> None:
     rows = [
-        {"run": run, "peak_memory_gib": memory, "samples_per_s": speed, "device_type": "cuda"}
+        build_bare_row(run, peak_memory_gib=memory, samples_per_s=speed, device_type="cuda")
         for run, (memory, speed) in points.items()
     ]
     (entry,) = build_pareto(rows, [list(points)])

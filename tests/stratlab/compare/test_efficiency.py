@@ -1,3 +1,5 @@
+"""What a rank holds against an even share and against the promise: figures by hand, and planted ones that are wrong."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from stratlab.compare.efficiency import SHARED_CORES
-from tests.stratlab.compare.building import Report, judge, rows_of
+from stratlab.compare.comparison import compare
+from stratlab.compare.efficiency import SHARED_CORES, say_sharding
+from stratlab.compare.placement import STATE
+from stratlab.compare.run_sources import load_runs
+from stratlab.compare.summary_view import build_markdown
+from stratlab.compare.tradeoffs_view import build_sharding_section
+from tests.stratlab.compare.building import Report, edit, edit_ranks, judge, resolve, rows_of
+from tests.stratlab.example_run import build_run_dir
 
 WEAK = {"steps": 30, "data_order_sha256": "other"}
 """Of a batch twice as large."""
@@ -146,3 +154,110 @@ def test_repeats_give_the_speed_up_its_noise(
     assert first["speedup_noise"] is None and series["repeats"] == len(of_one)
     assert last["speedup"] == pytest.approx(1.6, rel=1e-3)
     assert last["speedup_noise"] == pytest.approx(1.6 * band, rel=0.01)
+
+
+GIB = 2**30
+WEIGHTS = 1000
+Amounts = tuple[float, float, float]
+PROMISED: dict[
+    str, Amounts
+] = {  # strategy -> bytes per parameter of a rank of 4, AdamW in fp32, by hand; of 16
+    "single": (4, 4, 8),
+    "ddp": (4, 4, 8),
+    "fsdp": (1, 1, 2),
+    "zero1": (4 + 1, 4, 2),
+    "zero2": (4 + 1, 1, 2),
+    "zero3": (1 + 1, 1, 2),
+    "zeropp": (1 + 1 + 2, 1, 2),  # and what two ranks of a node share once more
+}
+
+HALF = {"parameters": ["bfloat16", "float32"], "gradients": ["bfloat16"]}
+"""With master copies in the state."""
+
+
+def held(amounts: Amounts) -> dict[str, float]:
+    """Of a rank, in bytes per parameter."""
+    return {kind: size * WEIGHTS / GIB for kind, size in zip(STATE, amounts, strict=True)}
+
+
+def judge_sharding(
+    root: Path, strategy: str, amounts: Amounts, ranks: int = 4, **changes: Any
+) -> dict[str, Any]:
+    shard = 1 if strategy in ("single", "ddp") else ranks
+    given = {"axes": {"dp_replicate": ranks // shard, "dp_shard": shard}, "trainable_parameters": WEIGHTS}
+    # `parameters` is also a kind of what a rank holds, `dtypes` holds others' names: these are put in by hand
+    types, weights = changes.pop("dtypes", {}), changes.pop("parameters", WEIGHTS)
+    given |= {"world_size": ranks, "state_memory_gib": held(amounts), **changes}
+    run = build_run_dir(root, "run", strategy, **given)
+    resolve(run, parameters=weights)
+    edit_ranks(run, lambda rank: rank["dtypes"].update(types))
+    (entry,) = compare(load_runs(root))["sharding"]
+    return dict(entry)
+
+
+@pytest.mark.parametrize("strategy", PROMISED)
+def test_what_is_promised_by_hand(tmp_path: Path, strategy: str) -> None:
+    ranks = 1 if strategy == "single" else 4
+    entry = judge_sharding(tmp_path, strategy, PROMISED[strategy], ranks)
+    total = sum(PROMISED[strategy])
+    assert entry["state_gib"] * GIB == pytest.approx(16 * WEIGHTS)
+    assert entry["even_share_gib"] * GIB == pytest.approx(16 * WEIGHTS / ranks)
+    assert entry["promised_gib"] * GIB == pytest.approx(total * WEIGHTS)
+    assert entry["sharding_effectiveness_pct"] == pytest.approx(100 * 16 / ranks / total)
+    assert entry["promised_effectiveness_pct"] == pytest.approx(entry["sharding_effectiveness_pct"])
+    assert entry["kept"] is True
+
+
+@pytest.mark.parametrize(
+    ("strategy", "amounts", "changes", "kept", "state"),
+    [
+        ("zeropp", (1 + 1, 1, 2), {"zeropp": "qwz"}, True, 16),  # without hpz no copy in the node
+        ("zeropp", (1 + 1, 1, 2), {"zeropp": "qwz,hpz"}, False, 16),
+        ("zeropp", (1, 1, 2), {"zeropp": "qwz,hpz"}, False, 16),
+        ("hsdp", (2, 2, 4), {"axes": {"dp_replicate": 2, "dp_shard": 2}}, True, 16),  # divided by the shards alone
+        ("zero2", (2 + 1, 0.5, 2), {"dtypes": HALF}, True, 16),
+        ("ddp", (4, 0.04, 0.08), {"trainable_parameters": WEIGHTS // 100}, True, 4.12),  # adapters
+        ("ddp", (4, 4, 4), {"optimizer": "sgd", "momentum": 0.9}, True, 12),
+        ("ddp", (4, 4, 4), {"optimizer": "sgd", "momentum": 0.0}, False, 8),
+        ("zero3", (4 + 1 + 1, 1, 2), {}, False, 16),  # small parameters stay whole
+        ("zero1", (5, 1, 2), {}, True, 16),  # may have reduced its gradients already
+        ("zero1", (5, 8, 2), {}, False, 16),
+        ("ddp", (4, 4, 8), {"parameters": None}, None, None),
+        ("ddp", (4, 4, 8), {"dtypes": {"parameters": ["int4"]}}, None, None),
+    ],
+)  # fmt: skip
+def test_whether_the_promise_is_kept(
+    tmp_path: Path,
+    strategy: str,
+    amounts: Amounts,
+    changes: dict[str, Any],
+    kept: bool | None,
+    state: float | None,
+) -> None:
+    entry = judge_sharding(tmp_path, strategy, amounts, **changes)
+    assert entry["kept"] is kept and len(say_sharding([entry])) == (kept is False)
+    if state is None:
+        assert entry["sharding_effectiveness_pct"] is None
+    else:
+        assert entry["state_gib"] * GIB == pytest.approx(state * WEIGHTS)
+
+
+def test_one_rank_that_holds_it_all_is_the_one_that_counts(tmp_path: Path) -> None:
+    judge_sharding(tmp_path, "fsdp", (1, 1, 2))
+    edit(tmp_path / "run/ranks/rank2.json", lambda rank: rank.update(state_memory_gib=held((4, 4, 8))))
+    (entry,) = compare(load_runs(tmp_path))["sharding"]
+    assert entry["kept"] is False and entry["sharding_effectiveness_pct"] == pytest.approx(25.0)
+    (tmp_path / "run/ranks/rank3.json").unlink()
+    assert compare(load_runs(tmp_path))["sharding"][0]["kept"] is None
+
+
+def test_page_and_markdown_show_it(tmp_path: Path) -> None:
+    entry = judge_sharding(tmp_path, "fsdp", (4, 1, 2))
+    report = compare(load_runs(tmp_path))
+    (section,) = build_sharding_section(report["sharding"])
+    table, _, below = str(section.html).partition("</table>")
+    assert entry["why"] in below and entry["why"] not in table and "<svg" in below
+    assert "## Sharding" in build_markdown(report) and "57.1" in build_markdown(report)
+    assert report["runs"][0]["sharding_effectiveness_pct"] == pytest.approx(400 / 7)
+    repeats = say_sharding([entry | {"run": "a"}, entry | {"run": "b"}])
+    assert len(repeats) == 1 and repeats[0].startswith("a, b ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ from stratlab.compare.causes import CAUSES
 from stratlab.compare.summary_view import shorten_names
 from stratlab.compare.tradeoffs_view import build_tiles
 from stratlab.compare.verdict_view import describe_work, either, say_few_steps, say_unsteady
-from stratlab.compare.winners import METRICS, NO_INTERVAL
+from stratlab.compare.winners import METRICS, NO_INTERVAL, read_winners
 from stratlab.run_directory import step_parts
+from tests.stratlab.compare.building import build_bare_row
 
-ROW = {"status": "finished", "degenerate": False}
 KEYS = [metric.key for metric in METRICS]
 
 
@@ -71,7 +72,7 @@ def test_a_part_has_one_name_and_one_colour_on_both_pages() -> None:
 
 
 def read_tiles(winners: dict[str, str | None], reasons: dict[str, str]) -> list[list[str]]:
-    html = build_tiles({"winners": winners, "winner_reasons": reasons})
+    html = build_tiles(read_winners({"winners": winners, "winner_reasons": reasons}))
     return [re.findall(r">([^<]+)<", tile) for tile in html.split('<div class="tile')[2:]]
 
 
@@ -89,24 +90,20 @@ def test_questions_without_a_winner_are_one_tile_that_tells_each_reason_once() -
 
 @pytest.mark.parametrize(
     ("counts", "told"),
-    [
-        ({"a": 1}, ["1"]),
-        ({"a": 9, "b": 10, "c": 3}, ["9", "3"]),
-        ({"a": 10, "b": None}, []),
-        ({"a": 0}, []),
-    ],
+    [({"a": 1}, ["1"]), ({"a": 9, "b": 10, "c": 3}, ["9", "3"]), ({"a": 10, "b": None}, []), ({"a": 0}, [])],
 )
 def test_few_timed_steps_are_said(counts: dict[str, int | None], told: list[str]) -> None:
-    said = say_few_steps([ROW | {"run": run, "measured_steps": count} for run, count in counts.items()])
+    said = say_few_steps([build_bare_row(run, measured_steps=count) for run, count in counts.items()])
     assert re.findall(r"\d+", said) == told
 
 
 def test_uneven_steps_are_said() -> None:
-    even = {**ROW, "run": "ddp", "step_time_ms_p50": 10.0, "step_time_ms_p95": 29.0}
-    assert say_unsteady([even, {**even, "step_time_ms_p95": None}]) == ""
-    said = say_unsteady([even, {**even, "run": "fsdp", "step_time_ms_p95": 101.0}])
+    even = build_bare_row(step_time_ms_p50=10.0, step_time_ms_p95=29.0)
+    uneven = replace(even, run="fsdp", step_time_ms_p95=101.0)
+    assert say_unsteady([even, replace(even, step_time_ms_p95=None)]) == ""
+    said = say_unsteady([even, uneven])
     assert "fsdp 10" in said and "ddp" not in said
-    assert say_unsteady([{**even, "step_time_ms_p95": 101.0, "status": "failed"}]) == "", "it is not compared"
+    assert say_unsteady([replace(uneven, status="failed")]) == "", "it is not compared"
 
 
 def test_what_was_trained_and_measured() -> None:

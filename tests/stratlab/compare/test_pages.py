@@ -7,6 +7,7 @@ import io
 import json
 import re
 import urllib.parse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.console import Console
 from stratlab.compare.comparison import compare
 from stratlab.compare.measured_view import build_traces
 from stratlab.compare.report_files import FILES, render_page, write_report
+from stratlab.compare.run_rows import read_rows
 from stratlab.compare.run_sources import load_runs
 from stratlab.compare.summary_view import build_markdown, terminal_table
 from stratlab.compare.verdict_view import OF_ALL, SHOWN, say_differences
@@ -207,13 +209,13 @@ def test_pages_traces_and_logs_are_linked_and_lead_back(tmp_path: Path) -> None:
 
 
 def test_what_the_traces_have_nothing_to_say_about_is_left_out(tmp_path: Path) -> None:
-    rows = compare(load(tmp_path))["runs"]
+    rows = read_rows(compare(load(tmp_path)))
     analysis = {"analysis": "idle_time", "status": "unsupported", "reason": "no GPU events"}
-    traces, hta = build_traces([row | {"hta": [analysis]} for row in rows])
+    traces, hta = build_traces([replace(row, hta=[analysis]) for row in rows])
     assert "Holistic" not in traces.html and not hta.html and hta.nothing
-    (traces,) = build_traces([row | {"hta": [analysis, analysis | {"status": "ok"}]} for row in rows])
+    (traces,) = build_traces([replace(row, hta=[analysis, analysis | {"status": "ok"}]) for row in rows])
     assert "Holistic Trace Analysis" in traces.html
-    (traces,) = build_traces([row | {"trace_source": None, "hta": []} for row in rows])
+    (traces,) = build_traces([replace(row, trace_source=None, hta=[]) for row in rows])
     assert traces.nothing and not traces.html
 
 
