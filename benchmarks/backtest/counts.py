@@ -13,8 +13,7 @@ from pathlib import Path
 
 from benchmarks.backtest.decoder import Layout, Shape, layers_of
 from benchmarks.backtest.engine import WINDOWS, Engine, Held
-from stratlab.predict.extrapolation import Sample
-from stratlab.predict.operations_file import OperationsFile
+from stratlab_spec.memory.profiles import OperationsFile, Sample
 
 ROWS = (1, 2)
 
@@ -25,7 +24,12 @@ def build_operations(engine: Engine, shape: Shape, layout: Layout, variant: str 
     return OperationsFile(
         path=Path("not written"),
         key="",
-        settings={"strategy": engine.name, "model": "decoder"},
+        settings={
+            "strategy": engine.name,
+            "model": "decoder",
+            "activation_checkpointing": "none",
+            "lora_rank": 0,
+        },
         defaults={},
         layers=shape.layers,
         scales_depth=even,
@@ -34,7 +38,6 @@ def build_operations(engine: Engine, shape: Shape, layout: Layout, variant: str 
         labels=0,
         channels=0,
         versions={},
-        axes={"dp_replicate": layout.dp, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp},
         samples=list(_samples(engine, shape, layout, variant)),
     )
 
@@ -47,7 +50,12 @@ def _samples(engine: Engine, shape: Shape, layout: Layout, variant: str) -> Iter
             for dp, rows in [*((base, rows) for rows in ROWS), *((other, ROWS[0]) for other in others)]:
                 at, small = replace(layout, dp=dp), replace(shape, layers=layers)
                 yield Sample(
-                    layers, rows, at.ranks, stage, _count_stage(engine, small, at, stage, rows, variant)
+                    layers=layers,
+                    rows=rows,
+                    ranks=at.ranks,
+                    rank=stage,
+                    axes={"dp_replicate": layout.dp, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp},
+                    windows=_count_stage(engine, small, at, stage, rows, variant),
                 )
 
 

@@ -11,7 +11,7 @@ from benchmarks.backtest.counts import build_operations
 from benchmarks.backtest.decoder import Layout, Shape
 from benchmarks.backtest.engine import read_engine
 from benchmarks.backtest.judging import Bar, Row
-from stratlab.predict.device_memory import GIB
+from stratlab_spec.memory.profiles import GIB
 
 FILE = "simumax_b200_step_memory.csv"
 MOST_PCT = 3.0

@@ -1,8 +1,9 @@
-"""What to do with the verdicts, in one sentence: what to take first and why, or what to change.
+"""Predictions as a person reads them: what to take first or change, tables on a terminal, one page.
 
-Predictions as tables on a terminal: the verdicts, and what the memory is for.
-
-Predictions as one page: bars by cause, the verdicts as a table.
+conclude           the last sentence
+build_table, build_causes    verdicts, and what the memory is for
+explain_lines      where the numbers come from
+build_prediction_page        bars by cause, the verdicts as a table
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from stratlab.drawing.charts import stacked_bars
 from stratlab.drawing.page import Column, Section, badge, build_page, html_table, paragraph
 from stratlab.predict.answering import NOT_KNOWN, Unknown
 from stratlab.predict.counting import group_by_command, name_count
-from stratlab.predict.device_memory import GATE, GIB, Verdict
 from stratlab.predict.prediction import Prediction
-from stratlab.predict.question import Question
 from stratlab.predict.remedies import WHY
-from stratlab.run_settings import name_model, say_image_size
+from stratlab.run_settings import name_model
+from stratlab_spec.memory.prediction import GATE, Verdict
+from stratlab_spec.memory.profiles import GIB, Question, describe_setting
+from stratlab_spec.settings.wording import as_text
 
 ORDER = {strategy: place for place, strategy in enumerate(WHY)}
 
@@ -239,15 +241,13 @@ def _assumed(one: Prediction) -> str:
         "offload",
     )
     held = {name: value for name, value in one.file.settings.items() if (name, value) != ("offload", "none")}
-    if "image_size" in held:
-        held["image_size"] = say_image_size(one.file.model, held["image_size"])
-    settings = [f"{name}={_say(held[name])}" for name in told if name in held]
+    settings = [
+        f"{name}={describe_setting(one.file.model, name, held[name]) if name == 'image_size' else as_text(held[name])}"
+        for name in told
+        if name in held
+    ]
     images = f", {one.file.labels} classes, {one.file.channels} channels" if one.file.labels else ""
     return f"counted with {', '.join(settings)}{images}"
-
-
-def _say(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 KINDS = {Verdict.FITS: "good", Verdict.NEAR_FULL: "warn", Verdict.NOT: "bad"}

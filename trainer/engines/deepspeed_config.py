@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.registry import ARGUMENTS
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.strategies import MIB, STRATEGIES, reduce_bucket_bytes, reshards_after_forward
@@ -216,7 +217,9 @@ def build_settings(
     settings = {
         "train_batch_size": config.global_batch_size,
         "train_micro_batch_size_per_gpu": config.micro_batch_size,
-        "gradient_accumulation_steps": config.global_batch_size // (config.micro_batch_size * world_size),
+        "gradient_accumulation_steps": count_micro_batches(
+            config.global_batch_size, config.micro_batch_size, world_size
+        ),
         "managed_gradient_accumulation": True,
         "gradient_clipping": config.clip_norm,
         "prescale_gradients": False,

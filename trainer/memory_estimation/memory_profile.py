@@ -37,6 +37,7 @@ from stratlab_spec.layout.mesh_rules import resolve_axes
 from stratlab_spec.layout.parallel_dims import count_stages
 from stratlab_spec.models.decoder import SHAPES, count_layer_parameters, resize_decoder, resize_vit
 from stratlab_spec.models.model_specs import VIT
+from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.settings.config import PREFIX, Config
 from stratlab_spec.strategies import STRATEGIES, reduce_bucket_bytes
 from trainer.memory_estimation.rules import build_key, defaults_of, read_countable, settings_that_matter
@@ -242,7 +243,7 @@ def build_operations(
     config = as_counted(read_countable(env, ranks, 0, per_node))
     pictures = find_pictures(config, labels, channels)
     dp, stages = _parts(config, ranks, per_node)
-    micro_batches = config.global_batch_size // (config.micro_batch_size * dp)
+    micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, dp)
     own = own_layers(config)
     asked = (config.model_layers or own) if own else 0
     depths = depths_of(config, asked, stages)

@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_iter
 
 from stratlab_spec.models.model_specs import default_image_size
 from stratlab_spec.models.teacher import teacher_config
+from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.strategies import STRATEGIES
 from trainer import strategies
@@ -264,11 +265,10 @@ def count_batches(
     config, found = configs[0], list[Count]()
     world = _on_cpu(ranks, rank, per_node)
     placement = resolve_placement(config, world)
-    micro_batches = config.global_batch_size // (config.micro_batch_size * placement.axes.dp)
-    assert all(
-        each.global_batch_size // (each.micro_batch_size * placement.axes.dp) == micro_batches
+    (micro_batches,) = {
+        count_micro_batches(each.global_batch_size, each.micro_batch_size, placement.axes.dp)
         for each in configs
-    )
+    }
     watch, place = StorageWatch(block_bytes), ["building"]
     waits = WaitWatch()
     engines: list[Any] = []

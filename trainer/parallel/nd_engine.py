@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from stratlab_spec.memory.prediction import EMBEDDING, HEAD
+from stratlab_spec.memory.model_state import EMBEDDING, HEAD
 from stratlab_spec.strategies import accumulates_sharded
 from trainer.checkpoint.state import ShardedSnapshot, ShardedStaging, read_state
 from trainer.data.batches import Batch

@@ -11,21 +11,21 @@ import pytest
 
 from stratlab.predict.answering import answer
 from stratlab.predict.asking import ask_of_model
-from stratlab.predict.operations_file import read_operations
 from stratlab.predict.prediction import Prediction
 from stratlab_spec.exit_codes import OutOfMemory
 from stratlab_spec.layout.parallel_dims import resolve_layout
 from stratlab_spec.memory.fit import (
     STATE,
+    Choice,
+    Need,
     as_laid_out,
     choose_layout,
     list_candidates,
-    measure_need,
+    measure_needs,
     resolve_on_device,
 )
 from stratlab_spec.memory.layout_report import main
-from stratlab_spec.memory.prediction import GIB
-from stratlab_spec.memory.profiles import FOLDER, SHIPPED
+from stratlab_spec.memory.profiles import FOLDER, GIB, SHIPPED, read_operations
 from stratlab_spec.models.decoder import SHAPES
 from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
@@ -57,8 +57,12 @@ def names(processes: int, model: str = DENSE, **settings: object) -> list[str]:
     return [layout.name for layout in list_candidates(asked, processes, SHAPES[model])]
 
 
-def choose(asked: Config, device_gib: float, processes: int = 8):
-    return choose_layout(asked, processes, SHAPES[asked.model], int(device_gib * GIB))
+def needs(asked: Config, processes: int = 8) -> list[Need]:
+    return [*measure_needs(asked, processes, SHAPES[asked.model])]
+
+
+def choose(asked: Config, device_gib: float) -> Choice:
+    return choose_layout(needs(asked), device_gib * GIB)
 
 
 def test_the_candidates_keep_what_the_dimensions_promise():
@@ -75,7 +79,7 @@ def test_the_candidates_keep_what_the_dimensions_promise():
 @pytest.mark.parametrize("dimensions", [1, 2])
 def test_a_layout_needs_what_stratlab_predict_says(results: Path, dimensions: int):
     asked = config(results, dimensions=dimensions)
-    found = measure_need(asked, 8, SHAPES[DENSE], resolve_layout(asked, 8, SHAPES[DENSE]))
+    found = needs(asked)[0]
     files = list(read_operations([SHIPPED]))
     question = ask_of_model(DENSE, 8, files, ["strategy=nd", f"dimensions={dimensions}"])
     (theirs,) = answer(question, files, 80.0, None)
@@ -100,9 +104,7 @@ def test_what_does_not_fit_is_left_out_and_the_reason_names_it(results: Path):
 @pytest.mark.usefixtures("no_shipped_profiles")
 def test_without_a_file_the_state_decides(tmp_path: Path):
     asked = config(tmp_path)
-    layouts = list_candidates(asked, 8, SHAPES[DENSE])
-    found = [measure_need(asked, 8, SHAPES[DENSE], layout) for layout in layouts]
-    assert [(need.source, round(need.gib, 2)) for need in found] == [(STATE, 6.33), (STATE, 7.49)]
+    assert [(need.source, round(need.gib, 2)) for need in needs(asked)] == [(STATE, 6.33), (STATE, 7.49)]
     assert choose(asked, 6.4).layout.name == "pp2.dp4"
     none = choose(asked, 6.0)
     assert not none.fits and none.layout.name == "pp2.dp4", "the one that needs least"

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from stratlab_spec.layout.mesh_rules import broken_rules, resolve_axes
-from stratlab_spec.layout.parallel_dims import KINDS, Axes, layout_problems, resolve_layout
+from stratlab_spec.layout.parallel_dims import KINDS, Axes, resolve_layout
 from stratlab_spec.memory.layout_report import main
 from stratlab_spec.models.decoder import SHAPES
 from stratlab_spec.settings.config import Config, ConfigError
@@ -33,7 +33,11 @@ def layout(processes, **settings):
 
 
 def problems(chosen, processes, **changes):
-    return layout_problems(chosen, processes, dataclasses.replace(SHAPES[chosen.model], **changes))
+    try:
+        resolve_layout(chosen, processes, dataclasses.replace(SHAPES[chosen.model], **changes))
+    except ConfigError as failure:
+        return failure.problems
+    return []
 
 
 # (processes, dimensions) -> name, and what it lacks of what the dimensions promise; 5 is of the model with experts
