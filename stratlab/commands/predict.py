@@ -159,8 +159,8 @@ def _show(answers: list, device_gib: float, *, offer: bool) -> None:  # type: ig
         build_causes,
         build_table,
         conclude,
-        count_unknown,
         explain_lines,
+        list_uncounted,
     )
 
     console = Console(width=None if sys.stdout.isatty() else 200)  # a table must not be cut in a pipe
@@ -171,7 +171,7 @@ def _show(answers: list, device_gib: float, *, offer: bool) -> None:  # type: ig
         console.print()
     for line in explain_lines(answers, device_gib):
         print(line)
-    if offer and (uncounted := count_unknown(answers)):
+    if offer and (uncounted := len(list_uncounted(answers))):
         print(
             f"the same line with --count asks the trainer here, where it is installed: {uncounted} to count, "
             "half a minute and more for each, kept for the next time"

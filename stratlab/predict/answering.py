@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ from stratlab_spec.models.model_specs import VIT, read_vit_shape
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.wording import spell_options
 
+CODE = re.compile(r" \[SL-[a-z0-9-]+\]")
 NOT_KNOWN, CANNOT_START = "not known", "cannot start"
 
 
@@ -176,7 +178,7 @@ def find_size_refusal(settings: Mapping[str, str]) -> str:
     config = Config(run="sizes", model=model, dataset="synthetic").model_copy(update=sizes)
     shape = read_vit_shape(config)
     problems = vit_size_problems(shape.hidden, shape.heads, config) if shape else size_problems(config)
-    return spell_options("; ".join(problems), {name: name for name in sizes})
+    return CODE.sub("", spell_options("; ".join(problems), {name: name for name in sizes}))
 
 
 def _answer(question: Question, files: list[OperationsFile], device_gib: float) -> Prediction | Unknown:

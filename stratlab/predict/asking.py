@@ -22,7 +22,6 @@ OF_DATA = ("data_residence", "dataset_path", "train_samples")
 """Settings that say how much data a device keeps, which no count knows."""
 OF_ANY_MODEL = tuple(name for name in STRATEGIES if name != "nd")
 """Layouts of several dimensions are for models that can be divided by them: asked for by name."""
-REPLICAS = {"PyTorchJob": "pytorchReplicaSpecs"}
 
 
 def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Sequence[Path]) -> list[Question]:
@@ -36,14 +35,14 @@ def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Seque
     for chart in charts:
         name = read_chart_name(helm, chart)
         objects = render_chart(helm, chart, name, settings=settings, values=values)
-        jobs = [one for one in objects if one["kind"] in REPLICAS]
+        jobs = [one for one in objects if one["kind"] == "PyTorchJob"]
         if len(jobs) != 1:
             raise UserError(
                 f"{chart}: renders no PyTorchJob; leave run.workload.api alone, memory does not depend on it "
                 "[SL-predict-no-job]"
             )
         spec = jobs[0]["spec"]
-        replicas = spec[REPLICAS[jobs[0]["kind"]]].values()
+        replicas = spec["pytorchReplicaSpecs"].values()
         nodes = sum(int(replica.get("replicas", 1)) for replica in replicas)
         container = next(iter(replicas))["template"]["spec"]["containers"][0]
         env = {one["name"]: str(one.get("value", "")) for one in container["env"]}
@@ -134,11 +133,8 @@ def _explain_no_file(
     if problem := find_problem("model", model):
         return f"{problem}; {known} [SL-predict-model]"
     counted = name_count_of_model(model, gpus, per_node, _read_settings(settings))
-    of_images = (
-        " (a model of images takes --set dataset=timm/imagenet-1k in place of dataset and seq_len)"
-        if "/" in model
-        else ""
-    )
+    of_images = " (a model of images takes --set dataset=timm/imagenet-1k in place of dataset and seq_len)"
+    of_images = of_images if "/" in model else ""
     return (
         f"{known}, none of it; with --count the trainer counts every strategy here, where it is installed; "
         f"`{counted}` counts one{of_images}, --operations FOLDER reads it [SL-predict-not-counted]"

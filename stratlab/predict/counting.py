@@ -20,47 +20,15 @@ from pathlib import Path
 from stratlab.predict.remedies import list_foreign
 from stratlab.run_settings import SETTINGS
 from stratlab.trainer_program import VARIABLE, ask_trainer, explain_trainer, name_settings
-from stratlab_spec.memory.profiles import OperationsFile, Question, read_operations_file
+from stratlab_spec.memory.profiles import IRRELEVANT, OperationsFile, Question, read_operations_file
 from stratlab_spec.models.model_specs import IMAGE_SIZES
+from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.wording import as_text
 from stratlab_spec.strategies import STRATEGIES
 
-COUNTED = (
-    *(
-        "task",
-        "model",
-        "model_path",
-        "init",
-        "teacher",
-        "strategy",
-        "dataset",
-        "seq_len",
-        "image_size",
-        "precision",
-    ),
-    *(
-        "activation_checkpointing",
-        "lora_rank",
-        "lora_targets",
-        "offload",
-        "optimizer",
-        "momentum",
-        "clip_norm",
-    ),
-    *("packing", "loss_chunk_tokens", "batch_norm", "augment", "label_smoothing", "compile"),
-    *("layout", "dimensions", "dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "cp_kind", "pp_schedule"),
-    *("sequence_parallel", "accumulate", "reshard_after_forward", "prefetch_blocks", "persistent_elements"),
-    *(
-        "zeropp",
-        "reduce_dtype",
-        "reduce_bucket_mib",
-        "gather_bucket_mib",
-        "overlap_reduction",
-        "static_graph",
-    ),
-    *("model_layers", "model_hidden", "model_heads", "model_kv_heads", "model_intermediate", "model_vocab"),
-    *("model_patch", "micro_batch_size", "global_batch_size"),
-)
+FIRST = ("task", "model", "model_path", "init", "teacher", "strategy", "dataset", "seq_len", "image_size")
+"""As a reader looks for them."""
+COUNTED = (*FIRST, *(name for name in Config.model_fields if name not in {*FIRST, *IRRELEVANT}))
 """Settings that a count is asked with, where they are not what they are anyway: all that memory depends on."""
 ALWAYS = ("model", "strategy", "micro_batch_size", "global_batch_size")
 OF_IMAGES = {"dataset": "timm/imagenet-1k"}

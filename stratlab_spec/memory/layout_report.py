@@ -155,7 +155,7 @@ def _table(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[tupl
     stages = split_layers(shape.layers, count_stages(config, layout.axes.pp))
     first, previous = 0, None
     for one in [*describe_ranks(config, shape, layout), None]:
-        if previous is not None and (one is None or not _same(previous, one)):
+        if previous is not None and (one is None or _hold(previous) != _hold(one)):
             ranks = str(first) if first == previous.rank else f"{first}-{previous.rank}"
             mine = stages[previous.coordinates["pp"] :: layout.axes.pp]
             layers = ", ".join(str(r.start) if len(r) == 1 else f"{r.start}-{r.stop - 1}" for r in mine)
@@ -167,9 +167,8 @@ def _table(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[tupl
         previous = one
 
 
-def _same(one: RankMemory, other: RankMemory) -> bool:
-    stage = one.coordinates["pp"] == other.coordinates["pp"]
-    return stage and (one.parameters, one.trained) == (other.parameters, other.trained)
+def _hold(one: RankMemory) -> tuple[int, ...]:
+    return one.coordinates["pp"], one.parameters, one.trained
 
 
 def _format(rows: Iterable[tuple[str, ...]]) -> Iterable[str]:

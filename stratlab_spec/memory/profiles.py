@@ -38,6 +38,33 @@ FOLDER = "_operations"
 SHIPPED = Path(__file__).with_name("operations")
 NEEDED = {"model": str, "strategy": str, "activation_checkpointing": str, "lora_rank": int}
 """Settings that answers and advice look at."""
+IRRELEVANT = (
+    *("run", "comparison", "results", "image", "accelerator", "wait_s", "grace_s", "allow_faults", "fault"),
+    *("seed", "init", "mode", "tokenizer", "image_column", "label_column", "dataset", "dataset_path"),
+    *("allow_altered_answers", "normalization", "data_residence", "validation_fraction", "train_samples"),
+    *("lora_alpha", "distil_temperature", "distil_weight", "epochs", "steps", "lr", "lr_schedule", "eps"),
+    *("warmup_steps", "weight_decay", "nesterov", "beta1", "beta2", "profile_first_step", "profile_warmup"),
+    *(
+        "profile_steps",
+        "profile_shapes",
+        "profile_memory",
+        "memory_snapshot",
+        "flops_profiler",
+        "tensorboard",
+    ),
+    *(
+        "flight_recorder",
+        "checkpoint_every",
+        "checkpoint_minutes",
+        "checkpoint_keep",
+        "resume",
+        "resume_from",
+    ),
+    *("checkpoint_keep_finished", "evaluate_every", "log_every", "target_accuracy_pct", "target_perplexity"),
+    *("on_not_finite", "collective_timeout_s", "oom_ladder", "memory_forecast", "max_attempts", "deadline_s"),
+    "least_gb_per_s",
+)
+"""Settings on which no tensor of a step depends. A data set gives classes and channels, which a file names."""
 
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 Positive = Annotated[int, Field(ge=1, le=1 << 30)]
