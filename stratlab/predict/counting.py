@@ -28,9 +28,14 @@ from stratlab_spec.strategies import STRATEGIES
 
 FIRST = ("task", "model", "model_path", "init", "teacher", "strategy", "dataset", "seq_len", "image_size")
 """As a reader looks for them."""
-COUNTED = (*FIRST, *(name for name in Config.model_fields if name not in {*FIRST, *IRRELEVANT}))
+BATCH = ("micro_batch_size", "global_batch_size")
+COUNTED = (
+    *FIRST,
+    *(name for name in Config.model_fields if name not in {*FIRST, *BATCH, *IRRELEVANT}),
+    *BATCH,
+)
 """Settings that a count is asked with, where they are not what they are anyway: all that memory depends on."""
-ALWAYS = ("model", "strategy", "micro_batch_size", "global_batch_size")
+ALWAYS = ("model", "strategy", *BATCH)
 OF_IMAGES = {"dataset": "timm/imagenet-1k"}
 OF_TEXT = {"dataset": "metamathqa", "seq_len": "2048"}
 """Data of a size that people ask about: a data set gives a count its classes, channels or nothing."""
