@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from stratlab.wording import name_allowed
-from stratlab_spec.models.model_specs import IMAGE_SIZES
 from stratlab_spec.settings.files import schema
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = schema()["properties"]
@@ -69,19 +68,3 @@ def _describe_limits(limits: Mapping[str, Any]) -> str:
     return " ".join(
         ["a number", *(f"{word} {limits[name]:g}" for name, word in words.items() if name in limits)]
     )
-
-
-def find_image_size(model: str, image_size: object) -> int:
-    """What `image_size` comes to; 0 = the own one of a model of the hub, which is not known here.
-
-    >>> find_image_size("vit_huge", "0"), find_image_size("vit_huge", 384), find_image_size("owner/name", 0)
-    (224, 384, 0)
-    """
-    return int(str(image_size)) or IMAGE_SIZES.get(model, 0)
-
-
-def say_image_size(model: str, image_size: object) -> str:
-    """`64`, or where it is 0 `224 (the model's own)`; of a model of the hub the number is not known here."""
-    if str(image_size) != "0":
-        return str(image_size)
-    return f"{IMAGE_SIZES[model]} (the model's own)" if model in IMAGE_SIZES else "the model's own"

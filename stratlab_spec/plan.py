@@ -1,4 +1,4 @@
-"""How long to train and with which learning rate: plain functions of the settings and the step."""
+"""How long to train, in which pieces and with which learning rate: plain functions of the settings and the step."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ class Plan:
     evaluate_every: int
     profile_first: int
     """First recorded step; 0 = no profile."""
+
+
+def count_micro_batches(global_batch_size: int, micro_batch_size: int, dp: int) -> int:
+    """Of a step, on each rank: the accumulation. `dp`: ranks that see different samples."""
+    return global_batch_size // (micro_batch_size * dp)
 
 
 def build_plan(config: Config, train_samples: int) -> Plan:

@@ -54,8 +54,8 @@ class StrategyRow:
     file: str
     """In trainer/strategies: the module whose `build` makes its engine."""
     axes: tuple[str, ...]
-    """Of the mesh that it may use (layout/mesh.py). The first one takes the processes that nobody claimed; where nobody
-    claims any, dp_shard of two axes takes the processes of one node: the fast links."""
+    """Of the mesh that it may use (layout/mesh_rules.py). The first one takes the processes that nobody claimed; where
+    nobody claims any, dp_shard of two axes takes the processes of one node: the fast links."""
     builds_empty: Literal["nobody", "others", "everybody"]
     """Whose model comes without memory (strategies): the weights arrive in shards from rank 0, or each rank reads its
     own part."""
@@ -72,7 +72,7 @@ class StrategyRow:
     reduce_bucket_mib: int
     """Gradients that are reduced together unless the setting of this name says otherwise; 0 = no buckets."""
     by_nodes: bool
-    """How many ranks share a node decides who holds what, where no degree is given (counting/operations.py)."""
+    """How many ranks share a node decides who holds what, where no degree is given (memory_profile.py)."""
     deepspeed_stage: int
     """0 = not DeepSpeed's (deepspeed_rules.py, engines/deepspeed_config.py)."""
     wire: str

@@ -25,7 +25,7 @@ from stratlab_spec.memory.fit import as_laid_out, depends_on_device
 from stratlab_spec.memory.prediction import FORECAST, forecast_memory
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import count_batch_norm_samples
-from stratlab_spec.plan import profile_first_from
+from stratlab_spec.plan import count_micro_batches, profile_first_from
 from stratlab_spec.registry import INITIAL_WEIGHTS, describe_starting_weights
 from stratlab_spec.run_directory import RUNGS, read_own_rungs, write_json
 from stratlab_spec.settings.config import Config, ConfigError
@@ -221,7 +221,9 @@ def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
         "processes_per_node": world.local_size,
         "axes": run.axes.as_dict(),
         **({"layout": layout.as_dict()} if layout else {}),
-        "grad_accum_steps": config.global_batch_size // (config.micro_batch_size * run.axes.dp),
+        "grad_accum_steps": count_micro_batches(
+            config.global_batch_size, config.micro_batch_size, run.axes.dp
+        ),
         **_describe_batch_norm(run),
         "knobs": resolve_knobs(config, run.axes.pp, shards=run.axes.shards),
         "steps": plan.steps,

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stratlab.predict.extrapolation import Sample
-from stratlab.predict.operations_file import OperationsFile
+from stratlab_spec.memory.profiles import OperationsFile, Sample
 
 ENGINES = Path(__file__).with_name("engines")
 WINDOWS = ("forward", "backward, begin", "backward, end")
@@ -153,7 +152,12 @@ def build_operations(engine: Engine, shape: Shape, layout: Layout, variant: str 
     return OperationsFile(
         path=Path("not written"),
         key="",
-        settings={"strategy": engine.name, "model": "decoder"},
+        settings={
+            "strategy": engine.name,
+            "model": "decoder",
+            "activation_checkpointing": "none",
+            "lora_rank": 0,
+        },
         defaults={},
         layers=shape.layers,
         scales_depth=even,
@@ -162,7 +166,6 @@ def build_operations(engine: Engine, shape: Shape, layout: Layout, variant: str 
         labels=0,
         channels=0,
         versions={},
-        axes={"dp_replicate": layout.dp, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp},
         samples=list(_samples(engine, shape, layout, variant)),
     )
 
@@ -175,7 +178,12 @@ def _samples(engine: Engine, shape: Shape, layout: Layout, variant: str) -> Iter
             for dp, rows in [*((base, rows) for rows in ROWS), *((other, ROWS[0]) for other in others)]:
                 at, small = replace(layout, dp=dp), replace(shape, layers=layers)
                 yield Sample(
-                    layers, rows, at.ranks, stage, _count_stage(engine, small, at, stage, rows, variant)
+                    layers=layers,
+                    rows=rows,
+                    ranks=at.ranks,
+                    rank=stage,
+                    axes={"dp_replicate": layout.dp, "tp": layout.tp, "pp": layout.pp, "cp": layout.cp},
+                    windows=_count_stage(engine, small, at, stage, rows, variant),
                 )
 
 

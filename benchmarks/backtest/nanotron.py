@@ -29,9 +29,8 @@ from sklearn.model_selection import KFold, cross_val_predict
 from benchmarks.backtest.counts import Layout, Shape, build_operations, read_engine
 from benchmarks.backtest.report import Bar, Row, spread
 from benchmarks.backtest.simumax import read_table
-from stratlab.predict.device_memory import DEVICE_GIB, GIB, RESERVED_PER_ALLOCATED, Device
-from stratlab.predict.operations_file import OperationsFile
-from stratlab.predict.prediction import count_groups
+from stratlab_spec.memory.prediction import DEVICE_GIB, RESERVED_PER_ALLOCATED, Device, count_groups
+from stratlab_spec.memory.profiles import GIB, OperationsFile
 
 FILE = "nanotron_playbook_h100.csv"
 GLOBAL_ROWS = 256
@@ -187,7 +186,7 @@ def _operations(shape: Shape, layout: Layout, variant: str) -> OperationsFile:
 
 def _first_stage(file: OperationsFile) -> OperationsFile:
     first = [sample for sample in file.samples if sample.rank == 0]
-    return OperationsFile(**{**vars(file), "samples": first})
+    return OperationsFile(**{**dict(file), "samples": first})
 
 
 def sort_failures(judged: Sequence[Run], known: Sequence[Run]) -> Failures:

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.backtest.counts import Layout, Shape, build_operations, read_engine
 from benchmarks.backtest.report import Bar, Row
-from stratlab.predict.device_memory import GIB
+from stratlab_spec.memory.profiles import GIB
 
 FILE = "simumax_b200_step_memory.csv"
 MOST_PCT = 3.0

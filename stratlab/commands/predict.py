@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from stratlab.predict.device_memory import DEVICE_GIB, Verdict
 from stratlab.user_error import UserError
+from stratlab_spec.memory.prediction import DEVICE_GIB, Verdict
 
 NOTHING_FITS = 10
 NOTHING_KNOWN = 3
@@ -87,10 +87,12 @@ def predict(
     from stratlab.predict.answering import Unknown, answer
     from stratlab.predict.asking import ask_of_charts, ask_of_model
     from stratlab.predict.counting import find_cache
-    from stratlab.predict.operations_file import read_operations
     from stratlab.predict.prediction import Prediction
     from stratlab.predict.remedies import ALLOWED
-    from stratlab_spec.memory.profiles import SHIPPED
+    from stratlab_spec.memory.profiles import SHIPPED, BadOperationsFile, read_operations
+
+    def refuse(wrong: BadOperationsFile) -> None:
+        raise UserError(str(wrong))
 
     if bool(charts) == bool(model):
         raise UserError("give either charts or --model [SL-predict-source]")
@@ -115,9 +117,9 @@ def predict(
     if wrong := [name for name in allowed if name not in ALLOWED]:
         raise UserError(f"--allow {','.join(wrong)}: expected of {', '.join(ALLOWED)} [SL-predict-allow]")
     cache = find_cache()
-    files = list(read_operations([operations] if operations else []))
+    files = list(read_operations([operations] if operations else [], refuse))
     files += read_operations([cache], lambda wrong: print(f"left out: {wrong}; delete it", file=sys.stderr))
-    files += read_operations([SHIPPED])
+    files += read_operations([SHIPPED], refuse)
     counting = count is not False if charts else bool(count)
     if charts:
         questions = ask_of_charts(charts, settings or (), values or ())
@@ -157,8 +159,8 @@ def _show(answers: list, device_gib: float, *, offer: bool) -> None:  # type: ig
         build_causes,
         build_table,
         conclude,
-        count_unknown,
         explain_lines,
+        list_uncounted,
     )
 
     console = Console(width=None if sys.stdout.isatty() else 200)  # a table must not be cut in a pipe
@@ -169,7 +171,7 @@ def _show(answers: list, device_gib: float, *, offer: bool) -> None:  # type: ig
         console.print()
     for line in explain_lines(answers, device_gib):
         print(line)
-    if offer and (uncounted := count_unknown(answers)):
+    if offer and (uncounted := len(list_uncounted(answers))):
         print(
             f"the same line with --count asks the trainer here, where it is installed: {uncounted} to count, "
             "half a minute and more for each, kept for the next time"

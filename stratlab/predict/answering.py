@@ -1,17 +1,18 @@
 """Questions are answered from files, or by counting, or not at all: then with the reason.
 
-What is known of a run's memory before it is started, in one sentence: for the verbs that start runs.
+`answer` is the verb's; `foretell` says what is known in one sentence, for the verbs that start runs.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stratlab.predict.asking import PREFIX, build_question
+from stratlab.predict.asking import ask_of_pods
 from stratlab.predict.counting import (
     CountRefused,
     NotCounted,
@@ -20,21 +21,28 @@ from stratlab.predict.counting import (
     find_cache,
     list_refusals,
 )
-from stratlab.predict.device_memory import DEVICE_GIB, GIB, Verdict
-from stratlab.predict.operations_file import OperationsFile, find_operations, read_operations
 from stratlab.predict.prediction import Prediction, predict
-from stratlab.predict.question import Question
 from stratlab.predict.remedies import Look, advise, advise_room, find_idle
 from stratlab.progress import format_seconds
 from stratlab.run_settings import SETTINGS
 from stratlab.user_error import UserError
-from stratlab_spec.memory.profiles import SHIPPED
+from stratlab_spec.memory.prediction import DEVICE_GIB, Verdict
+from stratlab_spec.memory.profiles import (
+    FOLDER,
+    GIB,
+    SHIPPED,
+    OperationsFile,
+    Question,
+    find_operations,
+    read_operations,
+)
 from stratlab_spec.models.decoder import SHAPES, vit_size_problems
 from stratlab_spec.models.decoder_config import size_problems
 from stratlab_spec.models.model_specs import VIT, read_vit_shape
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.wording import spell_options
 
+CODE = re.compile(r" \[SL-[a-z0-9-]+\]")
 NOT_KNOWN, CANNOT_START = "not known", "cannot start"
 
 
@@ -59,7 +67,7 @@ def answer(
 
     Args:
         cache: where what is counted now is kept; None = nothing is counted.
-        allowed: what advice may propose besides (runs_to_try.ALLOWED).
+        allowed: what advice may propose besides (remedies.ALLOWED).
 
     Raises:
         UserError: the trainer refuses every one of them.
@@ -100,10 +108,8 @@ def look_up(files: Sequence[OperationsFile], device_gib: float) -> Look:
         key = repr((sorted(question.settings.items()), question.ranks, question.rows, question.per_node))
         if key not in known:
             settings = question.settings
-            mine = of_run.get(
-                (settings.get("model", SETTINGS["model"]["default"]), settings.get("strategy", "")), []
-            )
-            file = find_operations(mine, question)
+            model = settings.get("model", SETTINGS["model"]["default"])
+            file = find_operations(of_run.get((model, settings.get("strategy", "")), []), question)
             starts = file and not question.find_refusal(file.share(question.ranks))
             known[key] = predict(question, file, device_gib) if file and starts else None
         return known[key]
@@ -172,7 +178,7 @@ def find_size_refusal(settings: Mapping[str, str]) -> str:
     config = Config(run="sizes", model=model, dataset="synthetic").model_copy(update=sizes)
     shape = read_vit_shape(config)
     problems = vit_size_problems(shape.hidden, shape.heads, config) if shape else size_problems(config)
-    return spell_options("; ".join(problems), {name: name for name in sizes})
+    return CODE.sub("", spell_options("; ".join(problems), {name: name for name in sizes}))
 
 
 def _answer(question: Question, files: list[OperationsFile], device_gib: float) -> Prediction | Unknown:
@@ -191,17 +197,12 @@ def _answer(question: Question, files: list[OperationsFile], device_gib: float) 
 def _explain(question: Question, files: Sequence[OperationsFile]) -> str:
     """What the nearest file of the same model and strategy lacks."""
     mine = [file for file in files if file.model == question.settings.get("model")]
-    alike = [file.misses(question) for file in mine if file.strategy == question.settings.get("strategy")]
+    alike = [[*file.misses(question)] for file in mine if file.strategy == question.settings.get("strategy")]
     if alike:
         return f"the nearest file has {', '.join(sorted(alike, key=len)[0])}"
     others = ", ".join(dict.fromkeys(file.strategy for file in mine))
-    return (
-        f"no operations file of this model and strategy{f' (there are some of {others})' if others else ''}"
-    )
-
-
-VOLUME = "_operations"
-"""Folder of the results in which the trainer's pods look too."""
+    known = f" (there are some of {others})" if others else ""
+    return f"no operations file of this model and strategy{known}"
 
 
 def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> str:
@@ -210,30 +211,27 @@ def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> 
 
     Args:
         env: of the run's training pods, with PET_NNODES and PET_NPROC_PER_NODE as an operator injects them.
-        results: folder of results on this machine, which may have files of its own.
+        results: folder of results on this machine, which may have files of its own, as pods look for them too.
     """
     nodes, per_node = env.get("PET_NNODES", "1").split(":")[0], env.get("PET_NPROC_PER_NODE", "1")
     if not (nodes.isdecimal() and per_node.isdecimal()):
         return ""  # the trainer refuses them
-    ranks, share = int(nodes) * int(per_node), int(per_node)
-    settings = {
-        key.removeprefix(PREFIX).lower(): value for key, value in env.items() if key.startswith(PREFIX)
-    }
-    if settings.get("memory_forecast") == "false" or settings.get("mode", "train") != "train":
-        return ""
-    folders = [*([results / VOLUME] if results else []), find_cache(), SHIPPED]
     try:
-        question = build_question(name, settings, ranks, share, whole=True)
-        files = list(read_operations(folders, lambda wrong: None))  # pods tell of them, and go on likewise
-        file = find_operations(files, question)
+        question = ask_of_pods(name, env, int(nodes), int(per_node))
     except UserError:  # of a setting that others refuse, with their own words
         return ""
-    if file is None or question.find_refusal(file.share(ranks)):
+    settings = question.settings
+    if settings.get("memory_forecast") == "false" or settings.get("mode", "train") != "train":
+        return ""
+    folders = [*([results / FOLDER] if results else []), find_cache(), SHIPPED]
+    files = list(read_operations(folders, lambda wrong: None))  # pods tell of them, and go on likewise
+    file = find_operations(files, question)
+    if file is None or question.find_refusal(file.share(question.ranks)):
         return ""
     found = complete(predict(question, file, DEVICE_GIB), look_up(files, DEVICE_GIB))
-    most = max(found.peak.causes, key=lambda cause: found.peak.causes[cause])
-    needs = found.show(found.needs_gib)
-    told = f"{name}: foreseen for GPUs of {DEVICE_GIB:g} GiB: {found.verdict}, {needs} GiB each"
+    verdict = f"{found.verdict}, {found.show(found.needs_gib)} GiB each"
+    told = f"{name}: foreseen for GPUs of {DEVICE_GIB:g} GiB: {verdict}"
     if found.verdict is Verdict.FITS:
         return told
+    most = max(found.peak.causes, key=lambda cause: found.peak.causes[cause])
     return f"{told}, most of it {most} ({found.peak.causes[most] / GIB:.2f}); {found.advice}"

@@ -1,31 +1,27 @@
-"""Charts with their values, or a model with a number of GPUs, become questions."""
+"""Charts with their values, a pod's environment, or a model with a number of GPUs, become questions."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from stratlab.helm import find_helm, read_chart_name, render_chart
 from stratlab.predict.counting import COUNTED, name_count_of_model
-from stratlab.predict.operations_file import OperationsFile
-from stratlab.predict.question import Question, as_text
 from stratlab.predict.remedies import DEGREES
 from stratlab.run_settings import SETTINGS, find_problem
 from stratlab.user_error import UserError
 from stratlab.wording import name_allowed
+from stratlab_spec.memory.profiles import OperationsFile, Question
+from stratlab_spec.settings.config import PREFIX
+from stratlab_spec.settings.wording import as_text
 from stratlab_spec.strategies import STRATEGIES
 
-PREFIX = "TRAINER_"
 BATCH = ("micro_batch_size", "global_batch_size", "model_layers")
-OF_THE_HUB = "a model of images takes --set dataset=timm/imagenet-1k in place of dataset and seq_len"
-ALL = "that `python -m trainer.settings --schema` lists"
 OF_DATA = ("data_residence", "dataset_path", "train_samples")
 """Settings that say how much data a device keeps, which no count knows."""
 OF_ANY_MODEL = tuple(name for name in STRATEGIES if name != "nd")
 """Layouts of several dimensions are for models that can be divided by them: asked for by name."""
-REPLICAS = {"PyTorchJob": "pytorchReplicaSpecs"}
 
 
 def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Sequence[Path]) -> list[Question]:
@@ -35,34 +31,35 @@ def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Seque
         UserError: as helm refuses them.
     """
     helm = find_helm()
-    found = []
+    questions = []
     for chart in charts:
         name = read_chart_name(helm, chart)
-        jobs = [
-            one
-            for one in render_chart(helm, chart, name, settings=settings, values=values)
-            if one["kind"] in REPLICAS
-        ]
+        objects = render_chart(helm, chart, name, settings=settings, values=values)
+        jobs = [one for one in objects if one["kind"] == "PyTorchJob"]
         if len(jobs) != 1:
             raise UserError(
                 f"{chart}: renders no PyTorchJob; leave run.workload.api alone, memory does not depend on it "
                 "[SL-predict-no-job]"
             )
-        found.append(_ask_of_job(name, jobs[0]))
-    return found
+        spec = jobs[0]["spec"]
+        replicas = spec["pytorchReplicaSpecs"].values()
+        nodes = sum(int(replica.get("replicas", 1)) for replica in replicas)
+        container = next(iter(replicas))["template"]["spec"]["containers"][0]
+        env = {one["name"]: str(one.get("value", "")) for one in container["env"]}
+        questions.append(ask_of_pods(name, env, nodes, int(spec["nprocPerNode"])))
+    return questions
 
 
-def _ask_of_job(name: str, job: Mapping[str, Any]) -> Question:
-    spec = job["spec"]
-    replicas = spec[REPLICAS[job["kind"]]].values()
-    nodes = sum(int(replica.get("replicas", 1)) for replica in replicas)
-    per_node = int(spec["nprocPerNode"])
-    container = next(iter(replicas))["template"]["spec"]["containers"][0]
-    named = {one["name"]: str(one.get("value", "")) for one in container["env"]}
+def ask_of_pods(name: str, env: Mapping[str, str], nodes: int, per_node: int) -> Question:
+    """Of a run whose pods have this environment.
+
+    Raises:
+        UserError: a size that is no number.
+    """
     settings = {
-        key.removeprefix(PREFIX).lower(): value for key, value in named.items() if key.startswith(PREFIX)
+        key.removeprefix(PREFIX).lower(): value for key, value in env.items() if key.startswith(PREFIX)
     }
-    return build_question(name, settings, nodes * per_node, per_node, whole=True)
+    return _build_question(name, settings, nodes * per_node, per_node, whole=True)
 
 
 def ask_of_model(
@@ -96,51 +93,36 @@ def ask_of_model(
             "[SL-predict-single]"
         )
     mine = [file for file in files if file.model == model]
-    if not mine and counting and not find_problem("model", model):
-        given = {"micro_batch_size": "1", **_read_settings(settings, set(SETTINGS), ALL)}
-        strategies = [given["strategy"]] if "strategy" in given else list(OF_ANY_MODEL)
-        return [
-            build_question(
-                name,
-                {**given, **name_layout(name, given), "model": model, "strategy": name},
-                gpus,
-                per_node,
-                whole=False,
-                typed=given,
-            )
-            for name in _fit_to_ranks(strategies, gpus)
-        ]
-    if not mine:
+    if mine:
+        counted = {name for file in mine for name in file.settings}
+        known = counted | {*BATCH, "init", *(COUNTED if counting else ())}
+        place = f"that `stratlab predict --model {model} --json` lists, batch and depth among them"
+        given = _read_settings(settings, known, place)
+    elif counting and not find_problem("model", model):
+        given = _read_settings(settings)
+    else:
         raise UserError(f"--model {model}: {_explain_no_file(model, gpus, per_node, files, settings)}")
-    place = f"that `stratlab predict --model {model} --json` lists, batch and depth among them"
-    known = {name for file in mine for name in file.settings} | {
-        *BATCH,
-        "init",
-        *(COUNTED if counting else ()),
-    }
-    given = _read_settings(settings, known, place)
+    common = {"micro_batch_size": "1", **(find_shared(mine, given) if mine else {}), **given}
     every = dict.fromkeys((*(file.strategy for file in mine), *OF_ANY_MODEL))
     strategies = [given["strategy"]] if "strategy" in given else list(every)
-    rows = {"micro_batch_size": "1", **find_shared(mine, given), **given}
+    if (
+        gpus > 1
+    ):  # one GPU is asked of `single`, several are not; one strategy that is named is asked of one, too
+        strategies = [name for name in strategies if name != "single"]
+    elif len(strategies) > 1:
+        strategies = [name for name in strategies if name == "single"]
     return [
-        build_question(
+        _build_question(
             name,
-            {**rows, **name_layout(strategy, given), "model": model, "strategy": strategy, **more},
+            {**common, **_name_layout(strategy, given), "model": model, "strategy": strategy, **more},
             gpus,
             per_node,
             whole=False,
             typed=given,
         )
-        for strategy in _fit_to_ranks(strategies, gpus)
+        for strategy in strategies
         for name, more in _list_layouts(strategy, mine, given)
     ]
-
-
-def _fit_to_ranks(strategies: Sequence[str], ranks: int) -> list[str]:
-    """One GPU is asked of `single`, several are not; one strategy that is named is asked of one GPU, too."""
-    if ranks > 1:
-        return [name for name in strategies if name != "single"]
-    return [name for name in strategies if name == "single" or len(strategies) == 1]
 
 
 def _explain_no_file(
@@ -150,8 +132,9 @@ def _explain_no_file(
     known = f"there are operations files of {', '.join(names) or 'none'}"
     if problem := find_problem("model", model):
         return f"{problem}; {known} [SL-predict-model]"
-    counted = name_count_of_model(model, gpus, per_node, _read_settings(settings, set(SETTINGS), ALL))
-    of_images = f" ({OF_THE_HUB})" if "/" in model else ""
+    counted = name_count_of_model(model, gpus, per_node, _read_settings(settings))
+    of_images = " (a model of images takes --set dataset=timm/imagenet-1k in place of dataset and seq_len)"
+    of_images = of_images if "/" in model else ""
     return (
         f"{known}, none of it; with --count the trainer counts every strategy here, where it is installed; "
         f"`{counted}` counts one{of_images}, --operations FOLDER reads it [SL-predict-not-counted]"
@@ -166,17 +149,17 @@ def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> di
     """
     own = {"model", "strategy", "dimensions", *BATCH, *given}
     names = sorted(set.intersection(*(set(file.settings) for file in files)) - own)
+
+    def read_texts(file: OperationsFile) -> tuple[str, ...]:
+        return tuple(as_text(file.settings[name]) for name in names)
+
     wanted = {name: text for name, text in given.items() if name != "strategy"}
     alike = [one for one in reversed(files) if all(one.has(name, text) for name, text in wanted.items())]
     alike = alike or [*reversed(files)]
     nearest = [one for one in alike if one.strategy == given.get("strategy", one.strategy)] or alike
-    counts = Counter(_read_texts(one, names) for one in alike)
-    most = max(nearest, key=lambda one: counts[_read_texts(one, names)])
-    return dict(zip(names, _read_texts(most, names), strict=True))
-
-
-def _read_texts(file: OperationsFile, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(as_text(file.settings[name]) for name in names)
+    counts = Counter(map(read_texts, alike))
+    most = max(nearest, key=lambda one: counts[read_texts(one)])
+    return dict(zip(names, read_texts(most), strict=True))
 
 
 def _list_layouts(
@@ -189,16 +172,17 @@ def _list_layouts(
     return [(f"{strategy} {number}d", {"dimensions": str(number)}) for number in sorted(counted)]
 
 
-def name_layout(strategy: str, given: Mapping[str, str]) -> dict[str, str]:
+def _name_layout(strategy: str, given: Mapping[str, str]) -> dict[str, str]:
     """What the trainer asks for beside degrees of nd."""
-    return (
-        {"layout": "given"}
-        if strategy == "nd" and given.keys() & {*DEGREES} and "layout" not in given
-        else {}
-    )
+    typed = strategy == "nd" and given.keys() & {*DEGREES} and "layout" not in given
+    return {"layout": "given"} if typed else {}
 
 
-def _read_settings(settings: Sequence[str], known: set[str], place: str) -> dict[str, str]:
+def _read_settings(
+    settings: Sequence[str],
+    known: Iterable[str] = SETTINGS,
+    place: str = "that `python -m trainer.settings --schema` lists",
+) -> dict[str, str]:
     found = {}
     for text in settings:
         name, equals, value = text.partition("=")
@@ -217,7 +201,7 @@ def _read_settings(settings: Sequence[str], known: set[str], place: str) -> dict
     return found
 
 
-def build_question(
+def _build_question(
     name: str,
     settings: Mapping[str, str],
     ranks: int,
@@ -225,24 +209,14 @@ def build_question(
     whole: bool,
     typed: Iterable[str] = (),
 ) -> Question:
-    """Of a run's settings, as its pods have them.
-
-    Args:
-        whole: what `settings` leaves out has its default; else nothing is known of it.
-        typed: settings that the user has given, where not all of them are.
-
-    Raises:
-        UserError: a size that is no number.
-    """
+    says_batch = whole or "global_batch_size" in settings
     return Question(
         name=name,
         settings=settings,
         ranks=ranks,
         per_node=per_node,
         rows=_read_number(settings, "micro_batch_size"),
-        global_batch=_read_number(settings, "global_batch_size")
-        if whole or "global_batch_size" in settings
-        else 0,
+        global_batch=_read_number(settings, "global_batch_size") if says_batch else 0,
         layers=_read_number(settings, "model_layers"),
         whole=whole,
         typed=frozenset(typed),

@@ -1,7 +1,7 @@
-"""The trainer, where it is installed, says what it refuses, and counts what no file answers; counts are kept.
+"""What no file answers: the command that counts it, as it can be typed, and the trainer, where it is installed.
 
-The command that counts what no operations file answers, as it can be typed: one that the trainer takes as it
-stands, and whose file answers the question that it came from.
+The trainer takes the command as it stands, and its file answers the question that it came from. Called from here it
+says what it refuses, and counts; counts are kept.
 """
 
 from __future__ import annotations
@@ -13,55 +13,29 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from stratlab.predict.operations_file import OperationsFile, read_operations_file
-from stratlab.predict.question import Question, as_text
 from stratlab.predict.remedies import list_foreign
 from stratlab.run_settings import SETTINGS
 from stratlab.trainer_program import VARIABLE, ask_trainer, explain_trainer, name_settings
+from stratlab_spec.memory.profiles import IRRELEVANT, OperationsFile, Question, read_operations_file
 from stratlab_spec.models.model_specs import IMAGE_SIZES
+from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.wording import as_text
 from stratlab_spec.strategies import STRATEGIES
 
+FIRST = ("task", "model", "model_path", "init", "teacher", "strategy", "dataset", "seq_len", "image_size")
+"""As a reader looks for them."""
+BATCH = ("micro_batch_size", "global_batch_size")
 COUNTED = (
-    *(
-        "task",
-        "model",
-        "model_path",
-        "init",
-        "teacher",
-        "strategy",
-        "dataset",
-        "seq_len",
-        "image_size",
-        "precision",
-    ),
-    *(
-        "activation_checkpointing",
-        "lora_rank",
-        "lora_targets",
-        "offload",
-        "optimizer",
-        "momentum",
-        "clip_norm",
-    ),
-    *("packing", "loss_chunk_tokens", "batch_norm", "augment", "label_smoothing", "compile"),
-    *("layout", "dimensions", "dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "cp_kind", "pp_schedule"),
-    *("sequence_parallel", "accumulate", "reshard_after_forward", "prefetch_blocks", "persistent_elements"),
-    *(
-        "zeropp",
-        "reduce_dtype",
-        "reduce_bucket_mib",
-        "gather_bucket_mib",
-        "overlap_reduction",
-        "static_graph",
-    ),
-    *("model_layers", "model_hidden", "model_heads", "model_kv_heads", "model_intermediate", "model_vocab"),
-    *("model_patch", "micro_batch_size", "global_batch_size"),
+    *FIRST,
+    *(name for name in Config.model_fields if name not in {*FIRST, *BATCH, *IRRELEVANT}),
+    *BATCH,
 )
 """Settings that a count is asked with, where they are not what they are anyway: all that memory depends on."""
-ALWAYS = ("model", "strategy", "micro_batch_size", "global_batch_size")
+ALWAYS = ("model", "strategy", *BATCH)
 OF_IMAGES = {"dataset": "timm/imagenet-1k"}
 OF_TEXT = {"dataset": "metamathqa", "seq_len": "2048"}
 """Data of a size that people ask about: a data set gives a count its classes, channels or nothing."""
@@ -212,12 +186,17 @@ def count_operations(question: Question, cache: Path) -> OperationsFile:
         _run_trainer(question, part, env)
         file = read_operations_file(part)
         place = cache / f"{file.model.replace('/', '_')}-{file.strategy}-{file.key}.json"
+        whole = place.with_name(f".{place.name}-{os.getpid()}.part")  # somebody may read the place meanwhile
         try:
             cache.mkdir(parents=True, exist_ok=True)
-            _replace(place, part.read_bytes())
+            whole.write_bytes(part.read_bytes())
+            whole.replace(place)
         except OSError as failure:
             _tell_unkept(cache, failure.strerror or str(failure))
-        return replace(file, path=place)
+        finally:
+            with suppress(OSError):
+                whole.unlink(missing_ok=True)
+        return file.model_copy(update={"path": place})
 
 
 def _run_trainer(question: Question, part: Path, env: Mapping[str, str]) -> None:
@@ -245,16 +224,6 @@ def _drop_settings(environ: Mapping[str, str]) -> dict[str, str]:
 def _name_typed(question: Question, told: str) -> str:
     """The trainer's words, with each setting as it was typed."""
     return name_settings(told) if question.whole else VARIABLE.sub(lambda found: found[1].lower(), told)
-
-
-def _replace(place: Path, content: bytes) -> None:
-    """Whole or not at all, also where somebody reads it."""
-    part = place.with_name(f".{place.name}-{os.getpid()}.part")
-    try:
-        part.write_bytes(content)
-        part.replace(place)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @functools.cache

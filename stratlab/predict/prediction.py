@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stratlab.predict.device_memory import GIB, Device, Verdict
-from stratlab.predict.extrapolation import Peak
-from stratlab.predict.operations_file import OperationsFile
-from stratlab.predict.question import Question
+from stratlab_spec.memory.prediction import Device, Verdict, count_groups
+from stratlab_spec.memory.profiles import GIB, HOST, OperationsFile, Peak, Question
+from stratlab_spec.plan import count_micro_batches
 
 MOST_ROWS = 1 << 16
 """Larger micro-batches are not looked for."""
-AXES_BESIDE_DATA = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
 
 
 @dataclass(frozen=True)
@@ -49,10 +47,8 @@ class Prediction:
         return self.device.needs_gib(self.peak.total)
 
     @property
-    def micro_batches(self) -> int | None:
-        """Of a step; None = not said, several."""
-        rows = self.question.rows * self.file.share(self.question.ranks)
-        return self.question.global_batch // rows or None
+    def is_upper_bound(self) -> bool:
+        return self.file.is_upper_bound(self.question)
 
     def say_needs(self, rows: int = 0) -> str:
         """`18.21 of 24 GiB`, on the device, with micro-batches of `rows`; 0 = those of the run."""
@@ -69,22 +65,23 @@ class Prediction:
         """`6`, `167 (5.2 x counted)` beyond what was counted, `65536 or more (...)` where nobody has looked further."""
         more = " or more" if self.largest == MOST_ROWS else ""
         times = self.largest / self.counted_rows
-        return f"{self.largest}{more}" + (
-            f" ({times:.{1 if times < 100 else 0}f} x counted)" if times > 1 else ""
-        )
+        beyond = f" ({times:.{1 if times < 100 else 0}f} x counted)" if times > 1 else ""
+        return f"{self.largest}{more}{beyond}"
 
     def as_dict(self) -> dict[str, Any]:
         """For a file; GiB. Causes add up to the peak."""
+        question, file = self.question, self.file
+        micro_batches = count_micro_batches(question.global_batch, question.rows, file.share(question.ranks))
         return {
-            "name": self.question.name,
-            "strategy": self.file.strategy,
-            "model": self.file.model,
-            "ranks": self.question.ranks,
-            "micro_batch_size": self.question.rows,
-            "settings": dict(self.file.settings),
-            "labels": self.file.labels,
-            "channels": self.file.channels,
-            "micro_batches": self.micro_batches,
+            "name": question.name,
+            "strategy": file.strategy,
+            "model": file.model,
+            "ranks": question.ranks,
+            "micro_batch_size": question.rows,
+            "settings": dict(file.settings),
+            "labels": file.labels,
+            "channels": file.channels,
+            "micro_batches": micro_batches or None,  # not said, several
             "verdict": str(self.verdict),
             "peak_gib": round(self.peak.total / GIB, 4),
             "on_device_gib": round(self.needs_gib, 4),
@@ -97,16 +94,10 @@ class Prediction:
             "host_gib": round(self.host.total / GIB, 4),
             "causes_gib": {name: round(size / GIB, 4) for name, size in self.peak.causes.items()},
             "at_most": self.is_upper_bound,
-            "operations_file": self.file.path.name,
-            "key": self.file.key,
-            "versions": dict(self.file.versions),
+            "operations_file": file.path.name,
+            "key": file.key,
+            "versions": dict(file.versions),
         }
-
-    @property
-    def is_upper_bound(self) -> bool:
-        """Counted with several micro-batches in a step, where the run has one: then gradients of an earlier one are
-        not there yet."""
-        return self.file.accumulates and not self.file.accumulates_for(self.question)
 
 
 def predict(question: Question, file: OperationsFile, device_gib: float) -> Prediction:
@@ -116,31 +107,13 @@ def predict(question: Question, file: OperationsFile, device_gib: float) -> Pred
     def peak(rows: int) -> Peak:
         return file.peak(rows, question.ranks, question.layers)
 
-    found = peak(question.rows)
-    verdict = device.judge(found.total)
-    largest = _find_largest(lambda rows: device.judge(peak(rows).total) is Verdict.FITS)
-    host = file.host(found, question.rows, question.ranks, question.layers)
-    return Prediction(question, file, device, found, host, peak(1), verdict, largest)
+    def is_too_large(rows: int) -> bool:
+        return device.judge(peak(rows).total) is not Verdict.FITS
 
-
-def count_groups(file: OperationsFile, ranks: int) -> int:
-    """Communicators of a rank: one of all ranks, and one per axis where there are several."""
-    if ranks == 1:
-        return 0
-    several = [name for name in AXES_BESIDE_DATA if file.axes.get(name, 1) > 1]
-    return 1 + (len(several) if len(several) > 1 else 0)
-
-
-def _find_largest(fits: Callable[[int], bool]) -> int:
-    if not fits(1):
-        return 0
-    high = 1
-    while high < MOST_ROWS and fits(2 * high):
-        high *= 2
-    if high == MOST_ROWS:
-        return MOST_ROWS
-    low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    held, bound = peak(question.rows), 1
+    while bound < MOST_ROWS and not is_too_large(bound):
+        bound *= 2
+    largest = bisect_left(range(bound + 1), x=True, lo=bound // 2 + 1, key=is_too_large) - 1
+    host = file.window(HOST, held.rank, question.rows, question.ranks, question.layers)
+    verdict = device.judge(held.total)
+    return Prediction(question, file, device, held, host, peak(1), verdict, largest)

@@ -1,8 +1,9 @@
-"""What to do with the verdicts, in one sentence: what to take first and why, or what to change.
+"""Predictions as a person reads them: what to take first or change, tables on a terminal, one page.
 
-Predictions as tables on a terminal: the verdicts, and what the memory is for.
-
-Predictions as one page: bars by cause, the verdicts as a table.
+conclude           the last sentence
+build_table, build_causes    verdicts, and what the memory is for
+explain_lines      where the numbers come from
+build_prediction_page        bars by cause, the verdicts as a table
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from stratlab.drawing.charts import stacked_bars
 from stratlab.drawing.page import Column, Section, badge, build_page, html_table, paragraph
 from stratlab.predict.answering import NOT_KNOWN, Unknown
 from stratlab.predict.counting import group_by_command, name_count
-from stratlab.predict.device_memory import GATE, GIB, Verdict
 from stratlab.predict.prediction import Prediction
-from stratlab.predict.question import Question
 from stratlab.predict.remedies import WHY
-from stratlab.run_settings import name_model, say_image_size
+from stratlab.run_settings import name_model
+from stratlab_spec.memory.prediction import GATE, Verdict
+from stratlab_spec.memory.profiles import GIB, Question, describe_setting
+from stratlab_spec.settings.wording import as_text
 
 ORDER = {strategy: place for place, strategy in enumerate(WHY)}
 
@@ -80,6 +82,11 @@ COLUMNS = ("run", "ranks", "micro-batch", "verdict", "on device GiB", "peak GiB"
 MOST_COMMANDS = 5
 WITH_SEQUENCE = (4, 5)
 """Numbers of dimensions whose layouts divide the sequence over the axis tp, too (docs/llm.md)."""
+ASSUMED = (
+    *("seq_len", "image_size", "precision", "packing", "activation_checkpointing", "lora_rank"),
+    *("optimizer", "offload"),
+)
+"""Settings of a file that a reader is told, in their order."""
 ADVICE = "what to change first, or what is missing"
 
 
@@ -148,7 +155,7 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
     if any(one.is_upper_bound for one in known):
         yield "<=: counted with several micro-batches in a step; the run has one, and holds no more"
     yield from _explain_idle(known)
-    groups = group_by_command(_list_unknown(answers))
+    groups = group_by_command(list_uncounted(answers))
     for first, *alike in groups[:MOST_COMMANDS]:
         others = ", ".join(one.settings["strategy"] for one in alike)
         more = f" (likewise with strategy={others}, into a file of its own)" if others else ""
@@ -165,12 +172,8 @@ def _explain_idle(known: Sequence[Prediction]) -> Iterator[str]:
         yield f"--allow {name} changes nothing of {', '.join(names)}: {reason}"
 
 
-def count_unknown(answers: Sequence[Prediction | Unknown]) -> int:
-    """How many a count would answer."""
-    return len(_list_unknown(answers))
-
-
-def _list_unknown(answers: Sequence[Prediction | Unknown]) -> list[Question]:
+def list_uncounted(answers: Sequence[Prediction | Unknown]) -> list[Question]:
+    """Those that a count would answer."""
     unknown = [one for one in answers if isinstance(one, Unknown) and one.verdict == NOT_KNOWN]
     return [one.question for one in unknown if one.countable]
 
@@ -179,17 +182,12 @@ def _explain_different_ranks(questions: Sequence[Question]) -> Iterator[str]:
     """Of charts: some set nodes of their own, which nobody typed."""
     if len({one.ranks for one in questions}) < 2:
         return
-    told = [
-        f"{one.name} {one.ranks}"
-        + (
-            f" ({nodes} nodes of {one.per_node})"
-            if one.per_node and (nodes := one.ranks // one.per_node) > 1
-            else ""
-        )
-        for one in questions
-    ]
+    ranks = []
+    for one in questions:
+        nodes = one.ranks // one.per_node if one.per_node else 1
+        ranks.append(f"{one.name} {one.ranks}" + (f" ({nodes} nodes of {one.per_node})" if nodes > 1 else ""))
     yield (
-        f"not the same number of ranks: {', '.join(told)}; a chart sets run.nodes unless it is given, "
+        f"not the same number of ranks: {', '.join(ranks)}; a chart sets run.nodes unless it is given, "
         "--set run.nodes=N makes them alike"
     )
 
@@ -228,26 +226,14 @@ def _explain_ranks(known: Sequence[Prediction]) -> Iterator[str]:
 
 
 def _assumed(one: Prediction) -> str:
-    told = (
-        "seq_len",
-        "image_size",
-        "precision",
-        "packing",
-        "activation_checkpointing",
-        "lora_rank",
-        "optimizer",
-        "offload",
-    )
     held = {name: value for name, value in one.file.settings.items() if (name, value) != ("offload", "none")}
-    if "image_size" in held:
-        held["image_size"] = say_image_size(one.file.model, held["image_size"])
-    settings = [f"{name}={_say(held[name])}" for name in told if name in held]
+    settings = [
+        f"{name}={describe_setting(one.file.model, name, held[name]) if name == 'image_size' else as_text(held[name])}"
+        for name in ASSUMED
+        if name in held
+    ]
     images = f", {one.file.labels} classes, {one.file.channels} channels" if one.file.labels else ""
     return f"counted with {', '.join(settings)}{images}"
-
-
-def _say(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 KINDS = {Verdict.FITS: "good", Verdict.NEAR_FULL: "warn", Verdict.NOT: "bad"}
@@ -259,18 +245,11 @@ PAGE_COLOURS = {
 }  # fmt: skip
 """What belongs together has one colour, dark and light."""
 PAGE_COLUMNS = (
-    *(
-        "run",
-        "ranks",
-        Column("rows", "micro-batch"),
-        "verdict",
-        Column("needs", "on the device", "GiB", right=True),
-    ),
-    *(
-        Column("peak", "peak of the engines", "GiB", right=True),
-        Column("largest", "largest micro-batch"),
-        Column("first", "what to change first"),
-    ),
+    *("run", "ranks", Column("rows", "micro-batch"), "verdict"),
+    Column("needs", "on the device", "GiB", right=True),
+    Column("peak", "peak of the engines", "GiB", right=True),
+    Column("largest", "largest micro-batch"),
+    Column("first", "what to change first"),
 )
 
 

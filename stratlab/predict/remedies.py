@@ -1,19 +1,21 @@
 """What to change first where a run will not fit: a run that fits, with what it takes, or else what may help.
 
-Runs to try where one does not fit: what changes no result first, then other strategies, then more GPUs.
+Runs are tried in this order: what changes no result, what the user allows, other strategies, more GPUs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import product
 from typing import Any
 
-from stratlab.predict.device_memory import Verdict
 from stratlab.predict.prediction import Prediction
-from stratlab.predict.question import Question, as_text
 from stratlab.run_settings import SETTINGS
+from stratlab_spec.memory.prediction import STATE, Verdict
+from stratlab_spec.memory.profiles import Question
+from stratlab_spec.registry import SIZES
+from stratlab_spec.settings.wording import as_text
 from stratlab_spec.strategies import STRATEGIES
 
 Settings = Mapping[str, str]
@@ -34,7 +36,6 @@ LESS_CHUNK = 512
 ADAPTERS = 16
 UNPUBLISHED = ("vit_tiny", "vit_small", "cnn", "cnn_lstm", "ensemble", "qwen_tiny", "qwen_moe_tiny")
 """Presets whose weights were never published: adapters on random weights are not proposed."""
-SIZES = ("hidden", "heads", "kv_heads", "intermediate", "layers", "vocab", "patch")
 DEGREES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")
 OF_ND = {*DEGREES, "layout", "dimensions", "pp_schedule", "cp_kind", "sequence_parallel"}
 DIMENSIONS = ("2", "3", "4", "5")
@@ -53,35 +54,25 @@ def list_candidates(
         settings: those of the run's file: what `question` leaves out is as there.
         allowed: of ALLOWED.
     """
-    light = list_light_changes(settings)
-    for change in light:
-        yield change_question(question, change)
+    light: list[Settings] = [{}, *list_light_changes(settings)]
+    yield from (change_question(question, change) for change in light[1:])
     for more in list_allowed_changes(question, settings, allowed):
-        for change in ({}, *light):
-            yield change_question(question, {**change, **more})
+        yield from (change_question(question, {**change, **more}) for change in light)
     others = [*_list_strategies_to_try(question, settings)]
-    for change in ({}, *light):
-        for other in others:
-            yield change_question(other, change)
-    for times in TIMES:
-        larger = [replace(one, ranks=times * question.ranks) for one in (question, *others)]
-        for one in larger:
-            for change in ({}, *light):
-                yield change_question(one, change)
+    yield from (change_question(other, change) for change in light for other in others)
+    for times, one in product(TIMES, (question, *others)):
+        larger = replace(one, ranks=times * question.ranks)
+        yield from (change_question(larger, change) for change in light)
 
 
 def list_light_changes(settings: Mapping[str, Any]) -> list[Settings]:
     """What holds less and trains the same: blocks computed again, fewer logits at once, both."""
-    single: list[Settings] = []
+    found: list[Settings] = []
     if settings["activation_checkpointing"] != "blocks":
-        single.append({"activation_checkpointing": "blocks"})
+        found.append({"activation_checkpointing": "blocks"})
     if settings.get("loss_chunk_tokens", 0) > LESS_CHUNK:
-        single.append({"loss_chunk_tokens": str(LESS_CHUNK)})
-    return [
-        dict(chain.from_iterable(one.items() for one in each))
-        for n in (1, 2)
-        for each in combinations(single, n)
-    ]
+        found.append({"loss_chunk_tokens": str(LESS_CHUNK)})
+    return [*found, *([{**found[0], **found[1]}] if len(found) > 1 else [])]
 
 
 def list_allowed_changes(
@@ -140,13 +131,12 @@ def _has_weights(question: Question) -> bool:
     given = question.settings
     if given.get("model_path") or given.get("resume_from"):
         return True
-    is_resized = any(given.get(f"model_{size}", "0") != "0" for size in SIZES)
+    is_resized = any(given.get(size, "0") != "0" for size in SIZES)
     return not is_resized and given.get("model", SETTINGS["model"]["default"]) not in UNPUBLISHED
 
 
 KEPT = ("activations", "masks", "low-precision copies")
 LOSS = ("logits and loss",)
-STATE = ("parameters", "master copies", "gradients", "gradient buckets", "optimizer state", "teacher")
 OF_KIND = {"kept": "activation_checkpointing", "loss": "loss_chunk_tokens"}
 REASONS = {
     "kept": "activations are most of it, and are computed again",
@@ -162,7 +152,7 @@ def advise(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> str:
 
     Args:
         look: the prediction of another question, as far as files know; None = they do not, or no run can start so.
-        allowed: of `runs_to_try.ALLOWED`.
+        allowed: of ALLOWED.
     """
     if one.device.judge(0) is not Verdict.FITS:
         return (
@@ -224,7 +214,7 @@ def _find_rows(found: Prediction) -> int:
     if found.verdict is Verdict.FITS:
         return found.question.rows
     share = found.file.share(found.question.ranks)
-    return found.question.find_smaller(found.largest, share) if found.largest else 0
+    return next(found.question.list_smaller(share, found.largest), 0)
 
 
 def _name_changes(before: Question, after: Question, rows: int) -> str:

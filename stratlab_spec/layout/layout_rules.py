@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from stratlab_spec.models.decoder import VIRTUAL_STAGES
 from stratlab_spec.models.decoder_config import size_problems
+from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.library_rules import refused_compositions
 from stratlab_spec.strategies import pipeline_problems, replica_problems
@@ -18,7 +19,6 @@ from stratlab_spec.strategies import pipeline_problems, replica_problems
 if TYPE_CHECKING:
     from stratlab_spec.layout.parallel_dims import Axes
     from stratlab_spec.models.decoder import DecoderShape
-
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
@@ -50,20 +50,17 @@ def _processes(config: Config, world_size: int, axes: Axes) -> Iterator[str]:
     fix = (
         f"TRAINER_DP_SHARD=0 or {world_size // others} would fit"
         if world_size % others == 0
-        else f"the product of those without dp_shard is {others} and must be one of {_list_divisors(world_size)}"
+        else f"the product of those without dp_shard is {others} and must be one of {list_divisors(world_size)}"
     )
     yield f"{factors} makes {axes.world_size} processes, but there are {world_size}; {fix} [SL-nd-processes]"
 
 
 def _tensor(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel: bool) -> Iterator[str]:
-    sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads, "vocab": shape.vocab}
-    if not shape.experts:  # experts are shared out whole, by ep
-        sizes["intermediate"] = shape.intermediate
-    undivided = [f"{name}={size}" for name, size in sizes.items() if size % axes.tp]
-    if undivided:
+    if undivided := list_undivided(shape, axes.tp):
+        divisors = list_divisors(math.gcd(*_tensor_sizes(shape).values()))
         yield (
             f"TRAINER_TP={axes.tp}: does not divide {', '.join(undivided)} of {config.model_name}; "
-            f"expected one of {_list_divisors(math.gcd(*sizes.values()))} [SL-nd-tp-indivisible]"
+            f"expected one of {divisors} [SL-nd-tp-indivisible]"
         )
     if config.sequence_parallel == "on" and axes.tp == 1:
         yield (
@@ -75,6 +72,17 @@ def _tensor(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel: 
             f"TRAINER_SEQUENCE_PARALLEL=off, tp={axes.tp}: the experts of {config.model_name} need distinct tokens "
             "from each process of the tp axis; expected auto or on, or tp=1 [SL-nd-experts-sequence]"
         )
+
+
+def _tensor_sizes(shape: DecoderShape) -> dict[str, int]:
+    """What the tp axis divides; experts are shared out whole, by ep."""
+    sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads, "vocab": shape.vocab}
+    return sizes if shape.experts else {**sizes, "intermediate": shape.intermediate}
+
+
+def list_undivided(shape: DecoderShape, tp: int) -> list[str]:
+    """`heads=3`: the sizes that so many processes of the tp axis do not divide."""
+    return [f"{name}={size}" for name, size in _tensor_sizes(shape).items() if size % tp]
 
 
 def _pipeline(config: Config, axes: Axes, shape: DecoderShape) -> Iterator[str]:
@@ -102,7 +110,7 @@ def _sequence(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel
     if axes.cp > 1 and config.cp_kind == "ulysses" and shape.heads % axes.tp == 0 and heads % axes.cp:
         yield (
             f"TRAINER_CP={axes.cp}, TRAINER_CP_KIND=ulysses: does not divide heads/tp={heads} of {config.model_name}; "
-            f"expected one of {_list_divisors(heads)}, or TRAINER_CP_KIND=allgather [SL-nd-cp-heads]"
+            f"expected one of {list_divisors(heads)}, or TRAINER_CP_KIND=allgather [SL-nd-cp-heads]"
         )
 
 
@@ -122,7 +130,7 @@ def _experts(config: Config, axes: Axes, shape: DecoderShape) -> Iterator[str]:
         undivided += [f"dp_shard x cp x tp = {pool}"] if pool % axes.ep else []
         yield (
             f"TRAINER_EP={axes.ep}: does not divide {' nor '.join(undivided)}; "
-            f"expected one of {_list_divisors(math.gcd(shape.experts, pool))} [SL-nd-ep-indivisible]"
+            f"expected one of {list_divisors(math.gcd(shape.experts, pool))} [SL-nd-ep-indivisible]"
         )
 
 
@@ -136,7 +144,7 @@ def _batch(config: Config, axes: Axes) -> Iterator[str]:
             f"for example {max(1, rows // per_micro) * per_micro} [SL-nd-batch-indivisible]"
         )
         return
-    count = rows // per_micro
+    count = count_micro_batches(rows, micro, axes.dp)
     yield from replica_problems(config, axes.dp_replicate, axes.dp_shard * axes.cp, count, axes.pp)
     if axes.pp == 1:
         return
@@ -171,5 +179,6 @@ def _adapters(config: Config, shape: DecoderShape) -> Iterator[str]:
         )
 
 
-def _list_divisors(number: int) -> str:
+def list_divisors(number: int) -> str:
+    """`1, 2, 4`"""
     return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

@@ -1,15 +1,18 @@
-"""Axes x processes -> a device mesh. Every broken rule is named at once, with the values that would work.
+"""Axes x processes -> a device mesh; what a run refuses whatever its data, its length and its devices are.
 
        dp_replicate ─▶              e.g. 4 processes, dp_replicate=2, dp_shard=2
 dp_shard │  rank0 rank1            rows: one replica, sharded      (all-gather, reduce-scatter)
          ▼  rank2 rank3            columns: equal shards           (all-reduce)
 
-What a run refuses whatever its data, its length and its devices are: by settings and the number of processes.
+Every broken rule is named at once, with the values that would work.
 """
 
 from __future__ import annotations
 
-from stratlab_spec.layout.parallel_dims import Axes, layout_problems, resolve_layout
+import math
+
+from stratlab_spec.layout.layout_rules import list_divisors
+from stratlab_spec.layout.parallel_dims import Axes, resolve_layout
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import (
     default_image_size,
@@ -18,6 +21,7 @@ from stratlab_spec.models.model_specs import (
     model_problems,
 )
 from stratlab_spec.models.teacher import teacher_problems
+from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.library_rules import placement_problems
 from stratlab_spec.strategies import ND_AXES, STRATEGIES, replica_problems
@@ -32,12 +36,15 @@ def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -
         processes_per_node: 0 = all on one node.
     """
     if config.strategy == "nd":
-        return _broken_nd_rules(config, world_size)
+        try:
+            resolve_layout(config, world_size, read_shape(config))
+        except ConfigError as failure:
+            return failure.problems
+        return []
     problems = []
     allowed = STRATEGIES[config.strategy].axes
-    asked = {axis: getattr(config, axis) for axis in AXES}
-    for axis, size in asked.items():
-        if size > 1 and axis not in allowed:
+    for axis in AXES:
+        if (size := getattr(config, axis)) > 1 and axis not in allowed:
             uses = f"uses only {', '.join(allowed)}" if allowed else "has no axes"
             problems.append(
                 f"TRAINER_{axis.upper()}={size}: strategy {config.strategy} {uses}; leave it out [SL-axis-unused]"
@@ -47,14 +54,13 @@ def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -
             f"strategy {config.strategy} runs in 1 process, but there are {world_size} "
             "(nodes x processes per node) [SL-single-one-process]"
         )
-    sizes = _fill(asked, allowed, world_size, processes_per_node)
+    sizes = _fill(config, world_size, processes_per_node)
     product = sizes.world_size
     if allowed and product != world_size:
         factors = " x ".join(f"{axis}={getattr(sizes, axis)}" for axis in allowed)
-        divisors = ", ".join(str(n) for n in range(1, world_size + 1) if world_size % n == 0)
         problems.append(
             f"{factors} makes {product} processes, but there are {world_size}; 0 = fill up, "
-            f"else each of {', '.join(allowed)} must be one of {divisors} [SL-axes-processes]"
+            f"else each of {', '.join(allowed)} must be one of {list_divisors(world_size)} [SL-axes-processes]"
         )
     per_step = config.micro_batch_size * max(1, world_size)
     if config.global_batch_size % per_step:
@@ -65,38 +71,28 @@ def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -
             f"for example {fits} [SL-axes-batch-indivisible]"
         )
         return problems
+    micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, max(1, world_size))
     if "accumulate" in STRATEGIES[config.strategy].knobs:
-        problems += replica_problems(
-            config, sizes.dp_replicate, sizes.dp_shard, config.global_batch_size // per_step
-        )
-    if config.static_graph and config.global_batch_size > per_step:
+        problems += replica_problems(config, sizes.dp_replicate, sizes.dp_shard, micro_batches)
+    if config.static_graph and micro_batches > 1:
         problems.append(
             "TRAINER_STATIC_GRAPH=true: DDP learns the graph in its first backward pass, which reduces nothing while a "
-            f"step goes over {config.global_batch_size // per_step} micro-batches (torch 2.13); leave it out, or take "
+            f"step goes over {micro_batches} micro-batches (torch 2.13); leave it out, or take "
             f"TRAINER_MICRO_BATCH_SIZE={config.global_batch_size // world_size} [SL-static-graph-accumulates]"
         )
     return problems
 
 
-def _broken_nd_rules(config: Config, world_size: int) -> list[str]:
-
-    try:
-        shape = read_shape(config)
-    except ConfigError as failure:
-        return failure.problems
-    return layout_problems(config, world_size, shape)
-
-
-def _fill(asked: dict[str, int], allowed: tuple[str, ...], world_size: int, processes_per_node: int) -> Axes:
-    asked = dict(asked)
+def _fill(config: Config, world_size: int, processes_per_node: int) -> Axes:
+    """The sizes that are asked for; 0 = fill up, of replicas of shards a node with shards."""
+    allowed = STRATEGIES[config.strategy].axes
+    asked = {axis: getattr(config, axis) for axis in allowed}
     if len(allowed) == 2 and not any(asked[axis] for axis in allowed):
         asked["dp_shard"] = processes_per_node or world_size
     sizes = {axis: asked[axis] or 1 for axis in allowed}
     for axis in allowed:
         if asked[axis] == 0:
-            claimed = 1
-            for other, size in sizes.items():
-                claimed *= size if other != axis else 1
+            claimed = math.prod(size for other, size in sizes.items() if other != axis)
             sizes[axis] = max(1, world_size // claimed)
             break
     return Axes(**sizes)
@@ -113,8 +109,7 @@ def resolve_axes(config: Config, world_size: int, processes_per_node: int = 0) -
         return resolve_layout(config, world_size, read_shape(config)).axes
     if problems := broken_rules(config, world_size, processes_per_node):
         raise ConfigError(problems)
-    asked = {axis: getattr(config, axis) for axis in AXES}
-    return _fill(asked, STRATEGIES[config.strategy].axes, world_size, processes_per_node)
+    return _fill(config, world_size, processes_per_node)
 
 
 def mesh_names(config: Config) -> tuple[str, ...]:

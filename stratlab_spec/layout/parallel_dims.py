@@ -1,8 +1,6 @@
-"""The axes of the device mesh and where a rank is on them; without torch.
+"""The axes of the device mesh, and the degrees that strategy nd gives them: processes, model and dimensions -> Layout.
 
 rank = (((pp x dp_replicates + dp_replicate) x dp_shards + dp_shard) x cps + cp) x tps + tp
-
-Processes, model and dimensions wanted -> the degrees of the strategy nd, and why these; without torch.
 
     dimensions   promises             8 processes         16 processes, 5 with experts
     1            data                 dp8x1               dp16x1
@@ -24,7 +22,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from stratlab_spec.layout.layout_rules import broken_layout_rules
+from stratlab_spec.layout.layout_rules import broken_layout_rules, list_undivided
 from stratlab_spec.models.decoder import VIRTUAL_STAGES
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.strategies import ND_AXES
@@ -115,8 +113,20 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """All degrees above 1, outermost first; dp2x4 is 2 replicas of 4 shards, dp8x1 8 replicas, dp8 8 shards."""
-        return name_axes(self.axes, self.sequence_parallel)
+        """`pp2.dp2.tp2+sp.ep4`: all degrees above 1, outermost first; dp1 if nothing is split.
+
+        dp2x4 is 2 replicas of 4 shards, dp8x1 8 replicas, dp8 8 shards.
+        """
+        axes = self.axes
+        parts = [f"pp{axes.pp}"] if axes.pp > 1 else []
+        if axes.dp_replicate > 1:
+            parts.append(f"dp{axes.dp_replicate}x{axes.dp_shard}")
+        elif axes.dp_shard > 1:
+            parts.append(f"dp{axes.dp_shard}")
+        parts += [f"cp{axes.cp}"] if axes.cp > 1 else []
+        parts += [f"tp{axes.tp}{'+sp' if self.sequence_parallel else ''}"] if axes.tp > 1 else []
+        parts += [f"ep{axes.ep}"] if axes.ep > 1 else []
+        return ".".join(parts) or "dp1"
 
     def as_dict(self) -> dict[str, Any]:
         """For config.json; the degrees themselves are in its `axes`."""
@@ -130,52 +140,28 @@ class Layout:
         }
 
 
-def name_axes(axes: Axes, sequence_parallel: bool) -> str:
-    """pp2.dp2.tp2+sp.ep4; dp1 if nothing is split."""
-    parts = [f"pp{axes.pp}"] if axes.pp > 1 else []
-    if axes.dp_replicate > 1:
-        parts.append(f"dp{axes.dp_replicate}x{axes.dp_shard}")
-    elif axes.dp_shard > 1:
-        parts.append(f"dp{axes.dp_shard}")
-    parts += [f"cp{axes.cp}"] if axes.cp > 1 else []
-    parts += [f"tp{axes.tp}{'+sp' if sequence_parallel else ''}"] if axes.tp > 1 else []
-    parts += [f"ep{axes.ep}"] if axes.ep > 1 else []
-    return ".".join(parts) or "dp1"
-
-
 def resolve_layout(config: Config, world_size: int, shape: DecoderShape) -> Layout:
     """The layout of a run of strategy nd.
 
     Raises:
         ConfigError: naming every broken rule, with what would work.
     """
-    layout = _find_layout(config, world_size, shape)
-    if problems := broken_layout_rules(config, world_size, shape, layout.axes, layout.sequence_parallel):
+    dimensions = config.dimensions
+    if config.layout == "auto":
+        axes, reason = _choose_axes(config, world_size, shape)
+    else:
+        axes, reason = _given_axes(config, world_size), "degrees as given"
+        if "dimensions" not in config.model_fields_set:
+            dimensions = max(1, len(_kinds(axes, sequence_parallel=False)))
+    layout = build_layout(config, axes, shape, reason, dimensions, is_first=True)
+    if problems := broken_layout_rules(config, world_size, shape, axes, layout.sequence_parallel):
         raise ConfigError(problems)
     return layout
-
-
-def layout_problems(config: Config, world_size: int, shape: DecoderShape) -> list[str]:
-    """One sentence per rule that this model on so many processes breaks."""
-    layout = _find_layout(config, world_size, shape)
-    return broken_layout_rules(config, world_size, shape, layout.axes, layout.sequence_parallel)
 
 
 def count_stages(config: Config, pp: int) -> int:
     """Stages of the pipeline over all processes; with the interleaved schedule each holds two."""
     return pp * VIRTUAL_STAGES[config.pp_schedule] if pp > 1 else 1
-
-
-def _find_layout(config: Config, world_size: int, shape: DecoderShape) -> Layout:
-    if config.layout == "auto":
-        axes, reason = _choose_axes(config, world_size, shape)
-        dimensions = config.dimensions
-    else:
-        axes = _given_axes(config, world_size)
-        named = "dimensions" in config.model_fields_set
-        dimensions = config.dimensions if named else max(1, len(_kinds(axes, sequence_parallel=False)))
-        reason = "degrees as given"
-    return build_layout(config, axes, shape, reason, dimensions, is_first=True)
 
 
 def build_layout(
@@ -269,9 +255,7 @@ def _obstacle(axis: str, config: Config, world_size: int, left: int, shape: Deco
             f"{stages} stages need as many layers, there are {shape.layers}" if stages > shape.layers else ""
         )
     if axis == "tp":
-        sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads, "vocab": shape.vocab}
-        sizes |= {} if shape.experts else {"intermediate": shape.intermediate}
-        odd = [f"{name}={size}" for name, size in sizes.items() if size % 2]
+        odd = list_undivided(shape, 2)
         return f"2 does not divide {', '.join(odd)}" if odd else ""
     if config.seq_len % (2 * tp):
         return f"{2 * tp} does not divide seq_len={config.seq_len}"

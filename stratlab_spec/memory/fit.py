@@ -1,21 +1,18 @@
-"""The layouts among which `auto` chooses: those that keep the promises of a number of dimensions.
+"""The layouts of strategy nd on devices of a given memory: which are possible, what each needs, which `auto` takes.
 
-What a layout needs of its fullest device: foreseen from an operations file, else at least the model's state.
+    list_candidates ─▶ measure_needs ─▶ choose_layout: the first one that is not known to exceed the device
 
-`layout: auto` on a device: the first of the candidates that is not known to exceed it.
-
-Whether the state of a language model can be held at all, before torch is imported: refused, never sharded silently.
-
-Counted is what a process holds between two steps (stratlab_spec/memory/prediction.py). Activations come on top, so
-that what is refused here cannot run, and what is not refused may still run out of memory.
+The need is that of an operations file, else at least the model's state: what a process holds between two steps
+(model_state.py). By the state alone `fit_problems` refuses, before torch is imported. Activations come on top, so that
+what is refused here cannot run, and what is not refused may still run out of memory.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,16 +27,14 @@ from stratlab_spec.layout.parallel_dims import (
     find_ep,
     resolve_layout,
 )
+from stratlab_spec.memory.model_state import RankMemory, describe_ranks
 from stratlab_spec.memory.prediction import (
-    GIB,
-    Forecast,
-    RankMemory,
-    describe_ranks,
     describe_remedies,
     find_remedies,
     forecast_memory,
+    read_pod_operations,
 )
-from stratlab_spec.models.decoder import DecoderShape
+from stratlab_spec.memory.profiles import GIB, OperationsFile
 from stratlab_spec.models.teacher import count_teacher_bytes
 from stratlab_spec.settings.config import Config
 from stratlab_spec.strategies import ND_AXES, STRATEGIES
@@ -47,60 +42,12 @@ from stratlab_spec.strategies import ND_AXES, STRATEGIES
 if TYPE_CHECKING:
     from stratlab_spec.models.decoder import DecoderShape
 
-
-def list_candidates(config: Config, world_size: int, shape: DecoderShape) -> list[Layout]:
-    """First the layout that stands for the dimensions, then the others, those that leave most to the data axis first.
-
-    What is given, or has one dimension, is alone: with one nothing is sharded, which is the point of it.
-
-    Raises:
-        ConfigError: the first one breaks a rule.
-    """
-    first = resolve_layout(config, world_size, shape)
-    if config.layout != "auto" or config.dimensions == 1:
-        return [first]
-    others = [
-        layout
-        for axes in _list_axes(config, world_size, shape)
-        if axes != first.axes
-        and not {*(layout := build_layout(config, axes, shape, _tell(config, axes))).missing}
-        - {*first.missing}
-        and not broken_layout_rules(config, world_size, shape, axes, layout.sequence_parallel)
-    ]
-    return [first, *sorted(others, key=lambda layout: _take(layout.axes))]
-
-
-def _list_axes(config: Config, world_size: int, shape: DecoderShape) -> Iterator[Axes]:
-    allowed = {
-        axis: _divisors(world_size) if config.dimensions >= first else [1]
-        for axis, first in FIRST_DIMENSIONS.items()
-    }
-    if world_size < OWN_SEQUENCE_AXIS_FROM:
-        allowed["cp"] = [1]
-    for sizes in product(*allowed.values()):
-        taken = dict(zip(allowed, sizes, strict=True))
-        claimed = taken["pp"] * taken["tp"] * taken["cp"]
-        if world_size % claimed == 0:
-            yield find_ep(config, shape, Axes(dp_shard=world_size // claimed, **taken))
-
-
-def _take(axes: Axes) -> tuple[int, ...]:
-    """Processes that the data axis does not have; of as many rather a pipeline, which sends least."""
-    return axes.pp * axes.tp * axes.cp, axes.tp, axes.cp
-
-
-def _tell(config: Config, axes: Axes) -> str:
-    degrees = (f"{axis} {getattr(axes, axis)}" for axis in ("pp", "tp", "cp", "dp_shard", "ep"))
-    told = ", ".join(degree for degree in degrees if not degree.endswith(" 1"))
-    return f"{config.dimensions}D on {axes.world_size} processes: {told}"
-
-
-def _divisors(number: int) -> list[int]:
-    return [size for size in range(1, number + 1) if number % size == 0]
-
-
 STATE = "state alone"
 """Source of a need that no operations file tells."""
+MOST_LEFT_OUT = 3
+"""Layouts that a sentence names."""
+
+log = logging.getLogger("trainer")
 
 
 @dataclass(frozen=True)
@@ -115,7 +62,6 @@ class Need:
     """An operations file's name, or STATE."""
     at_most: bool = False
     """No more than that: what exceeds a device by it may fit all the same."""
-    forecast: Forecast | None = field(default=None, repr=False)
 
     def exceeds(self, device_gib: float) -> bool:
         """Whether it is known not to fit."""
@@ -135,70 +81,6 @@ class Need:
         )
 
 
-def measure_need(
-    config: Config, world_size: int, shape: DecoderShape, layout: Layout, folders: Sequence[Path] = ()
-) -> Need:
-    """Of `layout`, whichever `config` asks for.
-
-    Args:
-        folders: of further operations files, which go first.
-    """
-    for asked in _ask(config, layout):
-        if forecast := forecast_memory(asked, world_size, world_size, folders=folders):
-            causes = {name: size / GIB for name, size in forecast.peak.causes.items()}
-            rest = forecast.on_device_gib - forecast.peak_gib
-            return Need(
-                layout,
-                forecast.on_device_gib,
-                {**causes, "context, libraries, fragmentation": rest},
-                forecast.file.path.name,
-                forecast.at_most,
-                forecast,
-            )
-    fullest = max(describe_ranks(config, shape, layout), key=lambda rank: rank.total_bytes)
-    return Need(layout, fullest.total_bytes / GIB, _list_state(fullest), STATE)
-
-
-def as_laid_out(config: Config, layout: Layout | None) -> Config:
-    """The settings of which an operations file answers for a run with this layout, None = of another strategy than nd.
-
-    They stay what they are where they lead to it by themselves.
-    """
-    return config if layout is None or layout.is_first else _as_given(config, layout)
-
-
-def _as_given(config: Config, layout: Layout) -> Config:
-    """The settings with the degrees of `layout` typed, as an operations file of it was asked for."""
-    degrees = {axis: getattr(layout.axes, axis) for axis in (*ND_AXES, "ep")}
-    split = {} if config.sequence_parallel != "auto" else {"sequence_parallel": _name_split(layout)}
-    typed = {axis: 0 if size == 1 else size for axis, size in degrees.items()}
-    return config.model_copy(update={"layout": "given", "dimensions": 1, **typed, **split})
-
-
-def _name_split(layout: Layout) -> str:
-    return "on" if layout.sequence_parallel else "auto"
-
-
-def _ask(config: Config, layout: Layout) -> list[Config]:
-    """Settings under which a file may have counted this layout: these, if they lead to it, or its degrees as typed."""
-    given = _as_given(config, layout)
-    filled = given.model_copy(update={"dp_shard": 0})
-    return [*([config] if layout.is_first else []), given, filled]
-
-
-def _list_state(rank: RankMemory) -> dict[str, float]:
-    sizes = {
-        "weights": rank.parameter_bytes,
-        "gradients": rank.gradient_bytes,
-        "optimizer state": rank.optimizer_bytes,
-        "teacher": rank.teacher_bytes,
-    }
-    return {name: size / GIB for name, size in sizes.items() if size}
-
-
-MOST_TOLD = 3
-
-
 @dataclass(frozen=True)
 class Choice:
     """What `auto` came to."""
@@ -210,54 +92,28 @@ class Choice:
     """Known to exceed the device."""
     fits: bool
 
-    def tell_left_out(self, device_gib: float) -> str:
+    def describe_left_out(self, device_gib: float) -> str:
         """One sentence; "" where nothing was."""
         if not self.left_out:
             return ""
-        told = "; ".join(need.describe() for need in self.left_out[:MOST_TOLD])
-        more = len(self.left_out) - MOST_TOLD
-        return f"left out, for a device has {device_gib:.2f} GiB: {told}" + (
-            f"; and {more} more" if more > 0 else ""
-        )
+        named = "; ".join(need.describe() for need in self.left_out[:MOST_LEFT_OUT])
+        more = len(self.left_out) - MOST_LEFT_OUT
+        rest = f"; and {more} more" if more > 0 else ""
+        return f"left out, for a device has {device_gib:.2f} GiB: {named}{rest}"
 
-    def tell_least(self) -> str:
-        """Where none fits: what the one that needs least needs it for."""
-        return f"the least is {self.need.gib:.2f} GiB of {self.layout.name}, most of it {self.need.largest}"
-
-    def advise(self, config: Config) -> str:
-        """What to try first, as a user types it."""
+    def explain_refusal(self, config: Config, device_gib: float) -> str:
+        """Where none fits: what was left out, what the one that needs least needs it for, what to try first."""
         rest = find_remedies(config, self.layout.axes.world_size)
         if self.need.source == STATE:  # smaller batches and recomputation leave the state as it is
             rest = [each for each in rest if "offload" in each or "strategy" in each]
         weights = ", run.config.init=pretrained" if config.init == "scratch" else ""
-        return describe_remedies(rest[:1]) or (
+        advice = describe_remedies(rest[:1]) or (
             f"more processes, or adapters alone (run.config.lora_rank=16{weights})"
         )
-
-
-def choose_layout(
-    config: Config, world_size: int, shape: DecoderShape, device_bytes: int, folders: Sequence[Path] = ()
-) -> Choice:
-    """Of the strategy nd.
-
-    Raises:
-        ConfigError: naming every broken rule.
-    """
-    device_gib = device_bytes / GIB
-    left_out: list[Need] = []
-    for layout in list_candidates(config, world_size, shape):
-        need = measure_need(config, world_size, shape, layout, folders)
-        if not need.exceeds(device_gib):
-            choice = Choice(layout, need, left_out, fits=True)
-            told = choice.tell_left_out(device_gib)
-            if told and need.source == STATE:
-                told += f"; of {layout.name} no operations file tells more than its state, {need.gib:.2f} GiB"
-            return (
-                replace(choice, layout=replace(layout, reason=f"{layout.reason}; {told}")) if told else choice
-            )
-        left_out.append(need)
-    least = min(left_out, key=lambda need: need.gib)
-    return Choice(least.layout, least, left_out, fits=False)
+        return (
+            f"{self.describe_left_out(device_gib)}; the least is {self.need.gib:.2f} GiB of {self.layout.name}, most "
+            f"of it {self.need.largest}; try {advice}"
+        )
 
 
 def resolve_on_device(
@@ -270,7 +126,7 @@ def resolve_on_device(
     """
     if device_bytes is None or not depends_on_device(config):
         return resolve_layout(config, world_size, shape)
-    return choose_layout(config, world_size, shape, device_bytes).layout
+    return choose_layout(measure_needs(config, world_size, shape), device_bytes).layout
 
 
 def depends_on_device(config: Config) -> bool:
@@ -278,7 +134,127 @@ def depends_on_device(config: Config) -> bool:
     return config.strategy == "nd" and config.layout == "auto" and config.dimensions > 1
 
 
-log = logging.getLogger("trainer")
+def choose_layout(needs: Iterable[Need], device_bytes: float) -> Choice:
+    """The first of `measure_needs` that is not known to exceed the device; none is asked for behind it."""
+    device_gib = device_bytes / GIB
+    left_out: list[Need] = []
+    for need in needs:
+        if need.exceeds(device_gib):
+            left_out.append(need)
+            continue
+        choice = Choice(need.layout, need, left_out, fits=True)
+        if not (reason := choice.describe_left_out(device_gib)):
+            return choice
+        if need.source == STATE:
+            reason += (
+                f"; of {need.layout.name} no operations file tells more than its state, {need.gib:.2f} GiB"
+            )
+        return replace(choice, layout=replace(need.layout, reason=f"{need.layout.reason}; {reason}"))
+    least = min(left_out, key=lambda need: need.gib)
+    return Choice(least.layout, least, left_out, fits=False)
+
+
+def measure_needs(
+    config: Config, world_size: int, shape: DecoderShape, folders: Sequence[Path] = ()
+) -> Iterator[Need]:
+    """Of each candidate of a run of strategy nd, when it is asked for.
+
+    Args:
+        folders: of further operations files, which go first.
+
+    Raises:
+        ConfigError: naming every broken rule.
+    """
+    candidates = list_candidates(config, world_size, shape)
+    files = read_pod_operations(config, folders) if config.memory_forecast else []
+    for layout in candidates:
+        yield measure_need(config, world_size, shape, layout, files)
+
+
+def measure_need(
+    config: Config, world_size: int, shape: DecoderShape, layout: Layout, files: Sequence[OperationsFile]
+) -> Need:
+    """Of `layout`, whichever `config` asks for: by a file that has counted it under these settings, if they lead to it,
+    or under its degrees as typed."""
+    given = _give_degrees(config, layout)
+    filled = given.model_copy(update={"dp_shard": 0})
+    for asked in [*([config] if layout.is_first else []), given, filled]:
+        if forecast := forecast_memory(asked, world_size, world_size, files=files):
+            causes = {name: size / GIB for name, size in forecast.peak.causes.items()}
+            causes["context, libraries, fragmentation"] = forecast.on_device_gib - forecast.peak_gib
+            name = forecast.file.path.name
+            return Need(layout, forecast.on_device_gib, causes, name, forecast.at_most)
+    fullest = _find_fullest(config, shape, layout)
+    sizes = {
+        "weights": fullest.parameter_bytes,
+        "gradients": fullest.gradient_bytes,
+        "optimizer state": fullest.optimizer_bytes,
+        "teacher": fullest.teacher_bytes,
+    }
+    causes = {name: size / GIB for name, size in sizes.items() if size}
+    return Need(layout, fullest.total_bytes / GIB, causes, STATE)
+
+
+def as_laid_out(config: Config, layout: Layout | None) -> Config:
+    """The settings of which an operations file answers for a run with this layout, None = of another strategy than nd.
+
+    They stay what they are where they lead to it by themselves.
+    """
+    return config if layout is None or layout.is_first else _give_degrees(config, layout)
+
+
+def _give_degrees(config: Config, layout: Layout) -> Config:
+    """The settings with the degrees of `layout` typed, as an operations file of it was asked for."""
+    typed = {axis: size if (size := getattr(layout.axes, axis)) > 1 else 0 for axis in (*ND_AXES, "ep")}
+    split = (
+        {}
+        if config.sequence_parallel == "auto"
+        else {"sequence_parallel": "on" if layout.sequence_parallel else "auto"}
+    )
+    return config.model_copy(update={"layout": "given", "dimensions": 1, **typed, **split})
+
+
+def list_candidates(config: Config, world_size: int, shape: DecoderShape) -> list[Layout]:
+    """First the layout that stands for the dimensions, then the others that keep their promises, those that leave most
+    to the data axis first.
+
+    What is given, or has one dimension, is alone: with one nothing is sharded, which is the point of it.
+
+    Raises:
+        ConfigError: the first one breaks a rule.
+    """
+    first = resolve_layout(config, world_size, shape)
+    if not depends_on_device(config):
+        return [first]
+    others = []
+    for axes in _list_axes(config, world_size, shape):
+        degrees = (
+            f"{axis} {size}"
+            for axis in ("pp", "tp", "cp", "dp_shard", "ep")
+            if (size := getattr(axes, axis)) > 1
+        )
+        reason = f"{config.dimensions}D on {axes.world_size} processes: {', '.join(degrees)}"
+        layout = build_layout(config, axes, shape, reason)
+        keeps = axes != first.axes and not {*layout.missing} - {*first.missing}
+        if keeps and not broken_layout_rules(config, world_size, shape, axes, layout.sequence_parallel):
+            others.append(layout)
+    # of as many processes rather a pipeline, which sends least
+    others.sort(key=lambda one: (one.axes.pp * one.axes.tp * one.axes.cp, one.axes.tp, one.axes.cp))
+    return [first, *others]
+
+
+def _list_axes(config: Config, world_size: int, shape: DecoderShape) -> Iterator[Axes]:
+    divisors = [size for size in range(1, world_size + 1) if world_size % size == 0]
+    allowed = {
+        axis: divisors if config.dimensions >= first else [1] for axis, first in FIRST_DIMENSIONS.items()
+    }
+    if world_size < OWN_SEQUENCE_AXIS_FROM:
+        allowed["cp"] = [1]
+    for sizes in product(*allowed.values()):
+        taken = dict(zip(allowed, sizes, strict=True))
+        claimed = taken["pp"] * taken["tp"] * taken["cp"]
+        if world_size % claimed == 0:
+            yield find_ep(config, shape, Axes(dp_shard=world_size // claimed, **taken))
 
 
 def fit_problems(
@@ -295,25 +271,25 @@ def fit_problems(
     if config.strategy == "nd":
         layout = resolve_on_device(config, world_size, shape, device_bytes)
     else:
-        layout = _build_layout(Axes(dp_replicate=world_size))
-    held = _largest(config, shape, layout)
-    if held <= device_bytes:  # what else a layout needs, launch/foreseen_memory.py asks
+        layout = _lay_out(Axes(dp_replicate=world_size))
+    held = _find_fullest(config, shape, layout).total_bytes
+    if held <= device_bytes:  # what else a layout needs, trainer/launch/memory_limits.py asks
         return
     name = f"TRAINER_STRATEGY={config.strategy}" + (f", {layout.name}" if config.strategy == "nd" else "")
     taught = " and its teacher" if config.teacher else ""
     yield (
         f"{name}: a process holds {held / GIB:.1f} GiB of weights, gradients and optimizer state of "
         f"{config.model_name}{taught}, and its device has {device_bytes / GIB:.1f} GiB; "
-        f"{_advice(config, world_size, shape, device_bytes)} [SL-state-over-device]"
+        f"{_advise_shards(config, world_size, shape, device_bytes)} [SL-state-over-device]"
     )
 
 
-def _advice(config: Config, world_size: int, shape: DecoderShape, device_bytes: int) -> str:
+def _advise_shards(config: Config, world_size: int, shape: DecoderShape, device_bytes: int) -> str:
     """The setting with which it would fit."""
-    shared = _largest(config, shape, _build_layout(Axes(dp_shard=world_size)))
+    shared = _find_fullest(config, shape, _lay_out(Axes(dp_shard=world_size))).total_bytes
     if world_size > 1 and shared < device_bytes:
         return f"TRAINER_STRATEGY=fsdp shares them out, {shared / GIB:.1f} GiB for each of {world_size} processes"
-    whole = _largest(config, shape, _build_layout(Axes()))
+    whole = _find_fullest(config, shape, _lay_out(Axes())).total_bytes
     teacher = count_teacher_bytes(config)  # on every process, whole
     if teacher >= device_bytes:
         return f"its teacher alone takes {teacher / GIB:.1f} GiB on each; take a smaller one"
@@ -323,11 +299,11 @@ def _advice(config: Config, world_size: int, shape: DecoderShape, device_bytes: 
     return f"TRAINER_STRATEGY=fsdp shares them out over more processes, here at least {least}{lora}"
 
 
-def _largest(config: Config, shape: DecoderShape, layout: Layout) -> int:
-    return max(rank.total_bytes for rank in describe_ranks(config, shape, layout))
+def _find_fullest(config: Config, shape: DecoderShape, layout: Layout) -> RankMemory:
+    return max(describe_ranks(config, shape, layout), key=lambda rank: rank.total_bytes)
 
 
-def _build_layout(axes: Axes) -> Layout:
+def _lay_out(axes: Axes) -> Layout:
     return Layout(axes, sequence_parallel=False, dimensions=1, missing=(), reason="")
 
 

@@ -10,22 +10,15 @@ from pathlib import Path
 
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.layout.parallel_dims import Layout, count_stages
-from stratlab_spec.memory.fit import (
-    STATE,
-    Choice,
-    Need,
-    choose_layout,
-    largest_device_bytes,
-    list_candidates,
-    measure_need,
-)
-from stratlab_spec.memory.prediction import RankMemory, describe_ranks
+from stratlab_spec.memory.fit import STATE, Need, choose_layout, largest_device_bytes, measure_needs
+from stratlab_spec.memory.model_state import RankMemory, describe_ranks
+from stratlab_spec.memory.profiles import GIB
 from stratlab_spec.models.decoder import DecoderShape, count_parameters, split_layers
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.teacher import teacher_problems
+from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.settings.config import PREFIX, Config, ConfigError
 
-GIB = 1 << 30
 MOST_LAYOUTS = 12
 EXAMPLE = """\
 Settings are TRAINER_* variables, or name=value here. Without a batch size, 8 rows per process are taken, one at a time.
@@ -69,15 +62,14 @@ def main(arguments: list[str]) -> int:
             raise ConfigError(
                 [f"--operations {given.operations}: no such folder [SL-layout-operations-folder]"]
             )
-        needs = [
-            measure_need(config, given.processes, shape, layout, folders)
-            for layout in list_candidates(config, given.processes, shape)
-        ]
+        needs = list(measure_needs(config, given.processes, shape, folders))
         layout = needs[0].layout
         if device and config.layout == "auto":
-            choice = choose_layout(config, given.processes, shape, int(device), folders)
+            choice = choose_layout(needs, device)
             if not choice.fits:
-                raise ConfigError([_refuse(config, choice, device / GIB)])
+                asked = f"TRAINER_LAYOUT=auto, TRAINER_DIMENSIONS={config.dimensions}"
+                why = choice.explain_refusal(config, device / GIB)
+                raise ConfigError([f"{asked}: no layout fits; {why} [SL-layout-none-fits]"])
             layout = choice.layout
         if problems := teacher_problems(config):
             raise ConfigError(problems)
@@ -128,7 +120,7 @@ def _lines(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[str]
     yield f"why         {layout.reason}"
     if layout.degenerate:
         yield f"degenerate  {layout.dimensions}D without {', '.join(layout.missing)}: kept out of comparisons"
-    micro_batches = config.global_batch_size // (config.micro_batch_size * axes.dp)
+    micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, axes.dp)
     rows = f"{config.micro_batch_size} x {config.seq_len} tokens"
     yield f"per step    {micro_batches} micro-batches of {rows} on dp={axes.dp}"
     yield ""
@@ -138,28 +130,16 @@ def _lines(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[str]
     yield "the parameters that it gathers from its data axes: layer by layer, with a pipeline all at once."
 
 
-def _refuse(config: Config, choice: Choice, device_gib: float) -> str:
-    """Why nothing is chosen, with what takes most where least is needed."""
-    return (
-        f"TRAINER_LAYOUT=auto, TRAINER_DIMENSIONS={config.dimensions}: no layout fits; "
-        f"{choice.tell_left_out(device_gib)}; "
-        f"{choice.tell_least()}; try {choice.advise(config)} [SL-layout-none-fits]"
-    )
-
-
 def _compare(needs: Sequence[Need], chosen: Layout, device: float | None) -> Iterable[str]:
     """Each layout of these dimensions with the memory of its fullest device, those that `auto` asks first in front."""
-    fits = ("fits",) if device else ()
-    rows: list[tuple[str, ...]] = [("layout", "from", "GiB", "most of it", *fits)]
+    rows: list[tuple[str, ...]] = [("layout", "from", "GiB", "most of it", "fits")]
     for need in needs[:MOST_LAYOUTS]:
         mark = " *" if need.layout.axes == chosen.axes else ""
         verdict = (
-            "no" if device and need.exceeds(device / GIB) else "at least" if need.source == STATE else "yes",
+            "no" if device and need.exceeds(device / GIB) else "at least" if need.source == STATE else "yes"
         )
-        rows.append(
-            (need.layout.name + mark, need.source, f"{need.gib:.2f}", need.largest, *verdict[: len(fits)])
-        )
-    yield from _format(rows)
+        rows.append((need.layout.name + mark, need.source, f"{need.gib:.2f}", need.largest, verdict))
+    yield from _format(row if device else row[:-1] for row in rows)
     if len(needs) > MOST_LAYOUTS:
         yield f"and {len(needs) - MOST_LAYOUTS} more"
     yield ""
@@ -175,7 +155,7 @@ def _table(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[tupl
     stages = split_layers(shape.layers, count_stages(config, layout.axes.pp))
     first, previous = 0, None
     for one in [*describe_ranks(config, shape, layout), None]:
-        if previous is not None and (one is None or not _same(previous, one)):
+        if previous is not None and (one is None or _hold(previous) != _hold(one)):
             ranks = str(first) if first == previous.rank else f"{first}-{previous.rank}"
             mine = stages[previous.coordinates["pp"] :: layout.axes.pp]
             layers = ", ".join(str(r.start) if len(r) == 1 else f"{r.start}-{r.stop - 1}" for r in mine)
@@ -187,9 +167,8 @@ def _table(config: Config, shape: DecoderShape, layout: Layout) -> Iterable[tupl
         previous = one
 
 
-def _same(one: RankMemory, other: RankMemory) -> bool:
-    stage = one.coordinates["pp"] == other.coordinates["pp"]
-    return stage and (one.parameters, one.trained) == (other.parameters, other.trained)
+def _hold(one: RankMemory) -> tuple[int, ...]:
+    return one.coordinates["pp"], one.parameters, one.trained
 
 
 def _format(rows: Iterable[tuple[str, ...]]) -> Iterable[str]:

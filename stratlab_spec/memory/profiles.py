@@ -1,49 +1,149 @@
-"""What a run will hold, said before its ranks start, from counts that were made beforehand; without torch.
+"""Operations files: what `python -m trainer.count --operations` has counted of a strategy, and which file answers.
 
-operations_file    files of `python -m trainer.count --operations`, and which of them answers for a run
-scaling            their few counts become a run's depth, micro-batch and number of ranks
-memory             the forecast: peak by cause, on a device, and whether it fits
-deviation          the forecast beside what the run has measured
+    question (a run's settings, ranks, rows) ─▶ find_operations ─▶ file ─▶ peak: bytes by cause, in the fullest window
 
-The rules are those of `stratlab predict`, which has its own copy of the last three lines of arithmetic, because neither
-program needs the other (tests/trainer/forecast holds them equal).
+Pods ask with their settings, `stratlab predict` with charts or options: the same files, the same answers.
 
-What stands in an operations file, read and checked; another program may have written it, or half of it.
-
-A file's few counts become any depth, micro-batch and number of ranks, window by window and cause by cause.
-
-In one window of a step each cause holds a number of bytes that is even in the layers of the rank, and in the rows
-between two counted micro-batches and behind the last; the part that ranks share is even in 1 / ranks. The peak is the
-fullest window of the fullest rank.
-
-Operations files of a pod, on its volume or in its image, and which of them answers for its settings.
+A file's few counts become any depth, micro-batch and number of ranks. In one window of a step each cause holds a number
+of bytes that is even in the layers of the rank, and in the rows between two counted micro-batches and behind the last;
+the part that ranks share is even in 1 / ranks. The peak is the fullest window of the fullest rank.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from stratlab_spec.models.decoder import VIRTUAL_STAGES, split_layers
+from stratlab_spec.models.model_specs import IMAGE_SIZES
+from stratlab_spec.plan import count_micro_batches
+from stratlab_spec.registry import SIZES
 from stratlab_spec.settings.config import Config
+from stratlab_spec.settings.wording import as_text
+
+GIB = 2**30
+SCHEMA = 1
+CUDA, CPU = "cuda", "cpu"
+"""By whose rules of autocast and attention a file was counted."""
+HOST = "host"
+"""What is offloaded, as if it were a window of the step."""
+FOLDER = "_operations"
+"""Below the results; no comparison can have this name."""
+SHIPPED = Path(__file__).with_name("operations")
+NEEDED = {"model": str, "strategy": str, "activation_checkpointing": str, "lora_rank": int}
+"""Settings that answers and advice look at."""
+IRRELEVANT = (
+    *("run", "comparison", "results", "image", "accelerator", "wait_s", "grace_s", "allow_faults", "fault"),
+    *("seed", "init", "mode", "tokenizer", "image_column", "label_column", "dataset", "dataset_path"),
+    *("allow_altered_answers", "normalization", "data_residence", "validation_fraction", "train_samples"),
+    *("lora_alpha", "distil_temperature", "distil_weight", "epochs", "steps", "lr", "lr_schedule", "eps"),
+    *("warmup_steps", "weight_decay", "nesterov", "beta1", "beta2", "profile_first_step", "profile_warmup"),
+    *(
+        "profile_steps",
+        "profile_shapes",
+        "profile_memory",
+        "memory_snapshot",
+        "flops_profiler",
+        "tensorboard",
+    ),
+    *(
+        "flight_recorder",
+        "checkpoint_every",
+        "checkpoint_minutes",
+        "checkpoint_keep",
+        "resume",
+        "resume_from",
+    ),
+    *("checkpoint_keep_finished", "evaluate_every", "log_every", "target_accuracy_pct", "target_perplexity"),
+    *("on_not_finite", "collective_timeout_s", "oom_ladder", "memory_forecast", "max_attempts", "deadline_s"),
+    "least_gb_per_s",
+)
+"""Settings on which no tensor of a step depends. A data set gives classes and channels, which a file names."""
 
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 Positive = Annotated[int, Field(ge=1, le=1 << 30)]
 Setting = bool | Annotated[int, Field(ge=-(1 << 53), le=1 << 53)] | float | str
 
 
+@dataclass(frozen=True)
+class Question:
+    """One run, of which somebody asks what it will hold.
+
+    Attributes:
+        name: of the run, as the user knows it.
+        settings: setting -> text, as its pods have them.
+        per_node: ranks that share a node; 0 = nobody has said.
+        rows: of a micro-batch.
+        global_batch: rows of a step; 0 = not said, several micro-batches.
+        layers: 0 = the model's own.
+        whole: what `settings` leaves out has its default; else it is as the file has it.
+        typed: of a question that is not whole: the settings that the user has given.
+    """
+
+    name: str
+    settings: Mapping[str, str]
+    ranks: int
+    per_node: int
+    rows: int
+    global_batch: int
+    layers: int = 0
+    whole: bool = True
+    typed: frozenset[str] = frozenset()
+
+    def accumulates(self, share: int) -> bool:
+        """Whether a step has several micro-batches. `share`: ranks that see different rows."""
+        return not self.global_batch or count_micro_batches(self.global_batch, self.rows, share) != 1
+
+    def find_refusal(self, share: int) -> str:
+        """Why no run can start with this batch; "" = it can."""
+        step = self.rows * share
+        if self.global_batch % step == 0:
+            return ""
+        return (
+            f"global_batch_size={self.global_batch}: must be a multiple of micro_batch_size={self.rows} x {share} = "
+            f"{step}, for example {max(1, self.global_batch // step) * step}"
+        )
+
+    def list_smaller(self, share: int, most: int | None = None) -> Iterator[int]:
+        """Micro-batches below the run's, up to `most`, of which the same step can be made, the largest first."""
+        step = self.global_batch // share if self.global_batch else self.rows
+        largest = self.rows - 1 if most is None else min(most, self.rows - 1)
+        return (rows for rows in range(largest, 0, -1) if step % rows == 0)
+
+
+def ask_of_run(config: Config, ranks: int, per_node: int) -> Question:
+    """The question of a run with these settings."""
+    settings = {name: as_text(value) for name, value in config.model_dump().items()}
+    rows, batch = config.micro_batch_size, config.global_batch_size
+    return Question(config.run, settings, ranks, per_node, rows, batch, config.model_layers)
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What one rank holds in the fullest moment of a window."""
+
+    window: str
+    rank: int
+    causes: Mapping[str, int]
+    """Bytes; only what is held."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.causes.values())
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
 
-class Count(_Part):
-    """One of them: bytes by window and cause, and those in host memory by cause."""
+class Sample(_Part):
+    """One count: bytes by window and cause, and those in host memory by cause (what is offloaded)."""
 
     layers: Number
     rows: Positive
@@ -53,90 +153,194 @@ class Count(_Part):
     windows: Annotated[dict[str, dict[str, Number]], Field(min_length=1)]
     host: dict[str, Number] = {}
 
+    def causes(self, window: str) -> Mapping[str, int]:
+        """Of a window that was not seen: nothing."""
+        return self.host if window == HOST else self.windows.get(window, {})
 
-class OperationsContent(_Part):
-    """Of trainer/memory_estimation/memory_profile.py, as far as a pod's answer depends on it."""
+    def own_layers(self, layers: int, stages: int) -> int:
+        """Layers that the rank holds of so many: of a pipeline the first stages, or the last ones of the other rank.
 
-    schema_version: int
+        Args:
+            stages: that one rank holds.
+        """
+        pp = self.axes.get("pp", 1)
+        parts = split_layers(layers, pp * stages)
+        return sum(map(len, parts[0 if self.rank == 0 else pp - 1 :: pp]))
+
+
+class OperationsFile(_Part):
+    """One strategy of one model, counted: what of the file (trainer/memory_estimation/memory_profile.py) answers need.
+
+    Attributes:
+        settings: setting -> value: all that memory depends on, but depth and batch.
+        defaults: the same, where nobody says anything.
+        layers: the model's own; 0 = not known.
+        accumulates: a step has several micro-batches; with one alone no more is held.
+        labels, channels: of the images that were counted; 0 = text.
+        per_node: ranks that share a node, where the axes follow from that; 0 = it makes no difference.
+        known: every setting there was when it was counted; one that came later may matter where it is no default.
+    """
+
+    path: Path = Path()
+    schema_version: int = SCHEMA
     key: str
-    settings: Annotated[dict[str, Setting], Field(min_length=1)]
+    settings: dict[str, Setting]
+    defaults: dict[str, Setting]
     layers: Number
     scales_depth: bool
     scales_ranks: bool
     accumulates: bool
-    samples: Annotated[list[Count], Field(min_length=1)]
+    labels: Number
+    channels: Number
+    versions: dict[str, str]
+    samples: Annotated[list[Sample], Field(min_length=1)]
     per_node: Number = 0
     known: list[str] = []
-    rules: str = "cuda"
+    rules: str = CUDA
+
+    @field_validator("settings")
+    @classmethod
+    def _has_needed(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        for name, kind in NEEDED.items():
+            if not isinstance(settings.get(name), kind):
+                raise ValueError(f"{name}={settings.get(name)!r} is no setting")
+        return settings
 
     @field_validator("samples")
     @classmethod
-    def _grid(cls, samples: list[Count]) -> list[Count]:
+    def _is_grid(cls, samples: list[Sample]) -> list[Sample]:
         """Another number of ranks is compared at a micro-batch that both have."""
-        for rank in {count.rank for count in samples}:
-            mine = [count for count in samples if count.rank == rank]
-            rows = {count.rows for count in mine if count.ranks == mine[0].ranks}
-            if alone := {count.rows for count in mine} - rows:
+        for rank in {sample.rank for sample in samples}:
+            mine = [sample for sample in samples if sample.rank == rank]
+            rows = {sample.rows for sample in mine if sample.ranks == mine[0].ranks}
+            if alone := {sample.rows for sample in mine} - rows:
                 raise ValueError(f"{min(alone)} rows were not counted on {mine[0].ranks} ranks")
         return samples
 
-
-def describe_problem(failure: ValidationError) -> str:
-    """The first one: `samples.0.rows: Input should be greater than or equal to 1`."""
-    first = failure.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
-
-
-Sample = Mapping[str, Any]
-"""layers, rows, ranks, rank, axes, windows {window: {cause: bytes}}: as the file has it."""
-
-
-@dataclass(frozen=True)
-class Peak:
-    """What is held in the fullest window. `causes`: bytes; only what is held."""
-
-    window: str
-    rank: int
-    causes: Mapping[str, int]
+    @property
+    def strategy(self) -> str:
+        return str(self.settings["strategy"])
 
     @property
-    def total(self) -> int:
-        return sum(self.causes.values())
+    def model(self) -> str:
+        return str(self.settings["model"])
+
+    @property
+    def axes(self) -> Mapping[str, int]:
+        return self.samples[0].axes
+
+    @property
+    def stages(self) -> int:
+        """Of a pipeline, that one rank holds."""
+        return VIRTUAL_STAGES.get(str(self.settings.get("pp_schedule")), 1)
+
+    def share(self, ranks: int) -> int:
+        """Ranks that see different rows: the axes that share rows are those of the count."""
+        return max(1, ranks // math.prod(self.axes.get(name, 1) for name in ("tp", "cp", "pp")))
+
+    def accumulates_for(self, question: Question) -> bool:
+        """Whether a step of the run has several micro-batches."""
+        return question.accumulates(self.share(question.ranks))
+
+    def is_upper_bound(self, question: Question) -> bool:
+        """Counted with several micro-batches in a step, where the run has one: then gradients of an earlier one are
+        not there yet."""
+        return self.accumulates and not self.accumulates_for(question)
+
+    def has(self, name: str, text: str) -> bool:
+        """Whether it was counted with this value; yes where it answers for several."""
+        meant = "bf16" if (name, text) == ("precision", "auto") else text
+        return name not in self.settings or _is_same(self.model, name, self.settings[name], meant)
+
+    def misses(self, question: Question) -> Iterator[str]:
+        """What keeps this file from answering; nothing where it does."""
+        wanted, ranks = question.settings, question.ranks
+        # who asks for a model without settings takes a file's own, but for the depth: the model's is meant
+        meant = {
+            name: as_text(value)
+            for name, value in self.defaults.items()
+            if question.whole or name == "model_layers"
+        }
+        meant |= {name: text for name, text in wanted.items() if name in self.settings}
+        say = partial(describe_setting, self.model)
+        for name, text in meant.items():
+            if not self.has(name, text):
+                yield f"{name}={say(name, self.settings[name])} (wanted {say(name, text)})"
+        for name, text in wanted.items():
+            if self.known and name not in self.known and not _is_default(name, text):
+                yield f"no setting {name} when it was counted (wanted {text})"
+        depth = wanted.get("model_layers", "0")
+        scales = self.scales_depth or "model_layers" in self.settings
+        if not scales and depth not in ("0", str(self.layers)):
+            yield f"model_layers={self.layers} (wanted {depth})"
+        counted = {sample.ranks for sample in self.samples}
+        if ranks not in counted and not (self.scales_ranks and ranks > 1):
+            yield f"ranks={', '.join(map(str, sorted(counted)))} (wanted {ranks})"
+        if self.per_node and question.per_node not in (0, self.per_node):
+            yield f"{self.per_node} ranks on a node (wanted {question.per_node})"
+        if self.accumulates_for(question) and not self.accumulates:
+            yield "one micro-batch in a step (wanted several)"
+
+    def peak(self, rows: int, ranks: int, layers: int = 0) -> Peak:
+        """Of the fullest rank, with micro-batches of `rows`. `layers`: 0 = the model's own."""
+        windows = dict.fromkeys((sample.rank, name) for sample in self.samples for name in sample.windows)
+        moments = (self.window(name, rank, rows, ranks, layers) for rank, name in windows)
+        return max(moments, key=lambda peak: peak.total)
+
+    def window(self, name: str, rank: int, rows: int, ranks: int, layers: int = 0) -> Peak:
+        """What a counted rank holds in the fullest moment of one window; of no bytes where that was not counted.
+
+        Args:
+            name: HOST = what it keeps in host memory.
+        """
+        mine = self._own_samples[rank]
+        own = mine[0][0].own_layers(layers or self.layers, self.stages)
+        sizes = {
+            cause: round(
+                _scale([(*each, each[0].causes(name).get(cause, 0)) for each in mine], own, rows, ranks)
+            )
+            for cause in dict.fromkeys(cause for sample, _ in mine for cause in sample.causes(name))
+        }
+        return Peak(name, rank, _settle(sizes))
+
+    @cached_property
+    def _own_samples(self) -> dict[int, list[tuple[Sample, int]]]:
+        """Rank -> its counts, each with the layers that it holds there."""
+        found: dict[int, list[tuple[Sample, int]]] = {}
+        for sample in self.samples:
+            depth = sample.own_layers(sample.layers, self.stages)
+            found.setdefault(sample.rank, []).append((sample, depth))
+        return found
 
 
-def find_peak(samples: Sequence[Sample], layers: int, rows: int, ranks: int, stages: int = 1) -> Peak:
-    """Of the fullest rank that was counted. `stages`: of a pipeline, that one rank holds."""
-    return max(_peaks(samples, layers, rows, ranks, stages), key=lambda peak: peak.total)
+def _is_same(model: str, name: str, value: Any, text: str) -> bool:
+    """Whether `value` of a file is what is asked for."""
+    if name == "image_size" and text.isdecimal():
+        return (value or IMAGE_SIZES.get(model, 0)) == (int(text) or IMAGE_SIZES.get(model, 0))
+    if isinstance(value, bool | str):
+        return as_text(value) == (text.lower() if isinstance(value, bool) else text)
+    try:
+        return float(text) == float(value)
+    except ValueError:
+        return False
 
 
-def find_window(
-    samples: Sequence[Sample], window: str, like: Peak, layers: int, rows: int, ranks: int, stages: int = 1
-) -> Peak:
-    """What the rank of `like` holds in the fullest moment of one window; of no bytes where that was not counted."""
-    peaks = _peaks(samples, layers, rows, ranks, stages)
-    mine = (peak for peak in peaks if (peak.window, peak.rank) == (window, like.rank))
-    return next(mine, Peak(window, like.rank, {}))
+def _is_default(name: str, text: str) -> bool:
+    field = Config.model_fields.get(name)
+    return field is not None and text == as_text(field.default)
 
 
-def _peaks(samples: Sequence[Sample], layers: int, rows: int, ranks: int, stages: int) -> Iterator[Peak]:
-    for rank in dict.fromkeys(sample["rank"] for sample in samples):
-        mine = [
-            {**sample, "layers": _own_layers(sample, sample["layers"], stages)}
-            for sample in samples
-            if sample["rank"] == rank
-        ]
-        own = _own_layers(mine[0], layers, stages)
-        for window in dict.fromkeys(name for sample in mine for name in sample["windows"]):
-            names = dict.fromkeys(name for sample in mine for name in sample["windows"].get(window, ()))
-            sizes = {name: round(_scale(mine, window, name, own, rows, ranks)) for name in names}
-            yield Peak(window, rank, _settle(sizes))
+def describe_setting(model: str, name: str, value: Any) -> str:
+    """For a reader, to whom 0 says nothing.
 
-
-def _own_layers(sample: Sample, layers: int, stages: int) -> int:
-    """Layers that the sample's rank holds of so many: of a pipeline the first or the last stages (split_layers)."""
-    pp = sample["axes"].get("pp", 1)
-    parts = split_layers(layers, pp * stages)
-    return sum(map(len, parts[0 if sample["rank"] == 0 else pp - 1 :: pp]))
+    >>> describe_setting("vit_huge", "image_size", 0), describe_setting("x", "packing", True)
+    ("224 (the model's own)", 'true')
+    """
+    text = as_text(value)
+    if text == "0" and name in (*SIZES, "image_size"):
+        size = IMAGE_SIZES.get(model) if name == "image_size" else None
+        return f"{size} (the model's own)" if size else "the model's own"
+    return text or "none"
 
 
 def _settle(sizes: Mapping[str, int]) -> dict[str, int]:
@@ -150,32 +354,33 @@ def _settle(sizes: Mapping[str, int]) -> dict[str, int]:
     return {name: size for name, size in held.items() if size}
 
 
-def _scale(samples: Sequence[Sample], window: str, cause: str, layers: int, rows: int, ranks: int) -> float:
-    def at(number: int) -> dict[int, float]:
-        """Rows -> bytes, at this depth."""
-        found: dict[int, list[tuple[float, float]]] = {}
-        for sample in samples:
-            if sample["ranks"] == number:
-                size = sample["windows"].get(window, {}).get(cause, 0)
-                found.setdefault(sample["rows"], []).append((sample["layers"], size))
-        return {counted: _line(sorted(points), layers) for counted, points in sorted(found.items())}
+def _scale(points: Sequence[tuple[Sample, int, int]], layers: int, rows: int, ranks: int) -> float:
+    """Bytes of one cause in one window. `points`: (count, layers of its rank, bytes), of one rank."""
 
-    base = samples[0]["ranks"]
-    here = at(base)
+    def by_rows(number: int) -> dict[int, float]:
+        """Rows -> bytes on so many ranks, at this depth."""
+        found: dict[int, list[tuple[float, float]]] = {}
+        for sample, depth, size in points:
+            if sample.ranks == number:
+                found.setdefault(sample.rows, []).append((depth, size))
+        return {counted: _line(sorted(pairs), layers) for counted, pairs in sorted(found.items())}
+
+    base = points[0][0].ranks
+    here = by_rows(base)
     value = _at_rows(here, rows)
-    other = next((sample["ranks"] for sample in samples if sample["ranks"] != base), base)
+    other = next((sample.ranks for sample, _, _ in points if sample.ranks != base), base)
     if base in (other, ranks):
         return value
-    there = at(other)
+    there = by_rows(other)
     counted = next(iter(there))  # the micro-batch with which the other number of ranks was counted
     return value + (there[counted] - here[counted]) * (1 / ranks - 1 / base) / (1 / other - 1 / base)
 
 
 def _at_rows(sizes: Mapping[int, float], rows: int) -> float:
-    points = [(float(number), size) for number, size in sizes.items()]
-    below = [point for point in points if point[0] <= rows] or points[:1]
-    above = [point for point in points if point[0] > below[-1][0]]
-    return _line([below[-1], above[0]] if above else points[-2:], rows)
+    pairs = [(float(number), size) for number, size in sizes.items()]
+    below = [pair for pair in pairs if pair[0] <= rows] or pairs[:1]
+    above = [pair for pair in pairs if pair[0] > below[-1][0]]
+    return _line([below[-1], above[0]] if above else pairs[-2:], rows)
 
 
 def _line(points: Sequence[tuple[float, float]], at: float) -> float:
@@ -184,117 +389,73 @@ def _line(points: Sequence[tuple[float, float]], at: float) -> float:
     return y if x == x_end else y + (y_end - y) * (at - x) / (x_end - x)
 
 
-SCHEMA = 1
-CUDA, CPU = "cuda", "cpu"
-"""By whose rules of autocast and attention a file was counted."""
-HOST = "host"
-"""What is offloaded, as if it were a window of the step."""
-FOLDER = "_operations"
-"""Below the results; no comparison can have this name."""
-SHIPPED = Path(__file__).with_name("operations")
-"""The shipped ones, in the trainer's image alone."""
+class BadOperationsFile(ValueError):
+    """A file that cannot be read, or is no operations file. `path`: its place; `why`: without the place."""
 
-log = logging.getLogger("trainer")
+    def __init__(self, path: Path, why: str, sentence: str) -> None:
+        super().__init__(f"{path}: {sentence}")
+        self.path, self.why = path, why
 
 
-@dataclass(frozen=True)
-class OperationsFile:
-    """One strategy of one model, counted (docs/predict.md). `accumulates`: a step has several micro-batches."""
+def read_operations_file(path: Path) -> OperationsFile:
+    """The file at `path`.
 
-    path: Path
-    key: str
-    settings: Mapping[str, Any]
-    layers: int
-    scales_depth: bool
-    scales_ranks: bool
-    accumulates: bool
-    samples: Sequence[Sample]
-    per_node: int = 0
-    """Ranks that share a node, where the axes follow from that; 0 = it makes no difference."""
-    known: Sequence[str] = ()
-    """Every setting there was when it was counted. One that came later may matter once it is not at its default."""
-    rules: str = CUDA
+    Raises:
+        BadOperationsFile: it cannot be read, or is none.
+    """
+    try:
+        file = OperationsFile.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as failure:
+        if isinstance(
+            failure, ValidationError
+        ):  # the first one, as samples.0.rows: Input should be greater ...
+            first = failure.errors()[0]
+            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+        else:
+            why = failure.strerror or str(failure)
+        raise BadOperationsFile(
+            path,
+            why,
+            f"no operations file ({why}); `python -m trainer.count --operations FILE` writes one [SL-operations-file]",
+        ) from None
+    if file.schema_version != SCHEMA:
+        why = f"schema {file.schema_version}, expected {SCHEMA}"
+        raise BadOperationsFile(
+            path, why, f"an operations file of {why}; count it again [SL-operations-schema]"
+        )
+    return file.model_copy(update={"path": path})
 
-    def micro_batches(self, config: Config, ranks: int) -> int:
-        """Of a step of this run: the axes that share a sample are those of the count."""
-        axes = self.samples[0]["axes"]
-        shared = math.prod(axes.get(name, 1) for name in ("tp", "cp", "pp"))
-        return config.global_batch_size // (config.micro_batch_size * max(1, ranks // shared))
 
-    def answers(self, config: Config, ranks: int, per_node: int) -> bool:
-        """Whether it tells what a rank of this run will hold, or at least how much that is at most."""
-        precision = "bf16" if config.precision == "auto" else config.precision
-        meant = {**config.model_dump(include=set(self.settings)), "precision": precision}
-        if any(meant.get(name) != value for name, value in self.settings.items()):
-            return False
-        fields = type(config).model_fields
-        later = fields.keys() - self.known if self.known else set()
-        if any(getattr(config, name) != fields[name].default for name in later):
-            return False
-        fixed_depth = "model_layers" not in self.settings and not self.scales_depth
-        if fixed_depth and config.model_layers not in (0, self.layers):
-            return False
-        counted = {sample["ranks"] for sample in self.samples}
-        if ranks not in counted and not (self.scales_ranks and ranks > 1):
-            return False
-        if self.per_node not in (0, per_node):
-            return False
-        return self.accumulates or self.micro_batches(config, ranks) == 1
+def read_operations(
+    folders: Sequence[Path], leave_out: Callable[[BadOperationsFile], None] | None = None
+) -> Iterator[OperationsFile]:
+    """Every file of the folders, in the order of their names; a folder that is not there has none.
 
-    def peak(self, config: Config, ranks: int) -> Peak:
-        layers, rows = config.model_layers or self.layers, config.micro_batch_size
-        return find_peak(self.samples, layers, rows, ranks, self._stages(config))
+    Args:
+        leave_out: hears of what is none, which is left out.
 
-    def window(self, name: str, peak: Peak, config: Config, ranks: int) -> Peak:
-        """What the rank of `peak` holds in another window."""
-        layers = config.model_layers or self.layers
-        rows, stages = config.micro_batch_size, self._stages(config)
-        return find_window(self.samples, name, peak, layers, rows, ranks, stages)
-
-    def host(self, peak: Peak, config: Config, ranks: int) -> Peak:
-        """What the rank of `peak` keeps in host memory; of no bytes without offload."""
-        layers = config.model_layers or self.layers
-        apart = [{**sample, "windows": {HOST: sample["host"]}} for sample in self.samples]
-        return find_window(apart, HOST, peak, layers, config.micro_batch_size, ranks, self._stages(config))
-
-    @staticmethod
-    def _stages(config: Config) -> int:
-        """Of a pipeline, that one rank holds."""
-        return VIRTUAL_STAGES[config.pp_schedule]
+    Raises:
+        BadOperationsFile: one is none, and nobody would hear of it.
+    """
+    for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
+        try:
+            yield read_operations_file(path)
+        except BadOperationsFile as failure:
+            if leave_out is None:
+                raise
+            leave_out(failure)
 
 
 def find_operations(
-    config: Config, ranks: int, per_node: int, rules: str = CUDA, more: Sequence[Path] = ()
+    files: Sequence[OperationsFile], question: Question, rules: str = CUDA
 ) -> OperationsFile | None:
-    """The file that answers for this run; None = there is none. Those of `more` go first, then those of the volume.
+    """The file that answers, rather one of the same rules, with as many micro-batches; None = there is none.
 
     A CPU takes one of CUDA's rules where there is no other: what was foreseen is told there too.
     """
-    folders = (*more, Path(config.results) / FOLDER, SHIPPED)
-    able = [
-        file
-        for file in _read(folders)
-        if file.rules in (CUDA, rules) and file.answers(config, ranks, per_node)
-    ]
+    able = [file for file in files if file.rules in (CUDA, rules) and not any(file.misses(question))]
     return min(
         able,
-        key=lambda file: (
-            file.rules != rules,
-            file.accumulates is not (file.micro_batches(config, ranks) > 1),
-        ),
+        key=lambda file: (file.rules != rules, file.accumulates is not file.accumulates_for(question)),
         default=None,
     )
-
-
-def _read(folders: Sequence[Path]) -> Iterator[OperationsFile]:
-    """A file that cannot be read is told and left out: it must not keep a run from starting."""
-    for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
-        try:
-            content = OperationsContent.model_validate_json(path.read_bytes()).model_dump()
-            if (schema := content.pop("schema_version")) != SCHEMA:
-                raise ValueError(f"schema {schema}, expected {SCHEMA}")
-            yield OperationsFile(path, **content)
-        except ValidationError as failure:
-            log.warning("%s: no operations file, left out: %s", path, describe_problem(failure))
-        except (OSError, ValueError) as failure:
-            log.warning("%s: no operations file, left out: %s", path, failure)

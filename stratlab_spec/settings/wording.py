@@ -39,6 +39,11 @@ VARIABLE = re.compile(r"\bTRAINER_([A-Z][A-Z0-9_]*)(?![A-Za-z0-9_])")
 VALUE = re.compile(r"\brun\.config\.([a-z][a-z0-9_]*)")
 
 
+def as_text(value: object) -> str:
+    """A setting's value as a pod's variables have it: true, 0.001, qwen2.5-3b."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def spell(text: str, env: Mapping[str, str], *, elsewhere: bool = False) -> str:
     """`text` with each setting as its reader writes it.
 

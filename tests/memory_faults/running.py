@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from stratlab_spec.memory.profiles import CPU, FOLDER, find_operations
+from stratlab_spec.memory.prediction import read_pod_operations
+from stratlab_spec.memory.profiles import CPU, FOLDER, ask_of_run, find_operations
 from stratlab_spec.run_directory import RunDirectory, write_json
 from tests.memory_faults.case import Case
 from tests.memory_faults.plant import CAUSES
@@ -34,7 +35,8 @@ def run_case(case: Case, results: Path) -> dict[str, Any]:
 
 def _count(case: Case, results: Path) -> str:
     """Writes the operations file of its settings, by a CPU's rules, unless one answers already."""
-    found = find_operations(case.config(results), case.ranks, case.ranks, CPU)
+    config = case.config(results)
+    found = find_operations(read_pod_operations(config), ask_of_run(config, case.ranks, case.ranks), CPU)
     if found and found.accumulates == (case.micro_batches > 1):
         return ""
     path = results / FOLDER / f"{len(list((results / FOLDER).glob('*.json'))):02d}.json"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratlab.run_settings import SETTINGS, find_problem, say_image_size
+from stratlab.run_settings import SETTINGS, find_problem
 from stratlab.wording import FEW, NEAREST, format_number, name_allowed
 
 MANY = [f"run-{number}" for number in range(FEW + 1)]
@@ -61,8 +61,3 @@ def test_every_default_is_taken() -> None:
 )
 def test_what_is_expected_is_said(name: str, text: str, named: str) -> None:
     assert named in find_problem(name, text)
-
-
-def test_an_image_size_of_nought_is_told_as_what_it_means() -> None:
-    assert say_image_size("vit_huge", 64) == "64" and "224" in say_image_size("vit_huge", 0)
-    assert not any(letter.isdigit() for letter in say_image_size("google/vit-base-patch16-224", 0))

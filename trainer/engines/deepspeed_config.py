@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import nn
 
+from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.registry import ARGUMENTS
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.strategies import MIB, STRATEGIES, reduce_bucket_bytes, reshards_after_forward
@@ -216,7 +217,9 @@ def build_settings(
     settings = copy.deepcopy(_FIXED) | {
         "train_batch_size": config.global_batch_size,
         "train_micro_batch_size_per_gpu": config.micro_batch_size,
-        "gradient_accumulation_steps": config.global_batch_size // (config.micro_batch_size * world_size),
+        "gradient_accumulation_steps": count_micro_batches(
+            config.global_batch_size, config.micro_batch_size, world_size
+        ),
         "gradient_clipping": config.clip_norm,
         "communication_data_type": config.reduce_dtype,
         "data_types": {"grad_accum_dtype": own, "buffer_dtype": own},

@@ -25,8 +25,15 @@ from typing import Any
 
 from stratlab_spec import exit_codes as failures
 from stratlab_spec.exit_codes import DataMissing, OutOfMemory
-from stratlab_spec.memory.fit import as_laid_out, choose_layout, depends_on_device, largest_device_bytes
-from stratlab_spec.memory.prediction import GATE, GIB, advise, forecast_memory
+from stratlab_spec.memory.fit import (
+    as_laid_out,
+    choose_layout,
+    depends_on_device,
+    largest_device_bytes,
+    measure_needs,
+)
+from stratlab_spec.memory.prediction import GATE, forecast_memory
+from stratlab_spec.memory.profiles import GIB
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import has_batch_norm
 from stratlab_spec.run_directory import (
@@ -137,15 +144,15 @@ def check_memory(config: Config, pods: Pods) -> None:
     device_gib = device / GIB
     asked = config
     if depends_on_device(config):
-        choice = choose_layout(config, pods.world_size, read_shape(config), device)
+        choice = choose_layout(measure_needs(config, pods.world_size, read_shape(config)), device)
         asked = as_laid_out(config, choice.layout)
         if choice.left_out:
-            log.warning("layout %s: %s", choice.layout.name, choice.tell_left_out(device_gib))
+            log.warning("layout %s: %s", choice.layout.name, choice.describe_left_out(device_gib))
         if not choice.fits and not config.oom_ladder:
             raise OutOfMemory(
-                f"TRAINER_LAYOUT=auto: no layout of {config.dimensions}D fits; {choice.tell_left_out(device_gib)}; "
-                f"{choice.tell_least()}; try {choice.advise(config)}, or run.config.memory_forecast=false to start in "
-                "spite of it [SL-no-layout-fits]"
+                f"TRAINER_LAYOUT=auto: no layout of {config.dimensions}D fits; "
+                f"{choice.explain_refusal(config, device_gib)}, or run.config.memory_forecast=false to start in spite "
+                "of it [SL-no-layout-fits]"
             )
     forecast = forecast_memory(asked, pods.world_size, pods.processes_per_node)
     if forecast is None:
@@ -159,7 +166,7 @@ def check_memory(config: Config, pods: Pods) -> None:
     if forecast.on_device_gib <= GATE * device_gib:
         log.info(told)
         return
-    told += f"; try {advise(asked, pods.world_size, forecast.file, device_gib)}"
+    told += f"; try {forecast.advise(asked, device_gib)}"
     if forecast.least_gib > device_gib and not forecast.at_most and not config.oom_ladder:
         raise OutOfMemory(
             f"{told}, or run.config.memory_forecast=false to start in spite of it [SL-forecast-too-large]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -20,95 +20,74 @@ from trainer.measuring.held_tensors import list_shards
 from trainer.memory_estimation.storages import NODE_CAUSE, StorageWatch, replaced
 
 Function = Callable[..., Any]
+Wrapper = Callable[[StorageWatch, Function], Function]
+Row = tuple[Any, str, Wrapper]
 
 
 @contextmanager
 def attributed(watch: StorageWatch, strategy: str) -> Iterator[None]:
     """While it is entered, `watch` knows who asks for memory: gathering, reducing, masks, the loss."""
+    rows = [*_native(), *(_deepspeed() if STRATEGIES[strategy].deepspeed_stage else ())]
     with ExitStack() as stack:
-        for owner, attributes in _native(watch).items():
-            stack.enter_context(replaced(owner, **attributes))
-        if STRATEGIES[strategy].deepspeed_stage:
-            for owner, attributes in _deepspeed(watch).items():
-                stack.enter_context(replaced(owner, **attributes))
+        for owner, name, wrap in rows:
+            stack.enter_context(replaced(owner, **{name: wrap(watch, getattr(owner, name))}))
         yield
 
 
-def _native(watch: StorageWatch) -> dict[Any, dict[str, Any]]:
-    loss = functools.partial(_loss, watch)
-    masks = functools.partial(_inside, watch, "masks", True)
-    gathered = functools.partial(_inside, watch, "gathered", True)
-    return {
-        FSDPParamGroup: {
-            "unshard": gathered(FSDPParamGroup.unshard),
-            "wait_for_unshard": gathered(FSDPParamGroup.wait_for_unshard),
-            "post_backward": _reducing(watch, FSDPParamGroup.post_backward, _unsharded_gradients),
-        },
-        ddp.DistributedDataParallel: {
-            "_ddp_init_helper": _inside(
-                watch, "gradient buckets", True, ddp.DistributedDataParallel._ddp_init_helper
-            )
-        },
-        trainer.models.decoder: {"build_packing": masks(trainer.models.packing.build_packing)},
-        trainer.models.model_with_loss: {
-            "sum_losses": loss(trainer.models.model_with_loss.sum_losses),
-            "sum_distances": loss(trainer.models.model_with_loss.sum_distances),
-        },
-        trainer.models.chunked_cross_entropy: {
-            "token_loss": _inside(
-                watch, "logits and loss", False, trainer.models.chunked_cross_entropy.token_loss
-            )
-        },
-    }
+def _native() -> Iterator[Row]:
+    """(owner, its function, what wraps that function for a watch)"""
+    yield FSDPParamGroup, "unshard", _inside("gathered")
+    yield FSDPParamGroup, "wait_for_unshard", _inside("gathered")
+    yield FSDPParamGroup, "post_backward", _reducing(_unsharded_gradients)
+    yield ddp.DistributedDataParallel, "_ddp_init_helper", _inside("gradient buckets")
+    yield trainer.models.decoder, "build_packing", _inside("masks")
+    yield trainer.models.model_with_loss, "sum_losses", _loss
+    yield trainer.models.model_with_loss, "sum_distances", _loss
+    yield trainer.models.chunked_cross_entropy, "token_loss", _inside("logits and loss", final=False)
 
 
-def _deepspeed(watch: StorageWatch) -> dict[Any, dict[str, Any]]:
+def _deepspeed() -> Iterator[Row]:
     from deepspeed.runtime.zero.partition_parameters import Init
     from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
     from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
     from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 
-    def gradient(_: Any, parameter: Any, *__: Any) -> Iterable[Any]:
-        return [parameter.grad]
-
-    reduce = "reduce_independent_p_g_buckets_and_remove_grads"
-    gathered = functools.partial(_inside, watch, "gathered", True)
-    coordinator = PartitionedParameterCoordinator
-    return {
-        coordinator: {"fetch_sub_module": gathered(coordinator.fetch_sub_module)},
-        Init: {
-            "_all_gather": gathered(Init._all_gather),  # of small ones that stay, after the update
-            "_partition_param_sec": _inside(
-                watch, "parameters", True, Init._partition_param_sec
-            ),  # hpZ's shards
-        },
-        **{
-            kind: {reduce: _reducing(watch, getattr(kind, reduce), gradient)}
-            for kind in (DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3)
-        },
-    }
+    yield PartitionedParameterCoordinator, "fetch_sub_module", _inside("gathered")
+    yield Init, "_all_gather", _inside("gathered")  # of small ones that stay, after the update
+    yield Init, "_partition_param_sec", _inside("parameters")  # hpZ's shards
+    for kind in (DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3):
+        reducing = _reducing(lambda _, parameter, *__: [parameter.grad])
+        yield kind, "reduce_independent_p_g_buckets_and_remove_grads", reducing
 
 
-def _inside(watch: StorageWatch, cause: str, final: bool, function: Function) -> Function:
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with watch.region(cause, final):
-            return function(*args, **kwargs)
+def _inside(cause: str, final: bool = True) -> Wrapper:
+    """What a function makes is held for `cause`."""
 
-    return call
+    def wrap(watch: StorageWatch, function: Function) -> Function:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with watch.region(cause, final):
+                return function(*args, **kwargs)
+
+        return call
+
+    return wrap
 
 
-def _reducing(watch: StorageWatch, function: Function, gradients: Function) -> Function:
+def _reducing(gradients: Function) -> Wrapper:
     """What autograd has just made are gradients; what is made on the way to the other ranks are buckets."""
 
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        for gradient in gradients(*args, **kwargs):
-            watch.attribute(gradient, "gradients")
-        with watch.region("gradient buckets"):
-            return function(*args, **kwargs)
+    def wrap(watch: StorageWatch, function: Function) -> Function:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for gradient in gradients(*args, **kwargs):
+                watch.attribute(gradient, "gradients")
+            with watch.region("gradient buckets"):
+                return function(*args, **kwargs)
 
-    return call
+        return call
+
+    return wrap
 
 
 def _unsharded_gradients(group: Any, *_: Any) -> Iterator[Any]:

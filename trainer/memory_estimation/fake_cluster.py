@@ -1,12 +1,12 @@
-"""One rank of many, alone in its process: a process group that moves nothing, and libraries that ask no other rank.
+"""One rank of many, alone in its process, on a device that is not there: what libraries are told otherwise.
 
-What is replaced are questions to other ranks (are the parameters' shapes alike, what does the next stage send) and
-places where a library cannot deal with a tensor without storage. None of it changes what is allocated.
+`alone`: a process group that moves nothing, and libraries that ask no other rank. What is replaced are questions to
+other ranks (are the parameters' shapes alike, what does the next stage send) and places where a library cannot deal
+with a tensor without storage. None of it changes what is allocated.
 
-What autocast and the attention do on CUDA and not on a CPU, said of fake CPU tensors.
-
-Fake CUDA tensors are no way out: without a driver their backward pass fails, because autograd asks CUDA for its
-contexts (`stash_current_streams`, torch 2.13). These rules are read from torch's sources; no GPU has confirmed them.
+`as_on_cuda`: what autocast and the attention do on CUDA and not on a CPU, said of fake CPU tensors. Fake CUDA tensors
+are no way out: without a driver their backward pass fails, because autograd asks CUDA for its contexts
+(`stash_current_streams`, torch 2.13). These rules are read from torch's sources; no GPU has confirmed them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import os
 import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -51,30 +51,20 @@ from trainer.strategies import nd
 def alone(config: Config, ranks: int, rank: int, per_node: int) -> Iterator[None]:
     """This process is rank `rank` of `ranks`, of which `per_node` share a node; the others do not exist."""
     assert not dist.is_initialized(), "a process with a process group of its own"
+    own = {"RANK": rank, "LOCAL_RANK": rank % per_node, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": per_node}
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "DS_ACCELERATOR": "cpu"}
     with ExitStack() as stack:
-        stack.enter_context(_environment(ranks, rank, per_node))
+        env |= {name: str(value) for name, value in own.items()}
+        stack.enter_context(mock.patch.dict(os.environ, env))
         for owner, attributes in _replacements(config, ranks).items():
             stack.enter_context(replaced(owner, **attributes))
         if STRATEGIES[config.strategy].deepspeed_stage:
             stack.enter_context(_deepspeed_alone())
         stack.callback(_forget_meshes)
         dist.init_process_group("fake", store=fake_pg.FakeStore(), rank=rank, world_size=ranks)
-        stack.callback(_end_group)
+        stack.callback(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
         _forget_meshes()
         yield
-
-
-@contextmanager
-def _environment(ranks: int, rank: int, per_node: int) -> Iterator[None]:
-    before = dict(os.environ)
-    own = {"RANK": rank, "LOCAL_RANK": rank % per_node, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": per_node}
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1, "DS_ACCELERATOR": "cpu"}
-    os.environ.update({name: str(value) for name, value in (own | address).items()})
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _forget_meshes() -> None:
@@ -83,14 +73,15 @@ def _forget_meshes() -> None:
     clear_redistribute_planner_cache()
 
 
-def _end_group() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
 def _replacements(config: Config, ranks: int) -> dict[Any, dict[str, Any]]:
+    """Owner -> attributes.
+
+    Cached is what does not change while a process lives, and costs each time: a library opened, a program started. Fake
+    tensors ask for CUDA at each new operator call, DeepSpeed for a CPU's nodes at each reduction: 57,000 and 1,200
+    times for ZeRO-3 of 36 layers.
+    """
     return {
-        torch.cuda: {"is_available": _answered_once(torch.cuda.is_available)},
+        torch.cuda: {"is_available": functools.cache(torch.cuda.is_available)},  # asked at each operator call
         torch.nn.Module: {"to": _move_if_elsewhere(torch.nn.Module.to)},
         ddp.DistributedDataParallel: {"__init__": _wrap_alone(ddp.DistributedDataParallel.__init__)},
         ddp: {"_verify_param_shape_across_processes": _nothing, "_sync_module_states": _nothing},
@@ -105,15 +96,6 @@ def _replacements(config: Config, ranks: int) -> dict[Any, dict[str, Any]]:
 
 def _nothing(*_: Any, **__: Any) -> None:
     """No other rank is asked."""
-
-
-def _answered_once(ask: Callable[..., Any]) -> Callable[..., Any]:
-    """What does not change while a process lives, and costs each time: a library opened, a program started.
-
-    Fake tensors ask for CUDA at each new operator call, DeepSpeed for a CPU's nodes at each reduction: 57,000 and 1,200
-    times for ZeRO-3 of 36 layers.
-    """
-    return functools.cache(ask)
 
 
 def _equal_splits(counts: list[list[int]], rows: int) -> list[list[int]]:
@@ -231,7 +213,7 @@ def _deepspeed_alone() -> Iterator[None]:
     with (
         replaced(deepspeed.comm.comm, cdb=None),
         replaced(coordinator, assert_ints_same_as_other_ranks=lambda *_: None),
-        replaced(CPU_Accelerator, device_count=_answered_once(CPU_Accelerator.device_count)),
+        replaced(CPU_Accelerator, device_count=functools.cache(CPU_Accelerator.device_count)),
     ):
         groups._release_process_group_references()
         try:
@@ -269,8 +251,8 @@ def as_on_cuda(watch: StorageWatch) -> Iterator[None]:
         for name in IN_FP32:
             packet, _, overload = name.partition(".")
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-            library.impl(name, partial(_in_fp32, operator), "AutocastCPU")
-        attend = partial(_attend, watch, F.scaled_dot_product_attention)
+            library.impl(name, functools.partial(_in_fp32, operator), "AutocastCPU")
+        attend = functools.partial(_attend, watch, F.scaled_dot_product_attention)
         stack.enter_context(replaced(F, scaled_dot_product_attention=attend))
         stack.enter_context(replaced(packing, read_offer=lambda device: OFFER))
         stack.enter_context(replaced(token_loss, _multiply_into_fp32=_multiply_into_fp32))

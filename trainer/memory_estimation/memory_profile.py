@@ -1,20 +1,14 @@
-"""Counts of several engines beside each other, each in a process that is forked from the one that has loaded torch.
+"""An operations file: a few small counts of one strategy, from which every depth, batch and number of ranks follows.
 
-Loading torch and DeepSpeed costs seconds and most of the memory: forked processes share both.
-
-Which small counts an operations file is made of: depths, micro-batches, numbers of ranks, and which of them share an
-engine.
-
-    rows        between two counted micro-batches and behind the last, what is held grows evenly
-    layers      two depths; behind the smaller one every moment that may be the peak is there
-    ranks       once more on another number, where all data shares one axis
-
-An operations file: a few small counts of one strategy, from which every depth, batch and number of ranks follows.
+    settings ─▶ corners: depths x micro-batches, ranks ─▶ engines, beside each other ─▶ samples ─▶ content
 
 What a window of the step holds (timeline.py) grows evenly with the layers and, between two counted micro-batches and
 behind the last one, with their rows; what is sharded is shared out by 1 / ranks. So counted are two depths with three
-micro-batches, and once more on another number of ranks. A model with few layers, or whose depth is no setting, is
-counted whole.
+micro-batches, and once more on another number of ranks, where all data shares one axis. Behind the smaller depth every
+moment that may be the peak is there. A model with few layers, or whose depth is no setting, is counted whole.
+
+Each engine counts in a process that is forked from the one that has loaded torch and DeepSpeed, which costs seconds and
+most of the memory: forked processes share both.
 """
 
 from __future__ import annotations
@@ -35,8 +29,10 @@ from typing import Any, TypeVar
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.layout.mesh_rules import resolve_axes
 from stratlab_spec.layout.parallel_dims import count_stages
+from stratlab_spec.memory.profiles import CPU, CUDA, SCHEMA
 from stratlab_spec.models.decoder import SHAPES, count_layer_parameters, resize_decoder, resize_vit
 from stratlab_spec.models.model_specs import VIT
+from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.settings.config import PREFIX, Config
 from stratlab_spec.strategies import STRATEGIES, reduce_bucket_bytes
 from trainer.memory_estimation.rules import build_key, defaults_of, read_countable, settings_that_matter
@@ -195,7 +191,6 @@ def group_by_engine(corners: list[Corner], stages: int) -> list[list[Corner]]:
     return [list(same) for _, same in groupby(corners, lambda corner: replace(corner, rows=0))]
 
 
-SCHEMA = 1
 WHY_WHOLE = "the model has no depth that can be set, or few layers: it is counted whole"
 Say = Callable[[str], None]
 
@@ -241,27 +236,22 @@ def build_operations(
     began = time.monotonic()
     config = as_counted(read_countable(env, ranks, 0, per_node))
     pictures = find_pictures(config, labels, channels)
-    dp, stages = _parts(config, ranks, per_node)
-    micro_batches = config.global_batch_size // (config.micro_batch_size * dp)
+    axes = resolve_axes(config, ranks, per_node)
+    dp, stages = axes.dp, count_stages(config, axes.pp)
+    micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, dp)
     own = own_layers(config)
     asked = (config.model_layers or own) if own else 0
     depths = depths_of(config, asked, stages)
     corners = list(list_corners(config, ranks, depths, stages))
+    several = min(
+        micro_batches, 2 * stages if stages > 1 else 2
+    )  # a third one without a pipeline adds nothing
     tasks = []
     for engine in group_by_engine(corners, stages):
-        first = engine[0]
-        same = first.ranks == ranks
-        nodes = per_node if same else first.ranks
-        several = _several(micro_batches, stages)
-        configs = [
-            read_countable(
-                _settings_of(env, corner, dp if same else first.ranks, several),
-                first.ranks,
-                first.rank,
-                nodes,
-            )
-            for corner in engine
-        ]
+        count, rank = engine[0].ranks, engine[0].rank
+        nodes, share = (per_node, dp) if count == ranks else (count, count)
+        asked_of = [_settings_of(env, corner, share, several) for corner in engine]
+        configs = [read_countable(each, count, rank, nodes) for each in asked_of]
         tasks.append(_Task(engine, configs, pictures, nodes, cuda, asked))
     samples: list[dict[str, Any]] = []
 
@@ -290,7 +280,7 @@ def build_operations(
         "labels": 0 if config.is_text else pictures.labels,
         "channels": 0 if config.is_text else pictures.channels,
         "versions": {name: version(name) for name in LIBRARIES},
-        **({} if cuda else {"rules": "cpu"}),
+        **({} if cuda else {"rules": CPU}),
     }
     return {
         **matters,
@@ -302,7 +292,7 @@ def build_operations(
         "scales_depth": len(depths) > 1,
         "scales_ranks": len(matters["ranks"]) > 1,
         "why_not_scaled": "" if len(depths) > 1 else WHY_WHOLE,
-        "rules": "cuda" if cuda else "cpu",
+        "rules": CUDA if cuda else CPU,
         "block_bytes": BLOCK_BYTES,
         "samples": samples,
         "seconds": round(time.monotonic() - began, 1),
@@ -315,17 +305,6 @@ def _count(task: _Task) -> list[dict[str, Any]]:
         task.configs, first.ranks, first.rank, task.pictures, per_node=task.per_node, cuda=task.cuda
     )
     return [_sample(corner, task.asked, each) for corner, each in zip(task.corners, found, strict=True)]
-
-
-def _parts(config: Config, ranks: int, per_node: int) -> tuple[int, int]:
-    """(ranks that see different samples, stages of the pipeline)."""
-    axes = resolve_axes(config, ranks, per_node)
-    return axes.dp, count_stages(config, axes.pp)
-
-
-def _several(micro_batches: int, stages: int) -> int:
-    """Micro-batches that are counted: a third one without a pipeline adds nothing."""
-    return min(micro_batches, 2 * stages) if stages > 1 else min(micro_batches, 2)
 
 
 def _settings_of(env: Mapping[str, str], corner: Corner, dp: int, micro_batches: int) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""Which runs can be counted: every rule that the run itself would meet, and what cannot be counted; without torch.
+"""Which runs can be counted, and which of their settings an operations file keeps; without torch.
 
-Which settings the memory of a step depends on, and the key of an operations file; without torch.
+Every rule holds that the run itself would meet, and those of what cannot be counted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stratlab_spec.layout.mesh_rules import shape_problems
+from stratlab_spec.memory.profiles import IRRELEVANT
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.library_rules import broken_deepspeed_rules
@@ -71,61 +72,17 @@ def _uncounted(config: Config) -> Iterator[str]:
 
 BATCH = ("global_batch_size", "micro_batch_size")
 """Scaled, or in `accumulates`."""
-NEVER = (
-    *(
-        "run",
-        "comparison",
-        "results",
-        "image",
-        "accelerator",
-        "wait_s",
-        "grace_s",
-        "allow_faults",
-        "fault",
-        "tensorboard",
-    ),
-    *("seed", "init", "mode", "tokenizer", "image_column", "label_column", "dataset", "dataset_path"),
-    *("allow_altered_answers", "normalization", "data_residence", "validation_fraction", "train_samples"),
-    *("lora_alpha", "distil_temperature", "distil_weight"),
-    *(
-        "epochs",
-        "steps",
-        "lr",
-        "lr_schedule",
-        "warmup_steps",
-        "weight_decay",
-        "nesterov",
-        "beta1",
-        "beta2",
-        "eps",
-    ),
-    *("profile_first_step", "profile_warmup", "profile_steps", "profile_shapes", "profile_memory"),
-    *("memory_snapshot", "flops_profiler", "flight_recorder"),
-    *("checkpoint_every", "checkpoint_minutes", "checkpoint_keep", "checkpoint_keep_finished"),
-    *(
-        "resume",
-        "resume_from",
-        "evaluate_every",
-        "log_every",
-        "tensorboard",
-        "target_accuracy_pct",
-        "target_perplexity",
-    ),
-    *("on_not_finite", "collective_timeout_s", "oom_ladder", "memory_forecast", "max_attempts", "deadline_s"),
-    "least_gb_per_s",
-)
-"""No tensor of a step depends on them. A data set gives classes and channels, which a file names."""
 TEXT_ALONE = ("seq_len", "packing", "loss_chunk_tokens")
 IMAGES_ALONE = ("image_size", "augment", "batch_norm", "label_smoothing")
 
 
 def settings_that_matter(config: Config, scaled: tuple[str, ...]) -> dict[str, Any]:
-    """Setting -> value: every one that is in no table above, so that a new setting counts as one that matters.
+    """Setting -> value: every one that is in no table here, so that a new setting counts as one that matters.
 
     Args:
         scaled: settings for whose values the file has an answer.
     """
-    left_out = {*NEVER, *BATCH, *scaled, "task", *(IMAGES_ALONE if config.is_text else TEXT_ALONE)}
+    left_out = {*IRRELEVANT, *BATCH, *scaled, "task", *(IMAGES_ALONE if config.is_text else TEXT_ALONE)}
     given = config.model_dump(exclude=left_out)
     return {name: given[name] for name in sorted(given)}
 
@@ -138,5 +95,4 @@ def defaults_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def build_key(content: Mapping[str, Any]) -> str:
     """Of what the figures of a file depend on."""
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

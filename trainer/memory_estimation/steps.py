@@ -1,18 +1,16 @@
-"""What code that reads a value gets where there are no values: the answer of an ordinary step.
+"""Two steps of a run's own engine, on nothing, and what they held.
 
-Batches of the right shape without data, and the facts of the data that a model's shape depends on.
+    settings ─▶ model, batch without data ─▶ engine ─▶ step 1 makes the optimizer's state ─▶ step 2 is counted
 
-What a strategy keeps in host memory (`offload`). A count has no device, so its tensors are told apart by where the
-engine keeps them: these lists, and not their device.
-
-Two steps of a run's own engine, on nothing, and what they held.
+Code that reads a value gets the answer of an ordinary step. What a strategy keeps in host memory (`offload`) is told
+apart by where the engine keeps it, not by its device, for a count has none.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +23,7 @@ from torch.utils._pytree import tree_iter
 
 from stratlab_spec.models.model_specs import default_image_size
 from stratlab_spec.models.teacher import teacher_config
+from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.strategies import STRATEGIES
 from trainer import strategies
@@ -125,20 +124,6 @@ def build_empty_model(config: Config, pictures: Pictures) -> Learner:
     )
 
 
-def build_empty_teacher(config: Config, pictures: Pictures) -> Learner | None:
-    """The network that the run's model learns from, on the meta device; None without one.
-
-    Raises:
-        ConfigError, DataMissing: as `build_empty_model`.
-    """
-    if not config.teacher:
-        return None
-    edge = 0 if config.is_text else config.image_size or default_image_size(config)
-    # its weights make no difference to memory
-    asked = teacher_config(config).model_copy(update={"image_size": edge, "init": "scratch"})
-    return build_empty_model(asked, pictures)
-
-
 def build_micro_batch(config: Config, pictures: Pictures) -> tuple[Tensor, Tensor]:
     """(inputs, labels) as the run's data gives them, m rows: images float [m, channel, edge, edge] with int64 [m] or
     float [m, class], text int64 [m, 2, token] with int64 [m, token]."""
@@ -179,15 +164,8 @@ def _list_kept(engine: Any, offload: str) -> Iterator[Any]:
     for master in list_masters(engine):
         yield from (master, master.grad)
     yield from tree_iter([getattr(optimizer, name, None) for name in OF_DEEPSPEED])
-    if offload == "all":
-        yield from _list_shards(parameters)
-
-
-def _list_shards(parameters: Iterable[Any]) -> Iterator[Any]:
-    """Small ones stay on the device (`persistent_elements`)."""
-    for parameter in parameters:
-        if not getattr(parameter, "ds_persist", False):
-            yield getattr(parameter, "ds_tensor", None)
+    if offload == "all":  # small ones stay on the device (`persistent_elements`)
+        yield from (getattr(p, "ds_tensor", None) for p in parameters if not getattr(p, "ds_persist", False))
 
 
 BLOCK_BYTES = 512
@@ -262,22 +240,21 @@ def count_batches(
     per_node = per_node or ranks
     configs = [as_counted(config) for config in configs]
     config, found = configs[0], list[Count]()
-    world = _on_cpu(ranks, rank, per_node)
+    world = World(rank, rank % per_node, ranks, per_node, "cpu", "cpu", device_name="", host="")
     placement = resolve_placement(config, world)
-    micro_batches = config.global_batch_size // (config.micro_batch_size * placement.axes.dp)
-    assert all(
-        each.global_batch_size // (each.micro_batch_size * placement.axes.dp) == micro_batches
+    (micro_batches,) = {
+        count_micro_batches(each.global_batch_size, each.micro_batch_size, placement.axes.dp)
         for each in configs
-    )
-    watch, place = StorageWatch(block_bytes), ["building"]
-    waits = WaitWatch()
-    engines: list[Any] = []
+    }
+    watch, waits = StorageWatch(block_bytes), WaitWatch()
+    engine: Any = None
+    place = "building"
 
     def leave(phase: str) -> None:
-        if phase == "backward" and engines:
-            attribute_gradients(watch, engines[0])
-            move_to_host(watch, engines[0], config.offload)
-        say(f"{place[-1]}: {phase}, {watch.operators:,} operators")
+        if phase == "backward" and engine is not None:
+            attribute_gradients(watch, engine)
+            move_to_host(watch, engine, config.offload)
+        say(f"{place}: {phase}, {watch.operators:,} operators")
 
     with ExitStack() as stack:
         stack.enter_context(alone(config, ranks, rank, per_node))
@@ -286,14 +263,20 @@ def count_batches(
         run = build_run(config, world, placement, precision, config.global_batch_size)
         begin("building the model")
         model = build_empty_model(config, pictures)
-        teacher = build_empty_teacher(config, pictures) if placement.axes.computes_loss(rank) else None
+        teacher = None
+        if config.teacher and placement.axes.computes_loss(rank):
+            edge = 0 if config.is_text else config.image_size or default_image_size(config)
+            # its weights make no difference to memory
+            asked = teacher_config(config).model_copy(update={"image_size": edge, "init": "scratch"})
+            teacher = build_empty_model(asked, pictures)
         if STRATEGIES[config.strategy].deepspeed_stage == 3 and config.precision == "bf16_native":
-            model.to(
-                torch.bfloat16
-            )  # as DeepSpeed's path does next, where fake parameters cannot be swapped any more
+            # as DeepSpeed's path does next, where fake parameters cannot be swapped any more
+            model.to(torch.bfloat16)
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(OrdinaryValues())
-        _fill(model, config)
+        # a whole model cannot be built in memory: the image models' initialisation draws numbers until they fit
+        if STRATEGIES[config.strategy].builds_empty == "nobody":
+            _allocate(model)
         if teacher is not None:
             _allocate(teacher)
             placed = place_teacher(teacher, "cpu", precision.teacher_dtype)
@@ -306,13 +289,12 @@ def count_batches(
         if model.teacher:
             attribute_teacher(watch, model.teacher)
         del model, teacher
-        engines.append(engine)
         attribute_state(watch, engine)
         move_to_host(watch, engine, config.offload)
         steps = [config] * (STEPS - 1) + configs
         for number, config in enumerate(steps, 1):
-            place.append(f"step {number} of {len(steps)}")
-            begin(place[-1])
+            place = f"step {number} of {len(steps)}"
+            begin(place)
             watch.collectives.clear()
             mark = len(watch.timeline.events)
             watch.begin("data")
@@ -348,24 +330,9 @@ def count_batches(
                     )
                 )
         engine.close()
-        engines.clear()
-        del engine
+        engine = None
     gc.collect()  # engines refer to themselves; the next count of this process should not carry this one along
     return found
-
-
-def _on_cpu(ranks: int, rank: int, per_node: int) -> World:
-    """The world of this rank, whose tensors are on no device."""
-    return World(
-        rank=rank,
-        local_rank=rank % per_node,
-        size=ranks,
-        local_size=per_node,
-        device_type="cpu",
-        device="cpu",
-        device_name="",
-        host="",
-    )
 
 
 def as_counted(config: Config) -> Config:
@@ -374,14 +341,8 @@ def as_counted(config: Config) -> Config:
     return config.model_copy(update={"precision": precision, "init": "scratch"})
 
 
-def _fill(model: nn.Module, config: Config) -> None:
-    """Gives the model (fake) memory where the strategy wants a whole one. It cannot be built in memory: the image
-    models' initialisation draws numbers until they fit, which looks at values."""
-    if STRATEGIES[config.strategy].builds_empty == "nobody":
-        _allocate(model)
-
-
 def _allocate(model: nn.Module) -> None:
+    """Gives the model (fake) memory."""
     model.to_empty(device="cpu")
     tie_weights(model)
     restore_buffers(model, "cpu")

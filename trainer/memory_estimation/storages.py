@@ -1,12 +1,7 @@
-"""Attributes of modules and classes that are other ones for a while.
+"""What is watched while a step runs on fake tensors: every storage, and every place that would make the host wait.
 
-A fake tensor's device, without asking all modes for it: two of three calls of a step of ZeRO-3 (torch 2.13).
-
-Follows every storage from its making to its end, through all operators that run meanwhile.
-
-What would make the host wait for its device, counted where there is none, with the line that asks for it.
-
-    operator or method ─▶ does its result, or its memory, need the host to know a value? ─▶ (why, who asks, our line)
+StorageWatch    follows every storage from its making to its end, through all operators that run meanwhile
+WaitWatch       operator or method ─▶ does its result, or its memory, need the host to know a value? ─▶ (why, who asks)
 
 A host that waits sends no further work meanwhile, so that the device runs dry. The rules are those of CUDA, read from
 torch's sources (2.13). Where all tensors are on one device, copies between it and the host have no operator: there
@@ -55,7 +50,10 @@ def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
 
 
 def asks_for_device(func: Any, args: Any) -> bool:
-    """Whether a mode is called for no operator but for `device` of a fake tensor, `args[0]`."""
+    """Whether a mode is called for no operator but for `device` of a fake tensor, `args[0]`.
+
+    Two of three calls of a step of ZeRO-3 (torch 2.13); answered without asking all modes.
+    """
     return (
         func is torch.ops.prim.device.default
         and isinstance(args[0], FakeTensor)
@@ -126,9 +124,7 @@ class StorageWatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return (
-                NotImplemented  # its local operators come here one by one; else their temporaries were missed
-            )
+            return NotImplemented  # its local operators come here one by one: else temporaries were missed
         if asks_for_device(func, args):
             return args[0].fake_device
         result = func(*args, **(kwargs or {}))
@@ -208,8 +204,7 @@ class StorageWatch(TorchDispatchMode):
         if not put_out:  # written into the first argument
             put_out = [t for t in tree_iter(args[:1]) if isinstance(t, Tensor)]
         for tensor in put_out:
-            size = tensor.numel() * tensor.element_size()
-            self.collectives[name.strip("_"), str(tensor.dtype).removeprefix("torch.")] += size
+            self.collectives[name.strip("_"), str(tensor.dtype).removeprefix("torch.")] += tensor.nbytes
 
 
 READS = "reads a value"
@@ -283,9 +278,7 @@ class WaitWatch(TorchDispatchMode):
         if name == "repeat_interleave":
             size = kwargs.get("output_size", args[1] if len(args) > 1 else None)
             return SIZES if size is None else None
-        if (
-            name == "lift_fresh"
-        ):  # a list as an index; one number (x[mask] = 0) travels with the kernel that takes it
+        if name == "lift_fresh":  # a list as an index; one number (x[mask] = 0) travels with its kernel
             return MADE if self._one_device and args[0].dim() else None
         if name in ("_to_copy", "copy_"):
             return _copies(name, args, kwargs)
@@ -328,11 +321,8 @@ class WaitWatch(TorchDispatchMode):
 
 def _has_flags(name: str, args: Any) -> bool:
     flags = [t for t in tree_iter(args[1]) if isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8)]
-    if (
-        name != "index" and len(flags) == len(args[1]) == 1
-    ):  # one number for all is a fill, which needs no places
-        value = args[2]
-        return value.numel() != 1
+    if name != "index" and len(flags) == len(args[1]) == 1:  # one number for all is a fill: no places needed
+        return args[2].numel() != 1
     return bool(flags)
 
 

@@ -1,7 +1,4 @@
-"""When memory was taken and given back, and by what; without torch.
-
-What a count has found, as numbers for a file and as lines for a person; without torch.
-"""
+"""When memory was taken and given back, and by what; what a count has found. Without torch."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from stratlab_spec.layout.parallel_dims import Axes
+from stratlab_spec.memory.profiles import CPU, CUDA, GIB
 from stratlab_spec.settings.config import Config
 
 CAUSES = (
@@ -54,7 +52,7 @@ class Storage:
     size: int = 0
     """Bytes at this moment, in whole blocks."""
     on_host: bool = False
-    """Offloaded: it lies in host memory, and takes none of the device's (host_memory.py)."""
+    """Offloaded: it lies in host memory, and takes none of the device's."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +198,6 @@ def _is_saved(storage: Storage) -> bool:
     return storage.label.phase == "forward" and storage.cause in SAVED
 
 
-GIB = 2**30
 BAR = 30
 LIBRARIES = ("torch", "deepspeed", "transformers")
 
@@ -264,7 +261,7 @@ class Count:
             "axes": self.axes.as_dict(),
             "coordinates": self.axes.coordinates(self.rank),
             "micro_batches": self.micro_batches,
-            "rules": "cuda" if self.cuda else "cpu",
+            "rules": CUDA if self.cuda else CPU,
             "block_bytes": self.block_bytes,
             "peak_bytes": self.peak.total,
             "between_steps_bytes": self.between.total,
@@ -297,21 +294,26 @@ class Count:
             f"{config.strategy}, {config.model_name}, {config.precision}; rank {self.rank} of {self.ranks}"
             f"{f' ({sizes}; at {place})' if sizes else ''}"
         )
-        rows = f"{config.micro_batch_size} x {config.seq_len} tokens" if config.is_text else "images"
-        number = rows if config.is_text else f"{config.micro_batch_size} {rows}"
-        yield f"second step, {self.micro_batches} micro-batches of {number}; counted on no device, {self._rules()}"
+        rows = f"x {config.seq_len} tokens" if config.is_text else "images"
+        batches = f"{self.micro_batches} micro-batches of {config.micro_batch_size} {rows}"
+        yield f"second step, {batches}; counted on no device, as on {'CUDA' if self.cuda else 'a CPU'}"
         yield ""
         causes, between = self.peak.by_cause(), self.between.by_cause()
         yield f"{'GiB':22}{'peak':>9}{'between':>9}"
         for cause in sorted(causes, key=lambda name: -causes[name]):
             if causes[cause] or between[cause]:
-                yield f"{cause:22}{_gib(causes[cause])}{_gib(between[cause])}  {self._bar(causes[cause])}".rstrip()
+                bar = "█" * round(BAR * causes[cause] / max(1, self.peak.total))
+                yield f"{cause:22}{_gib(causes[cause])}{_gib(between[cause])}  {bar}".rstrip()
         yield f"{'in all':22}{_gib(self.peak.total)}{_gib(self.between.total)}"
         yield f"{'most gathered at once':22}{_gib(self.gathered_bytes)}"
         if self.host.total:
             held = ", ".join(f"{cause}{_gib(size)}" for cause, size in self.host.by_cause().items() if size)
             yield f"{'in host memory':22}{_gib(self.host.total)}  {' '.join(held.split())}"
-        yield from self._wait_lines()
+        yield ""
+        yield f"host waits per step: {sum(self.waits.values())}"
+        for wait, number in sorted(self.waits.items()):
+            through = "" if wait.asked_by == wait.line else f", from {wait.line}"
+            yield f"{number:9}  {wait.why}: {wait.asked_by}{through}"
         if top:
             yield ""
             yield f"{'GiB':>9}  {'cause':22}{'phase':11}{'number':>6}  operator, type, shape"
@@ -319,19 +321,6 @@ class Count:
                 shape = "x".join(map(str, label.shape)) or "scalar"
                 made = f"{label.operator} {label.dtype} {shape}"
                 yield f"{_gib(size)}  {cause:22}{label.phase:11}{number_of:6}  {made}"
-
-    def _wait_lines(self) -> Iterator[str]:
-        yield ""
-        yield f"host waits per step: {sum(self.waits.values())}"
-        for wait, number in sorted(self.waits.items()):
-            through = "" if wait.asked_by == wait.line else f", from {wait.line}"
-            yield f"{number:9}  {wait.why}: {wait.asked_by}{through}"
-
-    def _rules(self) -> str:
-        return "as on CUDA" if self.cuda else "as on a CPU"
-
-    def _bar(self, size: int) -> str:
-        return "█" * round(BAR * size / max(1, self.peak.total))
 
 
 def _gib(size: int) -> str:

@@ -17,6 +17,7 @@ import msgspec
 import torch.distributed as dist
 
 from stratlab_spec.exposed_communication import read_exposed_pct
+from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.run_directory import write_json
 from stratlab_spec.settings.config import Config
 from trainer.distributed.world import gather_objects, processor_name
@@ -224,7 +225,8 @@ def write_results(
 
 def _describe_memory(run: Run, engine: Engine, memory: TrainingMemory, data_set_bytes: int) -> dict[str, Any]:
     """Peaks of a device without the data set, which is no strategy's; None on a CPU, whose memory has other tenants."""
-    micro_batches = run.config.global_batch_size // (run.config.micro_batch_size * run.axes.dp)
+    config = run.config
+    micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, run.axes.dp)
     found = memory.describe(engine.observed, data_set_bytes, micro_batches)
     data_set_gib, on_device = data_set_bytes / GIB, memory.counters.on_device
     return {

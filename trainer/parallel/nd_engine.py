@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import DTensor
 
-from stratlab_spec.memory.prediction import EMBEDDING, HEAD
+from stratlab_spec.memory.model_state import EMBEDDING, HEAD
 from stratlab_spec.strategies import accumulates_sharded
 from trainer.data.batches import Batch
 from trainer.distributed.world import gather_objects

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from stratlab_spec.layout.parallel_dims import count_stages
-from stratlab_spec.memory.prediction import EMBEDDING, HEAD
+from stratlab_spec.memory.model_state import EMBEDDING, HEAD
 from stratlab_spec.settings.config import Config
 from trainer.checkpoint.state import Part, take_local
 from trainer.engines.torch_engine import apply_compile, build_optimizer

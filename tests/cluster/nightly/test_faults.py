@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stratlab.cluster.pod_template import ANALYSIS, pick_jobs, read_job_end
+from stratlab.cluster.workloads import ANALYSIS, pick_jobs, read_job_end
 from tests.cluster.lab import HELM, KUBECTL, MOUNT, Lab, run, wait_until
 from tests.cluster.path import Run
 from tests.cluster.resuming import restarts

@@ -151,8 +151,8 @@ def test_a_file_that_was_counted_at_another_depth_answers_for_the_model_s_own(tm
     """14 layers were asked for; vit_tiny has 4, which a run means that asks for none."""
 
     def run() -> None:
-        from stratlab.predict.operations_file import read_operations_file
-        from stratlab_spec.memory.profiles import FOLDER, find_operations
+        from stratlab_spec.memory.prediction import forecast_memory
+        from stratlab_spec.memory.profiles import FOLDER, read_operations_file
         from trainer.memory_estimation.memory_profile import build_operations
         from trainer.memory_estimation.steps import count, find_pictures
 
@@ -164,10 +164,9 @@ def test_a_file_that_was_counted_at_another_depth_answers_for_the_model_s_own(tm
         batch = f"precision=bf16 micro_batch_size=6 global_batch_size=12 results={tmp_path}"
         config = make_config(f"{text.replace(' model_layers=14', '')} {batch}")
         whole = count(config, 1, 0, find_pictures(config)).peak.total
-        file, pod = read_operations_file(path), find_operations(config, 1, 1)
-        assert pod is not None and file.layers == pod.layers == 4
-        for scaled in (file.peak(6, 1).total, pod.peak(config, 1).total):
-            assert scaled == pytest.approx(whole, rel=BAR)
+        file, pod = read_operations_file(path), forecast_memory(config, 1, 1)
+        assert pod is not None and file.layers == pod.file.layers == 4
+        assert file.peak(6, 1).total == pod.peak.total == pytest.approx(whole, rel=BAR)
         assert file.peak(6, 1, 14).total > 2 * whole
 
     run_ranks(run, 1)
@@ -182,7 +181,7 @@ def test_room_for_all_gradients_is_foreseen_where_deep_models_take_it(strategy: 
     )
 
     def run() -> None:
-        from stratlab.predict.operations_file import read_operations_file
+        from stratlab_spec.memory.profiles import read_operations_file
         from trainer.memory_estimation.memory_profile import build_operations
         from trainer.memory_estimation.steps import count, find_pictures
         from trainer.memory_estimation.timeline import AT_ONCE

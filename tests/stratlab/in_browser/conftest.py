@@ -15,10 +15,9 @@ from stratlab.compare.report_files import write_report
 from stratlab.compare.run_sources import load_runs
 from stratlab.predict.answering import answer
 from stratlab.predict.asking import ask_of_model
-from stratlab.predict.device_memory import DEVICE_GIB
-from stratlab.predict.operations_file import read_operations
 from stratlab.predict.prediction_report import build_prediction_page
-from stratlab_spec.memory.profiles import SHIPPED
+from stratlab_spec.memory.prediction import DEVICE_GIB
+from stratlab_spec.memory.profiles import SHIPPED, read_operations
 from tests.stratlab.analysis.example_report import build_example, build_example_ranks
 from tests.stratlab.browser import serve
 from tests.stratlab.compare.building import build

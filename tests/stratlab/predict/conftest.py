@@ -15,10 +15,16 @@ Call = Callable[..., tuple[int, str, str]]
 Answers = Callable[..., dict[str, dict[str, Any]]]
 
 
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    """Exit code, standard output and error output of `stratlab predict`."""
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where counts of this computer would be; empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/stratlab/operations"
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Exit code, standard output and error output of `stratlab predict`."""
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["stratlab", "predict", *map(str, arguments)])

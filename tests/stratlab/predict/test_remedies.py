@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 
 from stratlab.predict.answering import complete, look_up
-from stratlab.predict.device_memory import GATE, Device, Verdict
-from stratlab.predict.extrapolation import Peak
-from stratlab.predict.operations_file import read_operations, read_operations_file
 from stratlab.predict.prediction import Prediction, predict
-from stratlab.predict.question import Question
 from stratlab.predict.remedies import (
     ALLOWED,
     NOT_COUNTED,
@@ -24,7 +20,8 @@ from stratlab.predict.remedies import (
     list_allowed_changes,
     list_candidates,
 )
-from stratlab_spec.memory.profiles import SHIPPED
+from stratlab_spec.memory.prediction import GATE, Device, Verdict
+from stratlab_spec.memory.profiles import SHIPPED, Peak, Question, read_operations, read_operations_file
 from stratlab_spec.models.decoder import TEXT_HUB_IDS
 from stratlab_spec.models.model_specs import PUBLISHED
 from stratlab_spec.settings.fields import MODELS
@@ -42,7 +39,7 @@ LORA = "lora_rank=16, init=pretrained"
 def build(
     question: Question, settings: Mapping[str, Any], peak: Peak, largest: int, gib: float
 ) -> Prediction:
-    file = replace(FILE, settings={**SETTINGS, **settings}, axes={"dp_replicate": question.ranks})
+    file = FILE.model_copy(update={"settings": {**SETTINGS, **settings}})
     verdict = Verdict.FITS if largest >= question.rows else Verdict.NOT
     return Prediction(question, file, Device(gib, 1), peak, Peak("host", 0, {}), peak, verdict, largest)
 

@@ -8,16 +8,11 @@ import sys
 
 import pytest
 
+from stratlab_spec.memory.profiles import IRRELEVANT
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from trainer.memory_estimation.command import EXAMPLE, _parse, _settings, main
-from trainer.memory_estimation.rules import (
-    NEVER,
-    build_key,
-    defaults_of,
-    read_countable,
-    settings_that_matter,
-)
+from trainer.memory_estimation.rules import build_key, defaults_of, read_countable, settings_that_matter
 
 TINY = {"TRAINER_RUN": "x", "TRAINER_MODEL": "qwen_tiny", "TRAINER_DATASET": "arithmetic"}
 
@@ -94,7 +89,7 @@ def test_the_examples_of_the_help_can_be_counted():
 
 
 def test_every_setting_that_nobody_has_left_out_matters():
-    assert set(NEVER) <= Config.model_fields.keys()
+    assert set(IRRELEVANT) <= Config.model_fields.keys()
     config = Config.from_env(TINY | {"TRAINER_STRATEGY": "fsdp"})
     found = settings_that_matter(config, ("model_layers",))
     assert {"strategy", "seq_len", "precision", "offload", "clip_norm"} <= found.keys()

@@ -1,3 +1,5 @@
+"""What is watched of storages, what they are held for, and that what is replaced is put back."""
+
 from __future__ import annotations
 
 import gc
@@ -9,7 +11,28 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from trainer.memory_estimation.causes import _nodes_between
 from trainer.memory_estimation.fake_cluster import _equal_splits
 from trainer.memory_estimation.steps import OrdinaryValues
-from trainer.memory_estimation.storages import NODE_CAUSE, StorageWatch
+from trainer.memory_estimation.storages import NODE_CAUSE, StorageWatch, replaced
+
+
+class Base:
+    def inherited(self) -> str:
+        return "base"
+
+
+class Owner(Base):
+    def own(self) -> str:
+        return "own"
+
+
+def test_everything_is_put_back_also_after_a_failure():
+    before = dict(vars(Owner))
+    with pytest.raises(KeyError), replaced(Owner, own=lambda self: "new", inherited=lambda self: "new"):
+        assert Owner().own() == Owner().inherited() == "new" and Base().inherited() == "base"
+        raise KeyError
+    assert dict(vars(Owner)) == before
+    with pytest.raises(AssertionError), replaced(Owner, missing=1):
+        pass
+
 
 KIB = 1024
 

@@ -1,18 +1,42 @@
-"""A state that no device holds is refused before anything starts, with the setting that would make it fit."""
+"""What does not fit a device: a state is refused before anything starts, with the setting that would make it fit; of
+layouts `auto` leaves out what exceeds it."""
 
 from __future__ import annotations
 
+import logging
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from stratlab_spec.memory.fit import GIB, fit_problems, largest_device_bytes
+from stratlab_spec.exit_codes import OutOfMemory
+from stratlab_spec.layout.parallel_dims import resolve_layout
+from stratlab_spec.memory.fit import (
+    STATE,
+    Choice,
+    Need,
+    as_laid_out,
+    choose_layout,
+    fit_problems,
+    largest_device_bytes,
+    list_candidates,
+    measure_needs,
+    resolve_on_device,
+)
+from stratlab_spec.memory.layout_report import main
+from stratlab_spec.memory.profiles import FOLDER, GIB, SHIPPED
+from stratlab_spec.models.decoder import SHAPES
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
+from tests.trainer.runs import make_world
+from trainer.launch import memory_limits as foreseen_memory
 from trainer.launch import preflight
+from trainer.launch.preflight import Pods
+from trainer.run import resolve_placement
 
 # 3,085,938,688 parameters x 16 bytes: weights and gradients in fp32, AdamW's two moments
 WHOLE_GIB = 3_085_938_688 * 16 / GIB
@@ -90,3 +114,139 @@ def test_what_the_driver_keeps_is_nobody_s(nvml: Nvml | None, usable: int | None
     """Figures of an H100; torch saw 85,017,493,504 bytes there."""
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     assert largest_device_bytes() == usable
+
+
+DENSE, MOE = "qwen2.5-3b", "qwen3-30b-a3b"
+COUNTED = {"precision": "bf16", "seq_len": 2048, "micro_batch_size": 1, "global_batch_size": 64}
+FIRST_GIB = 25.58
+"""Of pp2.dp4, by the shipped file of two dimensions."""
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """With the shipped files on the volume."""
+    shutil.copytree(SHIPPED, tmp_path / FOLDER)
+    return tmp_path
+
+
+def config(results: Path | str = "/nowhere", model: str = DENSE, **settings: object) -> Config:
+    own = {"run": "try", "strategy": "nd", "model": model, "results": str(results), "dimensions": 2}
+    return Config(**own | COUNTED | settings)
+
+
+def names(processes: int, model: str = DENSE, **settings: object) -> list[str]:
+    asked = config(model=model, **{"global_batch_size": 384} | settings)
+    return [layout.name for layout in list_candidates(asked, processes, SHAPES[model])]
+
+
+def needs(asked: Config, processes: int = 8) -> list[Need]:
+    return [*measure_needs(asked, processes, SHAPES[asked.model])]
+
+
+def choose(asked: Config, device_gib: float) -> Choice:
+    return choose_layout(needs(asked), device_gib * GIB)
+
+
+def test_the_candidates_keep_what_the_dimensions_promise():
+    assert names(8, dimensions=1) == ["dp8x1"]
+    assert names(8) == ["pp2.dp4", "pp4.dp2"], "pp8 would leave no data parallelism"
+    assert names(12) == ["pp2.dp6", "pp3.dp4", "pp4.dp3", "pp6.dp2"]
+    assert names(16, dimensions=3) == ["pp2.dp4.tp2", "pp4.dp2.tp2"], "two key-value heads"
+    assert names(16, dimensions=4) == ["pp2.dp2.cp2.tp2+sp", "pp2.dp4.tp2+sp", "pp4.dp2.tp2+sp"]
+    assert names(16, MOE, dimensions=5)[0] == "pp2.dp2.cp2.tp2+sp.ep8"
+    assert names(2) == ["pp2"], "what the first one lacks the others may lack"
+    assert names(8, layout="given", pp=4) == ["pp4.dp2"]
+
+
+def test_an_upper_bound_leaves_nothing_out(results: Path):
+    found = needs(config(results))[0]
+    assert sum(found.causes_gib.values()) == pytest.approx(found.gib)
+    assert found.exceeds(1.0) and not replace(found, at_most=True).exceeds(1.0)
+
+
+def test_what_does_not_fit_is_left_out_and_the_reason_names_it(results: Path):
+    asked, shape = config(results), SHAPES[DENSE]
+    plain = resolve_layout(asked, 8, shape)
+    assert choose(asked, FIRST_GIB + 0.01).layout == plain == resolve_on_device(asked, 8, shape, None)
+    choice = choose(asked, FIRST_GIB - 0.01)
+    assert choice.fits and choice.layout.name == "pp4.dp2" and not choice.layout.degenerate
+    for named in ("25.57 GiB", "pp2.dp4", "25.58 GiB", "activations 7.95", "qwen2.5-3b-nd-2d-8.json", "7.49"):
+        assert named in choice.layout.reason
+    given = config(results, layout="given", pp=2)
+    assert resolve_on_device(given, 8, shape, 1 << 20) == resolve_layout(given, 8, shape)
+
+
+@pytest.mark.usefixtures("no_shipped_profiles")
+def test_without_a_file_the_state_decides(tmp_path: Path):
+    asked = config(tmp_path)
+    assert [(need.source, round(need.gib, 2)) for need in needs(asked)] == [(STATE, 6.33), (STATE, 7.49)]
+    assert choose(asked, 6.4).layout.name == "pp2.dp4"
+    none = choose(asked, 6.0)
+    assert not none.fits and none.layout.name == "pp2.dp4", "the one that needs least"
+    assert choose(config(tmp_path, memory_forecast=False), 7.0).need.source == STATE
+
+
+def test_a_run_s_ranks_are_placed_by_the_memory_that_they_agreed_on(results: Path):
+    asked, world = config(results), make_world(0, 8)
+    first, other = (resolve_placement(asked, world, memory) for memory in (None, int((FIRST_GIB - 1) * GIB)))
+    assert (first.axes.pp, other.axes.pp) == (2, 4)
+    laid_out = as_laid_out(asked, other.layout)
+    assert (laid_out.pp, laid_out.layout) == (4, "given") and as_laid_out(asked, first.layout) is asked
+
+
+def test_the_pod_says_what_was_left_out_before_its_ranks_start(results: Path, monkeypatch, caplog):
+    def check(run: Config, device_gib: float) -> None:
+        monkeypatch.setattr(foreseen_memory, "largest_device_bytes", lambda: int(device_gib * GIB))
+        foreseen_memory.check_memory(run, Pods(1, 8))
+
+    with caplog.at_level(logging.INFO):
+        check(config(results), 20.0)
+    assert "pp4.dp2" in caplog.text and "pp2.dp4 needs 25.58 GiB" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        check(config(results), 80.0)
+    assert "25.58 GiB" in caplog.text and "needs" not in caplog.text
+    asked = config(results, dimensions=3)  # on 8 processes there is one
+    with pytest.raises(OutOfMemory) as refused:
+        check(asked, 17.0)
+    for named in ("17.00 GiB", "pp2.dp2.tp2", "18.03 GiB", "activations 4.50"):
+        assert named in str(refused.value)
+    check(config(results, dimensions=3, oom_ladder=True), 17.0)
+    check(asked, 18.1)
+
+
+COMMAND = ["--model", DENSE, "--processes", "8", "--dimensions", "2", "seq_len=2048", "precision=bf16"]
+
+
+def test_the_command_prints_the_memory_beside_each_layout(capsys):
+    shipped = ["--operations", str(SHIPPED)]
+    assert main([*COMMAND, *shipped, "--device-gib", "20"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("pp4.dp2 ")
+    rows = [line.split()[:4] for line in lines if line.startswith(("pp2.dp4", "pp4.dp2 *"))]
+    assert rows == [
+        ["pp2.dp4", "qwen2.5-3b-nd-2d-8.json", "25.58", "activations"],
+        ["pp4.dp2", "*", *STATE.split()],
+    ]
+    assert main([*COMMAND, *shipped, "--device-gib", "80"]) == 0
+    assert capsys.readouterr().out.startswith("pp2.dp4 ")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "named"),
+    [
+        (["--operations", str(SHIPPED), "--device-gib", "6"], "SL-layout-none-fits", ("7.49 GiB", "pp4.dp2")),
+        (["--dimensions", "1", "--device-gib", "40"], "SL-layout-none-fits", ("dp8x1", "45.98 GiB")),
+        (["--device-gib", "0"], "SL-layout-device-gib", ("'0'",)),
+        (["--processes", "0"], "SL-layout-number", ("'0'",)),
+        (["--operations", "/not/there"], "SL-layout-operations-folder", ("/not/there",)),
+    ],
+)
+@pytest.mark.usefixtures("no_shipped_profiles")
+def test_the_command_refuses(capsys, options, code, named):
+    try:
+        ended = main([*COMMAND, *options])
+    except SystemExit as stopped:
+        ended = stopped.code
+    told = capsys.readouterr().err
+    assert ended == 2 and find_codes(told) == [code] and all(name in told for name in named)

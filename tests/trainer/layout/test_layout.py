@@ -1,4 +1,4 @@
-"""Degrees by processes and dimensions, and every rule that a layout can break, on the exact published shapes."""
+"""Axes and degrees by processes and dimensions, and every rule that they can break, on the exact published shapes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from stratlab_spec.layout.mesh_rules import broken_rules, resolve_axes
-from stratlab_spec.layout.parallel_dims import KINDS, Axes, layout_problems, resolve_layout
+from stratlab_spec.layout.mesh_rules import broken_rules, resolve_axes, shape_problems
+from stratlab_spec.layout.parallel_dims import KINDS, Axes, resolve_layout
 from stratlab_spec.memory.layout_report import main
 from stratlab_spec.models.decoder import SHAPES
 from stratlab_spec.settings.config import Config, ConfigError
@@ -33,7 +33,11 @@ def layout(processes, **settings):
 
 
 def problems(chosen, processes, **changes):
-    return layout_problems(chosen, processes, dataclasses.replace(SHAPES[chosen.model], **changes))
+    try:
+        resolve_layout(chosen, processes, dataclasses.replace(SHAPES[chosen.model], **changes))
+    except ConfigError as failure:
+        return failure.problems
+    return []
 
 
 # (processes, dimensions) -> name, and what it lacks of what the dimensions promise; 5 is of the model with experts
@@ -181,3 +185,70 @@ def test_the_command_works_without_torch():
         "code = main(['--processes', '4']); sys.exit(code or 3 * ('torch' in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0
+
+
+def of(strategy: str, **settings) -> Config:
+    sizes = {"global_batch_size": 48, "micro_batch_size": 1}
+    return Config(**{"run": "try", "strategy": strategy} | sizes | settings)
+
+
+def test_the_axis_of_the_strategy_takes_all_processes():
+    assert resolve_axes(of("single"), 1) == Axes(dp_replicate=1, dp_shard=1)
+    assert resolve_axes(of("ddp"), 4, 2) == Axes(dp_replicate=4, dp_shard=1)
+    for strategy in ("fsdp", "zero1", "zero3"):
+        assert resolve_axes(of(strategy), 3, 2).world_size == 3
+    assert resolve_axes(of("fsdp"), 4, 2) == Axes(dp_replicate=1, dp_shard=4), "nodes are no matter"
+
+
+@pytest.mark.parametrize(
+    ("asked", "processes", "code", "named"),
+    [
+        (of("ddp", dp_replicate=3), 2, "SL-axes-processes", ("dp_replicate=3", "2")),
+        (of("hsdp", dp_shard=3), 4, "SL-axes-processes", ("dp_replicate=1 x dp_shard=3", "1, 2, 4")),
+        (of("ddp", dp_shard=2), 2, "SL-axis-unused", ("TRAINER_DP_SHARD=2", "dp_replicate")),
+        (of("single", dp_shard=2), 1, "SL-axis-unused", ("TRAINER_DP_SHARD=2",)),
+        (of("single"), 2, "SL-single-one-process", ("2",)),
+        (
+            of("ddp", global_batch_size=10, micro_batch_size=4),
+            2,
+            "SL-axes-batch-indivisible",
+            ("TRAINER_GLOBAL_BATCH_SIZE=10", "TRAINER_MICRO_BATCH_SIZE=4", "= 8", "example 8"),
+        ),
+        (
+            of("ddp", static_graph=True),
+            2,
+            "SL-static-graph-accumulates",
+            ("TRAINER_MICRO_BATCH_SIZE=24",),
+        ),
+    ],
+)
+def test_a_broken_rule_says_what_would_work(asked, processes, code, named):
+    (found,) = broken_rules(asked, processes)
+    assert find_codes(found) == [code] and all(name in found for name in named), found
+
+
+def test_all_broken_axes_are_named_at_once():
+    wrong = of("ddp", dp_shard=2, dp_replicate=3, global_batch_size=10, micro_batch_size=4)
+    with pytest.raises(ConfigError) as refused:
+        resolve_axes(wrong, 2)
+    assert len(refused.value.problems) == 3
+
+
+def test_replicas_of_shards_follow_the_nodes():
+    """dp_shard on the fast links of one node, dp_replicate between nodes; what is typed counts more."""
+    hsdp = of("hsdp")
+    assert resolve_axes(hsdp, 8, processes_per_node=4) == Axes(dp_replicate=2, dp_shard=4)
+    assert resolve_axes(hsdp, 4, processes_per_node=1) == Axes(dp_replicate=4, dp_shard=1)
+    assert resolve_axes(hsdp, 4) == Axes(dp_replicate=1, dp_shard=4)
+    half = of("hsdp", dp_shard=2)
+    assert resolve_axes(half, 8, processes_per_node=4) == Axes(dp_replicate=4, dp_shard=2)
+    twice = of("hsdp", dp_replicate=2)
+    assert resolve_axes(twice, 8, processes_per_node=8) == Axes(dp_replicate=2, dp_shard=4)
+
+
+def test_rules_of_mesh_and_placement_come_together():
+    batch = {"global_batch_size": 9, "micro_batch_size": 3}
+    asked = Config(run="x", strategy="zero3", compile=True, model="vit_tiny", dataset="synthetic", **batch)
+    assert {"SL-axes-batch-indivisible", "SL-deepspeed-compile"} <= set(
+        find_codes(shape_problems(asked, 2, 2))
+    )

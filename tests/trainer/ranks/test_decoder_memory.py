@@ -10,7 +10,7 @@ import dataclasses
 import pytest
 
 from stratlab_spec.layout.parallel_dims import resolve_layout
-from stratlab_spec.memory.prediction import describe_ranks
+from stratlab_spec.memory.model_state import describe_ranks
 from stratlab_spec.models.decoder import SHAPES, count_parameters
 from stratlab_spec.settings.config import Config
 from tests.ranks import run_ranks

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab_spec.layout.parallel_dims import layout_problems
+from stratlab_spec.layout.mesh_rules import broken_rules
 from stratlab_spec.memory.layout_report import main as show_layout
 from stratlab_spec.models.decoder import SHAPES, count_parameters
 from stratlab_spec.models.decoder_config import decoder_problems, read_shape, shape_of_json
@@ -87,7 +87,7 @@ def test_sizes_that_do_not_fit_each_other(model, sizes, codes, told):
 def test_a_layout_knows_the_sizes_and_tells_all_broken_rules_at_once(capsys):
     sizes = {"model_layers": 3, "model_hidden": 70, "model_heads": 5, "model_kv_heads": 2}
     config = settings("qwen_tiny", strategy="nd", layout="given", pp=4, tp=2, **sizes)
-    said = "\n".join(layout_problems(config, 8, read_shape(config)))
+    said = "\n".join(broken_rules(config, 8))
     assert "SL-kv-heads" in find_codes(said) and "TRAINER_TP=2" in said and "TRAINER_PP=4" in said
     assert decoder_problems(config) == []  # there alone, so that nothing is told twice
     assert show_layout(["--model", "qwen_tiny", "--processes", "2", "model_hidden=63"]) == 2

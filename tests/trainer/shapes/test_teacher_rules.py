@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from stratlab_spec.layout.parallel_dims import Axes, resolve_layout
-from stratlab_spec.memory import fit
-from stratlab_spec.memory import prediction as decoder_memory
-from stratlab_spec.memory.fit import GIB, fit_problems
-from stratlab_spec.memory.prediction import describe_ranks
+from stratlab_spec.memory import fit, model_state
+from stratlab_spec.memory.fit import fit_problems
+from stratlab_spec.memory.model_state import describe_ranks
+from stratlab_spec.memory.profiles import GIB
 from stratlab_spec.models.decoder import count_parameters
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.teacher import count_teacher_bytes, read_channels, teacher_config, teacher_problems
@@ -123,7 +123,7 @@ def test_memory_of_a_layout_has_the_teacher_where_the_loss_is(tmp_path):
 
 
 def test_a_teacher_that_does_not_fit_is_told(monkeypatch):
-    for module in (decoder_memory, fit):
+    for module in (fit, model_state):
         monkeypatch.setattr(module, "count_teacher_bytes", lambda config: 30 * GIB)
     config = settings(model="qwen2.5-0.5b", strategy="ddp", teacher="qwen2.5-3b")
     (said,) = fit_problems(config, 2, read_shape(config), 24 * GIB)

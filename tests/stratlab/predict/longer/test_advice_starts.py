@@ -10,11 +10,9 @@ import pytest
 from stratlab.predict.answering import answer
 from stratlab.predict.asking import ask_of_model
 from stratlab.predict.counting import fill_question
-from stratlab.predict.operations_file import read_operations
 from stratlab.predict.prediction import Prediction
-from stratlab.predict.question import Question
 from stratlab.predict.remedies import ALLOWED, change_question
-from stratlab_spec.memory.profiles import SHIPPED
+from stratlab_spec.memory.profiles import SHIPPED, Question, read_operations
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.strategies import STRATEGIES
 from trainer.launch.batch_validation import check_run

@@ -12,11 +12,10 @@ import pytest
 from stratlab.predict.answering import NOT_KNOWN, answer
 from stratlab.predict.asking import ask_of_charts, ask_of_model
 from stratlab.predict.counting import COUNTED
-from stratlab.predict.device_memory import DEVICE_GIB, GATE
-from stratlab.predict.operations_file import read_operations
 from stratlab.predict.prediction import Prediction
 from stratlab.predict.prediction_report import NOT_ESTIMATED, conclude
-from stratlab_spec.memory.profiles import SHIPPED
+from stratlab_spec.memory.prediction import DEVICE_GIB, GATE
+from stratlab_spec.memory.profiles import SHIPPED, read_operations
 from stratlab_spec.strategies import STRATEGIES
 from tests.codes import find_codes
 from tests.stratlab.predict.conftest import Answers, Call

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from stratlab.helm import REPOSITORY, find_helm
 from stratlab.predict.answering import foretell
 from stratlab.rehearsal_plan import RehearsalRequest, build_rehearsal_plan
@@ -13,9 +11,8 @@ from stratlab.sweep.planned_release import build_sweep_plan, foretell_all
 CONFIG = {"model": "vit_huge", "precision": "bf16", "dataset": "synthetic", "global_batch_size": 4096}
 
 
-def test_a_rehearsal_and_a_sweep_have_what_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rehearsal_and_a_sweep_have_what_it_takes(tmp_path: Path) -> None:
     """The pods' environment, as both verbs have it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     given = {f"run.config.{name}": value for name, value in CONFIG.items()} | {"run.processesPerNode": 8}
     settings = [f"{name}={value}" for name, value in given.items()]
     request = RehearsalRequest(

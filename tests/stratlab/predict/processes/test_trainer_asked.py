@@ -11,7 +11,7 @@ from stratlab.predict import counting
 from stratlab.predict.counting import NotCounted, count_operations
 from tests.codes import find_codes
 from tests.stratlab.predict.conftest import Answers, Call
-from tests.stratlab.predict.operations_files import ask, write_file
+from tests.stratlab_spec.memory.operations_files import ask, write_file
 from trainer.memory_estimation.rules import read_countable
 
 ALLOWS_ALL = 'case "$*" in *check*) echo "{}"; exit;; esac'

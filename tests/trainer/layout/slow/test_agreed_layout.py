@@ -6,8 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from stratlab_spec.memory.prediction import GIB
-from stratlab_spec.memory.profiles import FOLDER
+from stratlab_spec.memory.profiles import FOLDER, GIB
 from stratlab_spec.settings.config import Config
 from tests.ranks import fork_ranks
 from trainer.memory_estimation.rules import settings_that_matter
@@ -35,6 +34,9 @@ def write_operations(path: Path, config: Config) -> None:
         "schema_version": 1,
         "key": "a stand-in",
         "settings": settings_that_matter(config, ()),
+        "defaults": {},
+        "versions": {},
+        **dict.fromkeys(("labels", "channels"), 0),
         "layers": 4,
         "scales_depth": False,
         "scales_ranks": False,

@@ -1,4 +1,4 @@
-"""Counts in forked processes."""
+"""Which engines are counted for an operations file, with which batches, and beside each other in forked processes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,33 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.settings.config import ConfigError
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
-from trainer.memory_estimation import memory_profile as side_by_side
-from trainer.memory_estimation.memory_profile import count_side_by_side
+from tests.trainer.counting.real_steps import make_config
+from trainer.memory_estimation import memory_profile
+from trainer.memory_estimation.memory_profile import Corner, count_side_by_side, group_by_engine, rows_of
+from trainer.memory_estimation.steps import Pictures, build_micro_batch
+
+
+def test_stages_of_a_pipeline_have_an_engine_for_each_batch():
+    corners = [Corner(layers, rows, 8, 0) for layers in (4, 8) for rows in (1, 2)]
+    assert [len(engine) for engine in group_by_engine(corners, 1)] == [2, 2]
+    assert [len(engine) for engine in group_by_engine(corners, 2)] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "chunk", "rows"),
+    [(2048, 2048, (1, 2, 4)), (64, 2048, (1, 4, 32, 64, 128)), (64, 128, (1, 2, 4, 8))],
+)
+def test_micro_batches_are_counted_where_the_loss_stops_growing(seq_len, chunk, rows):
+    """Its probabilities at 256 tokens, its logits at a chunk: between two counts everything grows evenly."""
+    text = (
+        f"model=qwen_tiny dataset=arithmetic seq_len={seq_len} loss_chunk_tokens={chunk} micro_batch_size=1"
+    )
+    assert rows_of(make_config(text)) == rows
 
 
 def square(number: int) -> tuple[int, int]:
@@ -66,7 +87,7 @@ list(count_side_by_side(wait, [1, 2], [0, 1], lambda task: None))
 
 def test_nothing_is_left_where_whoever_waits_has_ended(tmp_path: Path):
     running = subprocess.Popen([sys.executable, "-c", SLEEPS, str(tmp_path)], stderr=subprocess.DEVNULL)
-    wait_until(lambda: len(list(tmp_path.iterdir())) == side_by_side.MOST)
+    wait_until(lambda: len(list(tmp_path.iterdir())) == memory_profile.MOST)
     children = [int(path.name) for path in tmp_path.iterdir()]
     running.kill()
     running.wait(10)
@@ -78,3 +99,18 @@ def wait_until(holds) -> None:
     while not holds():
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "inputs", "labels"),
+    [
+        ({}, (3, 1, 16, 16), ((3,), torch.int64)),
+        ({"augment": "mixup"}, (3, 1, 16, 16), ((3, 10), torch.float32)),
+        ({"model": "qwen_tiny", "seq_len": 24}, (3, 2, 24), ((3, 24), torch.int64)),
+    ],
+)
+def test_a_micro_batch_of_three(settings: dict, inputs: tuple, labels: tuple) -> None:
+    image_size = {} if "seq_len" in settings else {"image_size": 16}
+    config = Config(run="x", micro_batch_size=3, global_batch_size=6, **image_size, **settings)
+    made = build_micro_batch(config, Pictures(10, 1))
+    assert tuple(made[0].shape) == inputs and (tuple(made[1].shape), made[1].dtype) == labels

@@ -1,0 +1,161 @@
+"""From a file's counts to a peak, and which file answers."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratlab_spec.memory.profiles import (
+    CPU,
+    GIB,
+    SHIPPED,
+    BadOperationsFile,
+    Sample,
+    ask_of_run,
+    describe_setting,
+    find_operations,
+    read_operations,
+    read_operations_file,
+)
+from stratlab_spec.settings.config import Config
+from tests.codes import find_codes
+from tests.stratlab_spec.memory.operations_files import (
+    SAMPLES,
+    ask,
+    hold,
+    make_file,
+    write_damaged,
+    write_file,
+)
+
+WANTED = {"model": "qwen2.5-3b", "strategy": "fsdp", "seq_len": "2048"}
+
+
+def test_what_grows_evenly_is_scaled_exactly(tmp_path: Path) -> None:
+    file = make_file(tmp_path)
+    for layers, rows, ranks in product((3, 36), (1, 2, 3, 100), (2, 8, 60)):
+        peak = file.peak(rows, ranks, layers)
+        window = max(hold(layers, rows, ranks).items(), key=lambda one: sum(one[1].values()))
+        assert (peak.window, peak.causes) == (window[0], window[1])
+    last = [one | {"rank": 7, "windows": {"forward": {"activations": 10**9}}} for one in SAMPLES[:6]]
+    assert make_file(tmp_path, samples=[*SAMPLES[:6], *last]).peak(4, 8, 36).rank == 7, "the fullest decides"
+
+
+@pytest.mark.parametrize(("stages", "first", "last"), [(1, 4, 3), (2, 2 + 2, 2 + 1)])
+def test_a_rank_holds_the_layers_of_its_stages(stages: int, first: int, last: int) -> None:
+    """Seven layers on two ranks: what is left over goes to the first stages."""
+    sample = Sample(layers=8, rows=1, ranks=2, rank=0, axes={"pp": 2}, windows={"forward": {}})
+    ends = [sample.model_copy(update={"rank": rank}).own_layers(7, stages) for rank in (0, 1)]
+    assert ends == [first, last]
+
+
+@pytest.mark.parametrize(
+    ("change", "ranks", "others", "missed"),
+    [
+        ({}, 64, {}, ""),
+        ({"precision": "auto", "packing": "True"}, 8, {}, ""),
+        ({"seq_len": "4096"}, 8, {}, "seq_len=2048 4096"),
+        ({"packing": "false"}, 8, {}, "packing=true false"),
+        ({"strategy": "ddp"}, 8, {}, "strategy=fsdp ddp"),
+        ({}, 1, {}, "ranks=2, 8 1"),
+        ({}, 8, {"accumulates": False}, "one micro-batch in a step several"),
+        ({}, 8, {"per_node": 4}, "4 ranks on a node 8"),
+        ({"seed": "3"}, 8, {"known": [*WANTED]}, "no setting seed when it was counted 3"),
+        ({"seed": "0"}, 8, {"known": [*WANTED]}, ""),  # as it was when it was not there
+    ],
+)
+def test_a_file_answers_for_its_own_settings(
+    tmp_path: Path, change: dict[str, str], ranks: int, others: dict[str, Any], missed: str
+) -> None:
+    file = make_file(tmp_path, **others)
+    question = ask(WANTED | change, ranks)
+    told = "".join(file.misses(question)).replace(" (wanted", "").replace(")", "")
+    assert told == missed and (find_operations([file], question) is file) is not missed
+    if "accumulates" in others:
+        assert not [*file.misses(ask(WANTED, global_batch=8))], "a step of one micro-batch"
+
+
+def test_a_setting_left_out_has_its_default_or_is_as_counted(tmp_path: Path) -> None:
+    short = {"model": "qwen2.5-3b", "strategy": "fsdp"}
+    file = make_file(tmp_path)
+    assert len([*file.misses(ask(short))]) == 1 and not [*file.misses(ask(short, whole=False))]
+    # nobody says a depth who asks for a model; what scales with depth keeps none in its settings
+    content = json.loads(write_file(tmp_path, {"model_layers": 6}).read_text())
+    file = make_file(tmp_path, {"model_layers": 6}, defaults=content["defaults"] | {"model_layers": 0})
+    assert len([*file.misses(ask(short, whole=False))]) == 1
+    assert not [*file.misses(ask(short | {"model_layers": "6"}, whole=False))]
+
+
+VIT = {"model": "vit_huge", "dataset": "synthetic", "precision": "bf16", "strategy": "ddp"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "found"),
+    [
+        ({}, 64, "vit_huge-ddp-8"),
+        ({"image_size": 224}, 8, "vit_huge-ddp-8"),  # the model's own
+        ({"strategy": "fsdp", "micro_batch_size": 64}, 8, "vit_huge-fsdp-8"),
+        ({"lora_rank": 8}, 8, None),
+        ({"precision": "auto"}, 8, "vit_huge-ddp-8"),
+    ],
+)
+def test_a_run_finds_its_file(settings: dict[str, Any], ranks: int, found: str | None) -> None:
+    batch = {"micro_batch_size": 32, "global_batch_size": 4096}
+    config = Config(**{"run": "try", **VIT, **batch, **settings})
+    file = find_operations([*read_operations([SHIPPED])], ask_of_run(config, ranks, min(ranks, 8)))
+    assert (file and file.path.stem) == found
+
+
+def test_a_file_of_a_cpu_s_rules_answers_on_a_cpu_alone(tmp_path: Path) -> None:
+    """There it goes first; where there is none, one of CUDA's tells what was foreseen."""
+    gpu, cpu, question = make_file(tmp_path), make_file(tmp_path, rules=CPU), ask(WANTED)
+    assert find_operations([gpu], question, CPU) is gpu and find_operations([gpu, cpu], question, CPU) is cpu
+    assert find_operations([cpu, gpu], question) is gpu and find_operations([cpu], question) is None
+
+
+def test_a_damaged_file_is_refused_with_its_place(tmp_path: Path) -> None:
+    content = json.loads((SHIPPED / "vit_huge-ddp-8.json").read_text())
+    newer = json.dumps(content | {"schema_version": 9})
+    path = tmp_path / "damaged.json"
+    for name, text in (write_damaged(content) | {"newer": newer}).items():
+        path.write_text(text)
+        with pytest.raises(BadOperationsFile) as refused:
+            read_operations_file(path)
+        code = "SL-operations-schema" if name == "newer" else "SL-operations-file"
+        assert find_codes(refused.value) == [code] and str(path) in str(refused.value), name
+    left_out: list[BadOperationsFile] = []
+    assert [*read_operations([tmp_path, tmp_path / "not there"], left_out.append)] == []
+    assert [each.path for each in left_out] == [path]
+
+
+def test_a_nought_is_told_as_what_it_means() -> None:
+    assert describe_setting("vit_huge", "image_size", 64) == "64"
+    assert "224" in describe_setting("vit_huge", "image_size", 0)
+    for name in ("image_size", "model_layers"):
+        assert not any(letter.isdigit() for letter in describe_setting("owner/name", name, 0))
+
+
+WHOLE = {
+    ("vit_huge", "hsdp"): "vit_huge hsdp dp_replicate=2 dp_shard=4",
+    ("vit_huge", "zeropp"): "",  # there on two nodes
+    ("qwen2.5-3b", "nd"): "",  # the report's is of another layout; tests/trainer/counting/ranks has nd
+}
+"""Of shipped files, what the report calls them where it is not model and strategy."""
+
+
+def test_shipped_files_give_the_peaks_that_were_counted_whole() -> None:
+    """reports/memory.json: all layers, four rows or 32 images, on eight ranks."""
+    whole = json.loads(Path("reports/memory.json").read_text())["facts"]["configurations"]
+    compared = 0
+    for file in read_operations([SHIPPED]):
+        one = whole.get(WHOLE.get((file.model, file.strategy), f"{file.model} {file.strategy}"))
+        if one is None or file.settings["activation_checkpointing"] != "none":
+            continue
+        peak = file.peak(4 if "qwen" in file.model else 32, one["ranks"]).total / GIB
+        assert peak == pytest.approx(one["gib"]["peak"], rel=0.03), file.path.name
+        compared += 1
+    assert compared >= 10
