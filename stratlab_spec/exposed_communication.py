@@ -6,9 +6,9 @@ whether its traces are analyzed or not.
                       steps = from the first step's label to the end of what was launched in them
              exposed = comm without compute:   ##      ####  -> % of steps
 
-On the host operators take the place of kernels, and what the backend labels (`gloo:all_reduce`) that of NCCL. The rules
-are those of stratlab/analysis/lanes.py, which divides the same time further, by step, collective and cause; on
-public GPU traces the two agree within 0.01 points (tests/stratlab/analysis/test_real_traces.py).
+On the host operators take the place of kernels, and what the backend labels (`gloo:all_reduce`) that of NCCL.
+stratlab/analysis/lanes.py divides the same time by the same patterns further, by step, collective and cause; on public
+GPU traces the two agree within 0.01 points (tests/stratlab/analysis/longer/test_real_traces.py).
 """
 
 from __future__ import annotations
@@ -20,28 +20,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stratlab_spec.run_directory import read_line
+from stratlab_spec.step_parts import COMM_EXPOSED_PCT
+from stratlab_spec.trace_events import (
+    COMMUNICATION_KERNEL,
+    COMMUNICATION_LABEL,
+    LAUNCH_CATEGORY,
+    NO_COMPUTE_OP,
+    STEP,
+    UNLINKED_CATEGORIES,
+)
 
-STEP = re.compile(r"^## ?Training Step \d+ ?##$")
-COMMUNICATION_KERNEL = re.compile(
-    r"^(nccl|rccl|hccl|hcom_|oneccl)|ncclKernel|msccl|\b(one)?ccl::"
-    r"|\b(intranode|internode)(_ll)?::(?!get_dispatch_layout)"
-    r"|nvshmem|cross_device_reduce|(one_shot|two_shot)_all_reduce|\bmultimem_|\buserbuffers_"
-    r"|^(Memcpy|Copy) ?(PtoP|PeerToPeer)"
-)
-COMMUNICATION_LABEL = re.compile(r"^(gloo|mpi|ucc|cncl|[a-z]*ccl):")
-NO_COMPUTE_OP = re.compile(
-    r"^(c10d::|_c10d|record_param_comms|autograd::engine|torch::autograd::)|Backward\d*$|^(## |ProfilerStep#)"
-)
-# what launches nothing itself; every other event of the host may be a launch, of whatever device
-UNLINKED = (
-    "cpu_op",
-    "Operator",
-    "python_function",
-    "user_annotation",
-    "gpu_user_annotation",
-    "cpu_instant_event",
-)
-RUNTIME = re.compile(r"_(runtime|driver)$|^Runtime$")
 CUDA_CALL = re.compile(r"^(cuda|hip|cu)[A-Z]")
 NO_KERNEL = re.compile(r"^(Memcpy|Memset|Copy|Fill)|Sync")
 
@@ -113,9 +101,9 @@ def _find_launches(events: list[Event]) -> tuple[dict[int, int], int]:
     runtime's call comes first, then the earliest."""
 
     def is_call(event: Event) -> bool:
-        return bool(RUNTIME.search(event.kind) if event.kind else CUDA_CALL.match(event.name))
+        return bool(LAUNCH_CATEGORY.search(event.kind) if event.kind else CUDA_CALL.match(event.name))
 
-    hosts = [e for e in events if not e.on_device and e.correlation > 0 and e.kind not in UNLINKED]
+    hosts = [e for e in events if not e.on_device and e.correlation > 0 and e.kind not in UNLINKED_CATEGORIES]
     hosts = [e for e in hosts if e.kind or is_call(e)]
     launches: dict[int, int] = {}
     for event in sorted(hosts, key=lambda e: (not is_call(e), e.start)):
@@ -131,12 +119,8 @@ def _find_backend_threads(comm: list[Event], operators: list[Event]) -> set[int]
         labels = [(e.start, e.end) for e in comm if e.thread == thread]
         starts = [e.start for e in operators if e.thread == thread]
         spans = _union(labels, min(low for low, _ in labels), max(high for _, high in labels))
-        inside = (
-            _length(_both(_union([(at, at + 1) for at in starts], 0, max(starts) + 1), spans))
-            if starts
-            else 0
-        )
-        if 2 * inside >= len(set(starts)):
+        points = _union([(at, at + 1) for at in starts], 0, max(starts, default=0) + 1)
+        if 2 * _length(_both(points, spans)) >= len(set(starts)):
             found.add(thread)
     return found
 
@@ -148,10 +132,8 @@ def read_exposed_pct(manifest: Path) -> float | None:
     except OSError:
         return None
     entries = [e for name in ("files", "dropped") for e in content.get(name) or [] if isinstance(e, dict)]
-    told = [e.get("comm_exposed_pct") for e in entries]
-    return (
-        statistics.fmean(found) if (found := [pct for pct in told if isinstance(pct, int | float)]) else None
-    )
+    known = [pct for e in entries if isinstance(pct := e.get(COMM_EXPOSED_PCT), int | float)]
+    return statistics.fmean(known) if known else None
 
 
 def _union(spans: list[Span], low: int, high: int) -> list[Span]:

@@ -57,7 +57,6 @@ from stratlab.analysis.time_breakdown import (
 )
 from stratlab.traces.chunks import LIMITS, Limits, TraceError
 from stratlab.traces.discover import Finding
-from stratlab.traces.events import LAUNCH_CATEGORY, UNLINKED_CATEGORIES
 from stratlab.traces.trace import (
     PHASES,
     Intervals,
@@ -71,6 +70,7 @@ from stratlab.traces.trace import (
     load_trace,
 )
 from stratlab.user_error import UserError
+from stratlab_spec.trace_events import LAUNCH_CATEGORY, UNLINKED_CATEGORIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,7 @@ def finish_rank(reading: Reading, matches: Mapping[CallKind, Match], is_pipeline
     """The rest, which needs the calls of all ranks."""
     partition = build_partition(reading.measured, matches, is_pipeline)
     segments = reading.measured.segments
-    parts = sum_parts([partition])
+    parts = sum_parts(partition)
     if "data" not in reading.phases:  # not known, which is not zero
         del parts["data", "", ""]
     return RankAnalysis(

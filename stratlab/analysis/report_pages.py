@@ -59,13 +59,13 @@ from stratlab.drawing import (
     note,
     paragraph,
 )
-from stratlab.run_directory.step_parts import ON_A_CPU
 from stratlab.wording import fit_digits, format_number
 
 RULES = "By rules with fixed thresholds. Try one change at a time and compare the runs."
 OF_SETTINGS = (
     " run.config.* are values of the chart (--set); other names are environment variables (run.env)."
 )
+ON_A_CPU = "On a CPU compute is the time of operators, and waiting for the host is Python, and waiting."
 ONE_STEP = "Only one step was recorded: what it shows can be chance. More: run.config.profile_steps."
 SEVERITIES = {"high": "bad", "medium": "warn", "low": "plain"}
 

@@ -35,8 +35,8 @@ from stratlab.drawing import (
     strips,
     subtitle,
 )
-from stratlab.run_directory.step_parts import COLOURS, COMMUNICATION, COMPUTE, DATA, HOST, LAST_RANK, LAUNCH
 from stratlab.wording import format_number
+from stratlab_spec.step_parts import COLOURS, COMMUNICATION, COMPUTE, DATA, HOST, LAST_RANK, LAUNCH
 
 OF_SHARE = {
     "comm_pct": COMMUNICATION,
@@ -57,8 +57,8 @@ def build_timeline(ranks: Sequence[RankAnalysis], chosen: Sequence[int]) -> Mark
     span_ms = max(rank.activity.span_ms for rank in shown)
     tracks = {
         f"rank {rank.rank}": {
-            COMPUTE: _stretch(rank.activity.compute, rank.activity.span_ms / span_ms),
-            "communication": _stretch(rank.activity.communication, rank.activity.span_ms / span_ms),
+            COMPUTE: stretch(rank.activity.compute, rank.activity.span_ms / span_ms),
+            "communication": stretch(rank.activity.communication, rank.activity.span_ms / span_ms),
         }
         for rank in shown
     }
@@ -69,7 +69,7 @@ def build_timeline(ranks: Sequence[RankAnalysis], chosen: Sequence[int]) -> Mark
     return strips(tracks, "ms", (0.0, span_ms), COLOURS) + note(remark) + note(say_choice(chosen, len(ranks)))
 
 
-def _stretch(shares: np.ndarray, part: float) -> np.ndarray:
+def stretch(shares: np.ndarray, part: float) -> np.ndarray:
     """Bins of a rank that recorded only `part` of the axis, drawn to the axis' scale."""
     bins = len(shares)
     at = np.floor(np.arange(bins) / max(part, 1e-9)).astype(int)

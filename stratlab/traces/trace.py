@@ -1,12 +1,10 @@
-"""One rank's trace as numpy columns, in whole nanoseconds.
+"""One rank's trace as numpy columns, in whole nanoseconds: sets of time, the events, the labels of steps and phases.
 
-Interval arithmetic on numpy arrays: union, difference, clip, common length, covered share per bin.
+A set of time is a pair of int64 arrays (starts, ends), so that every sum is exact. `build_union` makes a set sorted and
+disjoint; the other functions expect and return such sets.
 
-An interval set is a pair of int64 arrays (starts, ends) in whole nanoseconds, so that every sum is exact.
-`build_union` makes a set sorted and disjoint; the other functions expect and return such sets.
-
-The labels of a trace: where a step and its phases begin and end on the host. The trainer writes its own; in traces
-of other programs torch's count, else those of their training loops.
+Labels tell where a step and its phases begin and end on the host. The trainer writes its own; in traces of other
+programs torch's count, else those of their training loops.
 """
 
 from __future__ import annotations
@@ -20,17 +18,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head, split_placed
+from stratlab.traces.chunks import LIMITS, Limits, TraceError, split_placed
 from stratlab.traces.columns import MARK, Columns, Processes, read_processes
 from stratlab.traces.events import (
     GPU_CATEGORIES,
+    UNDECODABLE,
+    Behind,
+    Event,
     Oddities,
-    decode_events,
     decode_head,
-    decode_rest,
+    decode_piece,
     mend_piece,
     read_base_ns,
 )
+from stratlab_spec.trace_events import LABELS, STEP
 
 Times = NDArray[np.int64]
 Intervals = tuple[Times, Times]
@@ -66,8 +67,11 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
     """The time of `a` that is not in `b`."""
     if not len(a[0]) or not len(b[0]):
         return a
-    starts = a[0][~is_within(a[0], b)], b[1][_is_inside(b[1], a)]
-    ends = a[1][~_ends_in(a[1], b)], b[0][_is_inside(b[0], a)]
+    starts = a[0][~is_within(a[0], b)], b[1][is_within(b[1], a, after_start=True)]
+    ends = (
+        a[1][~is_within(a[1], b, after_start=True, to_end=True)],
+        b[0][is_within(b[0], a, after_start=True)],
+    )
     return _merge(*starts), _merge(*ends)
 
 
@@ -75,8 +79,8 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     """The time in both sets."""
     if not len(a[0]) or not len(b[0]):
         return build_empty()
-    starts = a[0][is_within(a[0], b)], b[0][_is_inside(b[0], a)]
-    ends = a[1][_ends_in(a[1], b)], b[1][_is_inside(b[1], a)]
+    starts = a[0][is_within(a[0], b)], b[0][is_within(b[0], a, after_start=True)]
+    ends = a[1][is_within(a[1], b, after_start=True, to_end=True)], b[1][is_within(b[1], a, after_start=True)]
     return _merge(*starts), _merge(*ends)
 
 
@@ -85,22 +89,13 @@ def _merge(one: Times, other: Times) -> Times:
     return np.sort(np.concatenate([one, other]), kind="stable")
 
 
-def is_within(at: Times, a: Intervals) -> NDArray[np.bool_]:
-    """Whether each point lies in [start, end) of some interval."""
-    index = np.searchsorted(a[0], at, side="right") - 1
-    return (index >= 0) & (at < a[1][np.maximum(index, 0)])
-
-
-def _ends_in(at: Times, a: Intervals) -> NDArray[np.bool_]:
-    """The same for (start, end]."""
-    index = np.searchsorted(a[0], at, side="left") - 1
-    return (index >= 0) & (at <= a[1][np.maximum(index, 0)])
-
-
-def _is_inside(at: Times, a: Intervals) -> NDArray[np.bool_]:
-    """The same for (start, end)."""
-    index = np.searchsorted(a[0], at, side="left") - 1
-    return (index >= 0) & (at < a[1][np.maximum(index, 0)])
+def is_within(
+    at: Times, a: Intervals, *, after_start: bool = False, to_end: bool = False
+) -> NDArray[np.bool_]:
+    """Whether each point lies in [start, end) of some interval; `after_start`: (start; `to_end`: end]."""
+    index = np.searchsorted(a[0], at, side="left" if after_start else "right") - 1
+    ends = a[1][np.maximum(index, 0)]
+    return (index >= 0) & ((at <= ends) if to_end else (at < ends))
 
 
 def clip(a: Intervals, low: int, high: int) -> Intervals:
@@ -141,10 +136,7 @@ def build_covered_share(a: Intervals, low: int, high: int, bins: int) -> NDArray
     return np.diff(covered_until(a, edges)) / np.maximum(np.diff(edges), 1)
 
 
-LABEL_CATEGORIES = (
-    "user_annotation",
-    "Operator",
-)  # writers of 2021 had one category for labels and operators
+LABEL_CATEGORIES = ("user_annotation", "Operator")  # writers of 2021 had one for labels and operators
 NOT_KEPT = frozenset({"Trace"})  # the profiler's own span
 OPERATORS = frozenset({"cpu_op"})
 BEFORE, UNTOLD = -2, -1  # instead of a time: before the recording, not in the trace
@@ -202,13 +194,6 @@ class Trace:
     of_ascend: bool
     raw_bytes: int  # unpacked
 
-    @property
-    def correlation(self) -> Times:
-        """One per event; -1 = none."""
-        whole = np.full(len(self.ts), -1, np.int64)
-        whole[self.linked] = self.linked_correlation
-        return whole
-
     def in_category(self, categories: tuple[str, ...]) -> Mask:
         """Which events are of these categories."""
         return np.isin(self.cat, [i for i, name in enumerate(self.categories) if name in categories])
@@ -216,16 +201,6 @@ class Trace:
     def matches(self, pattern: re.Pattern[str]) -> Mask:
         """Which events' names match; each name is looked at once."""
         return np.array([bool(pattern.search(name)) for name in self.names], bool)[self.name]
-
-
-def read_rank(path: Path, limits: Limits = LIMITS) -> int | None:
-    """The rank in the file's distributedInfo; None if it names none there.
-
-    Raises:
-        TraceError: what stands before the events is not readable.
-    """
-    rank = _object(decode_head(read_head(path, limits)).get("distributedInfo")).get("rank")
-    return rank if isinstance(rank, int) else None
 
 
 def load_trace(
@@ -255,29 +230,23 @@ def load_trace(
                 return load_trace(path, limits, operators, processes)
         try:
             _apply_piece(columns, piece, head)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNDECODABLE:
             _apply_piece(columns, mend_piece(piece, odd, start), head)
     if columns.without > NOT_KEPT and not any(name in columns.categories for name in GPU_CATEGORIES):
         return load_trace(path, limits, processes=processes)  # it had a GPU in sight and did not use it
     if not columns.count:
         other = columns.uncategorized + odd.events
-        raise TraceError(
-            "holds no event with a duration"
-            + (f": {other} events without a category or a time are not torch's" if other else "")
-            + " [SL-trace-no-duration]"
-        )
+        why = f": {other} events without a category or a time are not torch's" if other else ""
+        raise TraceError(f"holds no event with a duration{why} [SL-trace-no-duration]")
     return _build_trace(columns, head, raw_bytes, odd)
 
 
 def _apply_piece(columns: Columns, piece: bytes, head: dict[str, Any]) -> None:
     """All of it or, where it cannot be decoded, nothing."""
-    if piece.startswith(b"["):
-        columns.apply(decode_events(piece), piece)
-    else:
-        rest = decode_rest(piece)
-        columns.apply(rest.traceEvents, piece)
-        head.setdefault("distributedInfo", rest.distributedInfo)
-        head.setdefault("baseTimeNanoseconds", rest.baseTimeNanoseconds)
+    columns.apply(decode_piece(piece, Event, strict=False), piece)
+    if not piece.startswith(b"["):
+        for key, value in msgspec.structs.asdict(msgspec.json.decode(piece, type=Behind)).items():
+            head.setdefault(key, value)
 
 
 def _build_trace(columns: Columns, head: dict[str, Any], raw_bytes: int, odd: Oddities) -> Trace:
@@ -321,13 +290,10 @@ def _object(value: Any) -> dict[str, Any]:
 
 StepsFrom = Literal["labels", "profiler", "recording"]
 
-STEP = re.compile(r"^## ?Training Step (\d{1,18}) ?##$", re.IGNORECASE)
 PROFILER_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 PHASES = {
-    "data": re.compile(r"^## ?Data Loading ?##$", re.IGNORECASE),
-    "forward": re.compile(r"^## ?Forward Pass ?##$", re.IGNORECASE),
-    "backward": re.compile(r"^## ?Backward Pass ?##$", re.IGNORECASE),
-    "optimizer": re.compile(r"^## ?Optimizer Step ?##$", re.IGNORECASE),
+    phase: re.compile(f"^{label.replace('## ', '## ?').replace(' ##', ' ?##')}$", re.IGNORECASE)
+    for phase, label in LABELS.items()
 }
 OTHER_LABELS = {  # the first that the trace has, where it has no label of PHASES for that phase
     "data": (

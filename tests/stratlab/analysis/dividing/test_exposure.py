@@ -8,7 +8,7 @@ import numpy as np
 
 from stratlab.analysis.collective_calls import CallKey, CallKind, Calls, Match
 from stratlab.analysis.lanes import POINT_TO_POINT, Lanes
-from stratlab.analysis.time_breakdown import IDLE, SHARES, Measured, Segments, build_exposure, build_partition
+from stratlab.analysis.time_breakdown import SETS, Measured, Segments, build_exposure, build_partition
 from stratlab.traces.trace import Window, build_empty, length
 
 
@@ -86,7 +86,7 @@ def measure() -> tuple[Measured, dict[CallKind, Match]]:
     segments = Segments([Window(1, 0, 100)], [Window(1, 0, 100)], ns(0), ns(100), ns(0), ns(0))
     exposed = {SEND: (ns(10), ns(40)), REDUCE: (ns(40), ns(60))}
     calls = Calls(0, KINDS, np.array([0, 1], np.int32), ns(10, 20), ns(40, 60), ns(-1, -1))
-    times = {name: ns(0) for name in (*SHARES, *IDLE)} | {"comm_exposed": ns(50)}
+    times = {name: ns(0) for name in SETS} | {"comm_exposed": ns(50)}
     matches = {KINDS[1]: Match(ns(15), ns(40), np.array([2], np.int32), ranks=2)}
     return Measured(segments, times, exposed, calls), matches
 

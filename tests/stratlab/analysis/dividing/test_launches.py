@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.lanes import COMMUNICATION_KERNEL, COMMUNICATION_LABEL
 from stratlab.analysis.measure import measure_traces
 from stratlab.analysis.rank import RankAnalysis
+from stratlab_spec.trace_events import COMMUNICATION_KERNEL, COMMUNICATION_LABEL
 from tests.stratlab.simulated.small import BACKWARD_THREAD, GPU, HOST, TraceWriter
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"

@@ -15,15 +15,15 @@ from stratlab.analysis.kernels import (
     build_copies,
     build_durations,
     build_kernels,
-    build_sum,
     find_median,
     find_short_share,
     name_copy,
+    sum_durations,
 )
 from stratlab.analysis.lanes import build_lanes
 from stratlab.analysis.rank import read_rank_trace
-from stratlab.analysis.step_rows import BINS, Gaps, IdleRow, build_idle, build_shares
-from stratlab.analysis.step_rows import build_sum as sum_gaps
+from stratlab.analysis.step_rows import BINS, Gaps, IdleRow, build_idle, sum_gaps
+from stratlab.analysis.time_sections import stretch
 from stratlab.traces.trace import load_trace
 from tests.stratlab.simulated.small import (
     ALL_REDUCE,
@@ -77,7 +77,7 @@ def test_durations_count_by_length(tmp_path: Path) -> None:
     assert durations.short == 3
     assert durations.in_steps == 6, "the last one was launched after the step, the copy is none"
     assert find_short_share(durations.kernels) == pytest.approx(100 * 3 / 7)
-    both = build_sum([durations, durations])
+    both = sum_durations([durations, durations])
     assert both.kernels == [2 * n for n in durations.kernels]
     assert (both.short, both.in_steps, sum(both.copy), both.edges_us) == (6, 12, 2, EDGES_US)
 
@@ -171,12 +171,12 @@ def test_activity_covers_the_steps(tmp_path: Path) -> None:
     trace.kernel("warm-up", 3000, 3010, 3900)
     activity = read_rank_trace(0, trace.write(tmp_path / "0.json")).activity
     assert activity.span_ms == pytest.approx(3)
-    compute = build_shares(activity.compute, activity.span_ms, 3)
+    compute = activity.compute
     assert compute.shape == (BINS,)
     assert compute.mean() == pytest.approx(0.65)
     assert compute[:40].max() == 0 and compute[40:100].min() == pytest.approx(1)  # 200 to 500 us
     # on the axis of a slower rank the same work fills half as much
-    assert build_shares(activity.communication, activity.span_ms, 6).mean() == pytest.approx(0.15)
+    assert stretch(activity.communication, activity.span_ms / 6).mean() == pytest.approx(0.15)
 
 
 def test_memory_curve_keeps_the_peak_per_device(tmp_path: Path) -> None:

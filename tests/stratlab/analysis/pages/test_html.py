@@ -12,8 +12,8 @@ import pytest
 
 from stratlab.analysis.report_pages import build_html, build_markdown
 from stratlab.analysis.run_facts import read_facts
-from stratlab.analysis.summaries import build_phase_parts, build_rank_parts, choose_ranks, split_row
-from stratlab.run_directory.step_parts import COLOURS
+from stratlab.analysis.summaries import build_phase_parts, build_rank_parts, choose_ranks
+from stratlab_spec.step_parts import COLOURS, split_step
 from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example, build_example_ranks
 
 SECTIONS = [
@@ -151,7 +151,7 @@ def test_bars_sum_to_the_step() -> None:
     assert list(phases) == ["data", "forward", "backward", "optimizer", "other"]
     mean = sum(row["step_ms"] for row in report["ranks"]) / 3
     assert sum(sum(parts.values()) for parts in phases.values()) == pytest.approx(mean)  # type: ignore[arg-type]
-    assert split_row({"compute_ms": 1.0})["communication"] is None
+    assert split_step({"compute_ms": 1.0})["communication"] is None
 
 
 def test_large_runs_are_drawn_in_part_and_say_which(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from stratlab.analysis.kernels import EDGES_US, CopyRow, Durations
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.report import build_mean_row, build_rank_row, find_recordings
-from stratlab.analysis.step_rows import PARTS, Gaps, MemoryPoint, StepRow
-from stratlab.analysis.tables import FROM_REPORT, SCHEMA, SCHEMA_VERSION, write_tables
+from stratlab.analysis.step_rows import PART_NAMES, Gaps, MemoryPoint, StepRow
+from stratlab.analysis.tables import FROM_REPORT, SCHEMA, SCHEMA_VERSION, find_unit, write_tables
 from stratlab_spec.run_directory import RunDirectory
 from tests.stratlab.analysis.example_report import blank, build_example, build_example_ranks
 
@@ -24,7 +24,7 @@ NOTHING = [0] * (len(EDGES_US) - 1)
 
 def step(rank: int, number: int, compute_ms: float) -> StepRow:
     """A step that computes half of its time and is idle for the rest."""
-    parts = dict.fromkeys((f"{name}_ms" for name in PARTS), 0.0)
+    parts = dict.fromkeys((f"{name}_ms" for name in PART_NAMES), 0.0)
     parts |= {"compute_ms": compute_ms, "idle_ms": compute_ms, "host_wait_ms": compute_ms}
     phases = dict.fromkeys(("data_ms", "forward_ms", "backward_ms", "optimizer_ms"))
     times: dict[str, Any] = {"step_ms": 2 * compute_ms, "host_step_ms": 2 * compute_ms, **parts, **phases}
@@ -158,7 +158,10 @@ def test_the_document_explains_the_same() -> None:
         lines = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", section, re.M)
         if lines:
             said[title] = {name: (unit.strip(), meaning) for name, unit, meaning in lines}
-    assert said == SCHEMA
+    assert said == {
+        table: {name: (find_unit(name), meaning) for name, meaning in columns.items()}
+        for table, columns in SCHEMA.items()
+    }
 
 
 def test_text_is_no_formula_and_unknown_is_empty(tmp_path: Path) -> None:
