@@ -24,7 +24,7 @@ stratlab_spec/step_parts.py. In a pipeline the exposed point-to-point communicat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,14 +59,16 @@ class Exposure:
     collectives: dict[CallKey, Intervals]
 
 
-def build_exposure(lanes: Lanes, calls: Calls, data_labels: Intervals, low: int, high: int) -> Exposure:
-    """Of the time [low, high]; `data_labels` are on the host."""
+def build_exposure(
+    lanes: Lanes, calls: Calls, data_labels: Sequence[Intervals], low: int, high: int
+) -> Exposure:
+    """Of the time [low, high]; `data_labels`: per step, on the host."""
     compute, comm, copy = (lanes.union(m) for m in (lanes.is_compute, lanes.is_communication, lanes.is_copy))
     exposed = subtract(comm, compute)
     copy_exposed = subtract(copy, join(compute, comm))
     whole = np.array([low], np.int64), np.array([high], np.int64)
     idle = subtract(whole, join(join(compute, comm), copy))
-    waiting_for_data = intersect(idle, build_union(*data_labels))
+    waiting_for_data = intersect(idle, _join(data_labels))
     host, launch, kernel = (subtract(part, waiting_for_data) for part in _split_gaps(lanes, idle))
     sets = {
         "compute": compute,
@@ -83,6 +85,11 @@ def build_exposure(lanes: Lanes, calls: Calls, data_labels: Intervals, low: int,
         "other_idle": subtract(idle, join(join(waiting_for_data, host), join(launch, kernel))),
     }
     return Exposure(sets, _split_exposed(exposed, calls))
+
+
+def _join(spans: Sequence[Intervals]) -> Intervals:
+    starts, ends = zip(build_empty(), *spans, strict=True)
+    return build_union(np.concatenate(starts), np.concatenate(ends))
 
 
 def _split_gaps(lanes: Lanes, idle: Intervals) -> tuple[Intervals, Intervals, Intervals]:
@@ -119,12 +126,12 @@ def _split_exposed(exposed: Intervals, calls: Calls) -> dict[CallKey, Intervals]
 
 def _find_waits(calls: Calls, matches: Mapping[CallKind, Match]) -> Intervals:
     """When the rank was in a collective before the last rank came."""
-    waits = [build_empty()]
+    waits = []
     for index, kind in enumerate(calls.kinds):
         if kind in matches:
             mine = calls.kind == index
             waits.append((calls.starts[mine], calls.ends[mine] - matches[kind].shortest))
-    return build_union(*map(np.concatenate, zip(*waits, strict=True)))
+    return _join(waits)
 
 
 SPANS = (*PHASES, "other")

@@ -1,12 +1,7 @@
 """Traces that this lab did not make, sorted into experiments with one trace per rank. The rules: docs/foreign.md.
 
-Names of experiments, from the folders that they lie in: short, all different, fit for a folder.
-
-One file of another program that is the trace of one rank, and which.
-
-The traces of one folder, divided into experiments where they cannot be one.
-
-Experiments that may be ranks of one run, for nothing tells the rank of their traces.
+Each file is looked into; those of a folder are divided where they cannot be one experiment; experiments get names from
+the folders that they lie in, short, all different, fit for a folder; and those that may be ranks of one run are told.
 """
 
 from __future__ import annotations
@@ -23,9 +18,9 @@ from stratlab.traces.chunks import LIMITS, NO_EVENTS, Limits, TraceError, read_b
 from stratlab.traces.discover import ONLY_TRACE, Finding, find_problem, say_outside
 from stratlab.traces.rank_identity import (
     Identity,
-    Place,
+    Location,
     find_named_rank,
-    find_place,
+    locate_trace,
     read_identity,
     say_other_name,
 )
@@ -83,7 +78,7 @@ class TraceFile:
     identity: Identity
     rank: int | None
     rank_from: str
-    place: Place
+    place: Location
     remark: str | None = None
 
 
@@ -102,7 +97,7 @@ def look_into(file: SourceFile, pattern: re.Pattern[str] | None, limits: Limits)
         raise UserError(
             f"--rank-pattern {pattern.pattern}: {asked[1]!r} of {file.shown} is no rank [SL-rank-pattern-no-number]"
         )
-    place, named, rank_from = find_place(file.parts, asked), *find_named_rank(file.parts)
+    place, named, rank_from = locate_trace(file.parts, asked), *find_named_rank(file.parts)
     identity = read_identity(file.path, limits)
     if identity.problem is not None:
         return identity.problem
@@ -138,14 +133,11 @@ def divide(above: tuple[str, ...], traces: Sequence[TraceFile], limits: Limits) 
         by_name.setdefault(trace.place.stem, []).append(trace)
     if all(find_conflict(part) for part in by_name.values()):  # the names do not divide it either
         return [(above, kept, findings)]
-    return [
-        (
-            (*above, name),
-            part,
-            [f for f in findings if f.rank in {t.rank for t in part}] if len(part) > 1 else [],
-        )
-        for name, part in sorted(by_name.items())
-    ]
+    groups: list[Group] = []
+    for name, part in sorted(by_name.items()):
+        ranks = {trace.rank for trace in part} if len(part) > 1 else set()
+        groups.append(((*above, name), part, [each for each in findings if each.rank in ranks]))
+    return groups
 
 
 def find_conflict(traces: Sequence[TraceFile]) -> str:
@@ -212,12 +204,8 @@ def _list(names: Sequence[str], last: str = ", ") -> str:
 
 
 NOTHING_OF_A_TRACE = (NO_EVENTS, OTHER_ENDING)
-NO_TRACES = (
-    "holds no traceEvents",
-    OTHER_ENDING,
-    "a merged trace",
-    "--rank-pattern",
-)  # of what is left out: no damage
+# of what is left out: no damage
+NO_TRACES = ("holds no traceEvents", OTHER_ENDING, "a merged trace", "--rank-pattern")
 
 
 @dataclass
@@ -278,7 +266,7 @@ def _add_lost(groups: list[Group], lost: Sequence[tuple[str, str]], pattern: re.
     for name, why in lost:
         parts = name.split("/")
         asked = pattern.search(name) if pattern else None
-        place, (rank, _) = find_place(parts, asked), find_named_rank(parts)
+        place, (rank, _) = locate_trace(parts, asked), find_named_rank(parts)
         above = place.above
         if stem := find_archive_stem(parts[-1]):
             above, rank = (*parts[:-1], stem), None
@@ -288,9 +276,10 @@ def _add_lost(groups: list[Group], lost: Sequence[tuple[str, str]], pattern: re.
         is_divided = above not in paths and any(path[:-1] == above for path in paths)
         path = divided if is_divided else above
         finding = Finding("skipped", why, name, rank)
-        group = next((group for group in groups if group[0] == path), None)
-        if group:
-            group[2].append(finding)
+        for group in groups:
+            if group[0] == path:
+                group[2].append(finding)
+                break
         else:
             groups.append((path, [], [finding]))
 

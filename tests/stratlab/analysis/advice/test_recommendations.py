@@ -199,9 +199,10 @@ def test_only_settings_and_values_that_exist_are_named() -> None:
     """In every text, and in every remedy of every rule, with a value that the setting takes."""
     known = values(next_strategy="zero2", previous_strategy="zero1")
     for rule in RULES:
-        texts = [rule.title, *(text for r in rule.remedies for text in (r.advice, *r.settings.values()))]
+        texts = [rule.title, rule.elsewhere, rule.otherwise]
+        texts += [text for r in rule.remedies for text in (r.advice, *r.settings.values())]
         names = {name for text in texts for _, name, _, _ in string.Formatter().parse(text) if name}
-        names |= {condition[0] for condition in rule.when} | set(rule.evidence) | {rule.lead}
+        names |= {condition[0] for condition in rule.when} | {*rule.evidence, rule.lead or rule.when[0][0]}
         names |= {condition[0] for remedy in rule.remedies for condition in remedy.when}
         assert names <= set(known), (rule.id, names - set(known))
     for remedy in itertools.chain.from_iterable(rule.remedies for rule in RULES):

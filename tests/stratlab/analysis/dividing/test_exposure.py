@@ -9,7 +9,7 @@ import numpy as np
 from stratlab.analysis.collective_calls import CallKey, CallKind, Calls, Match
 from stratlab.analysis.lanes import POINT_TO_POINT, Lanes
 from stratlab.analysis.time_breakdown import SETS, Measured, Segments, build_exposure, build_partition
-from stratlab.traces.trace import Window, build_empty, length
+from stratlab.traces.trace import Window, length
 
 
 def build_lanes(*events: tuple[str, int, int, int], source: str = "gpu") -> Lanes:
@@ -49,7 +49,7 @@ def test_time_in_which_two_collectives_run_at_once_is_exposed_once():
         ("compute", 0, 0, 10), ("comm", 1, 5, 40), ("comm", 2, 30, 50), ("copy", 3, 45, 60)
     )  # fmt: skip
     calls = build_calls(all_gather=(5, 40), broadcast=(30, 50))
-    found = build_exposure(lanes, calls, build_empty(), 0, 70)
+    found = build_exposure(lanes, calls, [], 0, 70)
     sizes = {name: length(part) for name, part in found.sets.items()}
     assert (sizes["comm"], sizes["comm_overlap"], sizes["comm_exposed"]) == (45, 5, 40)
     assert (sizes["compute"], sizes["copy_exposed"], sizes["idle"]) == (10, 10, 10)
