@@ -89,11 +89,7 @@ class PartTimes:
         cause="host",
     )
     kernel_wait_ms: float = _part(
-        "idle in gaps below 30 us between queued events",
-        "idle",
-        key="kernel_wait",
-        words=IDLE,
-        cause="idle",
+        "idle in gaps below 30 us between queued events", "idle", key="kernel_wait", words=IDLE, cause="idle"
     )
     other_idle_ms: float = _part(
         "the rest of the idle time", "idle", key="other_idle", words=IDLE, cause="idle"

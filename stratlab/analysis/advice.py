@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.advice_rules import RULES, Remedy, Rule, Severity, holds
+from stratlab.analysis.advice_rules import HIGH_PCT, RULES, Remedy, Rule, Severity, holds
 from stratlab.analysis.run_facts import RunFacts
 from stratlab.analysis.summaries import describe_collective, divide
 from stratlab_spec.strategies import STRATEGIES
@@ -81,7 +81,6 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
         "imbalance_pct": None if imbalance is None else 100 * (imbalance - 1),
         "next_strategy": row.holds_less if row else "",
         "previous_strategy": row.sends_less if row else "",
-        "doubts": 0.0,
     }
     return values | _memory(report) | _batches(known) | _communication(report, hosts) | _top_kernel(report)
 
@@ -177,6 +176,7 @@ def _minus(a: float | None, b: float | None) -> float | None:
 
 
 ORDER: tuple[Severity, ...] = ("high", "medium", "low")
+DOUBTS = "R12"  # about the traces, not about the run
 ON_CPU = "On this CPU run: "
 
 
@@ -208,7 +208,7 @@ def apply_rules(values: Mapping[str, Any]) -> list[dict[str, Any]]:
         for other in others:
             entry["advice"] += f" Also: {_fill(other.title, values)}."
             entry["evidence"] |= _evidence(other, values)
-        if doubtful and id != "R12":
+        if doubtful and id != DOUBTS:
             entry["severity"] = ORDER[min(ORDER.index(entry["severity"]) + 1, len(ORDER) - 1)]
         found.append((ORDER.index(entry["severity"]), -_read_lead(first, values), entry))
     return [entry for _, _, entry in sorted(found, key=lambda item: item[:2])]
@@ -218,12 +218,12 @@ def _build(rule: Rule, values: Mapping[str, Any], on_cpu: bool) -> dict[str, Any
     remedy = next((each for each in rule.remedies if holds(each.when, values)), Remedy(rule.otherwise))
     if rule.elsewhere and values.get("foreign"):
         remedy = Remedy(rule.elsewhere)
-    is_high = rule.high_above is not None and _read_lead(rule, values) > rule.high_above
+    is_high = rule.severity == "medium" and _read_lead(rule, values) > HIGH_PCT
     title = _fill(rule.title, values)
     return {
         "rule": rule.id,
         "severity": "high" if is_high else rule.severity,
-        "title": (ON_CPU + title[0].lower() + title[1:] if on_cpu and rule.id != "R12" else title) + ".",
+        "title": (ON_CPU + title[0].lower() + title[1:] if on_cpu and rule.id != DOUBTS else title) + ".",
         "advice": _fill(remedy.advice, values),
         "settings": {name: _fill(value, values) for name, value in remedy.settings.items()},
         "evidence": _evidence(rule, values),
@@ -231,7 +231,7 @@ def _build(rule: Rule, values: Mapping[str, Any], on_cpu: bool) -> dict[str, Any
 
 
 def _read_lead(rule: Rule, values: Mapping[str, Any]) -> float:
-    return values.get(rule.lead or rule.when[0][0]) or 0.0
+    return 0.0 if rule.id == DOUBTS else values.get(rule.lead or rule.when[0][0]) or 0.0
 
 
 def _evidence(rule: Rule, values: Mapping[str, Any]) -> dict[str, float]:

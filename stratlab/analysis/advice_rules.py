@@ -48,10 +48,9 @@ class Rule:
         when: all of them hold; a value that is not known holds nowhere.
         title: one sentence, {names of values} in it.
         lead: the value by which recommendations of one severity are sorted, the largest first; empty = that of the
-            first condition.
+            first condition. Above HIGH_PCT a medium severity is high.
         remedies: the first whose conditions hold is the advice, and where none does `otherwise`.
         elsewhere: the advice instead of these for traces that this lab did not make: they have none of our settings.
-        high_above: of `lead`; above it the severity is high. None = never.
         evidence: values that are shown, besides those of `when`.
         gpu_only: says nothing about a CPU.
         doubtful: lowers the severity of all others by one.
@@ -65,7 +64,6 @@ class Rule:
     remedies: tuple[Remedy, ...] = ()
     elsewhere: str = ""
     otherwise: str = ""
-    high_above: float | None = None
     evidence: tuple[str, ...] = ()
     gpu_only: bool = False
     doubtful: bool = False
@@ -102,10 +100,7 @@ NO_OFFLOAD = {"run.config.offload": "none"}
 ELSEWHERE: Condition = ("foreign", "is", True)
 """Traces that this lab did not make: advice is in words of PyTorch and DeepSpeed."""
 OFFLOADS: Condition = ("offload", "in", ("optimizer", "all"))
-COMPILES: tuple[Condition, ...] = (
-    ("compile", "is", False),
-    ("strategy", "in", COMPILING),
-)
+COMPILES: tuple[Condition, ...] = (("compile", "is", False), ("strategy", "in", COMPILING))
 
 
 HAS_ROOM = ("memory_pct", "<", ROOM_PCT)
@@ -136,7 +131,6 @@ SHORT_GAPS = Rule(
     "in every step (.item(), .cpu(), a printed loss) makes the host wait.",
     otherwise="More samples per micro-batch (a larger global batch), or CUDA graphs; the latter is no setting of the "
     "trainer.",
-    high_above=HIGH_PCT,
     evidence=("kernels_per_step", "kernel_us_p50", "short_gap_pct", "longest_gap_ms"),
     gpu_only=True,
 )
@@ -205,16 +199,11 @@ RULES = (
             "Larger buckets (run.config.reduce_bucket_mib of ddp and DeepSpeed) use the links better, smaller ones "
             "start earlier; run.config.prefetch_blocks gathers further ahead."
         ),
-        high_above=HIGH_PCT,
         evidence=("comm_pct", "transfer_ms"),
     ),
     Rule(
         "R2",
-        (
-            ("transfer_pct", ">", EXPOSED_BETWEEN_NODES_PCT),
-            ("nodes", ">", 1),
-            ("strategy", "is", "zero3"),
-        ),
+        (("transfer_pct", ">", EXPOSED_BETWEEN_NODES_PCT), ("nodes", ">", 1), ("strategy", "is", "zero3")),
         "zero3 gathers parameters across {nodes:.0f} nodes, {transfer_pct:.0f} % of the step waits for it",
         severity="high",
         remedies=(
@@ -253,7 +242,6 @@ RULES = (
             "Look at that rank's host: temperature and clocks of its GPU (system/rank*/gpu_temperature_c), its CPU "
             "and network; and whether its samples take longer than the others'."
         ),
-        high_above=HIGH_PCT,
         evidence=("late_rank", "late_calls", "compute_imbalance"),
     ),
     Rule(
@@ -265,7 +253,6 @@ RULES = (
             "All others wait for it in the next collective. Compare its work with the others' (samples, sequence "
             "lengths, layers), and its hardware: temperature, clocks, a busy host."
         ),
-        high_above=HIGH_PCT,
         evidence=("slowest_rank",),
     ),
     Rule(
@@ -275,7 +262,6 @@ RULES = (
         "{bubble_ideal_pct:.0f} %",
         lead="bubble_pct",
         otherwise="Stages take unequal times or wait for their links: balance the layers of the stages first.",
-        high_above=HIGH_PCT,
         evidence=("bubble_ideal_pct",),
     ),
     Rule(
@@ -291,7 +277,6 @@ RULES = (
             ),
         ),
         otherwise="More micro-batches per step (a larger global batch), or an interleaved schedule, shrink it.",
-        high_above=HIGH_PCT,
         evidence=("bubble_ideal_pct",),
     ),
     # one rank: its host, its data, its copies, its optimizer
@@ -317,7 +302,6 @@ RULES = (
         title="{short_kernel_pct:.0f} % of {kernels_per_step:.0f} kernels per step are shorter than 10 us",
         lead="launching_pct",
         severity="low",
-        high_above=None,
         evidence=("kernel_us_p50",),
     ),
     Rule(
@@ -339,7 +323,6 @@ RULES = (
             "Give the pod more CPU (run.resources), or a smaller image_size or lighter augment. The trainer's "
             "loader has no number of workers to set; it pins its memory already."
         ),
-        high_above=HIGH_PCT,
         evidence=("data_ms",),
     ),
     Rule(
@@ -360,7 +343,6 @@ RULES = (
             ),
         ),
         otherwise="Such a rate is that of pageable memory: pin it and copy without blocking (non_blocking).",
-        high_above=HIGH_PCT,
         gpu_only=True,
     ),
     Rule(
@@ -385,7 +367,6 @@ RULES = (
             "The update is fused and, where the strategy shards, shared already. More samples per step (a larger "
             "global batch) make it rarer; that is another training."
         ),
-        high_above=HIGH_PCT,
     ),
     # its memory and its kernels
     Rule(
@@ -519,7 +500,6 @@ RULES = (
         (("unrecorded_launches", ">", 0),),
         "The device's activity was not recorded, {unrecorded_launches:.0f} launches and no kernels: this is host "
         "operator time",
-        lead="doubts",
         severity="high",
         otherwise=(
             "Record it: torch.profiler with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (XPU, MTIA, "
@@ -532,7 +512,6 @@ RULES = (
         "R12",
         (("source", "is", "cpu"), ("unrecorded_launches", "<", 1)),
         "These are traces of a CPU: host operator time, which says nothing about GPUs",
-        lead="doubts",
         otherwise="Record on the GPUs in question. " + LOWERED,
         evidence=("traced_steps", "traced_ranks"),
         doubtful=True,
@@ -541,7 +520,6 @@ RULES = (
         "R12",
         (("missing_ranks", ">", 0),),
         "{missing_ranks:.0f} of {world_size:.0f} ranks have no usable trace",
-        lead="doubts",
         otherwise=(
             "The slowest rank may be among them; the section on quality says why they are missing. " + LOWERED
         ),
@@ -551,7 +529,6 @@ RULES = (
         "R12",
         (("traced_steps", "<", 2),),
         "Only {traced_steps:.0f} step was recorded",
-        lead="doubts",
         remedies=(Remedy("Record three or more. " + LOWERED, {"run.config.profile_steps": "3"}),),
         elsewhere=(
             "Record three or more, active=3 of torch.profiler.schedule, with a call of step() after each. "
@@ -563,7 +540,6 @@ RULES = (
         "R12",
         (("slowdown", ">", SLOWDOWN),),
         "A recorded step is {slowdown:.2f} times as long as one that is not recorded",
-        lead="doubts",
         severity="low",
         remedies=(
             Remedy(

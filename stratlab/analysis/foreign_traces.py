@@ -2,8 +2,6 @@
 
 The source is only read. Each experiment gets a folder `<output>/<experiment>/` with foreign.json and analysis/, which
 `stratlab compare <output>` reads.
-
-Where traces of another program may lie, and where their analysis may go.
 """
 
 from __future__ import annotations
@@ -159,15 +157,16 @@ def parse_pattern(text: str) -> re.Pattern[str] | None:
     """
     if not text:
         return None
-    said = f"--rank-pattern {text}: expected a regular expression with one group of digits, as 'trace_(\\d+)'"
-    code = "[SL-rank-pattern-syntax]"
+    why = ""
     try:
-        pattern = re.compile(text)
+        if (pattern := re.compile(text)).groups == 1:
+            return pattern
     except re.error as failure:
-        raise UserError(f"{said}; {failure} {code}") from failure
-    if pattern.groups != 1:
-        raise UserError(f"{said} {code}")
-    return pattern
+        why = f"; {failure}"
+    raise UserError(
+        f"--rank-pattern {text}: expected a regular expression with one group of digits, as 'trace_(\\d+)'{why} "
+        "[SL-rank-pattern-syntax]"
+    )
 
 
 def analyze_foreign(

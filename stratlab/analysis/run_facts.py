@@ -1,8 +1,5 @@
-"""The content of report.json and of the tables, out of rows and of the run's own files.
-
-What the run directory says about the run beside its traces. Fields: docs/architecture.md.
-
-What a reader must know about the traces before believing the numbers.
+"""What the run directory says about the run beside its traces (fields: docs/architecture.md), and what a reader must
+know about the traces before believing the numbers.
 """
 
 from __future__ import annotations
@@ -61,20 +58,14 @@ def read_facts(folder: Path) -> RunFacts:
         raise NoRun(
             f"{folder}: not a run directory, it holds no config.json and no folder traces [SL-run-no-config]"
         )
-    findings: list[Finding] = []
     problems: list[str] = []
     config = read_config(folder, problems)
     summary = read_object(folder / "summary.json", problems)
     evaluation = read_object(folder / "evaluation.json", problems)
-    findings += [
-        Finding("noted", text, file) for file, _, text in (said.partition(": ") for said in problems)
-    ]
+    findings = [Finding("noted", text, file) for file, _, text in (line.partition(": ") for line in problems)]
     if not is_told:
-        findings.append(
-            Finding(
-                "noted", "is missing: what the run was asked is not known [SL-config-missing]", "config.json"
-            )
-        )
+        why = "is missing: what the run was asked is not known [SL-config-missing]"
+        findings.append(Finding("noted", why, "config.json"))
     elif not config:
         raise NoRun(
             f"{folder}: not a run directory, its config.json is no JSON object [SL-run-config-not-json]"
@@ -196,40 +187,32 @@ def find_gaps(
 ) -> list[Finding]:
     """Missing ranks and steps, and a GPU that left no mark. `named`: ranks that another finding explains."""
     findings = []
-    present = {rank.rank for rank in ranks}
-    missing = sorted(set(range(facts.world_size or 0)) - present - named)
+
+    def note(reason: str, file: str | None = None, rank: int | None = None) -> None:
+        findings.append(Finding("noted", reason, file, rank))
+
+    missing = sorted(set(range(facts.world_size or 0)) - {rank.rank for rank in ranks} - named)
     if len(missing) <= MOST_NAMED:
-        why = "has no trace, the means are over the other ranks [SL-rank-no-trace]"
-        findings += [Finding("noted", why, rank=rank) for rank in missing]
+        for rank in missing:
+            note("has no trace, the means are over the other ranks [SL-rank-no-trace]", rank=rank)
     else:
-        why = (
+        note(
             f"ranks {say_ranks(missing)} of {facts.world_size} have no trace, the means are over the others "
             "[SL-ranks-no-trace]"
         )
-        findings.append(Finding("noted", why))
     if facts.origin["finished"] is False:  # None: foreign traces do not tell
         why = RUNNING if is_alive(facts.folder) else "the run did not finish"
-        findings.append(Finding("noted", f"is missing: {why} [SL-summary-missing]", "summary.json"))
-    if ranks[0].source == "cpu" and facts.origin["device_type"] not in (None, "cpu"):
-        device = facts.origin["device_type"]
-        findings.append(
-            Finding("noted", f"the run used {device}, but its traces hold no GPU event [SL-gpu-unseen]")
-        )
+        note(f"is missing: {why} [SL-summary-missing]", "summary.json")
+    if ranks[0].source == "cpu" and (device := facts.origin["device_type"]) not in (None, "cpu"):
+        note(f"the run used {device}, but its traces hold no GPU event [SL-gpu-unseen]")
     steps = {rank.rank: [row.step for row in rank.rows] for rank in ranks}
     longest = max(steps.values(), key=len)
-    for rank in ranks:
-        if steps[rank.rank] != longest:
-            reason = (
-                f"holds the steps {_list(steps[rank.rank])}, another rank {_list(longest)} [SL-steps-differ]"
-            )
-            findings.append(Finding("noted", reason, rank.file.name, rank.rank))
+    for each in ranks:
+        if (held := steps[each.rank]) != longest:
+            why = f"holds the steps {_list(held)}, another rank {_list(longest)} [SL-steps-differ]"
+            note(why, each.file.name, each.rank)
     if manifest and manifest.steps > len(longest):
-        findings.append(
-            Finding(
-                "noted",
-                f"{len(longest)} of {manifest.steps} profiled steps are in the traces [SL-steps-lost]",
-            )
-        )
+        note(f"{len(longest)} of {manifest.steps} profiled steps are in the traces [SL-steps-lost]")
     return findings
 
 

@@ -1,9 +1,8 @@
 """Finds one trace file per rank, and names every file that is not used and why.
 
-HTA's own discovery is not used: it takes any JSON file for a trace and loses ranks silently. Here the rank
-comes from manifest.json, else from distributedInfo in the file, else from the file's name.
-
-traces/manifest.json: which files the run wrote. It is believed only as far as the files agree (discover.py).
+HTA's own discovery is not used: it takes any JSON file for a trace and loses ranks silently. Here the rank comes from
+manifest.json, else from distributedInfo in the file, else from the file's name. The manifest says which files the run
+wrote; it is believed only as far as the files agree.
 """
 
 from __future__ import annotations
@@ -54,12 +53,8 @@ def read_manifest(path: Path) -> tuple[Manifest | None, str | None]:
         if problem is None:
             manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
             if manifest.files:
-                return (
-                    manifest,
-                    None
-                    if manifest.complete
-                    else "says that the traces are not complete [SL-manifest-incomplete]",
-                )
+                remark = "says that the traces are not complete [SL-manifest-incomplete]"
+                return manifest, None if manifest.complete else remark
             problem = "names no file [SL-manifest-no-files]"
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as failure:
         problem = say_unreadable(failure)
@@ -157,12 +152,10 @@ def find_traces(folder: Path, world_size: int | None, limits: Limits = LIMITS) -
             problem = say_outside(rank, world_size)
         elif problem is None and rank in files:
             problem = f"a second trace of rank {rank}, {files[rank].name} is used [SL-rank-second-trace]"
-        if problem is not None or rank is None:
-            findings.append(Finding("skipped", problem or "", candidate.file, rank))
-            continue
-        files[rank] = folder / candidate.file
-        if candidate.remark:
-            findings.append(Finding("noted", candidate.remark, candidate.file, rank))
+        if problem is None and rank is not None:
+            files[rank] = folder / candidate.file
+        if why := problem or candidate.remark:
+            findings.append(Finding("skipped" if problem else "noted", why, candidate.file, rank))
     return Found(dict(sorted(files.items())), findings, manifest)
 
 
@@ -179,27 +172,26 @@ def _list_names(folder: Path, findings: list[Finding]) -> set[str]:
 
 
 def _check_entry(folder: Path, entry: Entry, limits: Limits) -> _Candidate:
-    def skip(problem: str) -> _Candidate:
-        return _Candidate(entry.file, entry.rank, problem)
+    return _Candidate(entry.file, entry.rank, _find_mismatch(folder / entry.file, entry, limits))
 
-    path = folder / entry.file
+
+def _find_mismatch(path: Path, entry: Entry, limits: Limits) -> str | None:
     if Path(entry.file).name != entry.file:
-        return skip("the manifest points outside the traces [SL-manifest-outside]")
+        return "the manifest points outside the traces [SL-manifest-outside]"
     if problem := find_problem(path, limits.raw_bytes):
-        return skip(NOT_THERE if problem == MISSING else problem)
+        return NOT_THERE if problem == MISSING else problem
     try:
         if (size := path.stat().st_size) != entry.bytes:
-            return skip(f"has {size} bytes, {entry.bytes} in the manifest [SL-manifest-size]")
+            return f"has {size} bytes, {entry.bytes} in the manifest [SL-manifest-size]"
         with open(path, "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
-                return skip("differs from the manifest (sha256) [SL-manifest-sha256]")
+                return "differs from the manifest (sha256) [SL-manifest-sha256]"
     except OSError as failure:
-        return skip(say_unreadable(failure.strerror))
+        return say_unreadable(failure.strerror)
     identity = read_identity(path, limits, behind=False)
-    rank, problem = identity.rank, identity.problem
-    if problem is None and rank not in (None, entry.rank):
-        problem = f"rank {entry.rank} in the manifest, rank {rank} in the file [SL-manifest-rank]"
-    return _Candidate(entry.file, entry.rank, problem)
+    if identity.problem is None and identity.rank not in (None, entry.rank):
+        return f"rank {entry.rank} in the manifest, rank {identity.rank} in the file [SL-manifest-rank]"
+    return identity.problem
 
 
 def _check_unlisted(folder: Path, name: str, is_closed: bool, limits: Limits) -> _Candidate:
@@ -209,18 +201,17 @@ def _check_unlisted(folder: Path, name: str, is_closed: bool, limits: Limits) ->
     problem = find_problem(path, limits.raw_bytes)
     if problem is None and (name.startswith(".") or ".tmp" in path.suffixes):
         problem = "a temporary file: its writer did not finish [SL-file-temporary]"
-    if problem is None and not name.endswith(SUFFIXES):
+    elif problem is None and not name.endswith(SUFFIXES):
         problem = "its name does not end in .json or .gz [SL-trace-ending]"
-    if problem is None and is_closed:
+    elif problem is None and is_closed:
         problem = "not in the manifest, which is complete [SL-manifest-unlisted]"
     if problem is not None:
         return _Candidate(name, in_name, problem)
     identity = read_identity(path, limits, behind=in_name is None)
-    rank, problem = identity.rank, identity.problem
-    if problem is not None or rank is None:
-        return _Candidate(name, in_name, problem)
-    remark = say_other_name(in_name, rank)
-    return _Candidate(name, rank, None, remark if in_name not in (None, rank) else None)
+    if identity.problem is not None or identity.rank is None:
+        return _Candidate(name, in_name, identity.problem)
+    remark = say_other_name(in_name, identity.rank) if in_name not in (None, identity.rank) else None
+    return _Candidate(name, identity.rank, None, remark)
 
 
 def _rate(candidate: _Candidate) -> tuple[bool, bool, bool, str]:
