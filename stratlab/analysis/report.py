@@ -27,7 +27,7 @@ from stratlab.analysis.run_facts import RunFacts
 from stratlab.analysis.step_rows import build_means, sum_gaps
 from stratlab.run_directory.late_rank import find_late_rank
 from stratlab.traces.discover import Finding
-from stratlab.traces.merge import Clocks, Merged
+from stratlab.traces.merge import Clocks, Merged, build_unmerged
 from stratlab_spec.step_parts import WORDS
 
 COPY_RATES = {"HtoD": "h2d_gbps", "DtoH": "d2h_gbps", "DtoD": "d2d_gbps"}
@@ -161,6 +161,32 @@ RECORDING_NOTE = "No label tells the steps: the whole recording counts as one"
 MOST_KERNELS = 30  # names, those with most time over all ranks; tables/kernel_stats.csv has all
 
 
+def build_frame(facts: RunFacts, findings: Sequence[Finding], note: str) -> dict[str, Any]:
+    """Every key of report.json, as it is without traces: lists are empty, `source` is None."""
+    lists = ("parts", "ranks", "steps", "phases", "collectives", "kernels", "copies", "idle")
+    return {
+        "schema_version": 2,
+        "run": facts.origin,
+        "source": None,
+        "steps_from": None,
+        "note": note,
+        "backend": facts.origin["backend"],
+        "device": facts.origin["device_name"],
+        "mean": {"ranks": 0, "steps": 0},
+        **{name: [] for name in lists},
+        "durations": None,
+        "clocks": describe_clocks(Clocks({}, False, None, 0, note)),
+        "merged": _describe_merged(build_unmerged(note)) | {"bytes": None},
+        "recordings": find_recordings(facts.folder),
+        "recommendations": [],
+        "phases_present": {},
+        "quality": [asdict(finding) for finding in findings],
+        "hta": [],
+        "hta_ranks": {"ranks": [], "reason": ""},
+        "mlflow": {"status": "not configured", "reason": ""},
+    }
+
+
 def build_report(
     facts: RunFacts,
     ranks: Sequence[RankAnalysis],
@@ -180,15 +206,11 @@ def build_report(
         "kernels": _most_used([row for rank in ranks for row in rank.kernels]),
         "copies": [row for rank in ranks for row in rank.copies],
         "idle": [row for rank in ranks for row in rank.idle],
-        "quality": findings,
         "hta": hta.statuses,
     }
-    return {
-        "schema_version": 2,
-        "run": facts.origin,
+    return build_frame(facts, findings, ". ".join(notes)) | {
         "source": source,
         "steps_from": steps_from,
-        "note": ". ".join(notes),
         "backend": facts.origin["backend"] or ranks[0].backend,
         "device": facts.origin["device_name"] or ranks[0].device_name,
         "mean": build_mean_row(ranks, facts.axes, facts.origin.get("grad_accum_steps") or 1),
@@ -197,16 +219,14 @@ def build_report(
         **{name: [asdict(row) for row in found] for name, found in rows.items()},
         "durations": asdict(sum_durations([rank.durations for rank in ranks])) if source == "gpu" else None,
         "clocks": describe_clocks(clocks),
-        "merged": {
-            "file": merged.file.name if merged.file else None,
-            **{name: getattr(merged, name) for name in ("ranks", "events", "flows", "bytes", "reason")},
-        },
-        "recordings": find_recordings(facts.folder),
-        "recommendations": [],
+        "merged": _describe_merged(merged),
         "phases_present": {str(rank.rank): rank.phases for rank in ranks},
         "hta_ranks": {"ranks": hta.ranks, "reason": hta.reason},
-        "mlflow": {"status": "not configured", "reason": ""},
     }
+
+
+def _describe_merged(merged: Merged) -> dict[str, Any]:
+    return asdict(merged) | {"file": merged.file.name if merged.file else None}
 
 
 def build_parts(ranks: Sequence[RankAnalysis]) -> list[dict[str, Any]]:

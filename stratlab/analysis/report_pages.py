@@ -249,11 +249,13 @@ def _communication(report: dict[str, Any]) -> list[str]:
 
 def _kernels(report: dict[str, Any]) -> list[str]:
     rows, copies = build_kernel_summary(report, MOST_KERNELS), build_copy_summary(report)
-    columns = ["name", "type", "count", "sum_ms", SHARE_OF_EVENTS, "mean_us"]
-    blocks = ["## Kernels", markdown_table(rows, columns)] if rows else []
-    return blocks + (
-        ["## Copies", markdown_table(copies, ["kind", "count", "bytes", COPY_RATE])] if copies else []
-    )
+    blocks = []
+    if rows:
+        table = markdown_table(rows, ["name", "type", "count", "sum_ms", SHARE_OF_EVENTS, "mean_us"])
+        blocks += ["## Kernels", table]
+    if copies:
+        blocks += ["## Copies", markdown_table(copies, ["kind", "count", "bytes", COPY_RATE])]
+    return blocks
 
 
 def list_recordings(report: Mapping[str, Any]) -> list[str]:

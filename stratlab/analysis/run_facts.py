@@ -5,7 +5,7 @@ know about the traces before believing the numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,11 @@ from stratlab.run_directory.files import is_alive, read_config, read_line, read_
 from stratlab.traces.discover import Finding, Manifest
 from stratlab.user_error import NothingThere
 
+OF_SETTINGS = ("strategy", "model", "dataset", "precision", "seed", "global_batch_size", "micro_batch_size")
+OF_RESOLVED = (
+    *("grad_accum_steps", "steps", "world_size", "nodes"),
+    *("backend", "device_type", "device_name", "initial_weights"),
+)
 FROM_SUMMARY = ("test_accuracy_pct", "step_time_ms_p50", "samples_per_s", "measured_steps")
 OF_TEXT = ("test_perplexity", "tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct")
 OF_LAYOUT = ("name", "dimensions", "missing", "sequence_parallel", "reason")
@@ -30,11 +35,10 @@ class RunFacts:
     folder: Path
     origin: dict[str, Any]
     axes: dict[str, int]
-    created: str
-    metrics: list[dict[str, Any]]
-    evaluation: dict[str, Any]
     findings: list[Finding]
     summary: dict[str, Any] = field(default_factory=dict)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    evaluation: dict[str, Any] = field(default_factory=dict)
 
     @property
     def world_size(self) -> int | None:
@@ -70,9 +74,8 @@ def read_facts(folder: Path) -> RunFacts:
         raise NoRun(
             f"{folder}: not a run directory, its config.json is no JSON object [SL-run-config-not-json]"
         )
-    return _build_facts(
-        folder, config, summary, findings, _read_lines(folder / "metrics.jsonl"), evaluation=evaluation
-    )
+    facts = _build_facts(folder, config, summary, findings)
+    return replace(facts, metrics=_read_lines(folder / "metrics.jsonl"), evaluation=evaluation)
 
 
 def build_foreign_facts(
@@ -85,32 +88,24 @@ def build_foreign_facts(
         findings: what is to be said of them already.
     """
     config = {"run": name, "resolved": {"world_size": world_size, "backend": backend}}
-    facts = _build_facts(folder, config, {}, findings, [], evaluation={})
+    facts = _build_facts(folder, config, {}, findings)
     facts.origin["finished"] = None
     return facts
 
 
 def _build_facts(
-    folder: Path,
-    config: dict[str, Any],
-    summary: dict[str, Any],
-    findings: list[Finding],
-    metrics: list[dict[str, Any]],
-    *,
-    evaluation: dict[str, Any],
+    folder: Path, config: dict[str, Any], summary: dict[str, Any], findings: list[Finding]
 ) -> RunFacts:
     asked, resolved, provenance = (_object(config, key) for key in ("config", "resolved", "provenance"))
-    versions, machines = _object(provenance, "versions"), provenance.get("nodes")
+    machines = provenance.get("nodes")
     origin = {
         "run": config.get("run", folder.name),
         "comparison": config.get("comparison"),
-        **{key: asked.get(key) for key in ("strategy", "model", "dataset", "precision", "seed")},
-        **{key: asked.get(key) for key in ("global_batch_size", "micro_batch_size")},
-        **{key: resolved.get(key) for key in ("grad_accum_steps", "steps", "world_size", "nodes")},
-        **{key: resolved.get(key) for key in ("backend", "device_type", "device_name", "initial_weights")},
+        **{key: asked.get(key) for key in OF_SETTINGS},
+        **{key: resolved.get(key) for key in OF_RESOLVED},
         "machines": len(machines) if isinstance(machines, list) and machines else None,
         "axes": _object(resolved, "axes"),
-        "torch": versions.get("torch"),
+        "torch": _object(provenance, "versions").get("torch"),
         "created": provenance.get("created"),
         "profile_steps": asked.get("profile_steps"),
         "finished": bool(summary),
@@ -125,9 +120,6 @@ def _build_facts(
         folder=folder,
         origin=origin,
         axes={name: size for name, size in origin["axes"].items() if isinstance(size, int)},
-        created=str(provenance.get("created") or ""),
-        metrics=metrics,
-        evaluation=evaluation,
         findings=findings,
         summary=summary,
     )

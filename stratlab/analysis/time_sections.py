@@ -262,8 +262,8 @@ def build_kernels(report: dict[str, Any]) -> Markup:
 
 def build_copies(report: dict[str, Any]) -> Markup:
     """Bandwidths: bytes over time."""
-    columns = ["kind", "count", "bytes", "total_ms", COPY_RATE]
-    return html_table(build_copy_summary(report), columns) + note(
+    table = html_table(build_copy_summary(report), ["kind", "count", "bytes", "total_ms", COPY_RATE])
+    return table + note(
         "All ranks together: the bytes of all copies of a kind over their time. '-': the trace tells no bytes. "
         "HtoD: from the host to the device."
     )
