@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stratlab.analysis.lanes import POINT_TO_POINT, Lanes, find_collective, name_collective
-from stratlab.traces.trace import Times, Trace, Window
+from stratlab.traces.trace import Trace, Window
+from stratlab_spec.intervals import Times
 
 
 class CallKey(NamedTuple):

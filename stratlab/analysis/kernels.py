@@ -19,7 +19,8 @@ from stratlab.analysis.collective_calls import CallKind, Calls, Match
 from stratlab.analysis.lanes import Lanes
 from stratlab.analysis.time_breakdown import Partition
 from stratlab.traces.events import COPY_CATEGORIES
-from stratlab.traces.trace import Times, Trace, find_steps
+from stratlab.traces.trace import Trace, find_steps
+from stratlab_spec.intervals import Times
 
 TYPES = ("compute", "comm", "copy")
 SHORT_US = 10.0

@@ -22,18 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stratlab.traces.events import COLLECTIVE_OPERATORS, COPY_CATEGORIES, RECORD
-from stratlab.traces.trace import (
-    BEFORE,
-    LABEL_CATEGORIES,
-    PROFILER_STEP,
-    UNTOLD,
-    Intervals,
-    Mask,
-    Times,
-    Trace,
-    build_union,
-    is_within,
-)
+from stratlab.traces.trace import BEFORE, LABEL_CATEGORIES, PROFILER_STEP, UNTOLD, Trace
+from stratlab_spec.intervals import Intervals, Mask, Times, build_union, is_within
 from stratlab_spec.trace_events import (
     COMMUNICATION_KERNEL,
     COMMUNICATION_LABEL,

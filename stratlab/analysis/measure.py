@@ -42,9 +42,9 @@ from stratlab.analysis.rank import (
 from stratlab.run_directory.files import LARGEST_WORLD, read_object
 from stratlab.traces.chunks import LIMITS, Limits, TraceError
 from stratlab.traces.discover import Finding
-from stratlab.traces.trace import Times
 from stratlab.user_error import UserError
 from stratlab.version import read_version
+from stratlab_spec.intervals import Times
 
 Progress = Callable[[str], None]
 

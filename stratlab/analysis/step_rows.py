@@ -27,15 +27,10 @@ from numpy.typing import NDArray
 
 from stratlab.analysis.lanes import Lanes, Source, find_launches
 from stratlab.analysis.time_breakdown import KERNEL_WAIT_BELOW_NS, SPANS, Partition, Segments
-from stratlab.traces.trace import (
-    LABEL_CATEGORIES,
-    PHASES,
-    PROFILER_STEP,
+from stratlab.traces.trace import LABEL_CATEGORIES, PHASES, PROFILER_STEP, MemoryEvents, Trace, Window
+from stratlab_spec.intervals import (
     Intervals,
-    MemoryEvents,
     Times,
-    Trace,
-    Window,
     build_covered_share,
     build_empty,
     build_union,

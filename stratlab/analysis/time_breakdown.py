@@ -31,11 +31,10 @@ import numpy as np
 
 from stratlab.analysis.collective_calls import CallKey, CallKind, Calls, Match
 from stratlab.analysis.lanes import POINT_TO_POINT, Lanes
-from stratlab.traces.trace import (
-    PHASES,
+from stratlab.traces.trace import PHASES, Window
+from stratlab_spec.intervals import (
     Intervals,
     Times,
-    Window,
     build_empty,
     build_union,
     covered_within,

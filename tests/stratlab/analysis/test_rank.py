@@ -15,7 +15,7 @@ import pytest
 from stratlab.analysis import measure
 from stratlab.analysis.measure import measure_traces
 from stratlab.analysis.rank import RankAnalysis
-from stratlab.analysis.report import build_mean_row, build_parts
+from stratlab.analysis.report import build_mean_row
 from stratlab_spec.trace_events import COMMUNICATION_KERNEL, COMMUNICATION_LABEL
 from tests.codes import find_codes
 from tests.stratlab.real_traces import unpack
@@ -152,26 +152,6 @@ def test_events_of_a_step_are_those_launched_in_it(tmp_path: Path) -> None:
 
 
 AXES = {"dp_replicate": 2, "dp_shard": 1}
-
-
-def test_parts_sum_to_the_steps(tmp_path: Path) -> None:
-    """Of four simulated ranks, the last of them slow."""
-    files = simulate(tmp_path, Scene(ranks=4, strategy="fsdp", slow=1.3)).files
-    ranks = measure_traces(files, {"dp_shard": 4}).ranks
-    for rank in ranks:
-        assert sum(rank.parts_ns.values()) == sum(round(row.step_ms * 1e6) for row in rank.rows)
-        for row in rank.rows:
-            phases = [p for p in rank.phase_rows if p.step == row.step]
-            for name in ("compute_ms", "comm_exposed_ms", "straggler_ms", "idle_ms", "copy_exposed_ms"):
-                whole = round(getattr(row, name) * 1e6)
-                assert sum(round(getattr(phase, name) * 1e6) for phase in phases) == whole, name
-            assert sum(round(phase.span_ms * 1e6) for phase in phases) == round(row.step_ms * 1e6)
-    steps = [row.step_ms for rank in ranks for row in rank.rows]
-    parts = build_parts(ranks)
-    assert sum(part["ms"] for part in parts) == pytest.approx(sum(steps) / len(steps), rel=1e-12)
-    assert {p["collective"] for p in parts if p["part"] == "comm"} == {"all_gather", "reduce_scatter"}
-    assert {p["axis"] for p in parts if p["part"] == "comm"} == {"dp_shard"}
-    assert next(p["ms"] for p in parts if p["part"] == "straggler") > 0
 
 
 @pytest.mark.parametrize("processes", [None, 2])

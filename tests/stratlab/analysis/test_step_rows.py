@@ -17,7 +17,8 @@ from stratlab.analysis.lanes import POINT_TO_POINT, Lanes
 from stratlab.analysis.rank import RankAnalysis, finish_rank, read_rank_trace
 from stratlab.analysis.step_rows import StepRow, build_means
 from stratlab.analysis.time_breakdown import SETS, Measured, Segments, build_exposure, build_partition
-from stratlab.traces.trace import Window, length
+from stratlab.traces.trace import Window
+from stratlab_spec.intervals import length
 from tests.codes import find_codes
 from tests.stratlab.simulated.small import (
     COMPUTE_STREAM,
