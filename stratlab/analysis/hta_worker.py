@@ -35,7 +35,7 @@ from stratlab.analysis.hta_analyses import (
     describe_failure,
 )
 from stratlab.traces.chunks import split_events
-from stratlab.traces.events import UNDECODABLE, Oddities, decode_head, mend_piece
+from stratlab.traces.events import UNDECODABLE, Oddities, decode_head, repair_piece
 
 FIELDS = ("cat", "name", "pid", "tid", "ts", "dur")
 NONE: dict[str, Any] = {}
@@ -69,7 +69,7 @@ def read_slim(path: Path, wanted: Mapping[str, bool]) -> dict[str, Any]:
         try:
             found = msgspec.json.decode(piece)
         except UNDECODABLE:
-            found = msgspec.json.decode(mend_piece(piece, Oddities()))
+            found = msgspec.json.decode(repair_piece(piece, Oddities()))
         if isinstance(found, dict):
             content |= {key: value for key, value in found.items() if key != "traceEvents"}
             found = found["traceEvents"]

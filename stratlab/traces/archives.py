@@ -58,7 +58,7 @@ class Budget:
         self._why = f"more than {self._most / 2**30:.3g} GiB"
         self._why += f", {limits.ratio} times its size" if is_of_ratio else ""
 
-    def tell(self, size: int, shown: str) -> None:
+    def spend(self, size: int, shown: str) -> None:
         """Before a member is unpacked: what its archive says of it. What is refused is not counted."""
         if self._members >= self._limits.members:
             raise ArchiveError(
@@ -158,7 +158,7 @@ def unpack(archive: Path, shown: str, target: Path, budget: Budget) -> Unpacked:
     try:
         for number, member in enumerate(_list_members(archive), 1):
             parts = _check_name(member.name, shown)
-            budget.tell(member.size, shown)
+            budget.spend(member.size, shown)
             if parts and not is_hidden(parts):
                 path = target / str(number) / shorten(parts[-1], LONGEST_NAME)
                 problem = _find_name_problem(parts) or member.problem or _unpack_member(member, path)

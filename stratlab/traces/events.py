@@ -1,6 +1,6 @@
 """What is read of an event of Kineto's JSON, and which events are which.
 
-Writers of traces put into JSON what JSON does not know. `mend_piece` reads that too: one odd value costs itself or its
+Writers of traces put into JSON what JSON does not know. `repair_piece` reads that too: one odd value costs itself or its
 event, not the file. It is tried only where the typed decoder has refused a piece, because it is twenty times slower.
 """
 
@@ -105,7 +105,7 @@ def decode_odd_piece(piece: bytes, kind: Any) -> list[Any]:
     try:
         return decode_piece(piece, kind)
     except UNDECODABLE:
-        return decode_piece(mend_piece(piece, Oddities()), kind)
+        return decode_piece(repair_piece(piece, Oddities()), kind)
 
 
 LATEST_NS = 1 << 62  # in the year 2116
@@ -130,7 +130,7 @@ class Oddities:
     events: int = 0
 
 
-def mend_piece(piece: bytes, odd: Oddities, start: int | None = None) -> bytes:
+def repair_piece(piece: bytes, odd: Oddities, start: int | None = None) -> bytes:
     """A piece of `split_events` that the decoders of events.py read. Adds to `odd`.
 
     Args:
@@ -145,11 +145,11 @@ def mend_piece(piece: bytes, odd: Oddities, start: int | None = None) -> bytes:
         raise build_not_json("its traceEvents are not a list")
     kept = [text for text in map(_encode, events) if _is_event(text)]
     odd.events += len(events) - len(kept)
-    mended = b"[" + b",".join(kept) + b"]"
+    repaired = b"[" + b",".join(kept) + b"]"
     if not isinstance(content, dict):
-        return mended
+        return repaired
     behind = _encode({key: value for key, value in content.items() if key != "traceEvents"})
-    return b'{"traceEvents":' + mended + (b"}" if behind == b"{}" else b"," + behind[1:])
+    return b'{"traceEvents":' + repaired + (b"}" if behind == b"{}" else b"," + behind[1:])
 
 
 def decode_head(head: bytes) -> dict[str, Any]:

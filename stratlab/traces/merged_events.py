@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from stratlab.traces.chunks import TraceError, build_not_json
-from stratlab.traces.events import UNDECODABLE, Oddities, decode_piece, mend_piece
+from stratlab.traces.events import UNDECODABLE, Oddities, decode_piece, repair_piece
 
 # to Perfetto, a process's thread 0 is the thread with the process's number: above those of streams and threads
 FIRST_PROCESS = 10_000_000
@@ -78,7 +78,7 @@ class Renamed:
             try:
                 events = _decode(piece)
             except UNDECODABLE:
-                events = _decode(mend_piece(piece, Oddities()))
+                events = _decode(repair_piece(piece, Oddities()))
             return b",\n".join(filter(None, map(self._build_event, events)))
         except UNDECODABLE as failure:
             raise build_not_json(failure) from failure

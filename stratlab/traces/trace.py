@@ -25,8 +25,8 @@ from stratlab.traces.events import (
     Oddities,
     decode_head,
     decode_piece,
-    mend_piece,
     read_base_ns,
+    repair_piece,
 )
 from stratlab_spec.intervals import Intervals, Mask, Times, build_union, is_within
 from stratlab_spec.trace_events import LABELS, STEP
@@ -125,7 +125,7 @@ def load_trace(
         try:
             _apply_piece(columns, piece, head)
         except UNDECODABLE:
-            _apply_piece(columns, mend_piece(piece, odd, start), head)
+            _apply_piece(columns, repair_piece(piece, odd, start), head)
     if columns.without > NOT_KEPT and not any(name in columns.categories for name in GPU_CATEGORIES):
         return load_trace(path, limits, processes=processes)  # it had a GPU in sight and did not use it
     if not columns.count:

@@ -133,7 +133,7 @@ def test_nothing_but_failures_is_no_success(
 ) -> None:
     """The report is written, and the exit code says that something is missing in it."""
     run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
-    monkeypatch.setattr("stratlab.analysis.hta_bridge.run_hta", lambda *_: HtaRun(statuses, [0]))
+    monkeypatch.setattr("stratlab.analysis.run_analysis.run_hta", lambda *_: HtaRun(statuses, [0]))
     done = CliRunner().invoke(cli.app, ["analyze", str(run)])
     assert done.exit_code == exit_code and ("SL-hta-all-failed" in done.output) == bool(exit_code)
     assert ("a: KeyError" in done.output) == (statuses[0].status == "failed")
@@ -227,7 +227,7 @@ def test_where_no_rank_fits_it_is_not_started(tmp_path: Path, monkeypatch: pytes
     assert run.ranks == [] and {s.status for s in run.statuses} == {"unsupported"}
     assert find_codes(run.statuses[0].reason) == ["SL-hta-rank-too-large"]
     assert "1 GiB" in run.statuses[0].reason
-    monkeypatch.setattr("stratlab.analysis.hta_analyses.find_free_bytes", lambda: 20 * MIB)
+    monkeypatch.setattr("stratlab.analysis.hta_bridge.find_free_bytes", lambda: 20 * MIB)
     assert "0.0176 GiB" in run_hta({0: tmp_path / "absent"}, True, {0: MIB}, tmp_path).reason
 
 
@@ -246,7 +246,7 @@ def test_too_little_memory_is_named(
     tmp_path: Path, limit_mib: int, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too little for its libraries, or for the traces, whatever the estimate says."""
-    monkeypatch.setattr("stratlab.analysis.hta_analyses.choose_ranks", lambda sizes, allowed: list(sizes))
+    monkeypatch.setattr("stratlab.analysis.hta_bridge.choose_ranks", lambda sizes, allowed: list(sizes))
     files = team.simulate(tmp_path / "traces", team.Scene(ranks=ranks, steps=20, layers=16)).files
     sizes = dict.fromkeys(files, MIB)
     statuses = run_hta(files, True, sizes, tmp_path, HtaLimits(memory_bytes=limit_mib * MIB)).statuses
