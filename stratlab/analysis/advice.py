@@ -62,7 +62,10 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
     known = {name: settings.get(name, run.get(name)) for name in SETTINGS}
     row, imbalance = STRATEGIES.get(str(known["strategy"])), mean.get("compute_imbalance")
     recorded_ms = None if report.get("steps_from") == "recording" else mean.get("host_step_ms") or step_ms
-    on_gpu = report["source"] == "gpu"
+    on_gpu, host_pct = report["source"] == "gpu", mean.get("host_wait_pct")
+    launch_pct = (
+        mean.get("launch_wait_pct") or 0.0
+    )  # earlier versions did not tell: their host waited for both
     values = {
         **{name: value for name, value in mean.items() if name not in ("ranks", "steps")},
         **known,
@@ -77,7 +80,7 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
         "data_pct": mean.get("data_wait_pct") if on_gpu else divide(mean.get("data_ms"), step_ms, 100),
         "optimizer_pct": divide(mean.get("optimizer_ms"), step_ms, 100),
         "bubble_over_ideal": divide(mean.get("bubble_pct"), mean.get("bubble_ideal_pct")),
-        "launching_pct": _plus(mean.get("host_wait_pct"), mean.get("launch_wait_pct")),
+        "launching_pct": None if host_pct is None else host_pct + launch_pct,
         "imbalance_pct": None if imbalance is None else 100 * (imbalance - 1),
         "next_strategy": row.holds_less if row else "",
         "previous_strategy": row.sends_less if row else "",
@@ -164,11 +167,6 @@ def _top_kernel(report: Row) -> dict[str, Any]:
 
 def _at(rank: int | None, hosts: Mapping[int, str]) -> str:
     return f" on {hosts[rank]}" if rank is not None and rank in hosts else ""
-
-
-def _plus(a: float | None, b: float | None) -> float | None:
-    """An analysis of an earlier version has no `launch_wait_pct`: its host waited for both."""
-    return a + (b or 0.0) if a is not None else None
 
 
 def _minus(a: float | None, b: float | None) -> float | None:

@@ -101,11 +101,7 @@ ELSEWHERE: Condition = ("foreign", "is", True)
 """Traces that this lab did not make: advice is in words of PyTorch and DeepSpeed."""
 OFFLOADS: Condition = ("offload", "in", ("optimizer", "all"))
 COMPILES: tuple[Condition, ...] = (("compile", "is", False), ("strategy", "in", COMPILING))
-
-
 HAS_ROOM = ("memory_pct", "<", ROOM_PCT)
-
-
 GPU_WAITS = "The GPU waits {launching_pct:.0f} % of the step for the host or for launches, most of it "
 STREAMS = ("data_residence", "is", "stream")
 
@@ -187,18 +183,14 @@ RULES = (
                 (("strategy", "in", ("zero1", "zero2")), ("memory_pct", "<", MEMORY_FREE_PCT)),
             ),
         ),
-        elsewhere=(
-            "More samples per step hide more of it, at the same bytes: larger micro-batches, or several of them "
-            "before gradients are reduced (no_sync). Larger buckets (DDP's bucket_cap_mb, DeepSpeed's "
-            "reduce_bucket_size) use the links better, smaller ones start earlier. Under fully_shard "
-            "set_modules_to_forward_prefetch gathers further ahead, and reshard_after_forward=False gathers "
-            "nothing again for the backward pass."
-        ),
-        otherwise=(
-            "More samples per step hide more of it, at the same bytes (a larger global batch is another training). "
-            "Larger buckets (run.config.reduce_bucket_mib of ddp and DeepSpeed) use the links better, smaller ones "
-            "start earlier; run.config.prefetch_blocks gathers further ahead."
-        ),
+        elsewhere="More samples per step hide more of it, at the same bytes: larger micro-batches, or several of "
+        "them before gradients are reduced (no_sync). Larger buckets (DDP's bucket_cap_mb, DeepSpeed's "
+        "reduce_bucket_size) use the links better, smaller ones start earlier. Under fully_shard "
+        "set_modules_to_forward_prefetch gathers further ahead, and reshard_after_forward=False gathers nothing "
+        "again for the backward pass.",
+        otherwise="More samples per step hide more of it, at the same bytes (a larger global batch is another "
+        "training). Larger buckets (run.config.reduce_bucket_mib of ddp and DeepSpeed) use the links better, smaller "
+        "ones start earlier; run.config.prefetch_blocks gathers further ahead.",
         evidence=("comm_pct", "transfer_ms"),
     ),
     Rule(
@@ -238,10 +230,8 @@ RULES = (
                 when=(ELSEWHERE,),
             ),
         ),
-        otherwise=(
-            "Look at that rank's host: temperature and clocks of its GPU (system/rank*/gpu_temperature_c), its CPU "
-            "and network; and whether its samples take longer than the others'."
-        ),
+        otherwise="Look at that rank's host: temperature and clocks of its GPU (system/rank*/gpu_temperature_c), its "
+        "CPU and network; and whether its samples take longer than the others'.",
         evidence=("late_rank", "late_calls", "compute_imbalance"),
     ),
     Rule(
@@ -249,10 +239,8 @@ RULES = (
         (("compute_imbalance", ">", IMBALANCE),),
         "The slowest rank{slowest} computes {compute_imbalance:.2f} times as long as the mean of all ranks",
         lead="imbalance_pct",
-        otherwise=(
-            "All others wait for it in the next collective. Compare its work with the others' (samples, sequence "
-            "lengths, layers), and its hardware: temperature, clocks, a busy host."
-        ),
+        otherwise="All others wait for it in the next collective. Compare its work with the others' (samples, "
+        "sequence lengths, layers), and its hardware: temperature, clocks, a busy host.",
         evidence=("slowest_rank",),
     ),
     Rule(
@@ -315,14 +303,10 @@ RULES = (
                 (STREAMS,),
             ),
         ),
-        elsewhere=(
-            "Let the DataLoader work ahead: num_workers, prefetch_factor, persistent_workers and pin_memory=True; "
-            "give it more CPU, or prepare the samples once instead of in every epoch."
-        ),
-        otherwise=(
-            "Give the pod more CPU (run.resources), or a smaller image_size or lighter augment. The trainer's "
-            "loader has no number of workers to set; it pins its memory already."
-        ),
+        elsewhere="Let the DataLoader work ahead: num_workers, prefetch_factor, persistent_workers and "
+        "pin_memory=True; give it more CPU, or prepare the samples once instead of in every epoch.",
+        otherwise="Give the pod more CPU (run.resources), or a smaller image_size or lighter augment. The trainer's "
+        "loader has no number of workers to set; it pins its memory already.",
         evidence=("data_ms",),
     ),
     Rule(
@@ -358,15 +342,11 @@ RULES = (
                 (("strategy", "is", "ddp"), ("world_size", ">", 1)),
             ),
         ),
-        elsewhere=(
-            "With fused=True the optimizer updates all parameters in few kernels; where every rank updates all of "
-            "them, ZeroRedundancyOptimizer, fully_shard or ZeRO let each update its share. More samples per step "
-            "make it rarer; that is another training."
-        ),
-        otherwise=(
-            "The update is fused and, where the strategy shards, shared already. More samples per step (a larger "
-            "global batch) make it rarer; that is another training."
-        ),
+        elsewhere="With fused=True the optimizer updates all parameters in few kernels; where every rank updates all "
+        "of them, ZeroRedundancyOptimizer, fully_shard or ZeRO let each update its share. More samples per step make "
+        "it rarer; that is another training.",
+        otherwise="The update is fused and, where the strategy shards, shared already. More samples per step (a "
+        "larger global batch) make it rarer; that is another training.",
     ),
     # its memory and its kernels
     Rule(
@@ -393,10 +373,8 @@ RULES = (
             ),
             Remedy("Smaller micro-batches hold fewer activations.", SMALLER_MICRO_BATCH, (CAN_HALVE,)),
         ),
-        elsewhere=(
-            "Recompute activations (torch.utils.checkpoint), take smaller micro-batches and more of them, compute "
-            "in bf16 (torch.autocast), shard the state (fully_shard, ZeRO), or use more GPUs."
-        ),
+        elsewhere="Recompute activations (torch.utils.checkpoint), take smaller micro-batches and more of them, "
+        "compute in bf16 (torch.autocast), shard the state (fully_shard, ZeRO), or use more GPUs.",
         otherwise="Keep the state in host memory (run.config.offload) where the strategy can, or use more GPUs.",
         evidence=("peak_allocated_gib",),
         gpu_only=True,
@@ -421,10 +399,8 @@ RULES = (
                 (("previous_strategy", "is not", ""),),
             ),
         ),
-        elsewhere=(
-            "There is room for larger micro-batches, for recomputing fewer activations, or for sharding less, "
-            "which communicates less."
-        ),
+        elsewhere="There is room for larger micro-batches, for recomputing fewer activations, or for sharding less, "
+        "which communicates less.",
         otherwise="There is room for a larger model or a larger global batch.",
         evidence=("peak_allocated_gib",),
         gpu_only=True,

@@ -116,7 +116,9 @@ def build_durations(trace: Trace, lanes: Lanes) -> Durations:
         np.bincount(bins[types == code], minlength=len(EDGES_US) - 1).tolist() for code in range(len(TYPES))
     )
     short = int((durations_us[~lanes.is_copy] < SHORT_US).sum())
-    return Durations(EDGES_US, compute, comm, copy, short, _count_in_steps(trace, lanes))
+    issued = [lanes.issued_within(window.start_ns, window.end_ns) for window in find_steps(trace)[1]]
+    in_steps = sum(int((~lanes.is_copy[events]).sum()) for events in issued)
+    return Durations(EDGES_US, compute, comm, copy, short, in_steps)
 
 
 def sum_durations(durations: Sequence[Durations]) -> Durations:
@@ -149,11 +151,6 @@ def find_short_share(counts: NDArray[np.int64] | Sequence[int]) -> float | None:
 
 def _find_types(lanes: Lanes) -> NDArray[np.int64]:
     return np.where(lanes.is_communication, 1, np.where(lanes.is_copy, 2, 0)).astype(np.int64)
-
-
-def _count_in_steps(trace: Trace, lanes: Lanes) -> int:
-    _, windows = find_steps(trace)
-    return sum(int((~lanes.is_copy[lanes.issued_within(w.start_ns, w.end_ns)]).sum()) for w in windows)
 
 
 def _quantile(durations: Times, first: Times, counts: Times, share: float) -> NDArray[np.float64]:

@@ -40,7 +40,7 @@ from stratlab.analysis.rank import (
     write_reading,
 )
 from stratlab.run_directory.files import LARGEST_WORLD, read_object
-from stratlab.traces.chunks import LIMITS, Limits, TraceError
+from stratlab.traces.chunks import TraceError
 from stratlab.traces.discover import Finding
 from stratlab.user_error import UserError
 from stratlab.version import read_version
@@ -65,7 +65,6 @@ def measure_traces(
     files: Mapping[int, Path],
     axes: Mapping[str, int] | None = None,
     *,
-    limits: Limits = LIMITS,
     progress: Progress = lambda sentence: None,
     processes: int | None = None,
 ) -> Measures:
@@ -78,9 +77,7 @@ def measure_traces(
     """
     axes = dict(axes or {})
     with tempfile.TemporaryDirectory(prefix="stratlab-analysis-") as scratch:
-        outcomes = read_traces(
-            files, axes, Path(scratch), limits=limits, progress=progress, processes=processes
-        )
+        outcomes = read_traces(files, axes, Path(scratch), progress=progress, processes=processes)
         return join_readings(files, axes, outcomes)
 
 
@@ -89,12 +86,11 @@ def read_traces(
     axes: Mapping[str, int],
     folder: Path,
     *,
-    limits: Limits = LIMITS,
     progress: Progress = lambda sentence: None,
     processes: int | None = None,
 ) -> Iterator[tuple[int, Path | str]]:
     """Every rank alone, as `measure_traces`: (rank, its reading in `folder` or why there is none), in their order."""
-    work = {rank: (rank, file, dict(axes), limits, folder) for rank, file in files.items()}
+    work = {rank: (rank, file, dict(axes), folder) for rank, file in files.items()}
     for number, (rank, outcome) in enumerate(_read_all(work, _count_processes(files, processes)), 1):
         progress(f"rank {rank}: {files[rank].name} ({number} of {len(files)})")
         yield rank, outcome
@@ -138,7 +134,7 @@ def _count_processes(files: Mapping[int, Path], processes: int | None) -> int:
     return min(len(os.sched_getaffinity(0)), len(files)) if large else 1
 
 
-Work = tuple[int, Path, dict[str, int], Limits, Path]
+Work = tuple[int, Path, dict[str, int], Path]
 
 
 def _read_all(work: Mapping[int, Work], processes: int) -> Iterator[tuple[int, Path | str]]:
@@ -168,9 +164,9 @@ def _read_apart(item: Work) -> Path | str:
 
 
 def _read_rank(item: Work) -> Path | str:
-    rank, file, axes, limits, scratch = item
+    rank, file, axes, scratch = item
     try:
-        reading = read_rank_trace(rank, file, axes, limits)
+        reading = read_rank_trace(rank, file, axes)
     except (TraceError, OSError) as failure:
         return str(failure)
     except MemoryError:
@@ -248,7 +244,6 @@ def write_share(
     files: Mapping[int, Path],
     axes: Mapping[str, int],
     *,
-    limits: Limits = LIMITS,
     progress: Progress = lambda sentence: None,
 ) -> Path:
     """Reads the traces of a share and leaves what was read; an earlier one of the same share is replaced.
@@ -261,7 +256,7 @@ def write_share(
     folder.mkdir(parents=True)
     try:
         mine = share.choose(files)
-        outcomes = read_traces(mine, axes, folder, limits=limits, progress=progress)
+        outcomes = read_traces(mine, axes, folder, progress=progress)
         ranks = {
             str(rank): _describe(mine[rank]) | {"why": outcome if isinstance(outcome, str) else None}
             for rank, outcome in outcomes

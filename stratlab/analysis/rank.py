@@ -51,7 +51,7 @@ from stratlab.analysis.time_breakdown import (
     build_segments,
     sum_parts,
 )
-from stratlab.traces.chunks import LIMITS, Limits, TraceError
+from stratlab.traces.chunks import TraceError
 from stratlab.traces.discover import Finding
 from stratlab.traces.trace import (
     PHASES,
@@ -113,15 +113,13 @@ class RankAnalysis(RankFacts):
     collectives: list[CollectiveRow]
 
 
-def read_rank_trace(
-    rank: int, file: Path, axes: Mapping[str, int] | None = None, limits: Limits = LIMITS
-) -> Reading:
+def read_rank_trace(rank: int, file: Path, axes: Mapping[str, int] | None = None) -> Reading:
     """Loads one trace and takes it apart.
 
     Raises:
         TraceError: the trace cannot be decoded, or nothing ran in any of its steps.
     """
-    trace = load_trace(file, limits, operators=False)
+    trace = load_trace(file, operators=False)
     steps_from, windows = find_steps(trace)
     _refuse_merged(windows)
     lanes, on_gpu = build_lanes(trace), len(trace.gpu) > 0
@@ -134,6 +132,7 @@ def read_rank_trace(
     numbers = [windows.index(host) for host in segments.hosts]
     backend, device = trace.distributed.get("backend"), _read_device(trace)
     name, size = device.get("name"), device.get("totalGlobalMem")
+    runtimes = tuple(category for category in trace.categories if LAUNCH_CATEGORY.search(category))
     known: dict[str, Any] = {
         "rank": rank,
         "file": file,
@@ -153,7 +152,7 @@ def read_rank_trace(
         "device_name": name if isinstance(name, str) else None,
         "device_memory_gib": size / 2**30 if isinstance(size, int) and 0 < size < 1 << 60 else None,
         "of_ascend": trace.of_ascend,
-        "unrecorded": 0 if on_gpu else _count_launches(trace),
+        "unrecorded": 0 if on_gpu else int((trace.in_category(runtimes) & trace.matches(LAUNCHING)).sum()),
         "raw_bytes": trace.raw_bytes,
     }
     remarks = _describe(trace, lanes, known["phases"], known["unrecorded"], steps_from)
@@ -200,12 +199,6 @@ def _refuse_merged(windows: list[Window]) -> None:
                 "[SL-step-at-once]"
             )
         ends[window.step] = window.end_ns
-
-
-def _count_launches(trace: Trace) -> int:
-    """On devices, by the names of their runtimes' calls."""
-    runtimes = tuple(name for name in trace.categories if LAUNCH_CATEGORY.search(name))
-    return int((trace.in_category(runtimes) & trace.matches(LAUNCHING)).sum())
 
 
 def _count_doubled(trace: Trace) -> int:

@@ -35,7 +35,6 @@ from stratlab.analysis.tables import write_tables
 from stratlab.analysis.untraced import build_untraced_html, build_untraced_markdown, build_untraced_report
 from stratlab.run_directory.files import is_alive
 from stratlab.run_directory.places import MERGED, PAGE
-from stratlab.traces.chunks import LIMITS, Limits
 from stratlab.traces.discover import Finding, Found, find_traces
 from stratlab.traces.merge import build_unmerged, find_offsets, merge_traces
 from stratlab.user_error import UserError
@@ -52,7 +51,6 @@ def analyze_run(
     *,
     tracking_uri: str | None,
     progress: Progress = lambda sentence: None,
-    limits: Limits = LIMITS,
     hta_limits: HtaLimits = HTA_LIMITS,
     shares: int = 0,
 ) -> dict[str, Any]:
@@ -76,14 +74,13 @@ def analyze_run(
     """
     facts = read_facts(run_dir)
     check_replaceable(run_dir / "analysis")
-    found = find_traces(run_dir / "traces", facts.world_size, limits)
+    found = find_traces(run_dir / "traces", facts.world_size)
     report = analyze_found(
         facts,
         found,
         str(run_dir / "traces"),
         tracking_uri=tracking_uri,
         progress=progress,
-        limits=limits,
         hta_limits=hta_limits,
         readings=find_shares(run_dir, shares, found.files, facts.axes) if shares else None,
     )
@@ -92,17 +89,15 @@ def analyze_run(
     return report
 
 
-def analyze_share(
-    run_dir: Path, share: Share, *, progress: Progress = lambda sentence: None, limits: Limits = LIMITS
-) -> Path:
+def analyze_share(run_dir: Path, share: Share, *, progress: Progress = lambda sentence: None) -> Path:
     """Reads a share of the traces of one run and leaves what was read for `analyze_run`; returns its folder.
 
     Raises:
         NoRun: `run_dir` is not a run directory.
     """
     facts = read_facts(run_dir)
-    found = find_traces(run_dir / "traces", facts.world_size, limits)
-    return write_share(run_dir / SHARES, share, found.files, facts.axes, limits=limits, progress=progress)
+    found = find_traces(run_dir / "traces", facts.world_size)
+    return write_share(run_dir / SHARES, share, found.files, facts.axes, progress=progress)
 
 
 def analyze_found(
@@ -112,7 +107,6 @@ def analyze_found(
     *,
     tracking_uri: str | None,
     progress: Progress,
-    limits: Limits = LIMITS,
     hta_limits: HtaLimits = HTA_LIMITS,
     readings: Mapping[int, Path | str] | None = None,
     scratch: Path | None = None,
@@ -126,7 +120,7 @@ def analyze_found(
     """
     run_dir = facts.folder
     if readings is None:
-        measures = measure_traces(found.files, facts.axes, limits=limits, progress=progress)
+        measures = measure_traces(found.files, facts.axes, progress=progress)
     else:
         measures = join_readings(found.files, facts.axes, sorted(readings.items()))
     ranks, mixed = keep_one_source(measures.ranks)
@@ -152,9 +146,7 @@ def analyze_found(
         progress("one trace of all ranks ...")
         clocks = find_offsets({rank: measures.call_ends_ns[rank] for rank in files})
         try:
-            merged = merge_traces(
-                files, folder / MERGED, offsets_ns=clocks.offsets_ns, limits=limits, progress=progress
-            )
+            merged = merge_traces(files, folder / MERGED, offsets_ns=clocks.offsets_ns, progress=progress)
         except OSError as failure:  # by far the largest file: the report may fit where it does not
             merged = build_unmerged(f"it could not be written: {failure.strerror} [SL-merged-not-written]")
             progress(f"warning: no merged trace, {merged.reason}")

@@ -189,7 +189,12 @@ def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Section:
             f"Communication runs {format_number(mean['comm_pct'], 1)} % of the step; compute hides "
             f"{format_number(mean['comm_overlap_pct'], 1)} % of it."
         )
-    html += html_table([_shown(row) for row in rows[:MOST_COLLECTIVES]], columns)
+    # counts and bytes are the same on every rank but for odd groups: shown whole
+    shown = [
+        row | {key: None if row[key] is None else round(row[key]) for key in ("count", "bytes")}
+        for row in rows[:MOST_COLLECTIVES]
+    ]
+    html += html_table(shown, columns)
     html += cut_note(rows, "collective_stats", MOST_COLLECTIVES)
     html += note(
         f"Source {report['source']}, means per rank. A collective ends on all ranks together: wait is the time above "
@@ -215,11 +220,6 @@ def _split(row: dict[str, Any]) -> dict[str, float | None]:
         "communication": exposed - (waiting or 0.0),
         "waiting for the last rank": waiting,
     }
-
-
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """Counts and bytes are the same on every rank but for odd groups: shown whole."""
-    return row | {key: None if row[key] is None else round(row[key]) for key in ("count", "bytes")}
 
 
 MOST_KERNELS = 20

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces.chunks import Limits, split_events
+from stratlab.traces.chunks import split_events
 from stratlab.traces.events import (
     COLLECTIVE_OPERATORS,
     ELEMENT_BYTES,
@@ -61,13 +61,13 @@ class _Name(msgspec.Struct, gc=False):
     args: _Named | None = None
 
 
-def read_processes(path: Path, limits: Limits) -> Processes:
+def read_processes(path: Path) -> Processes:
     """The name of each process; empty where none is an Ascend device.
 
     Raises:
         TraceError: as `load_trace`.
     """
-    pieces = split_events(path, limits)
+    pieces = split_events(path)
     next(pieces)
     found: Processes = {}
     for piece in pieces:

@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from stratlab.traces.chunks import LIMITS, Limits, say_unreadable
+from stratlab.traces.chunks import LIMITS, say_unreadable
 from stratlab.traces.rank_identity import read_identity, say_other_name
 
 MANIFEST = "manifest.json"
@@ -132,14 +132,15 @@ def say_outside(rank: int, world_size: int | None) -> str:
     return f"rank {rank} of a run with {world_size or 'any number of'} processes [SL-rank-outside]"
 
 
-def find_traces(folder: Path, world_size: int | None, limits: Limits = LIMITS) -> Found:
+def find_traces(folder: Path, world_size: int | None) -> Found:
     """Looks through `folder` (the run's traces/), which may be missing or empty. Never raises for what lies there."""
     manifest, remark = read_manifest(folder / MANIFEST)
     findings = [Finding("noted", remark, MANIFEST)] if remark else []
-    listed = [_check_entry(folder, entry, limits) for entry in (manifest.files if manifest else [])]
+    entries = manifest.files if manifest else []
+    listed = [_Candidate(e.file, e.rank, _find_mismatch(folder / e.file, e)) for e in entries]
     names = _list_names(folder, findings) - {MANIFEST} - {candidate.file for candidate in listed}
     is_closed = manifest is not None and manifest.complete
-    others = [_check_unlisted(folder, name, is_closed, limits) for name in sorted(names)]
+    others = [_check_unlisted(folder, name, is_closed) for name in sorted(names)]
     candidates = [*listed, *sorted(others, key=_rate)]
     if len(candidates) == 1 and candidates[0].rank is None and candidates[0].problem is None:
         candidates = [_Candidate(candidates[0].file, 0, None, ONLY_TRACE)]
@@ -171,14 +172,10 @@ def _list_names(folder: Path, findings: list[Finding]) -> set[str]:
     return {name for name in names if name.endswith((*SUFFIXES, ".tmp")) or RANK_IN_NAME.search(name)}
 
 
-def _check_entry(folder: Path, entry: Entry, limits: Limits) -> _Candidate:
-    return _Candidate(entry.file, entry.rank, _find_mismatch(folder / entry.file, entry, limits))
-
-
-def _find_mismatch(path: Path, entry: Entry, limits: Limits) -> str | None:
+def _find_mismatch(path: Path, entry: Entry) -> str | None:
     if Path(entry.file).name != entry.file:
         return "the manifest points outside the traces [SL-manifest-outside]"
-    if problem := find_problem(path, limits.raw_bytes):
+    if problem := find_problem(path, LIMITS.raw_bytes):
         return NOT_THERE if problem == MISSING else problem
     try:
         if (size := path.stat().st_size) != entry.bytes:
@@ -188,17 +185,17 @@ def _find_mismatch(path: Path, entry: Entry, limits: Limits) -> str | None:
                 return "differs from the manifest (sha256) [SL-manifest-sha256]"
     except OSError as failure:
         return say_unreadable(failure.strerror)
-    identity = read_identity(path, limits, behind=False)
+    identity = read_identity(path, behind=False)
     if identity.problem is None and identity.rank not in (None, entry.rank):
         return f"rank {entry.rank} in the manifest, rank {identity.rank} in the file [SL-manifest-rank]"
     return identity.problem
 
 
-def _check_unlisted(folder: Path, name: str, is_closed: bool, limits: Limits) -> _Candidate:
+def _check_unlisted(folder: Path, name: str, is_closed: bool) -> _Candidate:
     in_name, path = _rank_of(name), folder / name
     if not name.isprintable():  # also what is not UTF-8: a report could not be written with it
         return _Candidate(ascii(name)[1:-1], in_name, NAME_NO_TEXT)
-    problem = find_problem(path, limits.raw_bytes)
+    problem = find_problem(path, LIMITS.raw_bytes)
     if problem is None and (name.startswith(".") or ".tmp" in path.suffixes):
         problem = "a temporary file: its writer did not finish [SL-file-temporary]"
     elif problem is None and not name.endswith(SUFFIXES):
@@ -207,7 +204,7 @@ def _check_unlisted(folder: Path, name: str, is_closed: bool, limits: Limits) ->
         problem = "not in the manifest, which is complete [SL-manifest-unlisted]"
     if problem is not None:
         return _Candidate(name, in_name, problem)
-    identity = read_identity(path, limits, behind=in_name is None)
+    identity = read_identity(path, behind=in_name is None)
     if identity.problem is not None or identity.rank is None:
         return _Candidate(name, in_name, identity.problem)
     remark = say_other_name(in_name, identity.rank) if in_name not in (None, identity.rank) else None

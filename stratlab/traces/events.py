@@ -1,7 +1,7 @@
 """What is read of an event of Kineto's JSON, and which events are which.
 
-Writers of traces put into JSON what JSON does not know. `repair_piece` reads that too: one odd value costs itself or its
-event, not the file. It is tried only where the typed decoder has refused a piece, because it is twenty times slower.
+Writers of traces put into JSON what JSON does not know. `repair_piece` reads that too: one odd value costs itself or
+its event, not the file. It is tried only where the typed decoder has refused a piece: it is twenty times slower.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from stratlab.run_directory.files import LARGEST_WORLD
 from stratlab.traces.archives import OTHER_ENDING, SourceFile, Unpacked, find_archive_stem, shorten
-from stratlab.traces.chunks import LIMITS, NO_EVENTS, Limits, TraceError, read_blocks
+from stratlab.traces.chunks import LIMITS, NO_EVENTS, TraceError, read_blocks
 from stratlab.traces.discover import ONLY_TRACE, Finding, find_problem, say_outside
 from stratlab.traces.rank_identity import (
     Identity,
@@ -82,13 +82,13 @@ class TraceFile:
     remark: str | None = None
 
 
-def look_into(file: SourceFile, pattern: re.Pattern[str] | None, limits: Limits) -> TraceFile | str:
+def look_into(file: SourceFile, pattern: re.Pattern[str] | None) -> TraceFile | str:
     """The trace, or why the file is none.
 
     Raises:
         UserError: what the pattern finds is no number.
     """
-    if problem := find_problem(file.path, limits.raw_bytes):
+    if problem := find_problem(file.path, LIMITS.raw_bytes):
         return problem
     asked = pattern.search(file.shown) if pattern else None
     if pattern and not asked:
@@ -98,7 +98,7 @@ def look_into(file: SourceFile, pattern: re.Pattern[str] | None, limits: Limits)
             f"--rank-pattern {pattern.pattern}: {asked[1]!r} of {file.shown} is no rank [SL-rank-pattern-no-number]"
         )
     place, named, rank_from = locate_trace(file.parts, asked), *find_named_rank(file.parts)
-    identity = read_identity(file.path, limits)
+    identity = read_identity(file.path)
     if identity.problem is not None:
         return identity.problem
     rank, remark = named, None
@@ -115,9 +115,9 @@ TOLD_NAMES = 3
 Group = tuple[tuple[str, ...], list[TraceFile], list[Finding]]
 
 
-def divide(above: tuple[str, ...], traces: Sequence[TraceFile], limits: Limits) -> list[Group]:
+def divide(above: tuple[str, ...], traces: Sequence[TraceFile]) -> list[Group]:
     """The experiments of one folder: one, or where its files cannot be one, one for each name without its rank."""
-    kept, findings = _drop_copies(traces, limits)
+    kept, findings = _drop_copies(traces)
     ranked = [trace for trace in kept if trace.rank is not None]
     if len(kept) == 1 or (len(ranked) == len(kept) and not find_conflict(ranked)):
         return [(above, kept, findings)]
@@ -166,14 +166,14 @@ def find_conflict(traces: Sequence[TraceFile]) -> str:
     return ""
 
 
-def _drop_copies(traces: Sequence[TraceFile], limits: Limits) -> tuple[list[TraceFile], list[Finding]]:
+def _drop_copies(traces: Sequence[TraceFile]) -> tuple[list[TraceFile], list[Finding]]:
     """Without the files that hold, unpacked, what another one of the same rank holds."""
     counted = Counter(trace.rank for trace in traces)
     kept: list[TraceFile] = []
     findings: list[Finding] = []
     seen: dict[tuple[int | None, bytes], TraceFile] = {}
     for trace in traces:
-        if counted[trace.rank] > 1 and (digest := _hash(trace, limits)):
+        if counted[trace.rank] > 1 and (digest := _hash(trace)):
             first = seen.setdefault((trace.rank, digest), trace)
             if first is not trace:
                 why = f"holds the same as {first.file.shown} [SL-trace-copy]"
@@ -183,10 +183,10 @@ def _drop_copies(traces: Sequence[TraceFile], limits: Limits) -> tuple[list[Trac
     return kept, findings
 
 
-def _hash(trace: TraceFile, limits: Limits) -> bytes | None:
+def _hash(trace: TraceFile) -> bytes | None:
     digest = hashlib.sha256()
     try:
-        for block in read_blocks(trace.file.path, limits):
+        for block in read_blocks(trace.file.path):
             digest.update(block)
     except (TraceError, OSError):
         return None  # damaged: said when it is read
@@ -229,9 +229,7 @@ class Sorted:
     left_out: list[tuple[str, str]]
 
 
-def sort_experiments(
-    found: Unpacked, whole: str, pattern: re.Pattern[str] | None = None, limits: Limits = LIMITS
-) -> Sorted:
+def sort_experiments(found: Unpacked, whole: str, pattern: re.Pattern[str] | None = None) -> Sorted:
     """Looks into every file and sorts them.
 
     Args:
@@ -245,14 +243,14 @@ def sort_experiments(
     left_out = list(found.left_out)
     by_folder: dict[tuple[str, ...], list[TraceFile]] = {}
     for file in found.files:
-        trace = look_into(file, pattern, limits)
+        trace = look_into(file, pattern)
         if isinstance(trace, str):
             left_out.append((file.shown, trace))
         else:
             by_folder.setdefault(trace.place.above, []).append(trace)
     groups: list[Group] = []
     for above, traces in sorted(by_folder.items()):
-        groups += divide(above, traces, limits)
+        groups += divide(above, traces)
     _add_lost(groups, [each for each in left_out if not each[1].startswith(NO_TRACES)], pattern)
     groups.sort(key=lambda group: group[0])
     names = name_experiments([path for path, _, _ in groups], whole)

@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
-from stratlab.traces.chunks import LIMITS, Limits, TraceError, say_unreadable, split_events
+from stratlab.traces.chunks import TraceError, say_unreadable, split_events
 from stratlab.traces.events import NO_CLOCK, decode_head, decode_odd_piece, read_base_ns
 from stratlab.traces.merged_events import ABSENT, Renamed, clean, read_ns
 
@@ -92,7 +92,6 @@ def merge_traces(
     out: Path,
     *,
     offsets_ns: dict[int, int],
-    limits: Limits = LIMITS,
     raw_bytes: int = RAW_BYTES,
     progress: Callable[[str], None] = lambda sentence: None,
 ) -> Merged:
@@ -115,7 +114,7 @@ def merge_traces(
     starts: dict[int, int] = {}
     for rank, path in sorted(files.items()):
         try:
-            bases[rank], first_ns = _find_start(path, limits)
+            bases[rank], first_ns = _find_start(path)
             starts[rank] = bases[rank] + first_ns - offsets_ns.get(rank, 0)
         except TraceError as failure:
             problems[rank] = str(failure)
@@ -132,7 +131,7 @@ def merge_traces(
                 renamed = Renamed(rank, bases[rank] - offsets_ns.get(rank, 0) - origin)
                 mark = packed.mark()
                 try:
-                    left -= _write_rank(renamed, files[rank], packed, limits, left, b",\n" if merged else b"")
+                    left -= _write_rank(renamed, files[rank], packed, left, b",\n" if merged else b"")
                 except TraceError as failure:
                     packed.take_back(mark)
                     problems[rank] = str(failure)
@@ -160,9 +159,9 @@ def merge_traces(
     )
 
 
-def _find_start(path: Path, limits: Limits) -> tuple[int, int]:
+def _find_start(path: Path) -> tuple[int, int]:
     """What the file's times count from, and its first usable time, ns."""
-    pieces = _read_pieces(path, limits)
+    pieces = _read_pieces(path)
     told = decode_head(next(pieces)).get("baseTimeNanoseconds")
     base = read_base_ns(told)
     if told and not base:
@@ -184,20 +183,18 @@ def _find_first_ns(piece: bytes) -> int | None:
     return min((ns for ns in times if ns is not None and ns > 0), default=None)
 
 
-def _read_pieces(path: Path, limits: Limits) -> Iterator[bytes]:
+def _read_pieces(path: Path) -> Iterator[bytes]:
     try:
-        yield from split_events(path, limits)
+        yield from split_events(path)
     except OSError as failure:
         raise TraceError(say_unreadable(failure.strerror)) from failure
 
 
-def _write_rank(
-    renamed: Renamed, path: Path, packed: PackedFile, limits: Limits, most_bytes: int, separator: bytes
-) -> int:
+def _write_rank(renamed: Renamed, path: Path, packed: PackedFile, most_bytes: int, separator: bytes) -> int:
     """Returns the rank's unpacked size."""
     if path.stat().st_size > most_bytes:
         raise _TooMuch
-    pieces = _read_pieces(path, limits)
+    pieces = _read_pieces(path)
     raw_bytes = len(next(pieces))
     for piece in pieces:
         raw_bytes += len(piece)

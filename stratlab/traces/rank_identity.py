@@ -13,15 +13,7 @@ from typing import Any
 
 import msgspec
 
-from stratlab.traces.chunks import (
-    LIMITS,
-    Limits,
-    TraceError,
-    read_blocks,
-    read_head,
-    say_unreadable,
-    split_events,
-)
+from stratlab.traces.chunks import LIMITS, TraceError, read_blocks, read_head, say_unreadable, split_events
 from stratlab.traces.events import LATEST_NS, NO_CLOCK, decode_head, say_no_head
 
 INFO_KEY = b'"distributedInfo"'
@@ -44,7 +36,7 @@ class Identity:
     problem: str | None = None
 
 
-def read_identity(path: Path, limits: Limits = LIMITS, behind: bool = True) -> Identity:
+def read_identity(path: Path, behind: bool = True) -> Identity:
     """Reads what stands before the events. Never raises for what the file holds.
 
     Args:
@@ -52,7 +44,7 @@ def read_identity(path: Path, limits: Limits = LIMITS, behind: bool = True) -> I
             whole file, and reads it where there is such a thing.
     """
     try:
-        head = msgspec.convert(decode_head(read_head(path, limits)), _Head)
+        head = msgspec.convert(decode_head(read_head(path)), _Head)
     except TraceError as failure:
         return Identity(problem=str(failure))
     except msgspec.ValidationError as failure:
@@ -67,14 +59,14 @@ def read_identity(path: Path, limits: Limits = LIMITS, behind: bool = True) -> I
     if isinstance(base, int) and abs(base) >= LATEST_NS:
         return Identity(problem=NO_CLOCK)
     if info.get("rank") is None and behind:
-        return _read_behind(path, info, limits)
+        return _read_behind(path, info)
     return _build(info)
 
 
-def _read_behind(path: Path, info: dict[str, Any], limits: Limits) -> Identity:
+def _read_behind(path: Path, info: dict[str, Any]) -> Identity:
     try:
-        if _tells_behind(path, limits):
-            last = deque(split_events(path, limits), maxlen=1).pop()
+        if _tells_behind(path):
+            last = deque(split_events(path), maxlen=1).pop()
             info = {**info, **(msgspec.json.decode(last, type=_Head).distributedInfo or {})}
     except TraceError as failure:
         return Identity(problem=str(failure))
@@ -83,14 +75,14 @@ def _read_behind(path: Path, info: dict[str, Any], limits: Limits) -> Identity:
     return _build(info)
 
 
-def _tells_behind(path: Path, limits: Limits) -> bool:
+def _tells_behind(path: Path) -> bool:
     """Whether the key is there, as far as it costs little to know: a file that is not packed is read at its end."""
     with open(path, "rb") as file:
         if file.read(2) != b"\x1f\x8b":
-            file.seek(max(0, path.stat().st_size - limits.piece_bytes))
+            file.seek(max(0, path.stat().st_size - LIMITS.piece_bytes))
             return INFO_KEY in file.read()
     last = b""
-    for block in read_blocks(path, limits):
+    for block in read_blocks(path):
         if INFO_KEY in last + block:
             return True
         last = block[-len(INFO_KEY) :]

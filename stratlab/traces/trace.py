@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces.chunks import LIMITS, Limits, TraceError, split_placed
+from stratlab.traces.chunks import TraceError, split_placed
 from stratlab.traces.columns import MARK, Columns, Processes, read_processes
 from stratlab.traces.events import (
     GPU_CATEGORIES,
@@ -97,9 +97,7 @@ class Trace:
         return np.array([bool(pattern.search(name)) for name in self.names], bool)[self.name]
 
 
-def load_trace(
-    path: Path, limits: Limits = LIMITS, operators: bool = True, processes: Processes | None = None
-) -> Trace:
+def load_trace(path: Path, operators: bool = True, processes: Processes | None = None) -> Trace:
     """Decodes one file completely.
 
     Args:
@@ -109,7 +107,7 @@ def load_trace(
     Raises:
         TraceError: not JSON, cut off, empty, above the limits, or without a single event of known duration.
     """
-    pieces = split_placed(path, limits)
+    pieces = split_placed(path)
     head = decode_head(next(pieces)[1])
     columns = Columns(
         without=NOT_KEPT if operators or not head.get("deviceProperties") else NOT_KEPT | OPERATORS,
@@ -119,15 +117,15 @@ def load_trace(
     for start, piece in pieces:
         raw_bytes += len(piece)
         if processes is None and MARK in piece:
-            processes = read_processes(path, limits)
+            processes = read_processes(path)
             if processes:
-                return load_trace(path, limits, operators, processes)
+                return load_trace(path, operators, processes)
         try:
             _apply_piece(columns, piece, head)
         except UNDECODABLE:
             _apply_piece(columns, repair_piece(piece, odd, start), head)
     if columns.without > NOT_KEPT and not any(name in columns.categories for name in GPU_CATEGORIES):
-        return load_trace(path, limits, processes=processes)  # it had a GPU in sight and did not use it
+        return load_trace(path, processes=processes)  # it had a GPU in sight and did not use it
     if not columns.count:
         other = columns.uncategorized + odd.events
         why = f": {other} events without a category or a time are not torch's" if other else ""
