@@ -32,7 +32,16 @@ from stratlab.drawing import (
     subtitle,
 )
 from stratlab.wording import format_number
-from stratlab_spec.step_parts import COLOURS, COMMUNICATION, COMPUTE, DATA, HOST, LAST_RANK, LAUNCH
+from stratlab_spec.step_parts import (
+    COLOURS,
+    COMMUNICATION,
+    COMPUTE,
+    DATA,
+    HOST,
+    IDLE_PARTS,
+    LAST_RANK,
+    LAUNCH,
+)
 
 OF_SHARE = {
     "comm_pct": COMMUNICATION,
@@ -226,7 +235,7 @@ MOST_KERNELS = 20
 LONGEST_NAME = 120
 SHARE_OF_EVENTS, COPY_RATE = Column("pct", "of GPU event time", "%", 1), Column("gbps", "rate", "GB/s")
 OF_TYPE = {"compute": "compute", "comm": "communication", "copy": "copies"}
-IDLE = ("data_wait_pct", "host_wait_pct", "launch_wait_pct", "kernel_wait_pct", "other_idle_pct")
+IDLE_SHARES = [f"{name}_pct" for name in IDLE_PARTS]
 
 
 def build_device_sections(report: dict[str, Any]) -> Iterator[Section]:
@@ -272,13 +281,15 @@ def build_copies(report: dict[str, Any]) -> Markup:
 def build_idle(report: dict[str, Any]) -> Markup:
     """What the lane waited for: in the step as it is partitioned here, and per stream as HTA defines it."""
     mean = report["mean"]
-    data, host, launch, *others = (mean.get(key) for key in IDLE)
+    data, host, launch, *others = (mean.get(key) for key in IDLE_SHARES)
     bar = {DATA: data, HOST: host}
     if report["source"] == "cpu":
         text = "Neither an operator nor communication ran; all of it but waiting for data is waiting for the host."
         return stacked_bars({"idle": bar}, "% of the step", COLOURS) + note(text)
     bar |= {LAUNCH: launch, "other idle": sum_known(others)}
-    html = stacked_bars({"idle": bar}, "% of the step", COLOURS) + html_table([mean], round_shares(IDLE))
+    html = stacked_bars({"idle": bar}, "% of the step", COLOURS) + html_table(
+        [mean], round_shares(IDLE_SHARES)
+    )
     html += note(
         "Idle: nothing ran on any stream. Data: under the host's label of data loading. Host: until the host launched "
         "the next event. Launch: from there until it started, or inside the launch. Kernel: gaps below 30 us between "
