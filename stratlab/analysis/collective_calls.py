@@ -55,17 +55,17 @@ def find_calls(rank: int, trace: Trace, lanes: Lanes, windows: list[Window], axe
     found = [lanes.issued_within(w.start_ns, w.end_ns) for w in windows]
     chosen = np.concatenate(found) if found else np.empty(0, np.int64)
     chosen = chosen[lanes.is_communication[chosen]]
-    said, entry = trace.communication, lanes.entry[chosen]
-    told = entry >= 0
+    facts, entry = trace.communication, lanes.entry[chosen]
+    known = entry >= 0
     nothing = np.full(len(chosen), -1, np.int64)
     collective, group, size = (
-        np.where(told, values[entry], -1) if len(values) else nothing
-        for values in (said.collective, said.group, said.bytes)
+        np.where(known, values[entry], -1) if len(values) else nothing
+        for values in (facts.collective, facts.group, facts.bytes)
     )
     # a record that started several kernels tells the bytes of all of them together
     _, place, counts = np.unique(entry, return_inverse=True, return_counts=True)
     size = np.where(counts[place] == 1, size, -1)
-    label = np.where(told, -1, lanes.label[chosen])
+    label = np.where(known, -1, lanes.label[chosen])
     keys = np.stack([lanes.name[chosen], collective, group, label], axis=1).reshape(-1, 4)
     rows, codes = np.unique(keys, axis=0, return_inverse=True)
     described = [_describe(trace, lanes.names[n], c, g, axes, label) for n, c, g, label in rows.tolist()]
@@ -77,21 +77,21 @@ def find_calls(rank: int, trace: Trace, lanes: Lanes, windows: list[Window], axe
 def _describe(
     trace: Trace, name: str, collective: int, group: int, axes: dict[str, int], label: int
 ) -> CallKind:
-    said = trace.communication
+    facts = trace.communication
     wide = [axis for axis, size in axes.items() if size > 1]
     axis, group_name, members = wide[0] if len(wide) == 1 else "", "", ""
-    told = name if label < 0 else trace.names[label]
-    if collective >= 0 and find_collective(said.collectives[collective]):
-        told = said.collectives[collective]
+    best_name = name if label < 0 else trace.names[label]
+    if collective >= 0 and find_collective(facts.collectives[collective]):
+        best_name = facts.collectives[collective]
     if group >= 0:
-        group_name, description, members = said.groups[group]
+        group_name, description, members = facts.groups[group]
         for entry in trace.distributed.get("pg_config") or []:
             if isinstance(entry, dict) and str(entry.get("pg_name")) == group_name:
                 description = description or str(entry.get("pg_desc") or "")
                 members = members or str(entry.get("ranks") or "")
         if description.startswith("mesh_"):
             axis = description.removeprefix("mesh_") or axis
-    return CallKind(CallKey(name_collective(told), name.partition("(")[0], axis), members or group_name)
+    return CallKind(CallKey(name_collective(best_name), name.partition("(")[0], axis), members or group_name)
 
 
 @dataclass

@@ -172,8 +172,8 @@ def _run(folder: Path, timeout_s: float) -> str:
     if code == 0:
         return ""
     lines = (folder / "log").read_text(errors="replace").strip().splitlines()
-    said = lines[-1][:300] if lines else "it said nothing"
-    return f"HTA's process ended with {code}: {said} [SL-hta-process-ended]"
+    last_line = lines[-1][:300] if lines else "it said nothing"
+    return f"HTA's process ended with {code}: {last_line} [SL-hta-process-ended]"
 
 
 def _read_statuses(path: Path, ending: str) -> list[HtaStatus]:

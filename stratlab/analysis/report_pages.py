@@ -287,7 +287,10 @@ def _files(report: dict[str, Any]) -> list[str]:
         else f"No merged trace: {escape_markdown(merged.get('reason') or 'it was not written')}."
     )
     states = Counter(row["status"] for row in report["hta"])
-    said = ", ".join(f"{count} {state}" for state, count in states.items())
+    statuses = ", ".join(f"{count} {state}" for state, count in states.items())
     if reason := (report.get("hta_ranks") or {}).get("reason"):
-        said += f"; {escape_markdown(reason)}"
-    return ["## Files", f"{trace} report.html has the charts. Holistic Trace Analysis: {said or 'not run'}."]
+        statuses += f"; {escape_markdown(reason)}"
+    return [
+        "## Files",
+        f"{trace} report.html has the charts. Holistic Trace Analysis: {statuses or 'not run'}.",
+    ]

@@ -65,8 +65,8 @@ def build_layout(report: dict[str, Any]) -> Iterator[Section]:
     html = paragraph(Markup("<strong>{}</strong>").format(layout["name"] or "unknown"))
     if layout["degenerate"]:
         lacks = ", ".join(layout["missing"] or []) or "a kind of"
-        said = f"lacks {lacks} parallelism, which its {layout['dimensions']} dimensions promise: compared with no run."
-        html = badge("degenerate", "bad") + " " + html + paragraph(said)
+        why = f"lacks {lacks} parallelism, which its {layout['dimensions']} dimensions promise: compared with no run."
+        html = badge("degenerate", "bad") + " " + html + paragraph(why)
     degrees = {axis: run["axes"].get(axis) for axis in AXES}
     split = Column("sequence_parallel", "sequence parallel on tp")
     html += html_table([{**layout, **degrees}], ["dimensions", *AXES, split])

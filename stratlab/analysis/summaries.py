@@ -29,17 +29,17 @@ def say_headline(report: Mapping[str, Any]) -> str:
     step_ms, sums = report["mean"].get("step_ms"), sum_named_parts(report)
     if not step_ms or not sums:
         return "How long a step takes is not known."
-    said: list[str] = []
+    shown: list[str] = []
     explained = 0.0
     for name, ms in sums.items():
-        if len(said) == MOST_PARTS or explained >= ENOUGH_PCT:
+        if len(shown) == MOST_PARTS or explained >= ENOUGH_PCT:
             break
         explained += 100 * ms / step_ms
         mostly = _largest_collective(report) if name == COMMUNICATION else ""
-        said.append(f"{SPOKEN.get(name, name)} {_ms(ms)} ({100 * ms / step_ms:.0f} %{mostly})")
-    tail = f", the rest {max(100 - explained, 0):.0f} %" if len(sums) > len(said) else ""
+        shown.append(f"{SPOKEN.get(name, name)} {_ms(ms)} ({100 * ms / step_ms:.0f} %{mostly})")
+    tail = f", the rest {max(100 - explained, 0):.0f} %" if len(sums) > len(shown) else ""
     what = " of host time" if report["source"] == "cpu" else ""
-    return f"A recorded step takes {_ms(step_ms)}{what}: {', '.join(said)}{tail}."
+    return f"A recorded step takes {_ms(step_ms)}{what}: {', '.join(shown)}{tail}."
 
 
 def describe_collective(collective: str | None, axis: str | None) -> str:
@@ -52,8 +52,8 @@ def _largest_collective(report: Mapping[str, Any]) -> str:
     if not parts:
         return ""
     top = max(parts, key=lambda part: part["ms"])
-    said = describe_collective(top["collective"], top.get("axis"))
-    return f"; {'' if len(parts) == 1 else 'mostly '}{said}"
+    name = describe_collective(top["collective"], top.get("axis"))
+    return f"; {'' if len(parts) == 1 else 'mostly '}{name}"
 
 
 def _ms(value: float) -> str:
@@ -235,8 +235,8 @@ def build_short_origin(report: Mapping[str, Any]) -> str:
         count(report["mean"]["ranks"], "trace"),
         count(report["mean"].get("steps"), "recorded step"),
     ]
-    said = ", ".join(filter(None, parts))
-    return f"{said[0].upper()}{said[1:]}."
+    text = ", ".join(filter(None, parts))
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def build_answer(report: Mapping[str, Any]) -> list[str]:

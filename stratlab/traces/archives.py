@@ -166,8 +166,8 @@ def unpack(archive: Path, shown: str, target: Path, budget: Budget) -> Unpacked:
     except DAMAGE as failure:
         why = _say_damage(failure)
         if not found.files:
-            said = f"{shown}: damaged, or not what its name says ({why}) [SL-archive-damaged]"
-            raise ArchiveError(said) from failure
+            reason = f"{shown}: damaged, or not what its name says ({why}) [SL-archive-damaged]"
+            raise ArchiveError(reason) from failure
         last = found.files[-1].shown
         found.left_out.append((shown, f"damaged ({why}): what stands behind {last} is lost [SL-archive-cut]"))
     return found
@@ -287,9 +287,9 @@ def collect_files(source: Path, scratch: Path, limits: ArchiveLimits = ARCHIVE_L
         return Unpacked([SourceFile((source.name,), source.resolve())])
     elif source.exists():
         kind = OF_OTHERS.get(source.suffix.lower())
-        said = f"{kind}, no trace of torch.profiler; " if kind else ""
+        kind_words = f"{kind}, no trace of torch.profiler; " if kind else ""
         raise UserError(
-            f"{source}: {said}expected a folder, a .zip, .tar, .tar.gz or .tgz, or a trace (.json, "
+            f"{source}: {kind_words}expected a folder, a .zip, .tar, .tar.gz or .tgz, or a trace (.json, "
             ".json.gz) [SL-source-kind]"
         )
     else:

@@ -183,8 +183,8 @@ class Columns:
         self._add("gpu", (gpu + self.count).astype(np.int32))
         for key in ("device", "stream", "bytes"):
             self._add(key, read_integers([getattr(a, key) for a in args]))
-        told = np.flatnonzero(on_gpu | (name == self.names.get(RECORD, -1))).tolist()
-        talks = [(i, a) for i in told if (a := kept[i].args or NO_ARGS).collective not in (None, "")]
+        asked = np.flatnonzero(on_gpu | (name == self.names.get(RECORD, -1))).tolist()
+        talks = [(i, a) for i in asked if (a := kept[i].args or NO_ARGS).collective not in (None, "")]
         if talks:
             self._apply_communication(np.array([i for i, _ in talks]) + self.count, [a for _, a in talks])
         self.count += len(kept)

@@ -205,11 +205,11 @@ def _load(piece: bytes, odd: Oddities, start: int | None) -> Any:
             content = read(WORDS.sub(lambda found: found[0] if found[0][0] == '"' else "NaN", text))
         return _whole(content, odd)
     except json.JSONDecodeError as failure:
-        said = failure.msg
+        reason = failure.msg
         if start is not None:
             before = len(text[: failure.pos].encode("utf-8", "surrogateescape"))
-            said += f" at byte {start + before} of the file"
-        raise build_not_json(said) from failure
+            reason += f" at byte {start + before} of the file"
+        raise build_not_json(reason) from failure
     except (ValueError, RecursionError) as failure:
         raise build_not_json(failure) from failure
 

@@ -161,8 +161,8 @@ def find_conflict(traces: Sequence[TraceFile]) -> str:
         )
     sizes = {trace.identity.world_size for trace in traces if is_size(trace.identity.world_size)}
     if len(sizes) > 1:
-        told = _list(sorted(map(str, sizes), key=int), " and ")
-        return f"its traces are of runs with {told} processes [SL-world-size-differs]"
+        counts = _list(sorted(map(str, sizes), key=int), " and ")
+        return f"its traces are of runs with {counts} processes [SL-world-size-differs]"
     return ""
 
 

@@ -162,9 +162,9 @@ def merge_traces(
 def _find_start(path: Path) -> tuple[int, int]:
     """What the file's times count from, and its first usable time, ns."""
     pieces = _read_pieces(path)
-    told = decode_head(next(pieces)).get("baseTimeNanoseconds")
-    base = read_base_ns(told)
-    if told and not base:
+    value = decode_head(next(pieces)).get("baseTimeNanoseconds")
+    base = read_base_ns(value)
+    if value and not base:
         raise TraceError(NO_CLOCK)
     for piece in pieces:
         if (first := _find_first_ns(piece)) is not None:

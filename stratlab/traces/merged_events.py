@@ -98,8 +98,8 @@ class Renamed:
             if number != label and number.isdecimal():
                 order = GPU_ORDER + min(int(number), OTHER_ORDER)
             place = self.rank * PROCESSES_PER_RANK + order
-            said = {"name": f"rank {self.rank} {label}", "labels": label, "sort_index": place}
-            lines += [_name(f"process_{key}", new, 0, {key: value}) for key, value in said.items()]
+            metadata = {"name": f"rank {self.rank} {label}", "labels": label, "sort_index": place}
+            lines += [_name(f"process_{key}", new, 0, {key: value}) for key, value in metadata.items()]
         for (old, thread, kind), args in self.tracks.items():
             if old in self.processes:
                 lines.append(_name(kind, self.processes[old], thread, args))
