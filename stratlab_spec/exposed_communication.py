@@ -6,9 +6,9 @@ whether its traces are analyzed or not.
                       steps = from the first step's label to the end of what was launched in them
              exposed = comm without compute:   ##      ####  -> % of steps
 
-On the host operators take the place of kernels, and what the backend labels (`gloo:all_reduce`) that of NCCL. The rules
-are those of stratlab/analysis/lanes.py, which divides the same time further, by step, collective and cause; on
-public GPU traces the two agree within 0.01 points (tests/stratlab/analysis/test_real_traces.py).
+On the host operators take the place of kernels, and what the backend labels (`gloo:all_reduce`) that of NCCL.
+stratlab/analysis/lanes.py divides the same time by the same patterns further, by step, collective and cause; on public
+GPU traces the two agree within 0.01 points (tests/stratlab/analysis/longer/test_real_traces.py).
 """
 
 from __future__ import annotations
@@ -19,33 +19,22 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stratlab_spec.run_directory import read_line
+import numpy as np
 
-STEP = re.compile(r"^## ?Training Step \d+ ?##$")
-COMMUNICATION_KERNEL = re.compile(
-    r"^(nccl|rccl|hccl|hcom_|oneccl)|ncclKernel|msccl|\b(one)?ccl::"
-    r"|\b(intranode|internode)(_ll)?::(?!get_dispatch_layout)"
-    r"|nvshmem|cross_device_reduce|(one_shot|two_shot)_all_reduce|\bmultimem_|\buserbuffers_"
-    r"|^(Memcpy|Copy) ?(PtoP|PeerToPeer)"
+from stratlab_spec.intervals import Intervals, build_union, intersect, is_within, length, subtract
+from stratlab_spec.run_directory import read_line
+from stratlab_spec.step_parts import COMM_EXPOSED_PCT
+from stratlab_spec.trace_events import (
+    COMMUNICATION_KERNEL,
+    COMMUNICATION_LABEL,
+    LAUNCH_CATEGORY,
+    NO_COMPUTE_OP,
+    STEP,
+    UNLINKED_CATEGORIES,
 )
-COMMUNICATION_LABEL = re.compile(r"^(gloo|mpi|ucc|cncl|[a-z]*ccl):")
-NO_COMPUTE_OP = re.compile(
-    r"^(c10d::|_c10d|record_param_comms|autograd::engine|torch::autograd::)|Backward\d*$|^(## |ProfilerStep#)"
-)
-# what launches nothing itself; every other event of the host may be a launch, of whatever device
-UNLINKED = (
-    "cpu_op",
-    "Operator",
-    "python_function",
-    "user_annotation",
-    "gpu_user_annotation",
-    "cpu_instant_event",
-)
-RUNTIME = re.compile(r"_(runtime|driver)$|^Runtime$")
+
 CUDA_CALL = re.compile(r"^(cuda|hip|cu)[A-Z]")
 NO_KERNEL = re.compile(r"^(Memcpy|Memset|Copy|Fill)|Sync")
-
-Span = tuple[int, int]
 
 
 class Event(NamedTuple):
@@ -87,13 +76,13 @@ def measure_exposed_pct(events: list[Event]) -> float | None:
     if not steps:
         return None
     low, high = min(e.start for e in steps), max(e.end for e in steps)
-    whole = _union([(e.start, e.end) for e in steps], low, high)
+    whole = _union(steps)
     device = [e for e in events if e.on_device and not e.is_label]
     if device:
         launches, first = _find_launches(events)
         low = max([low, *(e.end for e in device if 0 < e.correlation < first)])
         high = max([high, *(e.end for e in device if launches.get(e.correlation, e.start) < high)])
-        whole = [(low, high)]  # a step begins where the one before it has ended
+        whole = np.array([low]), np.array([high])  # a step begins where the one before it has ended
         comm = [e for e in device if COMMUNICATION_KERNEL.search(e.name)]
         other = [e for e in device if not COMMUNICATION_KERNEL.search(e.name)]
         compute = [e for e in other if not NO_KERNEL.search(e.name)]
@@ -102,10 +91,13 @@ def measure_exposed_pct(events: list[Event]) -> float | None:
         operators = [e for e in events if not (e.is_label or NO_COMPUTE_OP.search(e.name))]
         backend = _find_backend_threads(comm, operators) - {e.thread for e in steps}
         compute = [e for e in operators if e.thread not in backend]
-    busy, covered = (_union([(e.start, e.end) for e in chosen], low, high) for chosen in (comm, compute))
-    busy = _both(busy, whole)
-    length = _length(whole)
-    return 100.0 * (_length(busy) - _length(_both(busy, covered))) / length if length > 0 else None
+    exposed = subtract(intersect(_union(comm), whole), _union(compute))
+    return 100.0 * length(exposed) / length(whole) if length(whole) > 0 else None
+
+
+def _union(events: list[Event]) -> Intervals:
+    times = np.array([(e.start, e.end) for e in events], np.int64).reshape(-1, 2)
+    return build_union(times[:, 0], times[:, 1])
 
 
 def _find_launches(events: list[Event]) -> tuple[dict[int, int], int]:
@@ -113,9 +105,9 @@ def _find_launches(events: list[Event]) -> tuple[dict[int, int], int]:
     runtime's call comes first, then the earliest."""
 
     def is_call(event: Event) -> bool:
-        return bool(RUNTIME.search(event.kind) if event.kind else CUDA_CALL.match(event.name))
+        return bool(LAUNCH_CATEGORY.search(event.kind) if event.kind else CUDA_CALL.match(event.name))
 
-    hosts = [e for e in events if not e.on_device and e.correlation > 0 and e.kind not in UNLINKED]
+    hosts = [e for e in events if not e.on_device and e.correlation > 0 and e.kind not in UNLINKED_CATEGORIES]
     hosts = [e for e in hosts if e.kind or is_call(e)]
     launches: dict[int, int] = {}
     for event in sorted(hosts, key=lambda e: (not is_call(e), e.start)):
@@ -128,15 +120,9 @@ def _find_backend_threads(comm: list[Event], operators: list[Event]) -> set[int]
     """Threads most of whose operators lie in a backend's labels; autograd's has a label now and then."""
     found = set()
     for thread in {e.thread for e in comm}:
-        labels = [(e.start, e.end) for e in comm if e.thread == thread]
-        starts = [e.start for e in operators if e.thread == thread]
-        spans = _union(labels, min(low for low, _ in labels), max(high for _, high in labels))
-        inside = (
-            _length(_both(_union([(at, at + 1) for at in starts], 0, max(starts) + 1), spans))
-            if starts
-            else 0
-        )
-        if 2 * inside >= len(set(starts)):
+        labels = _union([e for e in comm if e.thread == thread])
+        starts = np.unique(np.array([e.start for e in operators if e.thread == thread], np.int64))
+        if 2 * is_within(starts, labels).sum() >= len(starts):
             found.add(thread)
     return found
 
@@ -148,35 +134,5 @@ def read_exposed_pct(manifest: Path) -> float | None:
     except OSError:
         return None
     entries = [e for name in ("files", "dropped") for e in content.get(name) or [] if isinstance(e, dict)]
-    told = [e.get("comm_exposed_pct") for e in entries]
-    return (
-        statistics.fmean(found) if (found := [pct for pct in told if isinstance(pct, int | float)]) else None
-    )
-
-
-def _union(spans: list[Span], low: int, high: int) -> list[Span]:
-    """Disjoint and sorted, cut to [low, high]."""
-    merged: list[Span] = []
-    for start, end in sorted((max(start, low), min(end, high)) for start, end in spans):
-        if end <= start:
-            continue
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _both(one: list[Span], other: list[Span]) -> list[Span]:
-    """Where both are; of disjoint and sorted spans."""
-    found, i, j = [], 0, 0
-    while i < len(one) and j < len(other):
-        start, end = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
-        if start < end:
-            found.append((start, end))
-        i, j = (i + 1, j) if one[i][1] < other[j][1] else (i, j + 1)
-    return found
-
-
-def _length(spans: list[Span]) -> int:
-    return sum(end - start for start, end in spans)
+    known = [pct for e in entries if isinstance(pct := e.get(COMM_EXPOSED_PCT), int | float)]
+    return statistics.fmean(known) if known else None

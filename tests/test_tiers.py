@@ -34,6 +34,7 @@ STARTERS = (
     [
         ("test_layers.py", FAST),
         ("trainer/ranks/test_worker.py", CHANGE),
+        ("stratlab/analysis/hta/test_hta_bridge.py", CHANGE),
         ("stratlab/cluster/test_watching.py", FAST),  # a mirror of stratlab/cluster, on a fake API
         ("cluster/e2e/test_path.py", E2E),
         ("parity/nightly/test_all.py", NIGHTLY),

@@ -1,10 +1,7 @@
-"""What to try next: rules R1 to R12, each with its evidence.
+"""What to try next, by the rules R1 to R12: each that fires with its numbers, and the values to set.
 
-The named values that the rules look at, from a report and the run's settings. None = not known.
-
-The rules R1 to R12 as data. Every value that they name: evidence.py; every setting: stratlab_spec/settings/config.py.
-
-What to change, by the rules R1 to R12: each with its numbers, and the values to set.
+The rules are data (advice_rules.py). Here are the named values that they look at, from a report and the run's settings
+(None = not known), and how a rule is applied to them.
 """
 
 from __future__ import annotations
@@ -16,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.device_rules import HOST, MEMORY
-from stratlab.analysis.group_rules import COMMUNICATION, ELSEWHERE, SLOWDOWN, Remedy, Rule, Severity, holds
+from stratlab.analysis.advice_rules import HIGH_PCT, RULES, Remedy, Rule, Severity, holds
 from stratlab.analysis.run_facts import RunFacts
+from stratlab.analysis.summaries import describe_collective, divide
 from stratlab_spec.strategies import STRATEGIES
 
 Row = Mapping[str, Any]
@@ -61,53 +58,51 @@ def read_hosts(folder: Path, rows: Sequence[Row]) -> dict[int, str]:
 
 def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[str, Any]:
     """Everything by the name under which rules and texts ask for it."""
-    mean, run = report["mean"], report["run"]
+    mean, run, step_ms = report["mean"], report["run"], report["mean"].get("step_ms")
     known = {name: settings.get(name, run.get(name)) for name in SETTINGS}
-    step_ms = mean.get("step_ms")
-    values: dict[str, Any] = {**{k: v for k, v in mean.items() if k not in ("ranks", "steps")}, **known}
-    row = STRATEGIES.get(str(known["strategy"]))
-    values |= {
+    row, imbalance = STRATEGIES.get(str(known["strategy"])), mean.get("compute_imbalance")
+    recorded_ms = None if report.get("steps_from") == "recording" else mean.get("host_step_ms") or step_ms
+    on_gpu, host_pct = report["source"] == "gpu", mean.get("host_wait_pct")
+    launch_pct = (
+        mean.get("launch_wait_pct") or 0.0
+    )  # earlier versions did not tell: their host waited for both
+    values = {
+        **{name: value for name, value in mean.items() if name not in ("ranks", "steps")},
+        **known,
         "source": report["source"],
-        "foreign": "finished" in run
-        and run["finished"] is None,  # of traces that tell nothing of a run's end
+        "foreign": "finished" in run and run["finished"] is None,  # traces that tell nothing of a run's end
         "unrecorded_launches": mean.get("unrecorded_launches") or 0,  # earlier versions did not count them
         "traced_steps": mean.get("steps"),
         "traced_ranks": mean.get("ranks"),
         "missing_ranks": _minus(known["world_size"], mean.get("ranks")),
         "step_time_ms_p50": run.get("step_time_ms_p50"),
-        "slowdown": _divide(mean.get("host_step_ms") or step_ms, run.get("step_time_ms_p50"))
-        if report.get("steps_from") != "recording"
-        else None,
-        "data_pct": mean.get("data_wait_pct")
-        if report["source"] == "gpu"
-        else _divide(mean.get("data_ms"), step_ms, 100),
-        "optimizer_pct": _divide(mean.get("optimizer_ms"), step_ms, 100),
-        "bubble_over_ideal": _divide(mean.get("bubble_pct"), mean.get("bubble_ideal_pct")),
-        "launching_pct": _plus(mean.get("host_wait_pct"), mean.get("launch_wait_pct")),
-        "imbalance_pct": None if (i := mean.get("compute_imbalance")) is None else 100 * (i - 1),
+        "slowdown": divide(recorded_ms, run.get("step_time_ms_p50")),
+        "data_pct": mean.get("data_wait_pct") if on_gpu else divide(mean.get("data_ms"), step_ms, 100),
+        "optimizer_pct": divide(mean.get("optimizer_ms"), step_ms, 100),
+        "bubble_over_ideal": divide(mean.get("bubble_pct"), mean.get("bubble_ideal_pct")),
+        "launching_pct": None if host_pct is None else host_pct + launch_pct,
+        "imbalance_pct": None if imbalance is None else 100 * (imbalance - 1),
         "next_strategy": row.holds_less if row else "",
         "previous_strategy": row.sends_less if row else "",
-        "doubts": 0.0,
     }
     return values | _memory(report) | _batches(known) | _communication(report, hosts) | _top_kernel(report)
 
 
 def _memory(report: Row) -> dict[str, Any]:
     """Of the rank that holds most."""
-    rows = [report["mean"], *report["ranks"]]
-    peaks = {
-        name: max((row[name] for row in rows if row.get(name) is not None), default=None)
+    rows, whole = [report["mean"], *report["ranks"]], report["mean"].get("device_memory_gib")
+    allocated, reserved = (
+        max((row[name] for row in rows if row.get(name) is not None), default=None)
         for name in ("peak_allocated_gib", "peak_reserved_gib")
-    }
-    whole = report["mean"].get("device_memory_gib")
-    allocated, reserved = peaks["peak_allocated_gib"], peaks["peak_reserved_gib"]
-    share = _divide(allocated, whole, 100)
-    held_back = _divide(_minus(reserved, allocated), reserved, 100)
-    return peaks | {
+    )
+    share = divide(allocated, whole, 100)
+    return {
+        "peak_allocated_gib": allocated,
+        "peak_reserved_gib": reserved,
         "device_memory_gib": whole,
         "memory_pct": share,
         "free_pct": _minus(100.0, share),
-        "held_back_pct": held_back,
+        "held_back_pct": divide(_minus(reserved, allocated), reserved, 100),
     }
 
 
@@ -135,8 +130,10 @@ def _communication(report: Row, hosts: Mapping[int, str]) -> dict[str, Any]:
     calls = last[late] if late is not None else 0
     return {
         "transfer_ms": transfer_ms,
-        "transfer_pct": _divide(transfer_ms, mean.get("step_ms"), 100),
-        "mostly": f", most of it {_name(top)}" if top and top["ms"] and top.get("collective") else "",
+        "transfer_pct": divide(transfer_ms, mean.get("step_ms"), 100),
+        "mostly": f", most of it {describe_collective(top['collective'], top.get('axis'))}"
+        if top and top["ms"] and top.get("collective")
+        else "",
         "late_rank": late,
         "late_calls": calls or None,
         "late_alike": matched if late is None and matched else None,
@@ -158,120 +155,26 @@ def _top_kernel(report: Row) -> dict[str, Any]:
     for row in report.get("kernels") or []:
         if row["type"] == "compute" and row["sum_ms"] is not None:
             sums[row["name"]] += row["sum_ms"]
-    if not sums or not sum(sums.values()):
-        return {"top_kernel": None, "top_kernel_pct": None, "top_kernel_kind": None}
-    name, longest = sums.most_common(1)[0]
-    kind = next((kind for kind, pattern in KERNEL_KINDS if pattern.search(name)), "other")
-    shown = name if len(name) <= 80 else f"{name[:79]}…"
+    name, longest = sums.most_common(1)[0] if sums else ("", 0)
+    if not longest:
+        return {}
     return {
-        "top_kernel": shown,
+        "top_kernel": name if len(name) <= 80 else f"{name[:79]}…",
         "top_kernel_pct": 100 * longest / sum(sums.values()),
-        "top_kernel_kind": kind,
+        "top_kernel_kind": next((kind for kind, found in KERNEL_KINDS if found.search(name)), "other"),
     }
-
-
-def _name(part: Row) -> str:
-    return str(part["collective"]).replace("_", "-") + (f" over {part['axis']}" if part.get("axis") else "")
 
 
 def _at(rank: int | None, hosts: Mapping[int, str]) -> str:
     return f" on {hosts[rank]}" if rank is not None and rank in hosts else ""
 
 
-def _divide(a: float | None, b: float | None, factor: float = 1.0) -> float | None:
-    return factor * a / b if a is not None and b else None
-
-
-def _plus(a: float | None, b: float | None) -> float | None:
-    """An analysis of an earlier version has no `launch_wait_pct`: its host waited for both."""
-    return a + (b or 0.0) if a is not None else None
-
-
 def _minus(a: float | None, b: float | None) -> float | None:
     return a - b if a is not None and b is not None else None
 
 
-LOWERED = "Read the other recommendations as hints: their severity is lowered by one."
-CONFIDENCE = (
-    Rule(
-        "R12",
-        (("unrecorded_launches", ">", 0),),
-        "The device's activity was not recorded, {unrecorded_launches:.0f} launches and no kernels: this is host "
-        "operator time",
-        "doubts",
-        "high",
-        (
-            Remedy(
-                "Record it: torch.profiler with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (XPU, MTIA, "
-                "PrivateUse1), while no other profiler holds the device. " + LOWERED
-            ),
-        ),
-        evidence=("traced_steps", "traced_ranks"),
-        doubtful=True,
-    ),
-    Rule(
-        "R12",
-        (("source", "is", "cpu"), ("unrecorded_launches", "<", 1)),
-        "These are traces of a CPU: host operator time, which says nothing about GPUs",
-        "doubts",
-        "medium",
-        (Remedy("Record on the GPUs in question. " + LOWERED),),
-        evidence=("traced_steps", "traced_ranks"),
-        doubtful=True,
-    ),
-    Rule(
-        "R12",
-        (("missing_ranks", ">", 0),),
-        "{missing_ranks:.0f} of {world_size:.0f} ranks have no usable trace",
-        "doubts",
-        "medium",
-        (
-            Remedy(
-                "The slowest rank may be among them; the section on quality says why they are missing. "
-                + LOWERED
-            ),
-        ),
-        doubtful=True,
-    ),
-    Rule(
-        "R12",
-        (("traced_steps", "<", 2),),
-        "Only {traced_steps:.0f} step was recorded",
-        "doubts",
-        "medium",
-        (
-            Remedy(
-                "Record three or more, active=3 of torch.profiler.schedule, with a call of step() after each. "
-                + LOWERED,
-                when=(ELSEWHERE,),
-            ),
-            Remedy("Record three or more. " + LOWERED, {"run.config.profile_steps": "3"}),
-        ),
-        doubtful=True,
-    ),
-    Rule(
-        "R12",
-        (("slowdown", ">", SLOWDOWN),),
-        "A recorded step is {slowdown:.2f} times as long as one that is not recorded",
-        "doubts",
-        "low",
-        (
-            Remedy(
-                "The profiler itself costs host time, so that waiting for the host is overstated. Allocations need "
-                "not be recorded.",
-                {"run.config.profile_memory": "false"},
-                (("profile_memory", "is", True),),
-            ),
-            Remedy("The profiler itself costs host time, so that waiting for the host is overstated."),
-        ),
-        evidence=("step_ms", "step_time_ms_p50"),
-    ),
-)
-
-RULES = (*COMMUNICATION, *HOST, *MEMORY, *CONFIDENCE)
-
-
 ORDER: tuple[Severity, ...] = ("high", "medium", "low")
+DOUBTS = "R12"  # about the traces, not about the run
 ON_CPU = "On this CPU run: "
 
 
@@ -303,25 +206,30 @@ def apply_rules(values: Mapping[str, Any]) -> list[dict[str, Any]]:
         for other in others:
             entry["advice"] += f" Also: {_fill(other.title, values)}."
             entry["evidence"] |= _evidence(other, values)
-        if doubtful and id != "R12":
+        if doubtful and id != DOUBTS:
             entry["severity"] = ORDER[min(ORDER.index(entry["severity"]) + 1, len(ORDER) - 1)]
-        found.append((ORDER.index(entry["severity"]), -(values.get(first.lead) or 0.0), entry))
+        found.append((ORDER.index(entry["severity"]), -_read_lead(first, values), entry))
     return [entry for _, _, entry in sorted(found, key=lambda item: item[:2])]
 
 
 def _build(rule: Rule, values: Mapping[str, Any], on_cpu: bool) -> dict[str, Any]:
-    remedy = next((r for r in rule.remedies if holds(r.when, values)), Remedy(""))
-    lead = values.get(rule.lead)
-    is_high = rule.high_above is not None and lead is not None and lead > rule.high_above
+    remedy = next((each for each in rule.remedies if holds(each.when, values)), Remedy(rule.otherwise))
+    if rule.elsewhere and values.get("foreign"):
+        remedy = Remedy(rule.elsewhere)
+    is_high = rule.severity == "medium" and _read_lead(rule, values) > HIGH_PCT
     title = _fill(rule.title, values)
     return {
         "rule": rule.id,
         "severity": "high" if is_high else rule.severity,
-        "title": (ON_CPU + title[0].lower() + title[1:] if on_cpu and rule.id != "R12" else title) + ".",
+        "title": (ON_CPU + title[0].lower() + title[1:] if on_cpu and rule.id != DOUBTS else title) + ".",
         "advice": _fill(remedy.advice, values),
         "settings": {name: _fill(value, values) for name, value in remedy.settings.items()},
         "evidence": _evidence(rule, values),
     }
+
+
+def _read_lead(rule: Rule, values: Mapping[str, Any]) -> float:
+    return 0.0 if rule.id == DOUBTS else values.get(rule.lead or rule.when[0][0]) or 0.0
 
 
 def _evidence(rule: Rule, values: Mapping[str, Any]) -> dict[str, float]:

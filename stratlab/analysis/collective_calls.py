@@ -1,10 +1,8 @@
-"""The collectives of one rank as calls that can be matched with those of other ranks.
+"""The collectives of each rank as calls, and the calls of all ranks matched, one rank at a time.
 
 A collective ends on all ranks together, but each rank enters it when it is ready. So over the calls of one collective
 the shortest duration is the transfer; a rank that was in it longer waited in its first (duration - shortest) ns for
 the last one. Which of the rank's calls belong together is told by name, process group and number in order of issue.
-
-Finds over all ranks how long each collective call had to last, one rank at a time.
 """
 
 from __future__ import annotations
@@ -16,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.analysis.lanes import POINT_TO_POINT, Lanes, is_collective, name_collective
-from stratlab.traces.trace import Times, Trace, Window
+from stratlab.analysis.lanes import POINT_TO_POINT, Lanes, find_collective, name_collective
+from stratlab.traces.trace import Trace, Window
+from stratlab_spec.intervals import Times
 
 
 class CallKey(NamedTuple):
@@ -56,52 +55,43 @@ def find_calls(rank: int, trace: Trace, lanes: Lanes, windows: list[Window], axe
     found = [lanes.issued_within(w.start_ns, w.end_ns) for w in windows]
     chosen = np.concatenate(found) if found else np.empty(0, np.int64)
     chosen = chosen[lanes.is_communication[chosen]]
-    said, entry = trace.communication, lanes.entry[chosen]
-    told = entry >= 0
+    facts, entry = trace.communication, lanes.entry[chosen]
+    known = entry >= 0
     nothing = np.full(len(chosen), -1, np.int64)
     collective, group, size = (
-        np.where(told, values[entry], -1) if len(values) else nothing
-        for values in (said.collective, said.group, said.bytes)
+        np.where(known, values[entry], -1) if len(values) else nothing
+        for values in (facts.collective, facts.group, facts.bytes)
     )
     # a record that started several kernels tells the bytes of all of them together
     _, place, counts = np.unique(entry, return_inverse=True, return_counts=True)
     size = np.where(counts[place] == 1, size, -1)
-    label = np.where(told, -1, lanes.label[chosen])
+    label = np.where(known, -1, lanes.label[chosen])
     keys = np.stack([lanes.name[chosen], collective, group, label], axis=1).reshape(-1, 4)
     rows, codes = np.unique(keys, axis=0, return_inverse=True)
     described = [_describe(trace, lanes.names[n], c, g, axes, label) for n, c, g, label in rows.tolist()]
     kinds = list(dict.fromkeys(described))
     kind = np.array([kinds.index(d) for d in described], np.int32)[codes.reshape(-1)]
-    return Calls(
-        rank=rank,
-        kinds=kinds,
-        kind=kind,
-        starts=lanes.starts[chosen],
-        ends=lanes.ends[chosen],
-        bytes=size,
-    )
+    return Calls(rank, kinds, kind, lanes.starts[chosen], lanes.ends[chosen], size)
 
 
 def _describe(
     trace: Trace, name: str, collective: int, group: int, axes: dict[str, int], label: int
 ) -> CallKind:
-    said = trace.communication
-    short = name.partition("(")[0]
-    told = name if label < 0 else trace.names[label]
-    if collective >= 0 and is_collective(said.collectives[collective]):
-        told = said.collectives[collective]
+    facts = trace.communication
     wide = [axis for axis, size in axes.items() if size > 1]
-    if group < 0:
-        return CallKind(CallKey(name_collective(told), short, wide[0] if len(wide) == 1 else ""), "")
-    group_name, description, members = said.groups[group]
-    for entry in trace.distributed.get("pg_config") or []:
-        if isinstance(entry, dict) and str(entry.get("pg_name")) == group_name:
-            description = description or str(entry.get("pg_desc") or "")
-            members = members or str(entry.get("ranks") or "")
-    axis = description.removeprefix("mesh_") if description.startswith("mesh_") else ""
-    if not axis and len(wide) == 1:
-        axis = wide[0]
-    return CallKind(CallKey(name_collective(told), short, axis), members or group_name)
+    axis, group_name, members = wide[0] if len(wide) == 1 else "", "", ""
+    best_name = name if label < 0 else trace.names[label]
+    if collective >= 0 and find_collective(facts.collectives[collective]):
+        best_name = facts.collectives[collective]
+    if group >= 0:
+        group_name, description, members = facts.groups[group]
+        for entry in trace.distributed.get("pg_config") or []:
+            if isinstance(entry, dict) and str(entry.get("pg_name")) == group_name:
+                description = description or str(entry.get("pg_desc") or "")
+                members = members or str(entry.get("ranks") or "")
+        if description.startswith("mesh_"):
+            axis = description.removeprefix("mesh_") or axis
+    return CallKind(CallKey(name_collective(best_name), name.partition("(")[0], axis), members or group_name)
 
 
 @dataclass

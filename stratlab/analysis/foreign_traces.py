@@ -2,8 +2,6 @@
 
 The source is only read. Each experiment gets a folder `<output>/<experiment>/` with foreign.json and analysis/, which
 `stratlab compare <output>` reads.
-
-Where traces of another program may lie, and where their analysis may go.
 """
 
 from __future__ import annotations
@@ -101,9 +99,9 @@ def check_place(folder: Path, experiment: Experiment, source: Path) -> None:
         )
     known = read_foreign(folder, [])
     if known and not _is_of(known, experiment, source):
-        told = known.get("source_path") or known.get("source") or "other traces"
+        origin = known.get("source_path") or known.get("source") or "other traces"
         raise UserError(
-            f"{folder}: holds the analysis of {told}; choose another --output [SL-output-other-source]"
+            f"{folder}: holds the analysis of {origin}; choose another --output [SL-output-other-source]"
         )
     check_replaceable(folder / "analysis")
 
@@ -159,15 +157,16 @@ def parse_pattern(text: str) -> re.Pattern[str] | None:
     """
     if not text:
         return None
-    said = f"--rank-pattern {text}: expected a regular expression with one group of digits, as 'trace_(\\d+)'"
-    code = "[SL-rank-pattern-syntax]"
+    why = ""
     try:
-        pattern = re.compile(text)
+        if (pattern := re.compile(text)).groups == 1:
+            return pattern
     except re.error as failure:
-        raise UserError(f"{said}; {failure} {code}") from failure
-    if pattern.groups != 1:
-        raise UserError(f"{said} {code}")
-    return pattern
+        why = f"; {failure}"
+    raise UserError(
+        f"--rank-pattern {text}: expected a regular expression with one group of digits, as 'trace_(\\d+)'{why} "
+        "[SL-rank-pattern-syntax]"
+    )
 
 
 def analyze_foreign(
@@ -175,9 +174,9 @@ def analyze_foreign(
     output: Path,
     *,
     pattern: re.Pattern[str] | None = None,
-    progress: Progress = lambda said: None,
+    progress: Progress = lambda sentence: None,
 ) -> list[Analysed]:
-    """Analyses every experiment in `source`; one that cannot be is said to be so, and the others go on.
+    """Analyses every experiment in `source`; one that cannot be is named, and the others go on.
 
     Args:
         source: as for `collect_files`.
@@ -196,8 +195,8 @@ def analyze_foreign(
         found = sort_experiments(collected, name_source(source), pattern)
         if not found.experiments:
             odd = [(name, why) for name, why in found.left_out if why != OTHER_ENDING]
-            said = [f"  {name}: {why}" for name, why in odd[:20]] or ["  no .json and no .gz file in it"]
-            raise NoTraces("\n".join([f"{source}: no trace in it [SL-source-no-trace]", *said]))
+            reasons = [f"  {name}: {why}" for name, why in odd[:20]] or ["  no .json and no .gz file in it"]
+            raise NoTraces("\n".join([f"{source}: no trace in it [SL-source-no-trace]", *reasons]))
         for sentence in _say_left_out(found.left_out):
             progress(sentence)
         for hint in find_hints(found.experiments):
@@ -268,8 +267,10 @@ def _find_gaps(experiment: Experiment) -> list[Finding]:
 def _say_left_out(left_out: Sequence[tuple[str, str]]) -> list[str]:
     """What is no trace at all in one line; what is damaged or refused in a line each."""
     other = [name for name, why in left_out if why in NOTHING_OF_A_TRACE]
-    said = [f"warning: {name}: {why} (skipped)" for name, why in left_out if why not in NOTHING_OF_A_TRACE]
+    sentences = [
+        f"warning: {name}: {why} (skipped)" for name, why in left_out if why not in NOTHING_OF_A_TRACE
+    ]
     if other:
         more = f" and {len(other) - MOST_TOLD} more" if len(other) > MOST_TOLD else ""
-        said.insert(0, f"no traces, left out: {', '.join(other[:MOST_TOLD])}{more}")
-    return said
+        sentences.insert(0, f"no traces, left out: {', '.join(other[:MOST_TOLD])}{more}")
+    return sentences

@@ -13,6 +13,7 @@ import re
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,39 +45,31 @@ class Analysis:
 
 
 def _no_communication(scene: Scene) -> str | None:
-    found = any(name.startswith(("nccl", "hip", "hccl")) or "ncclKernel" in name for name in scene.names)
-    return (
-        None if found else "needs communication kernels, and these traces hold none [SL-hta-no-communication]"
-    )
+    if any(name.startswith(("nccl", "hip", "hccl")) or "ncclKernel" in name for name in scene.names):
+        return None
+    return "needs communication kernels, and these traces hold none [SL-hta-no-communication]"
 
 
 def _no_stragglers(scene: Scene) -> str | None:
     if len(scene.ranks) < 2:
         return "needs two ranks [SL-hta-one-rank]"
-    found = any(name.startswith("ncclKernel") for name in scene.names)
-    return (
-        None
-        if found
-        else "HTA looks for ncclKernel*, which NCCL has not called its kernels since 2.18 [SL-hta-nccl-names]"
-    )
+    if any(name.startswith("ncclKernel") for name in scene.names):
+        return None
+    return "HTA looks for ncclKernel*, which NCCL has not called its kernels since 2.18 [SL-hta-nccl-names]"
 
 
 def _no_sequences(scene: Scene) -> str | None:
-    return (
-        None
-        if "aten::linear" in scene.names
-        else "is asked for aten::linear, which does not occur [SL-hta-no-linear]"
-    )
+    if "aten::linear" in scene.names:
+        return None
+    return "is asked for aten::linear, which does not occur [SL-hta-no-linear]"
 
 
 def _too_many_launches(scene: Scene) -> str | None:
     """HTA searches all operators for each launch: the time grows with the square."""
     most = max(int((scene.hta.t.get_trace(rank)["stream"] != -1).sum()) for rank in scene.ranks)
-    return (
-        f"{most} kernels of one rank, HTA needs minutes above {MOST_LAUNCHES} [SL-hta-many-launches]"
-        if most > MOST_LAUNCHES
-        else None
-    )
+    if most <= MOST_LAUNCHES:
+        return None
+    return f"{most} kernels of one rank, HTA needs minutes above {MOST_LAUNCHES} [SL-hta-many-launches]"
 
 
 def _critical_path(scene: Scene) -> Any:
@@ -100,15 +93,38 @@ def _profiler_steps(scene: Scene) -> Any:
     return pd.DataFrame({"step": [int(step) for step in scene.hta.get_profiler_steps()]})
 
 
+def _annotations(scene: Scene, **of_what: bool) -> Any:
+    return scene.hta.get_gpu_user_annotation_breakdown(visualize=False, **of_what, **ALL_KERNELS)
+
+
+def _kernels(scene: Scene) -> Any:
+    types, kernels = scene.hta.get_gpu_kernel_breakdown(visualize=False, **ALL_KERNELS)
+    return {"types": types, "kernels": kernels}
+
+
+def _by_rank(call: Callable[[Scene, int], Any]) -> Callable[[Scene], Any]:
+    return lambda scene: {f"rank{rank}": call(scene, rank) for rank in scene.ranks}
+
+
+def _full_queue(scene: Scene) -> Any:
+    series = scene.hta.get_queue_length_time_series(ranks=scene.ranks)
+    return scene.hta.get_time_spent_blocked_on_full_queue(series)
+
+
+def _launch_stats(scene: Scene) -> Any:
+    found = scene.hta.get_cuda_kernel_launch_stats(ranks=scene.ranks, visualize=False)
+    return {f"rank{rank}": frame for rank, frame in found.items()}
+
+
+def _sequences(scene: Scene) -> Any:
+    return scene.hta.get_frequent_cuda_kernel_sequences(
+        operator_name="aten::linear", output_dir=scene.scratch, rank=scene.ranks[0], visualize=False
+    )
+
+
 ANALYSES = (
     Analysis("profiler_steps", _profiler_steps, needs_gpu=False),
-    Analysis(
-        "cpu_user_annotations",
-        lambda s: s.hta.get_gpu_user_annotation_breakdown(
-            use_gpu_annotation=False, visualize=False, **ALL_KERNELS
-        ),
-        needs_gpu=False,
-    ),
+    Analysis("cpu_user_annotations", partial(_annotations, use_gpu_annotation=False), needs_gpu=False),
     Analysis("temporal_breakdown", lambda s: s.hta.get_temporal_breakdown(visualize=False)),
     Analysis(
         "comm_comp_overlap",
@@ -118,52 +134,23 @@ ANALYSES = (
     Analysis(
         "idle_time_breakdown", lambda s: s.hta.get_idle_time_breakdown(ranks=s.ranks, visualize=False)[0]
     ),
-    Analysis(
-        "gpu_kernel_breakdown",
-        lambda s: dict(
-            zip(
-                ("types", "kernels"),
-                s.hta.get_gpu_kernel_breakdown(visualize=False, **ALL_KERNELS),
-                strict=True,
-            )
-        ),
-    ),
-    Analysis(
-        "gpu_user_annotations",
-        lambda s: s.hta.get_gpu_user_annotation_breakdown(visualize=False, **ALL_KERNELS),
-    ),
+    Analysis("gpu_kernel_breakdown", _kernels),
+    Analysis("gpu_user_annotations", _annotations),
     Analysis(
         "kernels_with_user_annotations",
-        lambda s: {f"rank{r}": s.hta.get_gpu_kernels_with_user_annotations(rank=r) for r in s.ranks},
+        _by_rank(lambda s, rank: s.hta.get_gpu_kernels_with_user_annotations(rank=rank)),
     ),
-    Analysis(
-        "cuda_kernel_launch_stats",
-        lambda s: {
-            f"rank{r}": frame
-            for r, frame in s.hta.get_cuda_kernel_launch_stats(ranks=s.ranks, visualize=False).items()
-        },
-    ),
+    Analysis("cuda_kernel_launch_stats", _launch_stats),
     Analysis("queue_length_summary", lambda s: s.hta.get_queue_length_summary(ranks=s.ranks)),
-    Analysis(
-        "blocked_on_full_queue",
-        lambda s: s.hta.get_time_spent_blocked_on_full_queue(
-            s.hta.get_queue_length_time_series(ranks=s.ranks)
-        ),
-    ),
+    Analysis("blocked_on_full_queue", _full_queue),
     Analysis("memory_bandwidth_summary", lambda s: s.hta.get_memory_bw_summary(ranks=s.ranks)),
     Analysis("potential_stragglers", _stragglers, obstacle=_no_stragglers),
-    Analysis(
-        "frequent_kernel_sequences",
-        lambda s: s.hta.get_frequent_cuda_kernel_sequences(
-            operator_name="aten::linear", output_dir=s.scratch, rank=s.ranks[0], visualize=False
-        ),
-        obstacle=_no_sequences,
-    ),
+    Analysis("frequent_kernel_sequences", _sequences, obstacle=_no_sequences),
     Analysis("critical_path", _critical_path),
     Analysis(
         "aten_op_kernels_and_delay",
         # one rank per call: asked for several, HTA counts the launches of each rank for all later ones as well
-        lambda s: {f"rank{r}": s.hta.get_aten_op_kernels_and_delay(ranks=[r])[r] for r in s.ranks},
+        _by_rank(lambda s, rank: s.hta.get_aten_op_kernels_and_delay(ranks=[rank])[rank]),
         obstacle=_too_many_launches,
     ),
 )
@@ -181,12 +168,12 @@ NO_MEMORY = re.compile(
     re.IGNORECASE,
 )
 # of HTA's process. Reading whole texts it took 4.6 to 6.4 times the unpacked size and kept 1.3 times (traces of 5 to
-# 525 MiB, docs/hta.md); it reads less now (reading.py), so that there is room for what the analyses need
+# 525 MiB, docs/hta.md); it reads less now (hta_worker.py), so that there is room for what the analyses need
 BASE_BYTES = 300 << 20  # its libraries
 KEPT, READING = (
     2.0,
     5.5,
-)  # times the unpacked size: of every rank that it holds, and of the largest while it is read
+)  # times the unpacked size: of every rank that it holds, of the largest while it is read
 
 
 def find_free_bytes(cgroup: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path("/proc/meminfo")) -> int:
@@ -206,12 +193,11 @@ def find_free_bytes(cgroup: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path(
 
 def choose_ranks(raw_bytes: Mapping[int, int], allowed_bytes: int) -> list[int]:
     """The lowest ranks whose traces, of these unpacked sizes, HTA can hold together; empty if not even the first."""
-    chosen: list[int] = []
-    for rank in sorted(raw_bytes):
-        if estimate_bytes([raw_bytes[r] for r in (*chosen, rank)]) > allowed_bytes:
-            break
-        chosen.append(rank)
-    return chosen
+    ranks = sorted(raw_bytes)
+    needed = [
+        estimate_bytes([raw_bytes[rank] for rank in ranks[:count]]) for count in range(1, len(ranks) + 1)
+    ]
+    return ranks[: sum(size <= allowed_bytes for size in needed)]
 
 
 def estimate_bytes(raw_bytes: Sequence[int]) -> int:

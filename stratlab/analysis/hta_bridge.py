@@ -1,6 +1,5 @@
-"""Holistic Trace Analysis (`traceinsight`) in a process of its own, with limits and a status per analysis.
-
-Runs Holistic Trace Analysis in a process of its own, with limits on its input, its time and its memory.
+"""Holistic Trace Analysis (`traceinsight`) in a process of its own, with limits on its input, its time and its memory,
+and a status per analysis.
 """
 
 from __future__ import annotations
@@ -16,7 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+import msgspec
 
 import stratlab
 from stratlab.analysis.hta_analyses import (
@@ -31,7 +32,7 @@ from stratlab.analysis.hta_analyses import (
 
 @dataclass(frozen=True)
 class HtaLimits:
-    """What HTA needs for which traces: memory.py; about 0.3 s of CPU per MiB."""
+    """What HTA needs for which traces: hta_analyses.py; about 0.3 s of CPU per MiB."""
 
     timeout_s: float = 1800  # the Job has an hour for all of the analysis
     memory_bytes: int = 8 << 30  # of its process; never more than there is
@@ -109,16 +110,11 @@ def build_unread(reason: str) -> HtaRun:
 def _explain(ranks: list[int], raw_bytes: Mapping[int, int], allowed: int) -> str:
     if len(ranks) == len(raw_bytes):
         return ""
-    needed = _gib(estimate_bytes(list(raw_bytes.values())))
+    needed, several = _gib(estimate_bytes(list(raw_bytes.values()))), "s" if len(ranks) > 1 else ""
     return (
-        f"read {say_ranks(ranks)} of {len(raw_bytes)}: for all of them it needs about {needed} of memory, "
-        f"it may take {_gib(allowed)} [SL-hta-some-ranks]"
+        f"read rank{several} {', '.join(map(str, ranks))} of {len(raw_bytes)}: for all of them it needs about {needed} "
+        f"of memory, it may take {_gib(allowed)} [SL-hta-some-ranks]"
     )
-
-
-def say_ranks(ranks: list[int]) -> str:
-    """`rank 0`, `ranks 0, 1, 2`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _gib(size: int) -> str:
@@ -158,9 +154,8 @@ def _run(folder: Path, timeout_s: float) -> str:
     source = str(Path(stratlab.__file__).parents[1])
     environment = os.environ | {
         "HTA_DISABLE_NS_ROUNDING": "1",
-        **dict.fromkeys(
-            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
-        ),  # the stacks of threads count as memory
+        "OMP_NUM_THREADS": "1",  # the stacks of threads count as memory
+        "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")])),
     }
     command = [sys.executable, "-m", "stratlab.analysis.hta_worker", str(folder / "request.json")]
@@ -177,16 +172,14 @@ def _run(folder: Path, timeout_s: float) -> str:
     if code == 0:
         return ""
     lines = (folder / "log").read_text(errors="replace").strip().splitlines()
-    said = lines[-1][:300] if lines else "it said nothing"
-    return f"HTA's process ended with {code}: {said} [SL-hta-process-ended]"
+    last_line = lines[-1][:300] if lines else "it said nothing"
+    return f"HTA's process ended with {code}: {last_line} [SL-hta-process-ended]"
 
 
 def _read_statuses(path: Path, ending: str) -> list[HtaStatus]:
-    lines = path.read_text().splitlines() if path.is_file() else []
-    done: dict[str, dict[str, Any]] = {row["analysis"]: row for row in map(json.loads, lines)}
-    return [
-        HtaStatus(**(done[a.name] | {"tables": tuple(done[a.name].get("tables", ()))}))
-        if a.name in done
-        else HtaStatus(a.name, "failed", ending or "no result [SL-hta-no-result]")
-        for a in ANALYSES
-    ]
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    done = {
+        status.analysis: status for status in (msgspec.json.decode(line, type=HtaStatus) for line in lines)
+    }
+    failed = ending or "no result [SL-hta-no-result]"
+    return [done.get(each.name) or HtaStatus(each.name, "failed", failed) for each in ANALYSES]

@@ -6,12 +6,10 @@ A process of its own, started by the bridge: HTA can run out of memory or hang, 
 Without HTA_DISABLE_NS_ROUNDING in the environment HTA cuts up to 2 us off every kernel. The memory limit is set before
 pandas is imported. The ranks are read one after the other: all at once they would need several times as much.
 
-Lets Holistic Trace Analysis read a trace piece by piece, without what it drops anyway.
-
-HTA decodes the whole text at once and keeps every field of every event until its data frame is made. Here it gets only
-events with a duration, of their arguments only those that it looks at, and texts that occur again only once. Its data
-frame, and with it every number, is the same (tests/stratlab/analysis/hta/test_reading.py). A number in quotes becomes a
-number. An event that our own reader leaves out for its types is left out here too.
+HTA decodes the whole text at once and keeps every field of every event until its data frame is made. Here it reads a
+trace piece by piece and gets only events with a duration, of their arguments only those that it looks at, and texts
+that occur again only once. Its data frame, and with it every number, is the same (tests/stratlab/analysis/hta). A
+number in quotes becomes a number. An event that our own reader leaves out for its types is left out here too.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +35,7 @@ from stratlab.analysis.hta_analyses import (
     describe_failure,
 )
 from stratlab.traces.chunks import split_events
-from stratlab.traces.events import Oddities, decode_head, mend_piece
+from stratlab.traces.events import UNDECODABLE, Oddities, decode_head, repair_piece
 
 FIELDS = ("cat", "name", "pid", "tid", "ts", "dur")
 NONE: dict[str, Any] = {}
@@ -68,19 +66,15 @@ def read_slim(path: Path, wanted: Mapping[str, bool]) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     texts: dict[str, str] = {}
     for piece in pieces:
-        found = _decode(piece)
+        try:
+            found = msgspec.json.decode(piece)
+        except UNDECODABLE:
+            found = msgspec.json.decode(repair_piece(piece, Oddities()))
         if isinstance(found, dict):
             content |= {key: value for key, value in found.items() if key != "traceEvents"}
             found = found["traceEvents"]
         events += filter(None, (_slim(event, wanted, texts.setdefault) for event in found))
     return content | {"traceEvents": events}
-
-
-def _decode(piece: bytes) -> Any:
-    try:
-        return msgspec.json.decode(piece)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return msgspec.json.decode(mend_piece(piece, Oddities()))
 
 
 def _slim(event: Any, wanted: Mapping[str, bool], once: Callable[[str, str], str]) -> dict[str, Any] | None:
@@ -146,20 +140,19 @@ def _flat(frame: Any) -> Any:
 def run_analysis(analysis: Analysis, scene: Scene, out: Path) -> dict[str, Any]:
     """Status of one analysis; its tables are written to `out`. An error of HTA is a status, not an
     exception."""
-    obstacle = NO_GPU if analysis.needs_gpu and not scene.has_gpu else analysis.obstacle(scene)
-    if obstacle:
-        return {"analysis": analysis.name, "status": "unsupported", "reason": obstacle}
+
+    def build(status: str, reason: str, tables: Sequence[str] = ()) -> dict[str, Any]:
+        return {"analysis": analysis.name, "status": status, "reason": reason, "tables": tables}
+
+    if obstacle := NO_GPU if analysis.needs_gpu and not scene.has_gpu else analysis.obstacle(scene):
+        return build("unsupported", obstacle)
     try:
         frames = _non_empty(analysis.call(scene))
     except Exception as failure:  # any: it is foreign code on data it was not made for
         reason = describe_failure(f"{type(failure).__name__}: {failure}", scene.memory_bytes)
-        return {"analysis": analysis.name, "status": "failed", "reason": reason[:500]}
+        return build("failed", reason[:500])
     if not frames:
-        return {
-            "analysis": analysis.name,
-            "status": "unsupported",
-            "reason": "HTA returned nothing [SL-hta-nothing]",
-        }
+        return build("unsupported", "HTA returned nothing [SL-hta-nothing]")
     tables, cut = [], []
     for name, frame in frames.items():
         path = out / f"{analysis.name}{'_' if name else ''}{name}.csv"
@@ -167,7 +160,7 @@ def run_analysis(analysis: Analysis, scene: Scene, out: Path) -> dict[str, Any]:
         tables.append(path.name)
         if len(frame) > MOST_ROWS:
             cut.append(f"{path.name} holds the first {MOST_ROWS} of {len(frame)} rows [SL-hta-rows-cut]")
-    return {"analysis": analysis.name, "status": "ok", "reason": "; ".join(cut), "tables": tables}
+    return build("ok", "; ".join(cut), tables)
 
 
 def main(arguments: Iterable[str]) -> int:

@@ -1,8 +1,8 @@
-"""GPU events by name, and how long they take: many short ones mean that launching costs more than computing.
+"""What takes how long on one rank: GPU events by name and by length, copies by kind, collectives.
 
-Copies by kind, with their bandwidth: all bytes over all time, so a long copy counts for more than a short one.
-
-Communication by name: how much of it, how much of it is exposed, and how long each rank waited for the others.
+Many short kernels mean that launching costs more than computing. The bandwidth of copies is all bytes over all time, so
+a long copy counts for more than a short one. Of communication: how much of it, how much of it is exposed, and how long
+each rank waited for the others.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,8 @@ from stratlab.analysis.collective_calls import CallKind, Calls, Match
 from stratlab.analysis.lanes import Lanes
 from stratlab.analysis.time_breakdown import Partition
 from stratlab.traces.events import COPY_CATEGORIES
-from stratlab.traces.trace import Mask, Times, Trace, find_steps
+from stratlab.traces.trace import Trace, find_steps
+from stratlab_spec.intervals import Times
 
 TYPES = ("compute", "comm", "copy")
 SHORT_US = 10.0
@@ -114,19 +116,19 @@ def build_durations(trace: Trace, lanes: Lanes) -> Durations:
         np.bincount(bins[types == code], minlength=len(EDGES_US) - 1).tolist() for code in range(len(TYPES))
     )
     short = int((durations_us[~lanes.is_copy] < SHORT_US).sum())
-    return Durations(EDGES_US, compute, comm, copy, short, _count_in_steps(trace, lanes))
+    issued = [lanes.issued_within(window.start_ns, window.end_ns) for window in find_steps(trace)[1]]
+    in_steps = sum(int((~lanes.is_copy[events]).sum()) for events in issued)
+    return Durations(EDGES_US, compute, comm, copy, short, in_steps)
 
 
-def build_sum(durations: Sequence[Durations]) -> Durations:
+def sum_durations(durations: Sequence[Durations]) -> Durations:
     """Of several ranks."""
-    return Durations(
-        EDGES_US,
-        compute=[sum(counts) for counts in zip(*(d.compute for d in durations), strict=True)],
-        comm=[sum(counts) for counts in zip(*(d.comm for d in durations), strict=True)],
-        copy=[sum(counts) for counts in zip(*(d.copy for d in durations), strict=True)],
-        short=sum(d.short for d in durations),
-        in_steps=sum(d.in_steps for d in durations),
-    )
+    counts: dict[str, Any] = {
+        name: [sum(column) for column in zip(*(getattr(each, name) for each in durations), strict=True)]
+        for name in TYPES
+    }
+    counts |= {name: sum(getattr(each, name) for each in durations) for name in ("short", "in_steps")}
+    return Durations(EDGES_US, **counts)
 
 
 def find_median(counts: NDArray[np.int64] | Sequence[int]) -> float | None:
@@ -148,13 +150,7 @@ def find_short_share(counts: NDArray[np.int64] | Sequence[int]) -> float | None:
 
 
 def _find_types(lanes: Lanes) -> NDArray[np.int64]:
-    communicates: Mask = lanes.is_communication
-    return np.where(communicates, 1, np.where(lanes.is_copy, 2, 0)).astype(np.int64)
-
-
-def _count_in_steps(trace: Trace, lanes: Lanes) -> int:
-    _, windows = find_steps(trace)
-    return sum(int((~lanes.is_copy[lanes.issued_within(w.start_ns, w.end_ns)]).sum()) for w in windows)
+    return np.where(lanes.is_communication, 1, np.where(lanes.is_copy, 2, 0)).astype(np.int64)
 
 
 def _quantile(durations: Times, first: Times, counts: Times, share: float) -> NDArray[np.float64]:
@@ -238,16 +234,11 @@ def build_collectives(
     rows = []
     durations = calls.ends - calls.starts
     for key in dict.fromkeys(kind.key for kind in calls.kinds):
-        mine = calls.of(key)
-        kinds = [i for i, kind in enumerate(calls.kinds) if kind.key == key]
-        matched = all(calls.kinds[i] in matches for i in kinds)
-        waits = [
-            int((durations[calls.kind == i] - matches[calls.kinds[i]].shortest).sum())
-            for i in kinds
-            if matched
-        ]
-        came_last = [matches[calls.kinds[i]].count_last(calls.rank) for i in kinds if matched]
-        sizes = calls.bytes[mine]
+        mine, sizes = calls.of(key), calls.bytes[calls.of(key)]
+        kinds = [(i, matches.get(kind)) for i, kind in enumerate(calls.kinds) if kind.key == key]
+        known = [(durations[calls.kind == i], match) for i, match in kinds if match]
+        matched = len(known) == len(kinds)
+        wait_ns = sum(int((ns - match.shortest).sum()) for ns, match in known)
         rows.append(
             CollectiveRow(
                 rank=calls.rank,
@@ -258,9 +249,9 @@ def build_collectives(
                 bytes=int(sizes.sum()) if np.all(sizes >= 0) else None,
                 total_ms=int(durations[mine].sum()) / 1e6,
                 exposed_ms=int(partition.exposed[key].sum()) / 1e6,
-                wait_ms=sum(waits) / 1e6 if matched else None,
+                wait_ms=wait_ns / 1e6 if matched else None,
                 exposed_wait_ms=int(partition.exposed_wait[key].sum()) / 1e6 if matched else None,
-                arrived_last=sum(came_last) if matched else None,
+                arrived_last=sum(match.count_last(calls.rank) for _, match in known) if matched else None,
             )
         )
     return rows

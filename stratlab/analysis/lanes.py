@@ -1,18 +1,11 @@
 """What ran when: compute, communication and copies of one rank, on its GPU or, without one, on the host.
 
 GPU: an event is communication by its name or because it names a collective; so is a copy, which else is told by its
-category. It belongs to the step in whose label its
-launch lies (kernel -> launch by correlation id); the label decides, not the thread, so kernels launched by
-autograd threads count too. What was launched before the recording began belongs to no step: the first one begins when
-it has ended.
+category. It belongs to the step in whose label its launch lies (kernel -> launch by correlation id); the label decides,
+not the thread, so kernels launched by autograd threads count too. What was launched before the recording began belongs
+to no step: the first one begins when it has ended.
 CPU: operators, without those of a backend's own threads; communication is what the backends write as `gloo:all_reduce`
-and the like. This is host operator
-time and says nothing about a GPU.
-
-One name per collective, whoever wrote it: NCCL's kernels, their arguments, the backends' labels; and which events
-communicate by their name.
-
-Which host event launched each GPU event, and in which collective it did so.
+and the like. This is host operator time and says nothing about a GPU.
 
 A launch is any host event with the GPU event's correlation id, whatever device's runtime it belongs to. A collective is
 known by what the GPU event says of itself, else by the record (RECORD), the label or the operator around its launch:
@@ -23,30 +16,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces.events import (
-    COLLECTIVE_OPERATORS,
-    COPY_CATEGORIES,
+from stratlab.traces.events import COLLECTIVE_OPERATORS, COPY_CATEGORIES, RECORD
+from stratlab.traces.trace import BEFORE, LABEL_CATEGORIES, PROFILER_STEP, UNTOLD, Trace
+from stratlab_spec.intervals import Intervals, Mask, Times, build_union, is_within
+from stratlab_spec.trace_events import (
+    COMMUNICATION_KERNEL,
+    COMMUNICATION_LABEL,
     LAUNCH_CATEGORY,
+    NO_COMPUTE_OP,
     OPERATOR_CATEGORIES,
-    RECORD,
-)
-from stratlab.traces.trace import (
-    BEFORE,
-    LABEL_CATEGORIES,
-    PROFILER_STEP,
     STEP,
-    UNTOLD,
-    Intervals,
-    Mask,
-    Times,
-    Trace,
-    build_union,
-    is_within,
 )
 
 # the first that matches; text in lower case without underscores
@@ -64,35 +48,20 @@ KNOWN = (
 )
 POINT_TO_POINT = "send_recv"
 
-# HTA knows the first three names only: for it the others compute. The libraries of other makers (hcom is Ascend's),
-# DeepEP under any of its names (`deep_ep::`, `dpsk::ep::`; its layout and CUB's scans in `cdpsk::ep::` do compute),
-# NVSHMEM, vLLM's and torch's own all-reduce, TransformerEngine's userbuffers, and copies to another GPU.
-COMMUNICATION_KERNEL = re.compile(
-    r"^(nccl|rccl|hccl|hcom_|oneccl)|ncclKernel|msccl|\b(one)?ccl::"
-    r"|\b(intranode|internode)(_ll)?::(?!get_dispatch_layout)"
-    r"|nvshmem|cross_device_reduce|(one_shot|two_shot)_all_reduce|\bmultimem_|\buserbuffers_"
-    r"|^(Memcpy|Copy) ?(PtoP|PeerToPeer)"
-)
-COMMUNICATION_LABEL = re.compile(r"^(gloo|mpi|ucc|cncl|[a-z]*ccl):")
 
-
-def name_collective(text: str) -> str:
-    """`all_reduce` for `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`, `gloo:all_reduce`, `allreduce`; what is not
-    known keeps its own name without arguments."""
-    short = text.partition("(")[0]
-    return _find(short) or short
-
-
-def is_collective(text: str) -> bool:
-    """Whether the name tells which collective it is; `nccl:coalesced` does not."""
-    return _find(text.partition("(")[0]) is not None
-
-
-def _find(short: str) -> str | None:
-    plain = short.lower().replace("_", "")
+def find_collective(text: str) -> str | None:
+    """`all_reduce` for `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`, `gloo:all_reduce`, `allreduce`; None for what
+    does not tell, as `nccl:coalesced`."""
+    plain = text.partition("(")[0].lower().replace("_", "")
     return next((name for name, pattern in KNOWN if pattern.search(plain)), None)
 
 
+def name_collective(text: str) -> str:
+    """The same; what is not known keeps its own name without arguments."""
+    return find_collective(text) or text.partition("(")[0]
+
+
+Source = Literal["gpu", "cpu"]
 AROUND = (*LABEL_CATEGORIES, *OPERATOR_CATEGORIES)
 DEEPEST = 8  # labels around one launch that are looked at, from the innermost
 
@@ -125,12 +94,8 @@ def find_launches(trace: Trace) -> Launches:
     # the ids of calls rise; of an event without one, the order on its stream tells
     in_flight = np.where(wanted > 0, wanted < first, _precede(trace, found))
     missing = np.where(in_flight, BEFORE, UNTOLD)
-    event = np.where(found, events[at], -1)
-    return Launches(
-        event,
-        np.where(found, trace.ts[events[at]], missing),
-        np.where(found, trace.end[events[at]], missing),
-    )
+    start, end = (np.where(found, times[events[at]], missing) for times in (trace.ts, trace.end))
+    return Launches(np.where(found, events[at], -1), start, end)
 
 
 def _precede(trace: Trace, found: Mask) -> Mask:
@@ -155,10 +120,10 @@ def find_entries(trace: Trace, events: Times | NDArray[np.int32]) -> Times:
 def find_around(trace: Trace, launches: Launches) -> tuple[Times, NDArray[np.int32]]:
     """Per GPU event the entry of the record around its launch, -1 = none; and the name of the innermost label
     or operator of a collective around it, an index into `trace.names`, -1 = none."""
-    records = np.flatnonzero(trace.name == _find_code(trace, RECORD))
+    records = np.flatnonzero(_named(trace, [name == RECORD for name in trace.names]))
     records = records[find_entries(trace, records) >= 0]
-    known = [_starts_collective(name) for name in trace.names]
-    labels = np.flatnonzero(trace.in_category(AROUND) & np.array(known, bool)[trace.name])
+    starting = _named(trace, [_starts_collective(name) for name in trace.names])
+    labels = np.flatnonzero(trace.in_category(AROUND) & starting)
     record, label = (_find_innermost(trace, launches.event, found) for found in (records, labels))
     entry = find_entries(trace, np.maximum(record, 0))
     return (
@@ -167,13 +132,14 @@ def find_around(trace: Trace, launches: Launches) -> tuple[Times, NDArray[np.int
     )
 
 
+def _named(trace: Trace, chosen: list[bool], events: Any = slice(None)) -> Mask:
+    """Which of these events have one of the chosen names."""
+    return np.array(chosen, bool)[trace.name[events]]
+
+
 def _starts_collective(name: str) -> bool:
     is_label = COMMUNICATION_LABEL.search(name) or name.startswith(COLLECTIVE_OPERATORS)
-    return bool(is_label) and is_collective(name)
-
-
-def _find_code(trace: Trace, name: str) -> int:
-    return trace.names.index(name) if name in trace.names else -1
+    return bool(is_label and find_collective(name))
 
 
 def _find_innermost(trace: Trace, events: Times, spans: Times) -> Times:
@@ -191,17 +157,6 @@ def _find_innermost(trace: Trace, events: Times, spans: Times) -> Times:
             inside = (last - back >= 0) & (trace.end[mine[place]] >= at[here]) & (found[here] < 0)
             found[here[inside]] = mine[place[inside]]
     return found
-
-
-Source = Literal["gpu", "cpu"]
-
-# Not computation: entering a collective, and autograd's wrappers, whose own time is hooks that wait for one
-# (FSDP waits inside RegisterPostBackwardFunctionBackward).
-NO_COMPUTE_OP = re.compile(
-    r"^(c10d::|_c10d|record_param_comms|autograd::engine|torch::autograd::)|Backward\d*$"
-    # of old writers: torch 2.1's operators of collectives, and labels, which writers of 2021 call operators
-    r"|^(## |ProfilerStep#|c10d_functional::|\[pl\]|enumerate\(|Optimizer\.)"
-)
 
 
 @dataclass(frozen=True)
@@ -259,36 +214,33 @@ def build_lanes(trace: Trace) -> Lanes:
     return _build_gpu_lanes(trace) if len(trace.gpu) else _build_cpu_lanes(trace)
 
 
+def _build(trace: Trace, source: Source, event: Times | NDArray[np.int32], **own: Any) -> Lanes:
+    starts, ends, name = (column[event] for column in (trace.ts, trace.end, trace.name))
+    whole: dict[str, Any] = {"starts": starts, "ends": ends, "names": trace.names, "name": name}
+    return Lanes(source=source, event=event, **whole, **own)
+
+
 def _build_gpu_lanes(trace: Trace) -> Lanes:
-    gpu = trace.gpu
-    launches = find_launches(trace)
-    starts, issued = trace.ts[gpu], launches.start
-    own = find_entries(trace, gpu)
-    around, label = find_around(trace, launches)
-    communicates = _named(trace, gpu, COMMUNICATION_KERNEL) | (own >= 0)
+    gpu, launches = trace.gpu, find_launches(trace)
+    own, (around, label) = find_entries(trace, gpu), find_around(trace, launches)
+    known = [bool(COMMUNICATION_KERNEL.search(name)) for name in trace.names]
+    communicates = _named(trace, known, gpu) | (own >= 0)
     copies = trace.in_category(COPY_CATEGORIES)[gpu]
-    return Lanes(
-        source="gpu",
-        event=gpu,
-        starts=starts,
-        ends=trace.end[gpu],
-        issued=np.where(issued == UNTOLD, starts, issued),
-        launched=np.where(issued == UNTOLD, starts, launches.end),
+    untold = launches.start == UNTOLD
+    return _build(
+        trace,
+        "gpu",
+        gpu,
+        issued=np.where(untold, trace.ts[gpu], launches.start),
+        launched=np.where(untold, trace.ts[gpu], launches.end),
         is_compute=~communicates & ~copies,
         is_communication=communicates,
         is_copy=copies & ~communicates,
-        names=trace.names,
-        name=trace.name[gpu],
         entry=np.where(own >= 0, own, around),
         label=label,
-        in_flight=int((issued == BEFORE).sum()),
-        unlaunched=int((issued == UNTOLD).sum()),
+        in_flight=int((launches.start == BEFORE).sum()),
+        unlaunched=int(untold.sum()),
     )
-
-
-def _named(trace: Trace, events: NDArray[np.int32], pattern: re.Pattern[str]) -> Mask:
-    """Only of these: a mask over all events would cost as much as the trace."""
-    return np.array([bool(pattern.search(name)) for name in trace.names], bool)[trace.name[events]]
 
 
 def _build_cpu_lanes(trace: Trace) -> Lanes:
@@ -303,18 +255,15 @@ def _build_cpu_lanes(trace: Trace) -> Lanes:
         if 2 * is_within(trace.ts[operators], spans).sum() >= len(operators):
             computes &= ~mine  # a backend's own thread: autograd's has a label now and then
     used = np.flatnonzero(communicates | computes)
-    return Lanes(
-        source="cpu",
-        event=used,
-        starts=trace.ts[used],
-        ends=trace.end[used],
+    return _build(
+        trace,
+        "cpu",
+        used,
         issued=trace.ts[used],
         launched=trace.ts[used],
         is_compute=computes[used],
         is_communication=communicates[used],
         is_copy=np.zeros(len(used), bool),
-        names=trace.names,
-        name=trace.name[used],
         entry=np.full(len(used), -1, np.int64),
         label=np.full(len(used), -1, np.int32),
         in_flight=0,

@@ -4,10 +4,9 @@ First every rank alone, in as many processes as there are cores: what a rank lea
 Then the calls of all ranks are matched, and every rank is finished with what that tells. So memory grows with the
 number of collectives and of rows, not with the number of events.
 
-Shares of the ranks, each read by a process of its own, wherever that is; one more brings them together.
-
-A share leaves its readings in `<index>-of-<count>/`, in one step, below `<run>/.analysis-shares/` or below the folder
-of its Job there (merger.py). They are used only with the very traces that they were made from.
+Shares of the ranks can be read each by a process of its own, wherever that is; one more brings them together. A share
+leaves its readings in `<index>-of-<count>/`, in one step, below `<run>/.analysis-shares/` or below the folder of its
+Job there (share_job.py). They are used only with the very traces that they were made from.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ import tempfile
 import traceback
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -40,11 +40,11 @@ from stratlab.analysis.rank import (
     write_reading,
 )
 from stratlab.run_directory.files import LARGEST_WORLD, read_object
-from stratlab.traces.chunks import LIMITS, Limits, TraceError
+from stratlab.traces.chunks import TraceError
 from stratlab.traces.discover import Finding
-from stratlab.traces.trace import Times
 from stratlab.user_error import UserError
 from stratlab.version import read_version
+from stratlab_spec.intervals import Times
 
 Progress = Callable[[str], None]
 
@@ -65,7 +65,6 @@ def measure_traces(
     files: Mapping[int, Path],
     axes: Mapping[str, int] | None = None,
     *,
-    limits: Limits = LIMITS,
     progress: Progress = lambda sentence: None,
     processes: int | None = None,
 ) -> Measures:
@@ -78,9 +77,7 @@ def measure_traces(
     """
     axes = dict(axes or {})
     with tempfile.TemporaryDirectory(prefix="stratlab-analysis-") as scratch:
-        outcomes = read_traces(
-            files, axes, Path(scratch), limits=limits, progress=progress, processes=processes
-        )
+        outcomes = read_traces(files, axes, Path(scratch), progress=progress, processes=processes)
         return join_readings(files, axes, outcomes)
 
 
@@ -89,13 +86,12 @@ def read_traces(
     axes: Mapping[str, int],
     folder: Path,
     *,
-    limits: Limits = LIMITS,
     progress: Progress = lambda sentence: None,
     processes: int | None = None,
 ) -> Iterator[tuple[int, Path | str]]:
     """Every rank alone, as `measure_traces`: (rank, its reading in `folder` or why there is none), in their order."""
-    work = {rank: (rank, file, dict(axes), limits, folder) for rank, file in files.items()}
-    for number, (rank, outcome) in enumerate(_outcomes(work, _count_processes(files, processes)), 1):
+    work = {rank: (rank, file, dict(axes), folder) for rank, file in files.items()}
+    for number, (rank, outcome) in enumerate(_read_all(work, _count_processes(files, processes)), 1):
         progress(f"rank {rank}: {files[rank].name} ({number} of {len(files)})")
         yield rank, outcome
 
@@ -138,32 +134,25 @@ def _count_processes(files: Mapping[int, Path], processes: int | None) -> int:
     return min(len(os.sched_getaffinity(0)), len(files)) if large else 1
 
 
-Work = tuple[int, Path, dict[str, int], Limits, Path]
+Work = tuple[int, Path, dict[str, int], Path]
 
 
-def _outcomes(work: Mapping[int, Work], processes: int) -> Iterator[tuple[int, Path | str]]:
+def _read_all(work: Mapping[int, Work], processes: int) -> Iterator[tuple[int, Path | str]]:
     """(rank, scratch file or why there is none), in the order of the ranks."""
-    pool = _start_pool(processes)
+    pool = None
+    if processes > 1:
+        with suppress(OSError):  # there can be no other process: a pod may have no /dev/shm to write to
+            pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
     if pool is None:
         yield from ((rank, READ(item)) for rank, item in work.items())
         return
     with pool:
-        futures: dict[int, Future[Path | str]] = {
-            rank: pool.submit(READ, item) for rank, item in work.items()
-        }
+        futures = {rank: pool.submit(READ, item) for rank, item in work.items()}
         for rank, future in futures.items():
             try:
                 yield rank, future.result()
             except BrokenProcessPool:  # a process was killed, and with it the pool: this rank's, or another's
                 yield rank, _read_apart(work[rank])
-
-
-def _start_pool(processes: int) -> ProcessPoolExecutor | None:
-    """None where one process is enough, or where there can be no other: a pod may have no /dev/shm to write to."""
-    try:
-        return ProcessPoolExecutor(processes, mp_context=get_context("spawn")) if processes > 1 else None
-    except OSError:
-        return None
 
 
 def _read_apart(item: Work) -> Path | str:
@@ -175,9 +164,9 @@ def _read_apart(item: Work) -> Path | str:
 
 
 def _read_rank(item: Work) -> Path | str:
-    rank, file, axes, limits, scratch = item
+    rank, file, axes, scratch = item
     try:
-        reading = read_rank_trace(rank, file, axes, limits)
+        reading = read_rank_trace(rank, file, axes)
     except (TraceError, OSError) as failure:
         return str(failure)
     except MemoryError:
@@ -190,13 +179,13 @@ def _read_rank(item: Work) -> Path | str:
     return path
 
 
-READ = _read_rank  # what a process is sent; a test sends one that dies
+READ: Callable[[Work], Path | str] = _read_rank  # what a process is sent; a test sends one that dies
 
 
 def _call_ends(reading: Reading, shared: list[CallKind]) -> Times:
     calls = reading.measured.calls
     found = [calls.ends[calls.kind == calls.kinds.index(kind)] for kind in shared]
-    ends = np.concatenate(found) if found else np.empty(0, np.int64)
+    ends = np.concatenate([np.empty(0, np.int64), *found])
     return ends[:: max(1, len(ends) // MOST_ALIGNED)] + reading.origin_ns
 
 
@@ -255,7 +244,6 @@ def write_share(
     files: Mapping[int, Path],
     axes: Mapping[str, int],
     *,
-    limits: Limits = LIMITS,
     progress: Progress = lambda sentence: None,
 ) -> Path:
     """Reads the traces of a share and leaves what was read; an earlier one of the same share is replaced.
@@ -264,15 +252,14 @@ def write_share(
         place: the folder of the shares.
         files, axes: of the whole run, as for `measure_traces`.
     """
-    target = place / share.name
-    folder = place / f".{share.name}-{uuid.uuid4().hex[:8]}"
+    target, folder = place / share.name, place / f".{share.name}-{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True)
     try:
         mine = share.choose(files)
-        outcomes = dict(read_traces(mine, axes, folder, limits=limits, progress=progress))
+        outcomes = read_traces(mine, axes, folder, progress=progress)
         ranks = {
             str(rank): _describe(mine[rank]) | {"why": outcome if isinstance(outcome, str) else None}
-            for rank, outcome in outcomes.items()
+            for rank, outcome in outcomes
         }
         content = {"version": read_version(), "axes": dict(axes), "ranks": ranks}
         (folder / CONTENT).write_text(json.dumps(content, indent=1) + "\n")
@@ -305,8 +292,7 @@ def find_share(place: Path, share: Share, files: Mapping[int, Path], axes: Mappi
     Raises:
         MissingShare: it is not there, or was made from other traces or by another version.
     """
-    subject = f"share {share.index} of {share.count}"
-    folder = place / share.name
+    subject, folder = f"share {share.index} of {share.count}", place / share.name
     content = read_object(folder / CONTENT, [], {"ranks": dict, "axes": dict})
     if not content.get("ranks") and share.choose(files):
         raise MissingShare(f"{subject} is not there [SL-share-missing]")
@@ -314,16 +300,12 @@ def find_share(place: Path, share: Share, files: Mapping[int, Path], axes: Mappi
         raise MissingShare(f"{subject} is of another version or of other settings [SL-share-other-version]")
     found: Readings = {}
     for rank, file in share.choose(files).items():
-        told = content["ranks"].get(str(rank))
-        if not isinstance(told, dict) or _describe(file) != {k: v for k, v in told.items() if k != "why"}:
+        entry = content["ranks"].get(str(rank))
+        why = entry.get("why") if isinstance(entry, dict) else None
+        if entry != _describe(file) | {"why": why}:
             raise MissingShare(f"{subject} is of another trace of rank {rank} [SL-share-other-trace]")
-        found[rank] = str(told["why"]) if told.get("why") else folder / f"rank{rank}"
+        found[rank] = str(why) if why else folder / f"rank{rank}"
     return found
-
-
-def remove_shares(run_dir: Path) -> None:
-    """When the analysis is there, they are not needed any more."""
-    shutil.rmtree(run_dir / SHARES, ignore_errors=True)
 
 
 def _describe(file: Path) -> dict[str, Any]:

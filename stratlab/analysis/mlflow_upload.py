@@ -17,8 +17,8 @@ from stratlab import tracking as redirect
 from stratlab.analysis.summaries import sum_named_parts
 from stratlab.drawing import drop_file_links
 from stratlab.run_directory.places import PAGE
-from stratlab.run_directory.step_parts import COMPUTE
 from stratlab.tracking import IMPATIENT, environment, impatient, read_run_id
+from stratlab_spec.step_parts import COMPUTE
 
 RUN_FILES = ("config.json", "summary.json", "evaluation.json", "metrics.jsonl", "attempts.jsonl")
 RUN_FOLDERS = {"ranks": "rank*.json", "traces": "manifest.json"}

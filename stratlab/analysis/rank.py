@@ -1,16 +1,13 @@
-"""What a rank's trace holds, as rows; and all ranks of a run.
+"""All that is computed from one rank's trace, in two goes: alone, and then knowing when the others were ready.
 
-All that is computed from one rank's trace, in two goes: alone, and then knowing when the others were ready.
-
-The trace itself is dropped in between; what is kept depends on the number of collectives, not of events.
-
-What was read of one rank as a file. No pickle: it may lie on a volume that others write to.
+The trace itself is dropped in between; what is kept, also as a file, depends on the number of collectives, not of
+events. No pickle: the file may lie on a volume that others write to.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_origin
@@ -48,29 +45,26 @@ from stratlab.analysis.step_rows import (
 )
 from stratlab.analysis.time_breakdown import (
     Measured,
-    Segments,
     build_exposure,
     build_measured,
     build_partition,
     build_segments,
     sum_parts,
 )
-from stratlab.traces.chunks import LIMITS, Limits, TraceError
+from stratlab.traces.chunks import TraceError
 from stratlab.traces.discover import Finding
-from stratlab.traces.events import LAUNCH_CATEGORY, UNLINKED_CATEGORIES
 from stratlab.traces.trace import (
     PHASES,
-    Intervals,
     StepsFrom,
     Trace,
     Window,
-    build_empty,
     build_phase_labels,
     find_phases,
     find_steps,
     load_trace,
 )
 from stratlab.user_error import UserError
+from stratlab_spec.trace_events import LAUNCH_CATEGORY, UNLINKED_CATEGORIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,30 +113,27 @@ class RankAnalysis(RankFacts):
     collectives: list[CollectiveRow]
 
 
-def read_rank_trace(
-    rank: int, file: Path, axes: Mapping[str, int] | None = None, limits: Limits = LIMITS
-) -> Reading:
+def read_rank_trace(rank: int, file: Path, axes: Mapping[str, int] | None = None) -> Reading:
     """Loads one trace and takes it apart.
 
     Raises:
         TraceError: the trace cannot be decoded, or nothing ran in any of its steps.
     """
-    trace = load_trace(file, limits, operators=False)
+    trace = load_trace(file, operators=False)
     steps_from, windows = find_steps(trace)
     _refuse_merged(windows)
-    lanes = build_lanes(trace)
+    lanes, on_gpu = build_lanes(trace), len(trace.gpu) > 0
     labels = build_phase_labels(trace, windows)
     segments = build_segments(lanes, windows, labels)
     if not segments.windows:
-        raise TraceError(
-            "no GPU event was issued in any step [SL-steps-no-gpu-event]"
-            if lanes.source == "gpu"
-            else "no step ran anything [SL-steps-empty]"
-        )
+        why = "no GPU event was issued in any step [SL-steps-no-gpu-event]"
+        raise TraceError(why if on_gpu else "no step ran anything [SL-steps-empty]")
     calls = find_calls(rank, trace, lanes, segments.hosts, dict(axes or {}))
     numbers = [windows.index(host) for host in segments.hosts]
-    backend = trace.distributed.get("backend")
-    told: dict[str, Any] = {
+    backend, device = trace.distributed.get("backend"), _read_device(trace)
+    name, size = device.get("name"), device.get("totalGlobalMem")
+    runtimes = tuple(category for category in trace.categories if LAUNCH_CATEGORY.search(category))
+    known: dict[str, Any] = {
         "rank": rank,
         "file": file,
         "source": lanes.source,
@@ -158,23 +149,25 @@ def read_rank_trace(
         "idle": build_idle(rank, trace),
         "memory": build_memory_curve(rank, trace.memory),
         "allocations": _count_allocations(trace, windows),
-        "device_name": _read_device_name(trace),
-        "device_memory_gib": _read_device_memory(trace),
+        "device_name": name if isinstance(name, str) else None,
+        "device_memory_gib": size / 2**30 if isinstance(size, int) and 0 < size < 1 << 60 else None,
         "of_ascend": trace.of_ascend,
-        "unrecorded": _count_unrecorded(trace),
+        "unrecorded": 0 if on_gpu else int((trace.in_category(runtimes) & trace.matches(LAUNCHING)).sum()),
         "raw_bytes": trace.raw_bytes,
-        "findings": [
-            Finding("noted", text, file.name, rank)
-            for text in _describe(trace, lanes, segments, windows, steps_from)
-        ],
     }
-    named = find_labels(trace) if lanes.source == "gpu" else {}
+    remarks = _describe(trace, lanes, known["phases"], known["unrecorded"], steps_from)
+    if lost := len(windows) - len(segments.windows):
+        remarks.append(
+            f"{lost} of {len(windows)} steps ran nothing on the GPU and are left out [SL-steps-without-gpu]"
+        )
+    named = find_labels(trace) if on_gpu else {}
     del trace  # what follows needs as much memory again
     low, high = segments.windows[0].start_ns, segments.windows[-1].end_ns
-    exposure = build_exposure(lanes, calls, _join_labels(labels.get("data")), low, high)
+    exposure = build_exposure(lanes, calls, labels.get("data", []), low, high)
     return Reading(
-        **told,
-        gaps=build_gaps(exposure.sets, segments.windows, named) if lanes.source == "gpu" else Gaps(),
+        **known,
+        findings=[Finding("noted", text, file.name, rank) for text in remarks],
+        gaps=build_gaps(exposure.sets, segments.windows, named) if on_gpu else Gaps(),
         activity=build_activity(rank, exposure.sets, low, high),
         measured=build_measured(segments, exposure, calls),
     )
@@ -183,15 +176,15 @@ def read_rank_trace(
 def finish_rank(reading: Reading, matches: Mapping[CallKind, Match], is_pipeline: bool) -> RankAnalysis:
     """The rest, which needs the calls of all ranks."""
     partition = build_partition(reading.measured, matches, is_pipeline)
-    segments = reading.measured.segments
-    parts = sum_parts([partition])
+    segments, labels = reading.measured.segments, reading.labels
+    parts = sum_parts(partition)
     if "data" not in reading.phases:  # not known, which is not zero
         del parts["data", "", ""]
     return RankAnalysis(
         **{field.name: getattr(reading, field.name) for field in fields(RankFacts)},
         parts_ns=parts,
-        rows=build_step_rows(reading.rank, reading.source, segments, partition, reading.labels),
-        phase_rows=build_phase_rows(reading.rank, segments, partition, reading.labels),
+        rows=build_step_rows(reading.rank, reading.source, segments, partition, labels),
+        phase_rows=build_phase_rows(reading.rank, segments, partition, labels),
         collectives=build_collectives(reading.measured.calls, partition, matches),
     )
 
@@ -200,20 +193,12 @@ def _refuse_merged(windows: list[Window]) -> None:
     """Steps of one number that overlap are of several processes: another program has put their traces together."""
     ends: dict[int, int] = {}
     for window in windows:
-        if window.step in ends and window.start_ns < ends[window.step]:
+        if window.start_ns < ends.get(window.step, window.start_ns):
             raise TraceError(
                 f"holds step {window.step} several times at once, as merged traces do; give one trace per rank "
                 "[SL-step-at-once]"
             )
         ends[window.step] = window.end_ns
-
-
-def _count_unrecorded(trace: Trace) -> int:
-    if len(trace.gpu):
-        return 0
-    runtimes = [name for name in trace.categories if LAUNCH_CATEGORY.search(name)]
-    launching = trace.in_category(tuple(runtimes)) & trace.matches(LAUNCHING)
-    return int(launching.sum())
 
 
 def _count_doubled(trace: Trace) -> int:
@@ -222,12 +207,6 @@ def _count_doubled(trace: Trace) -> int:
     correlation = trace.linked_correlation[np.searchsorted(trace.linked, gpu)]
     keys = np.stack([trace.ts[gpu], trace.end[gpu], trace.name[gpu], trace.device, trace.stream, correlation])
     return len(gpu) - np.unique(keys, axis=1).shape[1] if len(gpu) else 0
-
-
-def _join_labels(steps: list[Intervals] | None) -> Intervals:
-    if not steps:
-        return build_empty()
-    return np.concatenate([s for s, _ in steps]), np.concatenate([e for _, e in steps])
 
 
 def _count_allocations(trace: Trace, windows: list[Window]) -> int | None:
@@ -239,26 +218,16 @@ def _count_allocations(trace: Trace, windows: list[Window]) -> int | None:
 
 
 def _read_device(trace: Trace) -> dict[str, Any]:
+    """The first one that the trace's head names; empty where none is told or none was used."""
     devices = trace.head.get("deviceProperties")
-    first = devices[0] if isinstance(devices, list) and devices else None
+    first = devices[0] if isinstance(devices, list) and devices and len(trace.gpu) else None
     return first if isinstance(first, dict) else {}
-
-
-def _read_device_name(trace: Trace) -> str | None:
-    """Of the same."""
-    name = _read_device(trace).get("name")
-    return name if isinstance(name, str) and len(trace.gpu) else None
-
-
-def _read_device_memory(trace: Trace) -> float | None:
-    """Of the first device that the trace's head names; None where none is told or none was used."""
-    size = _read_device(trace).get("totalGlobalMem")
-    return size / 2**30 if isinstance(size, int) and 0 < size < 1 << 60 and len(trace.gpu) else None
 
 
 LAUNCHING = re.compile(r"launch|submit", re.IGNORECASE)
 KNOWN_CATEGORIES = {*UNLINKED_CATEGORIES, "overhead", "cuda_sync"}  # and runtimes
 STEPS_FROM: dict[StepsFrom, str] = {
+    "labels": "",
     "profiler": "has no '## Training Step i ##', the steps are the profiler's own and count from its start "
     "[SL-steps-of-profiler]",
     "recording": "has neither '## Training Step i ##' nor 'ProfilerStep#i', the whole recording counts as one "
@@ -267,58 +236,56 @@ STEPS_FROM: dict[StepsFrom, str] = {
 
 
 def _describe(
-    trace: Trace, lanes: Lanes, segments: Segments, windows: list[Window], steps_from: StepsFrom
+    trace: Trace, lanes: Lanes, phases: Sequence[str], unrecorded: int, steps_from: StepsFrom
 ) -> list[str]:
-    present = find_phases(trace)
-    remarks = [
-        f"has no label of the phase {phase} [SL-phase-no-label]" for phase in PHASES if phase not in present
-    ]
-    if steps_from in STEPS_FROM:
-        remarks.append(STEPS_FROM[steps_from])
-    if trace.of_ascend:
-        remarks.append(
+    """What a reader must know of the trace before believing its numbers."""
+    doubled, total = _count_doubled(trace), len(lanes.starts)
+    unknown = [name for name in trace.categories if not LAUNCH_CATEGORY.search(name)]
+    other = sorted({*unknown} - KNOWN_CATEGORIES)
+    unread = f", and events of {', '.join(other[:3])}, which are not read" if other else ""
+    remarks: list[tuple[object, str]] = [
+        *(
+            (phase not in phases, f"has no label of the phase {phase} [SL-phase-no-label]")
+            for phase in PHASES
+        ),
+        (STEPS_FROM[steps_from], STEPS_FROM[steps_from]),
+        (
+            trace.of_ascend,
             "is of Ascend's profiler: tasks that wait or keep order are no work, collectives are those of HCCL "
-            "[SL-trace-of-ascend]"
-        )
-    if trace.odd.values:
-        remarks.append(
-            f"{trace.odd.values} values that are no JSON (NaN, half a character, ...) count as unknown [SL-values-odd]"
-        )
-    if trace.odd.events:
-        remarks.append(f"{trace.odd.events} events with a field of another type are left out [SL-events-odd]")
-    if trace.left_out:
-        remarks.append(f"{trace.left_out} events without a usable time are left out [SL-events-untimed]")
-    if doubled := _count_doubled(trace):
-        remarks.append(
+            "[SL-trace-of-ascend]",
+        ),
+        (
+            trace.odd.values,
+            f"{trace.odd.values} values that are no JSON (NaN, half a character, ...) count as unknown [SL-values-odd]",
+        ),
+        (
+            trace.odd.events,
+            f"{trace.odd.events} events with a field of another type are left out [SL-events-odd]",
+        ),
+        (trace.left_out, f"{trace.left_out} events without a usable time are left out [SL-events-untimed]"),
+        (
+            doubled,
             f"{doubled} GPU events are in it twice: their number and sums are too large, not the steps "
-            "[SL-events-doubled]"
-        )
-    if unrecorded := _count_unrecorded(trace):
-        named = set(trace.categories) - KNOWN_CATEGORIES
-        other = sorted(name for name in named if not LAUNCH_CATEGORY.search(name))
-        unread = f", and events of {', '.join(other[:3])}, which are not read" if other else ""
-        remarks.append(
+            "[SL-events-doubled]",
+        ),
+        (
+            unrecorded,
             f"holds {unrecorded} launches on a device and no kernels{unread}: its activity was not recorded, the times "
             "are the host's; torch.profiler records it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] "
-            "(XPU, MTIA, PrivateUse1), if no other profiler holds the device [SL-launches-unrecorded]"
-        )
-    total = len(lanes.starts)
-    if lanes.in_flight:
-        remarks.append(
+            "(XPU, MTIA, PrivateUse1), if no other profiler holds the device [SL-launches-unrecorded]",
+        ),
+        (
+            lanes.in_flight,
             f"{lanes.in_flight} of {total} GPU events were launched before the recording began, they count in no step "
-            "[SL-events-in-flight]"
-        )
-    if lanes.unlaunched:
-        remarks.append(
+            "[SL-events-in-flight]",
+        ),
+        (
+            lanes.unlaunched,
             f"{lanes.unlaunched} of {total} GPU events have no launch in it, they count by their start "
-            "[SL-events-unlaunched]"
-        )
-    if len(segments.windows) < len(windows):
-        missing = len(windows) - len(segments.windows)
-        remarks.append(
-            f"{missing} of {len(windows)} steps ran nothing on the GPU and are left out [SL-steps-without-gpu]"
-        )
-    return remarks
+            "[SL-events-unlaunched]",
+        ),
+    ]
+    return [text for holds, text in remarks if holds]
 
 
 def write_reading(reading: Reading, path: Path) -> None:

@@ -1,30 +1,36 @@
 """The content of report.json: every number of an analysis, with where it comes from.
 
-The numbers that stand for a whole rank or a whole run, beside the means of its steps.
-
-What a run has recorded beside its traces, and what opens it.
+Also what a run has recorded beside its traces, and what opens it.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis import step_rows as gaps
 from stratlab.analysis.hta_bridge import HtaRun
-from stratlab.analysis.kernels import CopyRow, build_sum, find_median, find_short_share, sort_collectives
+from stratlab.analysis.kernels import (
+    CopyRow,
+    KernelRow,
+    find_median,
+    find_short_share,
+    sort_collectives,
+    sum_durations,
+)
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
-from stratlab.analysis.step_rows import build_means
+from stratlab.analysis.step_rows import build_means, sum_gaps
 from stratlab.run_directory.late_rank import find_late_rank
 from stratlab.traces.discover import Finding
-from stratlab.traces.merge import Clocks, Merged
+from stratlab.traces.merge import Clocks, Merged, build_unmerged
+from stratlab_spec.step_parts import WORDS
 
-COPIES = {"HtoD": "h2d_gbps", "DtoH": "d2h_gbps", "DtoD": "d2d_gbps"}
+COPY_RATES = {"HtoD": "h2d_gbps", "DtoH": "d2h_gbps", "DtoD": "d2d_gbps"}
 
 
 def build_rank_row(rank: RankAnalysis) -> dict[str, Any]:
@@ -66,28 +72,30 @@ def build_mean_row(
 def _describe(ranks: Sequence[RankAnalysis]) -> dict[str, Any]:
     steps = sum(len(rank.rows) for rank in ranks)
     on_gpu = ranks[0].source == "gpu"
-    durations = build_sum([rank.durations for rank in ranks]).kernels
+    durations = sum_durations([rank.durations for rank in ranks])
     sizes = [row.bytes for rank in ranks for row in rank.collectives]
     talked = [size for size in sizes if size is not None]
+    copies = [copy for rank in ranks for copy in rank.copies]
     device = [point for rank in ranks for point in rank.memory if point.device != "cpu"]
     reserved = [point.reserved_mib for point in device if point.reserved_mib is not None]
-    sizes_gib = [rank.device_memory_gib for rank in ranks if rank.device_memory_gib is not None]
-    waiting = gaps.build_sum([rank.gaps for rank in ranks])
     counted = [rank.allocations for rank in ranks if rank.allocations is not None]
+    gaps = sum_gaps([rank.gaps for rank in ranks])
     return {
-        "gap_kind": waiting.kind,
-        "gap_label": waiting.label,
-        "short_gap_pct": 100 * waiting.short / waiting.whole if waiting.whole else None,
-        "first_gap_pct": 100 * waiting.first / waiting.whole if waiting.whole else None,
-        "longest_gap_ms": waiting.longest / 1e6 if waiting.whole else None,
-        "kernels_per_step": sum(rank.durations.in_steps for rank in ranks) / steps if on_gpu else None,
-        "kernel_us_p50": find_median(durations) if on_gpu else None,
-        "short_kernel_pct": find_short_share(durations) if on_gpu else None,
-        **{name: _rate([c for rank in ranks for c in rank.copies], kind) for kind, name in COPIES.items()},
+        "gap_kind": gaps.kind,
+        "gap_label": gaps.label,
+        "short_gap_pct": 100 * gaps.short / gaps.whole if gaps.whole else None,
+        "first_gap_pct": 100 * gaps.first / gaps.whole if gaps.whole else None,
+        "longest_gap_ms": gaps.longest / 1e6 if gaps.whole else None,
+        "kernels_per_step": durations.in_steps / steps if on_gpu else None,
+        "kernel_us_p50": find_median(durations.kernels) if on_gpu else None,
+        "short_kernel_pct": find_short_share(durations.kernels) if on_gpu else None,
+        **{name: _rate(copies, kind) for kind, name in COPY_RATES.items()},
         "comm_bytes_per_step": sum(talked) / steps if talked and len(talked) == len(sizes) else None,
-        "peak_allocated_gib": max(p.allocated_mib for p in device) / 1024 if device else None,
+        "peak_allocated_gib": max((p.allocated_mib / 1024 for p in device), default=None),
         "peak_reserved_gib": max(reserved) / 1024 if reserved else None,
-        "device_memory_gib": min(sizes_gib) if sizes_gib else None,
+        "device_memory_gib": min(
+            (rank.device_memory_gib for rank in ranks if rank.device_memory_gib is not None), default=None
+        ),
         "unrecorded_launches": None if on_gpu else sum(rank.unrecorded for rank in ranks),
         "allocations_per_step": sum(counted) / steps if counted else None,
     }
@@ -100,33 +108,30 @@ def _rate(copies: Sequence[CopyRow], kind: str) -> float | None:
     return sum(copy.bytes or 0 for copy in mine) / total_ms / 1e6 if total_ms else None
 
 
-KINDS = (
-    (
-        "memory snapshot",
+RECORDINGS = {
+    "memory snapshot": (
         "traces/memory_snapshots",
         ".pickle",
         "every allocation of the recorded steps on one rank; pytorch.org/memory_viz opens it in the browser",
     ),
-    (
-        "flops profiler",
+    "flops profiler": (
         "traces",
         "flops_profiler.txt",
         "operations of the forward pass by module, of one micro-batch on rank 0, as DeepSpeed counts them",
     ),
-    (
-        "flight recorder",
+    "flight recorder": (
         "hangs/flight_recorder",
         "",
         "the last collectives of one rank when one of them timed out; a pickle for torchfrtrace",
     ),
-)
-"""Name, folder below the run, end of a file's name, what it is."""
+}
+"""Name -> folder below the run, end of a file's name, what it is."""
 
 
 def find_recordings(run_dir: Path) -> list[dict[str, Any]]:
     """One row per kind that is there: `recording`, `what`, and its `files` with their bytes, below the run."""
     rows = []
-    for kind, folder, ending, what in KINDS:
+    for kind, (folder, ending, what) in RECORDINGS.items():
         files = {f"{folder}/{name}": size for name, size in _list_files(run_dir / folder, ending)}
         if files:
             rows.append({"recording": kind, "what": what, "files": files})
@@ -156,6 +161,32 @@ RECORDING_NOTE = "No label tells the steps: the whole recording counts as one"
 MOST_KERNELS = 30  # names, those with most time over all ranks; tables/kernel_stats.csv has all
 
 
+def build_frame(facts: RunFacts, findings: Sequence[Finding], note: str) -> dict[str, Any]:
+    """Every key of report.json, as it is without traces: lists are empty, `source` is None."""
+    lists = ("parts", "ranks", "steps", "phases", "collectives", "kernels", "copies", "idle")
+    return {
+        "schema_version": 2,
+        "run": facts.origin,
+        "source": None,
+        "steps_from": None,
+        "note": note,
+        "backend": facts.origin["backend"],
+        "device": facts.origin["device_name"],
+        "mean": {"ranks": 0, "steps": 0},
+        **{name: [] for name in lists},
+        "durations": None,
+        "clocks": describe_clocks(Clocks({}, False, None, 0, note)),
+        "merged": _describe_merged(build_unmerged(note)) | {"bytes": None},
+        "recordings": find_recordings(facts.folder),
+        "recommendations": [],
+        "phases_present": {},
+        "quality": [asdict(finding) for finding in findings],
+        "hta": [],
+        "hta_ranks": {"ranks": [], "reason": ""},
+        "mlflow": {"status": "not configured", "reason": ""},
+    }
+
+
 def build_report(
     facts: RunFacts,
     ranks: Sequence[RankAnalysis],
@@ -166,50 +197,45 @@ def build_report(
 ) -> dict[str, Any]:
     """Everything but the charts' points and the recommendations. `ranks` is not empty and of one source."""
     source, steps_from = ranks[0].source, ranks[0].steps_from
-    unrecorded = any(rank.unrecorded for rank in ranks)
-    of_source = UNRECORDED_NOTE if unrecorded else CPU_NOTE
+    of_source = UNRECORDED_NOTE if any(rank.unrecorded for rank in ranks) else CPU_NOTE
     notes = [of_source] * (source == "cpu") + [RECORDING_NOTE] * (steps_from == "recording")
-    return {
-        "schema_version": 2,
-        "run": facts.origin,
+    rows: dict[str, Sequence[Any]] = {
+        "steps": [row for rank in ranks for row in rank.rows],
+        "phases": [row for rank in ranks for row in rank.phase_rows],
+        "collectives": sort_collectives([row for rank in ranks for row in rank.collectives]),
+        "kernels": _most_used([row for rank in ranks for row in rank.kernels]),
+        "copies": [row for rank in ranks for row in rank.copies],
+        "idle": [row for rank in ranks for row in rank.idle],
+        "hta": hta.statuses,
+    }
+    return build_frame(facts, findings, ". ".join(notes)) | {
         "source": source,
         "steps_from": steps_from,
-        "note": ". ".join(notes),
         "backend": facts.origin["backend"] or ranks[0].backend,
         "device": facts.origin["device_name"] or ranks[0].device_name,
         "mean": build_mean_row(ranks, facts.axes, facts.origin.get("grad_accum_steps") or 1),
         "parts": build_parts(ranks),
         "ranks": [build_rank_row(rank) for rank in ranks],
-        "steps": [asdict(row) for rank in ranks for row in rank.rows],
-        "phases": [asdict(row) for rank in ranks for row in rank.phase_rows],
-        "collectives": [asdict(row) for row in sort_collectives([c for r in ranks for c in r.collectives])],
-        "kernels": _most_used([asdict(row) for rank in ranks for row in rank.kernels]),
-        "durations": asdict(build_sum([rank.durations for rank in ranks])) if source == "gpu" else None,
-        "copies": [asdict(row) for rank in ranks for row in rank.copies],
-        "idle": [asdict(row) for rank in ranks for row in rank.idle],
+        **{name: [asdict(row) for row in found] for name, found in rows.items()},
+        "durations": asdict(sum_durations([rank.durations for rank in ranks])) if source == "gpu" else None,
         "clocks": describe_clocks(clocks),
-        "merged": {
-            "file": merged.file.name if merged.file else None,
-            **{name: getattr(merged, name) for name in ("ranks", "events", "flows", "bytes", "reason")},
-        },
-        "recordings": find_recordings(facts.folder),
-        "recommendations": [],
+        "merged": _describe_merged(merged),
         "phases_present": {str(rank.rank): rank.phases for rank in ranks},
-        "quality": [asdict(finding) for finding in findings],
-        "hta": [asdict(status) for status in hta.statuses],
         "hta_ranks": {"ranks": hta.ranks, "reason": hta.reason},
-        "mlflow": {"status": "not configured", "reason": ""},
     }
+
+
+def _describe_merged(merged: Merged) -> dict[str, Any]:
+    return asdict(merged) | {"file": merged.file.name if merged.file else None}
 
 
 def build_parts(ranks: Sequence[RankAnalysis]) -> list[dict[str, Any]]:
     """The parts of the mean step over all ranks and steps, ms; they sum to its length."""
-    totals: dict[tuple[str, str, str], int] = {}
+    totals: Counter[tuple[str, str, str]] = Counter()
     for rank in ranks:
-        for key, total_ns in rank.parts_ns.items():
-            totals[key] = totals.get(key, 0) + total_ns
+        totals.update(rank.parts_ns)
     count = sum(len(rank.rows) for rank in ranks)
-    order = list(dict.fromkeys(part for part, _, _ in totals))
+    order = list(WORDS)
     return [
         {"part": part, "collective": collective or None, "axis": axis or None, "ms": total_ns / count / 1e6}
         for (part, collective, axis), total_ns in sorted(
@@ -230,9 +256,9 @@ def describe_clocks(clocks: Clocks) -> dict[str, Any]:
     }
 
 
-def _most_used(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    totals: dict[str, float] = {}
+def _most_used(rows: Sequence[KernelRow]) -> list[KernelRow]:
+    totals: Counter[str] = Counter()
     for row in rows:
-        totals[row["name"]] = totals.get(row["name"], 0.0) + row["sum_ms"]
-    names = sorted(totals, key=lambda name: -totals[name])[:MOST_KERNELS]
-    return [row for row in rows if row["name"] in names]
+        totals[row.name] += row.sum_ms  # type: ignore[assignment]
+    names = {name for name, _ in totals.most_common(MOST_KERNELS)}
+    return [row for row in rows if row.name in names]

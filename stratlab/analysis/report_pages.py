@@ -1,12 +1,11 @@
-"""What the analysis of one run looks like: one HTML page, and the same in Markdown; also of a run without traces.
+"""The analysis of one run for readers: a page (report.html) and the same as text with tables (summary.md).
 
-report.html: what the analysis found, as one self-contained page. The answer first, then what it rests on.
-
-summary.md: the same answer as the page, as text with tables, for places that show Markdown (MLflow does).
+Both say the answer first, and then what it rests on. The text is for places that show Markdown, as MLflow does.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,9 @@ from stratlab.analysis.summaries import (
     sum_named_parts,
 )
 from stratlab.analysis.time_sections import (
+    COPY_RATE,
+    SHARE_OF_EVENTS,
+    as_text,
     build_collectives,
     build_device_sections,
     build_idle,
@@ -59,13 +61,13 @@ from stratlab.drawing import (
     note,
     paragraph,
 )
-from stratlab.run_directory.step_parts import ON_A_CPU
 from stratlab.wording import fit_digits, format_number
 
 RULES = "By rules with fixed thresholds. Try one change at a time and compare the runs."
 OF_SETTINGS = (
     " run.config.* are values of the chart (--set); other names are environment variables (run.env)."
 )
+ON_A_CPU = "On a CPU compute is the time of operators, and waiting for the host is Python, and waiting."
 ONE_STEP = "Only one step was recorded: what it shows can be chance. More: run.config.profile_steps."
 SEVERITIES = {"high": "bad", "medium": "warn", "low": "plain"}
 
@@ -81,7 +83,8 @@ def build_html(
         folder: of the analysis; HTA's tables are read from its tables/hta.
     """
     chosen = choose_ranks(report)
-    timed = [
+    run = report["run"]
+    sections = [
         Section("Where the time of a step goes", _headline(report)),
         *build_layout(report),
         _build_recommendations(report),
@@ -92,10 +95,6 @@ def build_html(
         *build_device_sections(report),
         Section("Idle time", build_idle(report)),
         *build_memory(report, ranks, chosen),
-    ]
-    run = report["run"]
-    sections = [
-        *timed,
         *build_training(facts),
         *build_gpus(facts),
         build_merged(report),
@@ -169,23 +168,20 @@ def _round(value: float) -> str:
 
 MOST_KERNELS, MOST_FINDINGS, MOST_FILES = 10, 30, 8
 
-Columns = Sequence[Column | str]
-
 
 def build_markdown(report: dict[str, Any]) -> str:
     """The text of summary.md. Every text from outside is escaped."""
     run = report["run"]
-    blocks = [f"# Trace analysis of {escape_markdown(run['run'])}"]
-    if report["note"]:
-        blocks.append(f"**{escape_markdown(report['note'])}.**")
-    blocks += [
+    blocks = [
+        f"# Trace analysis of {escape_markdown(run['run'])}",
+        *([f"**{escape_markdown(report['note'])}.**"] if report["note"] else []),
         escape_markdown(build_short_origin(report)),
         *_layout(run),
         f"**{escape_markdown(say_headline(report))}**",
         *_recommendations(report),
-    ]
-    blocks += ["## Where the time of a step goes", *_phases(report), *_ranks(report)]
-    blocks += [
+        "## Where the time of a step goes",
+        *_phases(report),
+        *_ranks(report),
         *_communication(report),
         *_kernels(report),
         *list_recordings(report),
@@ -226,15 +222,13 @@ def _phases(report: dict[str, Any]) -> list[str]:
     if not parts:
         return []
     rows = [{"phase": phase, **row} for phase, row in parts.items()]
-    table = markdown_table(
-        rows, ["phase", *(Column(name, name, "ms") for name in rows[0] if name != "phase")]
-    )
+    table = markdown_table(rows, [Column(name, name, "" if name == "phase" else "ms") for name in rows[0]])
     return ["Mean over ranks and recorded steps, by phase:", table]
 
 
 def _ranks(report: dict[str, Any]) -> list[str]:
     chosen = set(choose_ranks(report))
-    rows = [row | {"rank": str(row["rank"])} for row in report["ranks"] if row["rank"] in chosen]
+    rows = as_text((row for row in report["ranks"] if row["rank"] in chosen), "rank")
     rows.append({**report["mean"], "rank": "all"})
     columns = ["rank", "step_ms", "compute_pct", "comm_exposed_pct", "comm_overlap_pct", "straggler_pct"]
     columns += ["data_wait_pct", "host_wait_pct", "idle_pct"]
@@ -249,15 +243,7 @@ def _communication(report: dict[str, Any]) -> list[str]:
     rows = build_collective_summary(report)
     if not rows:
         return ["## Communication", "No communication was recorded."]
-    columns: list[Column | str] = [
-        "collective",
-        "ranks",
-        "count",
-        "bytes",
-        "total_ms",
-        "exposed_ms",
-        "wait_ms",
-    ]
+    columns = ["collective", "ranks", "count", "bytes", "total_ms", "exposed_ms", "wait_ms"]
     return ["## Communication", markdown_table(rows[:20], [*columns, Column("came_last", "came last")])]
 
 
@@ -265,20 +251,10 @@ def _kernels(report: dict[str, Any]) -> list[str]:
     rows, copies = build_kernel_summary(report, MOST_KERNELS), build_copy_summary(report)
     blocks = []
     if rows:
-        columns: Columns = [
-            "name",
-            "type",
-            "count",
-            "sum_ms",
-            Column("pct", "of GPU event time", "%", 1),
-            "mean_us",
-        ]
-        blocks += ["## Kernels", markdown_table(rows, columns)]
+        table = markdown_table(rows, ["name", "type", "count", "sum_ms", SHARE_OF_EVENTS, "mean_us"])
+        blocks += ["## Kernels", table]
     if copies:
-        blocks += [
-            "## Copies",
-            markdown_table(copies, ["kind", "count", "bytes", Column("gbps", "rate", "GB/s")]),
-        ]
+        blocks += ["## Copies", markdown_table(copies, ["kind", "count", "bytes", COPY_RATE])]
     return blocks
 
 
@@ -297,10 +273,8 @@ def _quality(report: dict[str, Any]) -> list[str]:
     if not report["quality"]:
         return ["## Quality of the traces", "Every rank has a complete trace with all labels."]
     rows = sorted(report["quality"], key=lambda row: row["action"] != "skipped")
-    shown = [
-        row | {"rank": None if row["rank"] is None else str(row["rank"])} for row in rows[:MOST_FINDINGS]
-    ]
-    table = markdown_table(shown, ["action", "rank", "file", "reason"])
+    shown = rows[:MOST_FINDINGS]
+    table = markdown_table(as_text(shown, "rank"), ["action", "rank", "file", "reason"])
     left = len(rows) - len(shown)
     return ["## Quality of the traces", table, *([f"{left} more are in tables/quality.csv."] if left else [])]
 
@@ -312,10 +286,11 @@ def _files(report: dict[str, Any]) -> list[str]:
         if merged.get("file")
         else f"No merged trace: {escape_markdown(merged.get('reason') or 'it was not written')}."
     )
-    states: dict[str, int] = {}
-    for row in report["hta"]:
-        states[row["status"]] = states.get(row["status"], 0) + 1
-    said = ", ".join(f"{count} {state}" for state, count in states.items())
+    states = Counter(row["status"] for row in report["hta"])
+    statuses = ", ".join(f"{count} {state}" for state, count in states.items())
     if reason := (report.get("hta_ranks") or {}).get("reason"):
-        said += f"; {escape_markdown(reason)}"
-    return ["## Files", f"{trace} report.html has the charts. Holistic Trace Analysis: {said or 'not run'}."]
+        statuses += f"; {escape_markdown(reason)}"
+    return [
+        "## Files",
+        f"{trace} report.html has the charts. Holistic Trace Analysis: {statuses or 'not run'}.",
+    ]

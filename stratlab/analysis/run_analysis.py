@@ -10,7 +10,8 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from stratlab.analysis.measure import (
     find_shares,
     join_readings,
     measure_traces,
-    remove_shares,
     write_share,
 )
 from stratlab.analysis.mlflow_upload import log_analysis
+from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.report import build_report
 from stratlab.analysis.report_pages import build_html, build_markdown
 from stratlab.analysis.run_facts import RUNNING, RunFacts, find_gaps, keep_one_source, read_facts
@@ -34,7 +35,6 @@ from stratlab.analysis.tables import write_tables
 from stratlab.analysis.untraced import build_untraced_html, build_untraced_markdown, build_untraced_report
 from stratlab.run_directory.outcome import is_alive
 from stratlab.run_directory.places import MERGED, PAGE
-from stratlab.traces.chunks import LIMITS, Limits
 from stratlab.traces.discover import Finding, Found, find_traces
 from stratlab.traces.merge import build_unmerged, find_offsets, merge_traces
 from stratlab.user_error import UserError
@@ -51,7 +51,6 @@ def analyze_run(
     *,
     tracking_uri: str | None,
     progress: Progress = lambda sentence: None,
-    limits: Limits = LIMITS,
     hta_limits: HtaLimits = HTA_LIMITS,
     shares: int = 0,
 ) -> dict[str, Any]:
@@ -75,33 +74,30 @@ def analyze_run(
     """
     facts = read_facts(run_dir)
     check_replaceable(run_dir / "analysis")
-    found = find_traces(run_dir / "traces", facts.world_size, limits)
+    found = find_traces(run_dir / "traces", facts.world_size)
     report = analyze_found(
         facts,
         found,
         str(run_dir / "traces"),
         tracking_uri=tracking_uri,
         progress=progress,
-        limits=limits,
         hta_limits=hta_limits,
         readings=find_shares(run_dir, shares, found.files, facts.axes) if shares else None,
     )
     if shares:
-        remove_shares(run_dir)
+        shutil.rmtree(run_dir / SHARES, ignore_errors=True)
     return report
 
 
-def analyze_share(
-    run_dir: Path, share: Share, *, progress: Progress = lambda sentence: None, limits: Limits = LIMITS
-) -> Path:
+def analyze_share(run_dir: Path, share: Share, *, progress: Progress = lambda sentence: None) -> Path:
     """Reads a share of the traces of one run and leaves what was read for `analyze_run`; returns its folder.
 
     Raises:
         NoRun: `run_dir` is not a run directory.
     """
     facts = read_facts(run_dir)
-    found = find_traces(run_dir / "traces", facts.world_size, limits)
-    return write_share(run_dir / SHARES, share, found.files, facts.axes, limits=limits, progress=progress)
+    found = find_traces(run_dir / "traces", facts.world_size)
+    return write_share(run_dir / SHARES, share, found.files, facts.axes, progress=progress)
 
 
 def analyze_found(
@@ -111,7 +107,6 @@ def analyze_found(
     *,
     tracking_uri: str | None,
     progress: Progress,
-    limits: Limits = LIMITS,
     hta_limits: HtaLimits = HTA_LIMITS,
     readings: Mapping[int, Path | str] | None = None,
     scratch: Path | None = None,
@@ -125,17 +120,19 @@ def analyze_found(
     """
     run_dir = facts.folder
     if readings is None:
-        measures = measure_traces(found.files, facts.axes, limits=limits, progress=progress)
+        measures = measure_traces(found.files, facts.axes, progress=progress)
     else:
         measures = join_readings(found.files, facts.axes, sorted(readings.items()))
     ranks, mixed = keep_one_source(measures.ranks)
-    remarks = [finding for rank in ranks for finding in rank.findings]
-    findings = [*facts.findings, *found.findings, *measures.findings, *remarks, *mixed]
+    findings = [*facts.findings, *found.findings, *measures.findings]
+    findings += [*(finding for rank in ranks for finding in rank.findings), *mixed]
     if not ranks:
         if not facts.summary or any(finding.action == "skipped" for finding in findings):
             raise NoTraces(_explain(place, findings, is_alive(run_dir)))
         report = build_untraced_report(facts, findings)
-        _write_untraced(run_dir, scratch or run_dir, report, facts)
+        with _replace_analysis(run_dir, scratch or run_dir) as folder:
+            page, text = build_untraced_html(report, facts), build_untraced_markdown(report, facts)
+            _write_files(folder, report, [], page, text)
         return _log(run_dir, report, tracking_uri, progress)
     skipped = {finding.rank for finding in findings if finding.action == "skipped"}
     findings += find_gaps(ranks, facts, found.manifest, skipped)
@@ -143,16 +140,13 @@ def analyze_found(
         if finding.action == "skipped":
             progress(f"warning: {_sentence(finding)}")
 
-    folder = (scratch or run_dir) / f".analysis-{uuid.uuid4().hex[:8]}"
-    try:
-        make_folder(folder / "tables" / "hta")
+    with _replace_analysis(run_dir, scratch or run_dir) as folder:
+        (folder / "tables" / "hta").mkdir(parents=True)
         files = {rank.rank: rank.file for rank in ranks}
         progress("one trace of all ranks ...")
         clocks = find_offsets({rank: measures.call_ends_ns[rank] for rank in files})
         try:
-            merged = merge_traces(
-                files, folder / MERGED, offsets_ns=clocks.offsets_ns, limits=limits, progress=progress
-            )
+            merged = merge_traces(files, folder / MERGED, offsets_ns=clocks.offsets_ns, progress=progress)
         except OSError as failure:  # by far the largest file: the report may fit where it does not
             merged = build_unmerged(f"it could not be written: {failure.strerror} [SL-merged-not-written]")
             progress(f"warning: no merged trace, {merged.reason}")
@@ -166,36 +160,48 @@ def analyze_found(
             progress(f"Holistic Trace Analysis: {hta.reason}")
         report = build_report(facts, ranks, findings, hta, clocks, merged)
         report["recommendations"] = build_recommendations(report, facts)
-        write_tables(folder / "tables", report, ranks)
-        (folder / "report.html").write_text(build_html(report, facts, ranks, folder), encoding="utf-8")
-        (folder / "summary.md").write_text(build_markdown(report), encoding="utf-8")
-        _write_json(folder / "report.json", report)
-        _replace(folder, run_dir / "analysis")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _write_files(folder, report, ranks, build_html(report, facts, ranks, folder), build_markdown(report))
     return _log(run_dir, report, tracking_uri, progress)
 
 
-def _write_untraced(run_dir: Path, scratch: Path, report: dict[str, Any], facts: RunFacts) -> None:
-    folder = scratch / f".analysis-{uuid.uuid4().hex[:8]}"
+@contextmanager
+def _replace_analysis(run_dir: Path, scratch: Path) -> Iterator[Path]:
+    """A new folder in `scratch` that takes the place of `run_dir`/analysis when it is filled; it goes if that fails. A
+    folder cannot be renamed over a full one, so the old one steps aside."""
+    folder, target = scratch / f".analysis-{uuid.uuid4().hex[:8]}", run_dir / "analysis"
+    aside = target.with_name(f"{folder.name}-old")
     try:
         make_folder(folder)
-        write_tables(folder / "tables", report, [])
-        (folder / "report.html").write_text(build_untraced_html(report, facts), encoding="utf-8")
-        (folder / "summary.md").write_text(build_untraced_markdown(report, facts), encoding="utf-8")
-        _write_json(folder / "report.json", report)
-        _replace(folder, run_dir / "analysis")
+        yield folder
+        if target.exists():
+            os.rename(target, aside)
+        try:
+            os.rename(folder, target)
+        except OSError:
+            if aside.exists():
+                os.rename(aside, target)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_files(
+    folder: Path, report: dict[str, Any], ranks: Sequence[RankAnalysis], page: str, text: str
+) -> None:
+    write_tables(folder / "tables", report, ranks)
+    (folder / PAGE).write_text(page, encoding="utf-8")
+    (folder / "summary.md").write_text(text, encoding="utf-8")
+    _write_json(folder / "report.json", report)
 
 
 def _log(
     run_dir: Path, report: dict[str, Any], tracking_uri: str | None, progress: Progress
 ) -> dict[str, Any]:
-    report["mlflow"] = log_analysis(run_dir, report, tracking_uri)
-    if report["mlflow"]["status"] in ("unreachable", "failed"):
+    report["mlflow"] = logged = log_analysis(run_dir, report, tracking_uri)
+    if logged["status"] in ("unreachable", "failed"):
         progress(
-            f"warning: not logged to MLflow, the report is in {run_dir / 'analysis'}: {report['mlflow']['reason']} "
+            f"warning: not logged to MLflow, the report is in {run_dir / 'analysis'}: {logged['reason']} "
             "[SL-analysis-not-logged]"
         )
     elif not tracking_uri and (run_dir / "mlflow.json").is_file():
@@ -255,18 +261,3 @@ def make_folder(folder: Path) -> None:
             f"{above}: cannot be written ({failure.strerror}), and the analysis goes there; copy the folder to where "
             "you may write, or give --output for traces of another program [SL-analysis-unwritable]"
         ) from failure
-
-
-def _replace(folder: Path, target: Path) -> None:
-    """Renames `folder` to `target`. A folder cannot be renamed over a full one, so the old one steps
-    aside."""
-    aside = target.with_name(f"{folder.name}-old")
-    if target.exists():
-        os.rename(target, aside)
-    try:
-        os.rename(folder, target)
-    except OSError:
-        if aside.exists():
-            os.rename(aside, target)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)

@@ -1,14 +1,11 @@
-"""The content of report.json and of the tables, out of rows and of the run's own files.
-
-What the run directory says about the run beside its traces. Fields: docs/architecture.md.
-
-What a reader must know about the traces before believing the numbers.
+"""What the run directory says about the run beside its traces (fields: docs/architecture.md), and what a reader must
+know about the traces before believing the numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,11 @@ from stratlab.run_directory.outcome import is_alive
 from stratlab.traces.discover import Finding, Manifest
 from stratlab.user_error import NothingThere
 
+OF_SETTINGS = ("strategy", "model", "dataset", "precision", "seed", "global_batch_size", "micro_batch_size")
+OF_RESOLVED = (
+    *("grad_accum_steps", "steps", "world_size", "nodes"),
+    *("backend", "device_type", "device_name", "initial_weights"),
+)
 FROM_SUMMARY = ("test_accuracy_pct", "step_time_ms_p50", "samples_per_s", "measured_steps")
 OF_TEXT = ("test_perplexity", "tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct")
 OF_LAYOUT = ("name", "dimensions", "missing", "sequence_parallel", "reason")
@@ -34,11 +36,10 @@ class RunFacts:
     folder: Path
     origin: dict[str, Any]
     axes: dict[str, int]
-    created: str
-    metrics: list[dict[str, Any]]
-    evaluation: dict[str, Any]
     findings: list[Finding]
     summary: dict[str, Any] = field(default_factory=dict)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    evaluation: dict[str, Any] = field(default_factory=dict)
 
     @property
     def world_size(self) -> int | None:
@@ -62,27 +63,20 @@ def read_facts(folder: Path) -> RunFacts:
         raise NoRun(
             f"{folder}: not a run directory, it holds no config.json and no folder traces [SL-run-no-config]"
         )
-    findings: list[Finding] = []
     problems: list[str] = []
     config = read_config(folder, problems)
     summary = read_object(folder / "summary.json", problems)
     evaluation = read_object(folder / "evaluation.json", problems)
-    findings += [
-        Finding("noted", text, file) for file, _, text in (said.partition(": ") for said in problems)
-    ]
+    findings = [Finding("noted", text, file) for file, _, text in (line.partition(": ") for line in problems)]
     if not is_told:
-        findings.append(
-            Finding(
-                "noted", "is missing: what the run was asked is not known [SL-config-missing]", "config.json"
-            )
-        )
+        why = "is missing: what the run was asked is not known [SL-config-missing]"
+        findings.append(Finding("noted", why, "config.json"))
     elif not config:
         raise NoRun(
             f"{folder}: not a run directory, its config.json is no JSON object [SL-run-config-not-json]"
         )
-    return _build_facts(
-        folder, config, summary, findings, _read_lines(folder / "metrics.jsonl"), evaluation=evaluation
-    )
+    facts = _build_facts(folder, config, summary, findings)
+    return replace(facts, metrics=_read_lines(folder / "metrics.jsonl"), evaluation=evaluation)
 
 
 def build_foreign_facts(
@@ -95,32 +89,24 @@ def build_foreign_facts(
         findings: what is to be said of them already.
     """
     config = {"run": name, "resolved": {"world_size": world_size, "backend": backend}}
-    facts = _build_facts(folder, config, {}, findings, [], evaluation={})
+    facts = _build_facts(folder, config, {}, findings)
     facts.origin["finished"] = None
     return facts
 
 
 def _build_facts(
-    folder: Path,
-    config: dict[str, Any],
-    summary: dict[str, Any],
-    findings: list[Finding],
-    metrics: list[dict[str, Any]],
-    *,
-    evaluation: dict[str, Any],
+    folder: Path, config: dict[str, Any], summary: dict[str, Any], findings: list[Finding]
 ) -> RunFacts:
     asked, resolved, provenance = (_object(config, key) for key in ("config", "resolved", "provenance"))
-    versions, machines = _object(provenance, "versions"), provenance.get("nodes")
+    machines = provenance.get("nodes")
     origin = {
         "run": config.get("run", folder.name),
         "comparison": config.get("comparison"),
-        **{key: asked.get(key) for key in ("strategy", "model", "dataset", "precision", "seed")},
-        **{key: asked.get(key) for key in ("global_batch_size", "micro_batch_size")},
-        **{key: resolved.get(key) for key in ("grad_accum_steps", "steps", "world_size", "nodes")},
-        **{key: resolved.get(key) for key in ("backend", "device_type", "device_name", "initial_weights")},
+        **{key: asked.get(key) for key in OF_SETTINGS},
+        **{key: resolved.get(key) for key in OF_RESOLVED},
         "machines": len(machines) if isinstance(machines, list) and machines else None,
         "axes": _object(resolved, "axes"),
-        "torch": versions.get("torch"),
+        "torch": _object(provenance, "versions").get("torch"),
         "created": provenance.get("created"),
         "profile_steps": asked.get("profile_steps"),
         "finished": bool(summary),
@@ -135,9 +121,6 @@ def _build_facts(
         folder=folder,
         origin=origin,
         axes={name: size for name, size in origin["axes"].items() if isinstance(size, int)},
-        created=str(provenance.get("created") or ""),
-        metrics=metrics,
-        evaluation=evaluation,
         findings=findings,
         summary=summary,
     )
@@ -197,40 +180,32 @@ def find_gaps(
 ) -> list[Finding]:
     """Missing ranks and steps, and a GPU that left no mark. `named`: ranks that another finding explains."""
     findings = []
-    present = {rank.rank for rank in ranks}
-    missing = sorted(set(range(facts.world_size or 0)) - present - named)
+
+    def note(reason: str, file: str | None = None, rank: int | None = None) -> None:
+        findings.append(Finding("noted", reason, file, rank))
+
+    missing = sorted(set(range(facts.world_size or 0)) - {rank.rank for rank in ranks} - named)
     if len(missing) <= MOST_NAMED:
-        why = "has no trace, the means are over the other ranks [SL-rank-no-trace]"
-        findings += [Finding("noted", why, rank=rank) for rank in missing]
+        for rank in missing:
+            note("has no trace, the means are over the other ranks [SL-rank-no-trace]", rank=rank)
     else:
-        why = (
+        note(
             f"ranks {say_ranks(missing)} of {facts.world_size} have no trace, the means are over the others "
             "[SL-ranks-no-trace]"
         )
-        findings.append(Finding("noted", why))
     if facts.origin["finished"] is False:  # None: foreign traces do not tell
         why = RUNNING if is_alive(facts.folder) else "the run did not finish"
-        findings.append(Finding("noted", f"is missing: {why} [SL-summary-missing]", "summary.json"))
-    if ranks[0].source == "cpu" and facts.origin["device_type"] not in (None, "cpu"):
-        device = facts.origin["device_type"]
-        findings.append(
-            Finding("noted", f"the run used {device}, but its traces hold no GPU event [SL-gpu-unseen]")
-        )
+        note(f"is missing: {why} [SL-summary-missing]", "summary.json")
+    if ranks[0].source == "cpu" and (device := facts.origin["device_type"]) not in (None, "cpu"):
+        note(f"the run used {device}, but its traces hold no GPU event [SL-gpu-unseen]")
     steps = {rank.rank: [row.step for row in rank.rows] for rank in ranks}
     longest = max(steps.values(), key=len)
-    for rank in ranks:
-        if steps[rank.rank] != longest:
-            reason = (
-                f"holds the steps {_list(steps[rank.rank])}, another rank {_list(longest)} [SL-steps-differ]"
-            )
-            findings.append(Finding("noted", reason, rank.file.name, rank.rank))
+    for each in ranks:
+        if (held := steps[each.rank]) != longest:
+            why = f"holds the steps {_list(held)}, another rank {_list(longest)} [SL-steps-differ]"
+            note(why, each.file.name, each.rank)
     if manifest and manifest.steps > len(longest):
-        findings.append(
-            Finding(
-                "noted",
-                f"{len(longest)} of {manifest.steps} profiled steps are in the traces [SL-steps-lost]",
-            )
-        )
+        note(f"{len(longest)} of {manifest.steps} profiled steps are in the traces [SL-steps-lost]")
     return findings
 
 

@@ -1,8 +1,5 @@
-"""Sections of the page about the run itself: its layout, memory while the steps were recorded, losses, the test.
-
-Sections of the page about files: the merged trace, the quality of the traces, HTA and its tables.
-
-The line at the head of a run's page that leads to its comparison, its traces, its logs and MLflow.
+"""Sections of the page about the run itself and its files: layout, memory, GPUs, losses, the merged trace, the traces'
+quality, HTA and its tables; and the line at the head of the page that leads elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from markupsafe import Markup
 
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
-from stratlab.analysis.time_sections import MOST_ROWS, cut_note, say_choice
+from stratlab.analysis.time_sections import MOST_ROWS, as_text, cut_note, say_choice, shorten
 from stratlab.drawing import (
     Column,
     Section,
@@ -68,8 +65,8 @@ def build_layout(report: dict[str, Any]) -> Iterator[Section]:
     html = paragraph(Markup("<strong>{}</strong>").format(layout["name"] or "unknown"))
     if layout["degenerate"]:
         lacks = ", ".join(layout["missing"] or []) or "a kind of"
-        said = f"lacks {lacks} parallelism, which its {layout['dimensions']} dimensions promise: compared with no run."
-        html = badge("degenerate", "bad") + " " + html + paragraph(said)
+        why = f"lacks {lacks} parallelism, which its {layout['dimensions']} dimensions promise: compared with no run."
+        html = badge("degenerate", "bad") + " " + html + paragraph(why)
     degrees = {axis: run["axes"].get(axis) for axis in AXES}
     split = Column("sequence_parallel", "sequence parallel on tp")
     html += html_table([{**layout, **degrees}], ["dimensions", *AXES, split])
@@ -184,34 +181,20 @@ def build_merged(report: dict[str, Any]) -> Section:
     return Section(title, html)
 
 
-def build_recordings(report: dict[str, Any]) -> list[Section]:
+def build_recordings(report: dict[str, Any]) -> Iterator[Section]:
     """Links to what was recorded beside the traces; no section where there is nothing."""
     rows = []
     for row in report.get("recordings") or []:
-        files = list(row["files"].items())
-        links = [
-            Markup('<a class="file" href="../{}">{}</a> ({} MiB)').format(
-                quote(path), path, f"{size / 2**20:.1f}"
-            )
-            for path, size in files[:MOST_RECORDINGS]
+        shown = [
+            Markup('<a class="file" href="../{}">{}</a> ({:.1f} MiB)').format(quote(path), path, size / 2**20)
+            for path, size in itertools.islice(row["files"].items(), MOST_RECORDINGS)
         ]
-        more = [f"and {len(files) - MOST_RECORDINGS} more"] if len(files) > MOST_RECORDINGS else []
-        rows.append(
-            {
-                "recording": row["recording"],
-                "what": row["what"],
-                "files": Markup("<br>").join([*links, *more]),
-            }
-        )
-    if not rows:
-        return []
-    table = html_table(rows, ["recording", "what", "files"])
-    return [
-        Section(
-            "Recorded beside the traces",
-            table + note("Links hold where this page lies in its run directory."),
-        )
-    ]
+        left = len(row["files"]) - len(shown)
+        rows.append(row | {"files": Markup("<br>").join([*shown, *([f"and {left} more"] if left else [])])})
+    if rows:
+        table = html_table(rows, ["recording", "what", "files"])
+        table += note("Links hold where this page lies in its run directory.")
+        yield Section("Recorded beside the traces", table)
 
 
 def build_quality(report: dict[str, Any]) -> Section:
@@ -219,12 +202,8 @@ def build_quality(report: dict[str, Any]) -> Section:
     if not report["quality"]:
         return Section(QUALITY, nothing="every rank has a complete trace with all labels")
     rows = [
-        row
-        | {
-            "action": badge(row["action"], BADGES[row["action"]]),
-            "rank": None if row["rank"] is None else str(row["rank"]),
-        }
-        for row in sorted(report["quality"], key=lambda row: row["action"] != "skipped")
+        row | {"action": badge(row["action"], BADGES[row["action"]])}
+        for row in as_text(sorted(report["quality"], key=lambda row: row["action"] != "skipped"), "rank")
     ]
     table = html_table(rows[:MOST_ROWS], ["action", "rank", "file", "reason"])
     return Section(QUALITY, table + cut_note(rows, "quality"))
@@ -241,18 +220,14 @@ def build_hta(report: dict[str, Any], folder: Path | None) -> Section:
     html = html_table(rows, ["analysis", "status", "reason", "seconds", "tables"])
     html += note("Tables lie in tables/hta/. unsupported: the analysis does not apply to these traces.")
     if reason := (report.get("hta_ranks") or {}).get("reason"):
-        html += note(
-            f"Holistic Trace Analysis {reason}." if report["hta_ranks"]["ranks"] else f"Not run: {reason}."
-        )
+        html += note(f"{'Holistic Trace Analysis' if report['hta_ranks']['ranks'] else 'Not run:'} {reason}.")
     tables = [name for row in report["hta"] for name in row["tables"]]
-    found = [folder / "tables" / "hta" / name for name in tables] if folder else []
-    found = [path for path in found if path.is_file()]
-    if not found:
-        return Section(HTA, html)
-    html += subtitle("Its tables")
-    for path in found[:HTA_TABLES]:
-        html += details(path.stem, _read_table(path))
-    return Section(HTA, html + cut_count(len(found), HTA_TABLES, "tables"))
+    found = [path for name in tables if folder and (path := folder / "tables" / "hta" / name).is_file()]
+    if found:
+        html += subtitle("Its tables")
+        html += Markup("").join(details(path.stem, _read_table(path)) for path in found[:HTA_TABLES])
+        html += cut_count(len(found), HTA_TABLES, "tables")
+    return Section(HTA, html)
 
 
 def _say_no_hta(report: dict[str, Any]) -> str:
@@ -292,7 +267,7 @@ def _read_cell(text: str) -> Any:
     try:
         return float(text) if not text.lstrip("-").isdigit() else int(text)
     except ValueError:
-        return None if not text else text if len(text) <= HTA_LETTERS else f"{text[: HTA_LETTERS - 1]}…"
+        return shorten(text, HTA_LETTERS) or None
 
 
 def build_links(report: Mapping[str, Any], facts: RunFacts) -> Markup:

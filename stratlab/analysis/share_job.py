@@ -17,7 +17,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.hta_bridge import HTA_LIMITS, HtaLimits
 from stratlab.analysis.measure import (
     SHARES,
     MissingShare,
@@ -31,7 +30,6 @@ from stratlab.analysis.measure import (
 from stratlab.analysis.run_analysis import analyze_found, check_replaceable
 from stratlab.analysis.run_facts import RunFacts, read_facts
 from stratlab.run_directory.files import read_object
-from stratlab.traces.chunks import LIMITS, Limits
 from stratlab.traces.discover import Found, find_traces
 from stratlab.user_error import UserError
 
@@ -77,11 +75,6 @@ def choose_merger(place: Path, share: Share) -> int | None:
     return read_merger(place)
 
 
-def is_merged(place: Path) -> bool:
-    """Whether the merger has done its work."""
-    return (place / MERGER / DONE).is_file()
-
-
 def finish_merge(run_dir: Path, place: Path) -> None:
     """Notes that the merger has done its work. All else goes: these shares, and what other Jobs have left."""
     (place / MERGER / DONE).touch()
@@ -97,8 +90,6 @@ def analyze_in_job(
     *,
     tracking_uri: str | None,
     progress: Progress = lambda sentence: None,
-    limits: Limits = LIMITS,
-    hta_limits: HtaLimits = HTA_LIMITS,
 ) -> dict[str, Any] | None:
     """Reads a share of the traces of one run; where all shares of the Job are there it merges them, as `analyze_run`.
 
@@ -115,13 +106,14 @@ def analyze_in_job(
     check_replaceable(run_dir / "analysis")
     place = locate_job(run_dir, job)
     report = read_object(run_dir / "analysis" / "report.json", [])
-    if read_merger(place) == share.index and is_merged(place) and report:  # killed in its last moment
+    is_merged = (place / MERGER / DONE).is_file()
+    if read_merger(place) == share.index and is_merged and report:  # killed in its last moment
         finish_merge(run_dir, place)
         return report
-    found = find_traces(run_dir / "traces", facts.world_size, limits)
+    found = find_traces(run_dir / "traces", facts.world_size)
     merger = read_merger(place)
     if merger is None:
-        _keep_share(place, share, found, facts, limits, progress)
+        _keep_share(place, share, found, facts, progress)
         merger = choose_merger(place, share)
     if merger != share.index:
         waiting = "the last one merges" if merger is None else f"share {merger} merges"
@@ -129,15 +121,13 @@ def analyze_in_job(
         return None
     readings: Readings = {}
     for each in build_shares(share.count):  # of traces that have changed since: read again
-        readings |= _keep_share(place, each, found, facts, limits, progress)
+        readings |= _keep_share(place, each, found, facts, progress)
     report = analyze_found(
         facts,
         found,
         str(run_dir / "traces"),
         tracking_uri=tracking_uri,
         progress=progress,
-        limits=limits,
-        hta_limits=hta_limits,
         readings=readings,
         scratch=place,  # what a killed process leaves there goes with the shares
     )
@@ -145,14 +135,12 @@ def analyze_in_job(
     return report
 
 
-def _keep_share(
-    place: Path, share: Share, found: Found, facts: RunFacts, limits: Limits, progress: Progress
-) -> Readings:
+def _keep_share(place: Path, share: Share, found: Found, facts: RunFacts, progress: Progress) -> Readings:
     """What a share has read; it is read where that is not there, so that it is never taken from under a merger."""
     try:
         if (place / share.name).is_dir():
             return find_share(place, share, found.files, facts.axes)
     except MissingShare as missing:
         progress(str(missing))
-    write_share(place, share, found.files, facts.axes, limits=limits, progress=progress)
+    write_share(place, share, found.files, facts.axes, progress=progress)
     return find_share(place, share, found.files, facts.axes)

@@ -1,4 +1,4 @@
-"""The rows of the report: one per rank and step, one per rank, step and phase, and their means.
+"""The rows of the report: one per rank and step, one per rank, step and phase, and their means; gaps, streams, curves.
 
 In what kind of gaps the GPU waited for the host and its launches: what to do about it depends on that.
 
@@ -7,13 +7,12 @@ first   one long gap before the first event of a step: the host prepares somethi
 label   long gaps, most of their time under one label of the program
 long    other long gaps, as where the host waits for something else
 
-Idle time of every GPU stream by cause, as Holistic Trace Analysis defines it (`get_idle_time_breakdown`).
-
-A stream is idle between two events that follow each other on it. Unlike the idle time of a step, this counts a stream
+The idle time of every GPU stream by cause is that of Holistic Trace Analysis (`get_idle_time_breakdown`): a stream is
+idle between two events that follow each other on it. Unlike the idle time of a step, this counts a stream
 as idle while another one works, looks at the whole trace, and gives a gap to one cause as a whole: also what passes
 between a launch and the event's start counts as waiting for the host.
 
-What a chart can show of thousands of events: shares and peaks per bin of time.
+Charts show of thousands of events shares and peaks per bin of time.
 """
 
 from __future__ import annotations
@@ -26,18 +25,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.analysis.lanes import COMMUNICATION_LABEL, Lanes, Source, find_launches
-from stratlab.analysis.time_breakdown import SPANS, Partition, Segments
-from stratlab.traces.trace import (
-    LABEL_CATEGORIES,
-    PHASES,
-    PROFILER_STEP,
-    STEP,
+from stratlab.analysis.lanes import Lanes, Source, find_launches
+from stratlab.analysis.time_breakdown import KERNEL_WAIT_BELOW_NS, SPANS, Partition, Segments
+from stratlab.traces.trace import LABEL_CATEGORIES, PHASES, PROFILER_STEP, MemoryEvents, Trace, Window
+from stratlab_spec.intervals import (
     Intervals,
-    MemoryEvents,
     Times,
-    Trace,
-    Window,
     build_covered_share,
     build_empty,
     build_union,
@@ -46,70 +39,47 @@ from stratlab.traces.trace import (
     join,
     length,
 )
+from stratlab_spec.step_parts import PARTS, SHARES, PartTimes
+from stratlab_spec.trace_events import COMMUNICATION_LABEL, STEP
 
-PARTS = (
-    *("compute", "comm", "comm_overlap", "comm_exposed", "straggler", "bubble", "copy", "copy_exposed"),
-    *("idle", "data_wait", "host_wait", "launch_wait", "kernel_wait", "other_idle"),
-)
+PART_NAMES = [part.name for part in PARTS]
 
 
-@dataclass(frozen=True)
-class StepRow:
-    """One step of one rank. `source` says whose time this is; all times in ms.
-
-    comm = exposed + overlapped with compute; exposed includes straggler and bubble; idle = the five behind it.
-    `data_wait_ms` is None in a trace without a label of data loading. Phases: `data_ms` is always host time; the others
-    are GPU time of the work issued inside the label (source gpu), or the label's own duration (source cpu); None
-    without such a label.
-    """
-
+@dataclass(frozen=True, kw_only=True)
+class _Step:
     rank: int
     step: int
     source: Source
     step_ms: float
     host_step_ms: float
-    compute_ms: float
-    comm_ms: float
-    comm_overlap_ms: float
-    comm_exposed_ms: float
-    straggler_ms: float
-    bubble_ms: float
-    copy_ms: float
-    copy_exposed_ms: float
-    idle_ms: float
-    data_wait_ms: float | None
-    host_wait_ms: float
-    launch_wait_ms: float
-    kernel_wait_ms: float
-    other_idle_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRow(PartTimes, _Step):
+    """One step of one rank. `source` says whose time this is; all times in ms.
+
+    `data_wait_ms` is None in a trace without a label of data loading. Phases: `data_ms` is always host time; the others
+    are GPU time of the work issued inside the label (source gpu), or the label's own duration (source cpu); None
+    without such a label.
+    """
+
     data_ms: float | None
     forward_ms: float | None
     backward_ms: float | None
     optimizer_ms: float | None
 
 
-@dataclass(frozen=True)
-class PhaseRow:
-    """One phase of one step of one rank, ms; the phases of a step lie side by side and sum to it."""
-
+@dataclass(frozen=True, kw_only=True)
+class _Phase:
     rank: int
     step: int
     phase: str
     span_ms: float
-    compute_ms: float
-    comm_ms: float
-    comm_overlap_ms: float
-    comm_exposed_ms: float
-    straggler_ms: float
-    bubble_ms: float
-    copy_ms: float
-    copy_exposed_ms: float
-    idle_ms: float
-    data_wait_ms: float | None
-    host_wait_ms: float
-    launch_wait_ms: float
-    kernel_wait_ms: float
-    other_idle_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseRow(PartTimes, _Phase):
+    """One phase of one step of one rank, ms; the phases of a step lie side by side and sum to it."""
 
 
 def build_label_times(
@@ -134,26 +104,16 @@ def _label_ns(phase: str, lanes: Lanes, labels: Intervals) -> int:
 
 
 def build_step_rows(
-    rank: int,
-    source: Source,
-    segments: Segments,
-    partition: Partition,
-    labels: dict[str, list[int]],
+    rank: int, source: Source, segments: Segments, partition: Partition, labels: dict[str, list[int]]
 ) -> list[StepRow]:
     """One row per kept step."""
-    sums = {
-        name: _sum_by(segments.step, partition.times[name], len(segments.windows))
-        for name in ("span", *PARTS)
-    }
+    sums = _sum_times(partition, segments.step, len(segments.windows), labels)
     rows = []
-    for i, (window, host) in enumerate(zip(segments.windows, segments.hosts, strict=True)):
-        times: dict[str, Any] = {f"{name}_ms": int(sums[name][i]) / 1e6 for name in PARTS}
-        times["data_wait_ms"] = times["data_wait_ms"] if "data" in labels else None
-        phases: dict[str, Any] = {f"{p}_ms": labels[p][i] / 1e6 if p in labels else None for p in PHASES}
-        host_ms = (host.end_ns - max(host.start_ns, 0)) / 1e6
-        rows.append(
-            StepRow(rank, window.step, source, int(sums["span"][i]) / 1e6, host_ms, **times, **phases)
-        )
+    for i, (window, host, times) in enumerate(zip(segments.windows, segments.hosts, sums, strict=True)):
+        times["step_ms"] = times.pop("span_ms")
+        times["host_step_ms"] = (host.end_ns - max(host.start_ns, 0)) / 1e6
+        times |= {f"{p}_ms": labels[p][i] / 1e6 if p in labels else None for p in PHASES}
+        rows.append(StepRow(rank=rank, step=window.step, source=source, **times))
     return rows
 
 
@@ -161,21 +121,24 @@ def build_phase_rows(
     rank: int, segments: Segments, partition: Partition, labels: Collection[str]
 ) -> list[PhaseRow]:
     """One row per phase that a step has, in the order of SPANS. `labels`: the phases that the trace labels."""
-    where = segments.step * len(SPANS) + segments.phase
-    count = len(segments.windows) * len(SPANS)
-    sums = {name: _sum_by(where, partition.times[name], count) for name in ("span", *PARTS)}
+    keys = [(window.step, phase) for window in segments.windows for phase in SPANS]
+    sums = _sum_times(partition, segments.step * len(SPANS) + segments.phase, len(keys), labels)
     return [
-        PhaseRow(
-            rank,
-            segments.windows[i // len(SPANS)].step,
-            SPANS[i % len(SPANS)],
-            *(
-                int(sums[name][i]) / 1e6 if name != "data_wait" or "data" in labels else None
-                for name in ("span", *PARTS)
-            ),  # type: ignore[arg-type]
-        )
-        for i in np.flatnonzero(sums["span"]).tolist()
+        PhaseRow(rank=rank, step=step, phase=phase, **times)
+        for (step, phase), times in zip(keys, sums, strict=True)
+        if times["span_ms"]
     ]
+
+
+def _sum_times(
+    partition: Partition, group: Times, count: int, labels: Collection[str]
+) -> list[dict[str, Any]]:
+    """`span_ms` and the fields of PartTimes, summed over the segments of each group."""
+    sums = {name: _sum_by(group, partition.times[name], count) for name in ("span", *PART_NAMES)}
+    rows: list[dict[str, Any]] = [
+        {f"{name}_ms": int(values[i]) / 1e6 for name, values in sums.items()} for i in range(count)
+    ]
+    return rows if "data" in labels else [row | {"data_wait_ms": None} for row in rows]
 
 
 def _sum_by(index: Times, values: Times, count: int) -> Times:
@@ -186,10 +149,6 @@ def _sum_by(index: Times, values: Times, count: int) -> Times:
 
 
 TIMES = ("step_ms", "host_step_ms", *(f"{phase}_ms" for phase in PHASES))
-SHARES = (
-    *("compute", "comm", "comm_exposed", "straggler", "bubble", "copy_exposed", "idle"),
-    *("data_wait", "host_wait", "launch_wait", "kernel_wait", "other_idle"),
-)
 
 
 def build_means(rows: Sequence[StepRow]) -> dict[str, float | None]:
@@ -290,22 +249,13 @@ def build_gaps(
     return Gaps(whole, short, first, longest, {name: ns for name, ns in under.items() if ns})
 
 
-def build_sum(gaps: Sequence[Gaps]) -> Gaps:
+def sum_gaps(gaps: Sequence[Gaps]) -> Gaps:
     """Of several ranks; `longest` of any."""
+    whole, short, first = (sum(getattr(each, name) for each in gaps) for name in ("whole", "short", "first"))
     labels: Counter[str] = Counter()
     for each in gaps:
         labels.update(each.labels)
-    return Gaps(
-        sum(each.whole for each in gaps),
-        sum(each.short for each in gaps),
-        sum(each.first for each in gaps),
-        max((each.longest for each in gaps), default=0),
-        dict(labels),
-    )
-
-
-# HTA's consecutive_kernel_delay: its documentation says nanoseconds, its code compares microseconds
-KERNEL_WAIT_BELOW_NS = 30_000
+    return Gaps(whole, short, first, max((each.longest for each in gaps), default=0), dict(labels))
 
 
 @dataclass(frozen=True)
@@ -374,14 +324,6 @@ def build_activity(rank: int, sets: Mapping[str, Intervals], low: int, high: int
     return Activity(rank, (high - low) / 1e6, *(share.astype(np.float32) for share in shares))
 
 
-def build_shares(shares: NDArray[np.float32], span_ms: float, whole_ms: float) -> NDArray[np.float64]:
-    """The shares of a rank on a time line of `whole_ms`, which may be longer than its own: BINS equal parts of it."""
-    ends = np.linspace(0.0, whole_ms, BINS + 1)
-    busy_ms = np.concatenate([[0.0], np.cumsum(shares, dtype=np.float64)]) * span_ms / BINS
-    covered = np.interp(ends, np.linspace(0.0, span_ms, BINS + 1), busy_ms)
-    return np.clip(np.diff(covered) * BINS / whole_ms, 0.0, 1.0)
-
-
 def build_memory_curve(rank: int, memory: MemoryEvents) -> list[MemoryPoint]:
     """At most BINS points per device from the profiler's `[memory]` events; empty without them."""
     points = []
@@ -393,14 +335,14 @@ def build_memory_curve(rank: int, memory: MemoryEvents) -> list[MemoryPoint]:
         order = np.argsort(ts, kind="stable")
         name = DEVICES.get(kind, f"device type {kind}") + (f":{number}" if number >= 0 and kind else "")
         for part in np.array_split(order, min(BINS, len(order))):
-            peak = part[np.argmax(allocated[part])]
+            peak, kept = part[np.argmax(allocated[part])], int(reserved[part].max())
             points.append(
                 MemoryPoint(
-                    rank,
-                    name,
-                    float(ts[peak]) / 1e6,
-                    float(allocated[peak]) / 2**20,
-                    float(reserved[part].max()) / 2**20 if reserved[part].max() > 0 else None,
+                    rank=rank,
+                    device=name,
+                    t_ms=float(ts[peak]) / 1e6,
+                    allocated_mib=float(allocated[peak]) / 2**20,
+                    reserved_mib=kept / 2**20 if kept > 0 else None,
                 )
             )
     return points

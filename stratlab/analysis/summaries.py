@@ -1,8 +1,6 @@
-"""The parts of a step under their names, and the sentence that answers first.
+"""What readers are shown of a report: the parts of a step in words, the answer in a sentence, rows over all ranks.
 
-Rows over all ranks, for readers: the page and the Markdown show these, the tables have every rank.
-
-What a report was made of and its answer in short; what is not known is left out.
+The page and the Markdown show these; the tables have every rank. What is not known is left out.
 """
 
 from __future__ import annotations
@@ -10,52 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stratlab.run_directory.step_parts import (
-    BUBBLE,
-    COMMUNICATION,
-    COMPUTE,
-    COPIES,
-    DATA,
-    HOST,
-    IDLE,
-    LAST_RANK,
-    LAUNCH,
-    OF_PART,
-)
 from stratlab.wording import count_processes, format_count, format_number
+from stratlab_spec.step_parts import COMMUNICATION, COPIES, WORDS, split_step
 
-SPOKEN = {
-    COMMUNICATION: "communication that nothing hides",
-    COPIES: "copies that nothing hides",
-}
+SPOKEN = {name: f"{name} that nothing hides" for name in (COMMUNICATION, COPIES)}
 ENOUGH_PCT, MOST_PARTS = 90.0, 4  # the headline names parts until so much of the step is explained
-
-
-def split_row(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Name -> ms of a row of `steps` or `phases`; they sum to its length. None = not known."""
-    idle = (row.get("kernel_wait_ms"), row.get("other_idle_ms"))
-    exposed = (row.get("comm_exposed_ms"), row.get("straggler_ms"), row.get("bubble_ms"))
-    transfer = None
-    if all(value is not None for value in exposed):
-        transfer = exposed[0] - exposed[1] - exposed[2]  # type: ignore[operator]
-    return {
-        COMPUTE: row.get("compute_ms"),
-        COMMUNICATION: transfer,
-        LAST_RANK: row.get("straggler_ms"),
-        COPIES: row.get("copy_exposed_ms"),
-        BUBBLE: row.get("bubble_ms"),
-        DATA: row.get("data_wait_ms"),
-        HOST: row.get("host_wait_ms"),
-        LAUNCH: row.get("launch_wait_ms"),
-        IDLE: None if None in idle else sum(idle),  # type: ignore[arg-type]
-    }
 
 
 def sum_named_parts(report: Mapping[str, Any]) -> dict[str, float]:
     """Name -> ms of the mean step, by report["parts"], the largest first; only what is above zero."""
     sums: dict[str, float] = {}
     for part in report.get("parts") or []:
-        name = OF_PART.get(part["part"], part["part"])
+        name = WORDS.get(part["part"], part["part"])
         sums[name] = sums.get(name, 0.0) + (part["ms"] or 0.0)
     return dict(sorted(((n, ms) for n, ms in sums.items() if ms > 0), key=lambda entry: -entry[1]))
 
@@ -65,18 +29,17 @@ def say_headline(report: Mapping[str, Any]) -> str:
     step_ms, sums = report["mean"].get("step_ms"), sum_named_parts(report)
     if not step_ms or not sums:
         return "How long a step takes is not known."
-    said: list[str] = []
+    shown: list[str] = []
     explained = 0.0
     for name, ms in sums.items():
-        if len(said) == MOST_PARTS or explained >= ENOUGH_PCT:
+        if len(shown) == MOST_PARTS or explained >= ENOUGH_PCT:
             break
         explained += 100 * ms / step_ms
         mostly = _largest_collective(report) if name == COMMUNICATION else ""
-        said.append(f"{SPOKEN.get(name, name)} {_ms(ms)} ({100 * ms / step_ms:.0f} %{mostly})")
-    rest = len(sums) - len(said)
-    tail = f", the rest {max(100 - explained, 0):.0f} %" if rest else ""
+        shown.append(f"{SPOKEN.get(name, name)} {_ms(ms)} ({100 * ms / step_ms:.0f} %{mostly})")
+    tail = f", the rest {max(100 - explained, 0):.0f} %" if len(sums) > len(shown) else ""
     what = " of host time" if report["source"] == "cpu" else ""
-    return f"A recorded step takes {_ms(step_ms)}{what}: {', '.join(said)}{tail}."
+    return f"A recorded step takes {_ms(step_ms)}{what}: {', '.join(shown)}{tail}."
 
 
 def describe_collective(collective: str | None, axis: str | None) -> str:
@@ -89,8 +52,8 @@ def _largest_collective(report: Mapping[str, Any]) -> str:
     if not parts:
         return ""
     top = max(parts, key=lambda part: part["ms"])
-    said = describe_collective(top["collective"], top.get("axis"))
-    return f"; {'' if len(parts) == 1 else 'mostly '}{said}"
+    name = describe_collective(top["collective"], top.get("axis"))
+    return f"; {'' if len(parts) == 1 else 'mostly '}{name}"
 
 
 def _ms(value: float) -> str:
@@ -101,105 +64,91 @@ Row = Mapping[str, Any]
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 
 
-def mean_known(values: Iterable[float | None]) -> float | None:
-    """Mean of the known values; None without any."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
 def sum_known(values: Iterable[float | None]) -> float | None:
     """Sum of the known values; None without any."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
-def group_rows(rows: Iterable[Row], key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
+def mean_known(values: Iterable[float | None]) -> float | None:
+    """Mean of the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def divide(a: float | None, b: float | None, factor: float = 1.0) -> float | None:
+    """factor * a / b; None where one of them is not known or b is 0."""
+    return factor * a / b if a is not None and b else None
+
+
+def group_rows(rows: Iterable[Row] | None, key: Callable[[Row], Any]) -> dict[Any, list[Row]]:
     """Rows by key, both in the order of the rows."""
     groups: dict[Any, list[Row]] = {}
-    for row in rows:
+    for row in rows or ():
         groups.setdefault(key(row), []).append(row)
     return groups
 
 
-def drop_empty(rows: Mapping[Any, Mapping[str, float | None]]) -> dict[Any, dict[str, float | None]]:
-    """The same without parts that are nothing in every row, for a short legend."""
-    used = {name for row in rows.values() for name, value in row.items() if value}
-    return {label: {n: v for n, v in row.items() if n in used} for label, row in rows.items()}
+def _mean_parts(groups: Mapping[Any, Sequence[Row]], steps: int | None) -> dict[Any, dict[str, float | None]]:
+    """Key -> {part: ms of the mean step}, without parts that are nothing in every group, for a short legend.
+
+    Args:
+        steps: of which the rows of a group are the mean; None = as many as it has rows.
+    """
+    means: dict[Any, dict[str, float | None]] = {}
+    for key, rows in groups.items():
+        split = [split_step(row) for row in rows]
+        means[key] = {n: divide(sum_known(parts[n] for parts in split), steps or len(rows)) for n in split[0]}
+    used = {name for row in means.values() for name, value in row.items() if value}
+    return {key: {n: v for n, v in row.items() if n in used} for key, row in means.items()}
 
 
 def build_phase_parts(report: Row) -> dict[str, dict[str, float | None]]:
     """Phase -> {part: ms of the mean step}; the phases sum to the step. Empty without rows."""
     rows = report.get("phases") or []
-    steps = len({(row["rank"], row["step"]) for row in rows})
-    groups = group_rows(rows, lambda row: row["phase"])
-    return drop_empty(
-        {
-            phase: _divide(_sum_parts(groups[phase]), steps)
-            for phase in sorted(groups, key=lambda p: PHASES.index(p) if p in PHASES else len(PHASES))
-        }
+    known = sorted(rows, key=lambda r: PHASES.index(r["phase"]) if r["phase"] in PHASES else len(PHASES))
+    return _mean_parts(
+        group_rows(known, lambda row: row["phase"]), len({(row["rank"], row["step"]) for row in rows})
     )
 
 
 def build_rank_parts(report: Row) -> dict[int, dict[str, float | None]]:
     """Rank -> {part: ms of its mean step}."""
-    groups = group_rows(report["steps"], lambda row: row["rank"])
-    return drop_empty({rank: _divide(_sum_parts(rows), len(rows)) for rank, rows in groups.items()})
+    return _mean_parts(group_rows(report["steps"], lambda row: row["rank"]), None)
 
 
-def _divide(parts: Mapping[str, float | None], by: int) -> dict[str, float | None]:
-    return {name: None if value is None else value / by for name, value in parts.items()}
-
-
-def _sum_parts(rows: Sequence[Row]) -> dict[str, float | None]:
-    split = [split_row(row) for row in rows]
-    return {name: sum_known(parts[name] for parts in split) for name in split[0]}
+def _sort_by_time(rows: list[dict[str, Any]], name: str = "total_ms") -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: -(row[name] or 0))
 
 
 def build_kernel_summary(report: Row, most: int) -> list[dict[str, Any]]:
     """The kernels with most time: counts and times of all ranks together, percentiles as means of the ranks'."""
-    rows = report.get("kernels") or []
-    ranks = len({row["rank"] for row in rows})
+    ranks = len({row["rank"] for row in report.get("kernels") or []})
     found = []
-    for (name, kind), mine in group_rows(rows, lambda row: (row["name"], row["type"])).items():
-        count, sum_ms = sum_known(r["count"] for r in mine), sum_known(r["sum_ms"] for r in mine)
-        shares = sum_known(r["pct"] for r in mine)
+    for (name, kind), rows in group_rows(report.get("kernels"), lambda r: (r["name"], r["type"])).items():
+        sums = {key: sum_known(row[key] for row in rows) for key in ("count", "sum_ms")}
         found.append(
-            {
-                "name": name,
-                "type": kind,
-                "count": count,
-                "sum_ms": sum_ms,
-                "pct": None if shares is None else shares / ranks,
-                "mean_us": 1000 * sum_ms / count if sum_ms is not None and count else None,
-                "p50_us": mean_known(r["p50_us"] for r in mine),
-                "p95_us": mean_known(r["p95_us"] for r in mine),
-                "max_us": max((r["max_us"] for r in mine if r["max_us"] is not None), default=None),
-            }
+            {"name": name, "type": kind, **sums}
+            | {"pct": divide(sum_known(row["pct"] for row in rows), ranks)}
+            | {"mean_us": divide(sums["sum_ms"], sums["count"], 1000)}
+            | {key: mean_known(row[key] for row in rows) for key in ("p50_us", "p95_us")}
+            | {"max_us": max((row["max_us"] for row in rows if row["max_us"] is not None), default=None)}
         )
-    return sorted(found, key=lambda row: -(row["sum_ms"] or 0))[:most]
+    return _sort_by_time(found, "sum_ms")[:most]
 
 
 def build_collective_summary(report: Row) -> list[dict[str, Any]]:
     """One row per collective and axis: means per rank over all recorded steps, and who came last most often."""
-    found = []
-    groups = group_rows(
-        report.get("collectives") or [], lambda r: (r["name"], r.get("collective"), r.get("axis"))
+    names = ("count", "bytes", "total_ms", "exposed_ms", "wait_ms", "exposed_wait_ms")
+    groups = group_rows(report.get("collectives"), lambda r: (r["name"], r.get("collective"), r.get("axis")))
+    return _sort_by_time(
+        [
+            {"collective": describe_collective(collective, axis), "name": name, "ranks": len(rows)}
+            | {key: mean_known(row.get(key) for row in rows) for key in names}
+            | {"came_last": _say_last(rows)}
+            for (name, collective, axis), rows in groups.items()
+        ]
     )
-    for (name, collective, axis), mine in groups.items():
-        means = {
-            key: mean_known(row.get(key) for row in mine)
-            for key in ("count", "bytes", "total_ms", "exposed_ms", "wait_ms", "exposed_wait_ms")
-        }
-        found.append(
-            {
-                "collective": describe_collective(collective, axis),
-                "name": name,
-                "ranks": len(mine),
-                **means,
-                "came_last": _say_last(mine),
-            }
-        )
-    return sorted(found, key=lambda row: -(row["total_ms"] or 0))
 
 
 def _say_last(rows: Sequence[Row]) -> str | None:
@@ -214,29 +163,22 @@ def _say_last(rows: Sequence[Row]) -> str | None:
 def build_copy_summary(report: Row) -> list[dict[str, Any]]:
     """One row per kind of copy: sums over the ranks, and bytes over time."""
     found = []
-    for kind, mine in group_rows(report.get("copies") or [], lambda row: row["kind"]).items():
-        timed = [r for r in mine if r.get("bytes") is not None and r.get("total_ms")]
-        size, took = sum_known(r["bytes"] for r in timed), sum_known(r["total_ms"] for r in timed)
-        found.append(
-            {
-                "kind": kind,
-                "count": sum_known(row["count"] for row in mine),
-                "bytes": size,
-                "total_ms": sum_known(row["total_ms"] for row in mine),
-                "gbps": size / took / 1e6 if size is not None and took else None,
-            }
-        )
-    return sorted(found, key=lambda row: -(row["total_ms"] or 0))
+    for kind, rows in group_rows(report.get("copies"), lambda row: row["kind"]).items():
+        timed = [row for row in rows if row.get("bytes") is not None and row.get("total_ms")]
+        size, took = (sum_known(row[name] for row in timed) for name in ("bytes", "total_ms"))
+        sums = {name: sum_known(row[name] for row in rows) for name in ("count", "total_ms")}
+        found.append({"kind": kind, **sums, "bytes": size, "gbps": divide(size, took, 1e-6)})
+    return _sort_by_time(found)
 
 
 def build_idle_summary(report: Row) -> list[dict[str, Any]]:
     """One row per stream: means per rank."""
-    groups = group_rows(report.get("idle") or [], lambda row: row["stream"])
+    groups = group_rows(report.get("idle"), lambda row: row["stream"])
     names = ("host_wait_ms", "kernel_wait_ms", "other_ms")
     return [
-        {"stream": None if stream is None else str(stream), "ranks": len(mine)}
-        | {n: mean_known(r.get(n) for r in mine) for n in names}
-        for stream, mine in sorted(groups.items(), key=lambda entry: str(entry[0]))
+        {"stream": None if stream is None else str(stream), "ranks": len(rows)}
+        | {name: mean_known(row.get(name) for row in rows) for name in names}
+        for stream, rows in sorted(groups.items(), key=lambda entry: str(entry[0]))
     ]
 
 
@@ -293,8 +235,8 @@ def build_short_origin(report: Mapping[str, Any]) -> str:
         count(report["mean"]["ranks"], "trace"),
         count(report["mean"].get("steps"), "recorded step"),
     ]
-    said = ", ".join(filter(None, parts))
-    return f"{said[0].upper()}{said[1:]}."
+    text = ", ".join(filter(None, parts))
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def build_answer(report: Mapping[str, Any]) -> list[str]:

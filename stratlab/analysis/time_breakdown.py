@@ -1,6 +1,6 @@
-"""One recorded step, divided: its events by lane, its calls, and parts that sum to it to the nanosecond.
+"""One recorded step, divided: sets of time, the spans of its phases, and parts that sum to it to the nanosecond.
 
-What of a rank's time was not compute, as disjoint sets: the raw material of the partition of a step.
+What of a rank's time was not compute, as disjoint sets:
 
 compute    union of the compute events
 exposed    communication that no compute covers, per collective; where several run at once the first in
@@ -12,21 +12,14 @@ idle       the rest, split: data (under the host's data label), then by what the
            kernel  the event was queued, and the gap is short
            other   the event was queued
 
-Cuts every step of a rank into the spans of its phases, on the time line on which the events ran.
+Every step is cut into the spans of its phases, on the time line on which the events ran:
 
     host   |data|  forward  |   backward   | opt |      labels
     GPU        |..|   forward    |    backward     | opt |   each border moved to where the GPU had ended what was
                                                              issued before it
 
-The spans of a step lie side by side and cover it; what lies between two labels is `other`.
-
-Where the time of each step went, exactly: the parts of a step sum to it, to the nanosecond.
-
-    step = compute + exposed communication + exposed copies + idle
-    exposed communication = transfer, per collective + straggler (waiting for the last rank)
-    idle = data wait + host wait + launch wait + kernel wait + other
-
-In a pipeline the exposed point-to-point communication is the bubble.
+The spans of a step lie side by side and cover it; what lies between two labels is `other`. How the parts of a step sum:
+stratlab_spec/step_parts.py. In a pipeline the exposed point-to-point communication is the bubble.
 """
 
 from __future__ import annotations
@@ -38,11 +31,10 @@ import numpy as np
 
 from stratlab.analysis.collective_calls import CallKey, CallKind, Calls, Match
 from stratlab.analysis.lanes import POINT_TO_POINT, Lanes
-from stratlab.traces.trace import (
-    PHASES,
+from stratlab.traces.trace import PHASES, Window
+from stratlab_spec.intervals import (
     Intervals,
     Times,
-    Window,
     build_empty,
     build_union,
     covered_within,
@@ -50,28 +42,32 @@ from stratlab.traces.trace import (
     join,
     subtract,
 )
+from stratlab_spec.step_parts import PARTS
 
-KERNEL_WAIT_BELOW_NS = 30_000  # of an event that waited in the queue; as in idle.py
-SHARES = ("compute", "comm", "comm_overlap", "comm_exposed", "copy", "copy_exposed", "idle")
-IDLE = ("data_wait", "host_wait", "launch_wait", "kernel_wait", "other_idle")
+# HTA's consecutive_kernel_delay: its documentation says nanoseconds, its code compares microseconds
+KERNEL_WAIT_BELOW_NS = 30_000  # of an event that waited in the queue
+MATCHED = ("straggler", "bubble")  # parts that the calls of the other ranks tell
+SETS = tuple(part.name for part in PARTS if part.name not in MATCHED)
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """Sets in ns. `sets` has every name of SHARES and IDLE; `collectives` parts `comm_exposed` without overlap."""
+    """Sets in ns. `sets` has every name of SETS; `collectives` parts `comm_exposed` without overlap."""
 
     sets: dict[str, Intervals]
     collectives: dict[CallKey, Intervals]
 
 
-def build_exposure(lanes: Lanes, calls: Calls, data_labels: Intervals, low: int, high: int) -> Exposure:
-    """Of the time [low, high]; `data_labels` are on the host."""
+def build_exposure(
+    lanes: Lanes, calls: Calls, data_labels: Sequence[Intervals], low: int, high: int
+) -> Exposure:
+    """Of the time [low, high]; `data_labels`: per step, on the host."""
     compute, comm, copy = (lanes.union(m) for m in (lanes.is_compute, lanes.is_communication, lanes.is_copy))
     exposed = subtract(comm, compute)
     copy_exposed = subtract(copy, join(compute, comm))
     whole = np.array([low], np.int64), np.array([high], np.int64)
     idle = subtract(whole, join(join(compute, comm), copy))
-    waiting_for_data = intersect(idle, build_union(*data_labels))
+    waiting_for_data = intersect(idle, _join(data_labels))
     host, launch, kernel = (subtract(part, waiting_for_data) for part in _split_gaps(lanes, idle))
     sets = {
         "compute": compute,
@@ -88,6 +84,11 @@ def build_exposure(lanes: Lanes, calls: Calls, data_labels: Intervals, low: int,
         "other_idle": subtract(idle, join(join(waiting_for_data, host), join(launch, kernel))),
     }
     return Exposure(sets, _split_exposed(exposed, calls))
+
+
+def _join(spans: Sequence[Intervals]) -> Intervals:
+    starts, ends = zip(build_empty(), *spans, strict=True)
+    return build_union(np.concatenate(starts), np.concatenate(ends))
 
 
 def _split_gaps(lanes: Lanes, idle: Intervals) -> tuple[Intervals, Intervals, Intervals]:
@@ -122,22 +123,14 @@ def _split_exposed(exposed: Intervals, calls: Calls) -> dict[CallKey, Intervals]
     return parts
 
 
-def build_waits(calls: Calls, shortest: Mapping[CallKind, Times]) -> Intervals:
-    """When the rank was in a collective before the last rank came.
-
-    Args:
-        shortest: per kind the shortest duration of each call over the ranks of its group, ns.
-    """
-    low, high = [], []
+def _find_waits(calls: Calls, matches: Mapping[CallKind, Match]) -> Intervals:
+    """When the rank was in a collective before the last rank came."""
+    waits = []
     for index, kind in enumerate(calls.kinds):
-        if kind in shortest:
+        if kind in matches:
             mine = calls.kind == index
-            low.append(calls.starts[mine])
-            high.append(calls.ends[mine] - shortest[kind])
-    if not low:
-        return build_empty()
-    starts, ends = np.concatenate(low), np.concatenate(high)
-    return build_union(starts[ends > starts], ends[ends > starts])
+            waits.append((calls.starts[mine], calls.ends[mine] - matches[kind].shortest))
+    return _join(waits)
 
 
 SPANS = (*PHASES, "other")
@@ -192,14 +185,14 @@ class Measured:
     """One rank's trace, reduced: what is left to find out needs the other ranks. One entry per segment, ns."""
 
     segments: Segments
-    times: dict[str, Times]  # by SHARES and IDLE
+    times: dict[str, Times]  # by SETS
     exposed: dict[CallKey, Intervals]
     calls: Calls
 
 
 @dataclass(frozen=True)
 class Partition:
-    """One entry per segment, ns. `times`: SHARES, IDLE, `span`, `straggler`, `bubble`; `transfer` per collective."""
+    """One entry per segment, ns. `times`: by PARTS and `span`; `transfer` per collective."""
 
     times: dict[str, Times]
     transfer: dict[CallKey, Times]
@@ -210,7 +203,7 @@ class Partition:
 def build_measured(segments: Segments, exposure: Exposure, calls: Calls) -> Measured:
     """Sums of the sets per segment; only the exposed communication is kept as it is."""
     spans = segments.starts, segments.ends
-    times = {name: covered_within(exposure.sets[name], *spans) for name in (*SHARES, *IDLE)}
+    times = {name: covered_within(exposure.sets[name], *spans) for name in SETS}
     return Measured(segments, times, exposure.collectives, calls)
 
 
@@ -218,7 +211,7 @@ def build_partition(measured: Measured, matches: Mapping[CallKind, Match], is_pi
     """Splits the exposed communication into transfer and waiting."""
     segments = measured.segments
     spans = segments.starts, segments.ends
-    waits = build_waits(measured.calls, {kind: match.shortest for kind, match in matches.items()})
+    waits = _find_waits(measured.calls, matches)
     exposed = {key: covered_within(part, *spans) for key, part in measured.exposed.items()}
     exposed_wait = {
         key: covered_within(intersect(part, waits), *spans) for key, part in measured.exposed.items()
@@ -236,23 +229,15 @@ def build_partition(measured: Measured, matches: Mapping[CallKind, Match], is_pi
     )
 
 
-def sum_parts(partitions: Sequence[Partition]) -> dict[tuple[str, str, str], int]:
-    """Total ns of every part over all ranks and steps: (part, collective, axis) -> ns, in the order of a reader.
-
-    The values sum to the steps' own total.
-    """
-    totals: dict[tuple[str, str, str], int] = {("compute", "", ""): 0}
-    for partition in partitions:
-        for key, times in partition.transfer.items():
-            where = ("comm", key.collective, key.axis)
-            totals[where] = totals.get(where, 0) + int(times.sum())
-    names = {"straggler": "straggler", "bubble": "bubble", "copy_exposed": "copy", "data_wait": "data"}
-    names |= {
-        "host_wait": "host",
-        "launch_wait": "launch",
-        "kernel_wait": "kernel_wait",
-        "other_idle": "other_idle",
-    }
-    for name, part in {"compute": "compute", **names}.items():
-        totals[part, "", ""] = sum(int(p.times[name].sum()) for p in partitions)
+def sum_parts(partition: Partition) -> dict[tuple[str, str, str], int]:
+    """Total ns of every part over all steps: (part, collective, axis) -> ns, in the order of PARTS. The values sum to
+    the steps' own total."""
+    totals: dict[tuple[str, str, str], int] = {}
+    for part in PARTS:
+        if part.key == "comm":
+            for key, times in partition.transfer.items():
+                where = ("comm", key.collective, key.axis)
+                totals[where] = totals.get(where, 0) + int(times.sum())
+        elif part.key:
+            totals[part.key, "", ""] = int(partition.times[part.name].sum())
     return totals

@@ -1,13 +1,8 @@
-"""Sections of the page about time: the timeline, the phases, the ranks.
-
-The section of the page about collectives: what they cost, and who kept the others waiting.
-
-Sections of the page about GPU events: how long kernels are, which take the time, copies, gaps between them.
-"""
+"""Sections of the page about time: the timeline, phases and ranks, collectives, GPU events, idle time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +10,7 @@ from markupsafe import Markup
 
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.summaries import (
+    PHASES,
     build_collective_summary,
     build_copy_summary,
     build_idle_summary,
@@ -35,8 +31,17 @@ from stratlab.drawing import (
     strips,
     subtitle,
 )
-from stratlab.run_directory.step_parts import COLOURS, COMMUNICATION, COMPUTE, DATA, HOST, LAST_RANK, LAUNCH
 from stratlab.wording import format_number
+from stratlab_spec.step_parts import (
+    COLOURS,
+    COMMUNICATION,
+    COMPUTE,
+    DATA,
+    HOST,
+    IDLE_PARTS,
+    LAST_RANK,
+    LAUNCH,
+)
 
 OF_SHARE = {
     "comm_pct": COMMUNICATION,
@@ -57,8 +62,8 @@ def build_timeline(ranks: Sequence[RankAnalysis], chosen: Sequence[int]) -> Mark
     span_ms = max(rank.activity.span_ms for rank in shown)
     tracks = {
         f"rank {rank.rank}": {
-            COMPUTE: _stretch(rank.activity.compute, rank.activity.span_ms / span_ms),
-            "communication": _stretch(rank.activity.communication, rank.activity.span_ms / span_ms),
+            COMPUTE: stretch(rank.activity.compute, rank.activity.span_ms / span_ms),
+            "communication": stretch(rank.activity.communication, rank.activity.span_ms / span_ms),
         }
         for rank in shown
     }
@@ -69,7 +74,7 @@ def build_timeline(ranks: Sequence[RankAnalysis], chosen: Sequence[int]) -> Mark
     return strips(tracks, "ms", (0.0, span_ms), COLOURS) + note(remark) + note(say_choice(chosen, len(ranks)))
 
 
-def _stretch(shares: np.ndarray, part: float) -> np.ndarray:
+def stretch(shares: np.ndarray, part: float) -> np.ndarray:
     """Bins of a rank that recorded only `part` of the axis, drawn to the axis' scale."""
     bins = len(shares)
     at = np.floor(np.arange(bins) / max(part, 1e-9)).astype(int)
@@ -99,40 +104,40 @@ def round_shares(names: Sequence[str]) -> list[Column | str]:
 
 def build_phases(report: dict[str, Any]) -> Section:
     """What each phase of the mean step is made of."""
-    parts = build_phase_parts(report)
+    parts, on_gpu = build_phase_parts(report), report["source"] == "gpu"
     if not parts:
         return Section("Phases", nothing="no phase is labelled in the traces")
     lacking = [
-        f"rank {rank} has no label of {', '.join(missing)}"
+        f"rank {rank} has no label of {', '.join(missing)}."
         for rank, present in report["phases_present"].items()
-        if (missing := [p for p in ("data", "forward", "backward", "optimizer") if p not in present])
+        if (missing := [phase for phase in PHASES[:-1] if phase not in present])
     ]
     what = (
         "Time on the GPU while the host's label ran: a phase lasts until its work is done, and the phases of a step "
         "lie side by side."
-        if report["source"] == "gpu"
-        else "Time of each label on the host."
     )
     html = stacked_bars(parts, "ms of the mean step", COLOURS) + note(
-        f"{what} 'other' lies between the labels. Mean over all ranks and recorded steps."
+        f"{what if on_gpu else 'Time of each label on the host.'} 'other' lies between the labels. Mean over all ranks "
+        "and recorded steps."
     )
     rows = [{"phase": phase, **row} for phase, row in parts.items()]
     if rows:
         digits = 2 if (report["mean"].get("step_ms") or 0) >= 10 else 4
-        times = (Column(name, name, "ms", digits) for name in rows[0] if name != "phase")
-        html += html_table(rows, ["phase", *times])
+        html += html_table(rows, [Column(n, n, "" if n == "phase" else "ms", digits) for n in rows[0]])
     if lacking:
         more = f", and {len(lacking) - 20} more ranks" if len(lacking) > 20 else ""
-        html += note(" ".join(f"{text}." for text in lacking[:20]) + more)
+        html += note(" ".join(lacking[:20]) + more)
     columns = ["rank", "step", "step_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms"]
-    steps = [row | {"rank": str(row["rank"]), "step": str(row["step"])} for row in report["steps"]]
-    label = (
-        "Each step: the label of data on the host, of the others the GPU time of what was issued inside"
-        if report["source"] == "gpu"
-        else "Each step: time of its labels"
-    )
+    label = "of the others the GPU time of what was issued inside"
+    label = f"the label of data on the host, {label}" if on_gpu else "time of its labels"
+    steps = as_text(report["steps"], "rank", "step")
     table = html_table(steps[:MOST_ROWS], columns) + cut_note(steps, "step_metrics")
-    return Section("Phases", html + details(label, table))
+    return Section("Phases", html + details(f"Each step: {label}", table))
+
+
+def as_text(rows: Iterable[Mapping[str, Any]], *names: str) -> list[dict[str, Any]]:
+    """Numbers that are names: no table adds separators to them."""
+    return [{**row, **{n: None if row[n] is None else str(row[n]) for n in names}} for row in rows]
 
 
 def cut_note(rows: Sequence[Any], table: str, most: int = MOST_ROWS) -> Markup:
@@ -150,7 +155,7 @@ def build_ranks(report: dict[str, Any], chosen: Sequence[int]) -> Markup:
     whole = {"rank": "all", **{k: v for k, v in mean.items() if k not in ("ranks", "steps")}}
     columns = ["rank", "step_ms", "compute_pct", "comm_pct", "comm_exposed_pct", "comm_overlap_pct"]
     columns += ["straggler_pct", "data_wait_pct", "host_wait_pct", "idle_pct"]
-    rows = [row | {"rank": str(row["rank"])} for row in report["ranks"] if row["rank"] in set(chosen)]
+    rows = as_text((row for row in report["ranks"] if row["rank"] in set(chosen)), "rank")
     html = stacked_bars(bars, "ms of the mean step", COLOURS) + html_table(
         [*rows, whole], round_shares(columns)
     )
@@ -193,7 +198,12 @@ def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Section:
             f"Communication runs {format_number(mean['comm_pct'], 1)} % of the step; compute hides "
             f"{format_number(mean['comm_overlap_pct'], 1)} % of it."
         )
-    html += html_table([_shown(row) for row in rows[:MOST_COLLECTIVES]], columns)
+    # counts and bytes are the same on every rank but for odd groups: shown whole
+    shown = [
+        row | {key: None if row[key] is None else round(row[key]) for key in ("count", "bytes")}
+        for row in rows[:MOST_COLLECTIVES]
+    ]
+    html += html_table(shown, columns)
     html += cut_note(rows, "collective_stats", MOST_COLLECTIVES)
     html += note(
         f"Source {report['source']}, means per rank. A collective ends on all ranks together: wait is the time above "
@@ -201,13 +211,8 @@ def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Section:
         "matched, or the trace does not tell."
     )
     single = [
-        row
-        | {
-            "rank": str(row["rank"]),
-            "collective": describe_collective(row.get("collective"), row.get("axis")),
-        }
-        for row in report["collectives"]
-        if row["rank"] in set(chosen)
+        row | {"collective": describe_collective(row.get("collective"), row.get("axis"))}
+        for row in as_text((row for row in report["collectives"] if row["rank"] in set(chosen)), "rank")
     ]
     ranks = ["rank", "collective", "count", "bytes", "total_ms", "exposed_ms", "wait_ms", "arrived_last"]
     table = html_table(single[:MOST_ROWS], ranks) + cut_note(single, "collective_stats")
@@ -226,28 +231,22 @@ def _split(row: dict[str, Any]) -> dict[str, float | None]:
     }
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """Counts and bytes are the same on every rank but for odd groups: shown whole."""
-    return row | {key: None if row[key] is None else round(row[key]) for key in ("count", "bytes")}
-
-
 MOST_KERNELS = 20
 LONGEST_NAME = 120
+SHARE_OF_EVENTS, COPY_RATE = Column("pct", "of GPU event time", "%", 1), Column("gbps", "rate", "GB/s")
 OF_TYPE = {"compute": "compute", "comm": "communication", "copy": "copies"}
-IDLE = ("data_wait_pct", "host_wait_pct", "launch_wait_pct", "kernel_wait_pct", "other_idle_pct")
-NO_GPU = "CPU traces hold no GPU events"
+IDLE_SHARES = [f"{name}_pct" for name in IDLE_PARTS]
 
 
-def build_device_sections(report: dict[str, Any]) -> list[Section]:
+def build_device_sections(report: dict[str, Any]) -> Iterator[Section]:
     """What only the events of a GPU can tell."""
-    if report["source"] == "cpu":
-        return [Section("Kernels", nothing=NO_GPU), Section("Copies", nothing=NO_GPU)]
-    copies = Section("Copies", build_copies(report)) if report.get("copies") else None
-    kernels = Section("Kernels", build_kernels(report)) if report.get("kernels") else None
-    return [
-        kernels or Section("Kernels", nothing="no kernel was recorded"),
-        copies or Section("Copies", nothing="no copy was recorded"),
-    ]
+    for title, noun, build in (("Kernels", "kernel", build_kernels), ("Copies", "copy", build_copies)):
+        if report["source"] == "cpu":
+            yield Section(title, nothing="CPU traces hold no GPU events")
+        elif report.get(title.lower()):
+            yield Section(title, build(report))
+        else:
+            yield Section(title, nothing=f"no {noun} was recorded")
 
 
 def build_kernels(report: dict[str, Any]) -> Markup:
@@ -255,18 +254,15 @@ def build_kernels(report: dict[str, Any]) -> Markup:
     mean, found = report["mean"], report.get("durations") or {}
     counts = {name: found[key] for key, name in OF_TYPE.items() if found.get(key)}
     html = histogram(found.get("edges_us") or [], counts, "duration of a GPU event, us", "events", COLOURS)
-    facts: list[Column | str] = [
-        "kernels_per_step",
-        "kernel_us_p50",
-        Column("short_kernel_pct", "shorter than 10 us", "%"),
+    short = Column("short_kernel_pct", "shorter than 10 us", "%")
+    html += html_table([mean], ["kernels_per_step", "kernel_us_p50", short])
+    rows = [
+        row | {"name": shorten(row["name"], LONGEST_NAME)}
+        for row in build_kernel_summary(report, MOST_KERNELS)
     ]
-    html += html_table([mean], facts)
-    rows = [row | {"name": _shorten(row["name"])} for row in build_kernel_summary(report, MOST_KERNELS)]
-    times: list[Column | str] = [
-        *("type", "count", "sum_ms", Column("pct", "of GPU event time", "%", 1)),
-        *("mean_us", "p50_us", "p95_us", "max_us"),
-    ]
-    html += subtitle("Kernels with most time") + html_table(rows, ["name", *times])
+    columns: list[Column | str] = ["name", "type", "count", "sum_ms", SHARE_OF_EVENTS]
+    columns += ["mean_us", "p50_us", "p95_us", "max_us"]
+    html += subtitle("Kernels with most time") + html_table(rows, columns)
     return html + note(
         f"The {len(rows)} names with most time, all ranks together over the whole recording; p50 and p95 are means of "
         "the ranks' own. tables/kernel_stats.csv has all, rank by rank."
@@ -275,9 +271,8 @@ def build_kernels(report: dict[str, Any]) -> Markup:
 
 def build_copies(report: dict[str, Any]) -> Markup:
     """Bandwidths: bytes over time."""
-    rows = build_copy_summary(report)
-    columns: list[Column | str] = ["kind", "count", "bytes", "total_ms", Column("gbps", "rate", "GB/s")]
-    return html_table(rows, columns) + note(
+    table = html_table(build_copy_summary(report), ["kind", "count", "bytes", "total_ms", COPY_RATE])
+    return table + note(
         "All ranks together: the bytes of all copies of a kind over their time. '-': the trace tells no bytes. "
         "HtoD: from the host to the device."
     )
@@ -286,32 +281,30 @@ def build_copies(report: dict[str, Any]) -> Markup:
 def build_idle(report: dict[str, Any]) -> Markup:
     """What the lane waited for: in the step as it is partitioned here, and per stream as HTA defines it."""
     mean = report["mean"]
-    data, host, launch, *others = (mean.get(key) for key in IDLE)
+    data, host, launch, *others = (mean.get(key) for key in IDLE_SHARES)
     bar = {DATA: data, HOST: host}
     if report["source"] == "cpu":
         text = "Neither an operator nor communication ran; all of it but waiting for data is waiting for the host."
         return stacked_bars({"idle": bar}, "% of the step", COLOURS) + note(text)
     bar |= {LAUNCH: launch, "other idle": sum_known(others)}
-    html = stacked_bars({"idle": bar}, "% of the step", COLOURS) + html_table([mean], round_shares(IDLE))
+    html = stacked_bars({"idle": bar}, "% of the step", COLOURS) + html_table(
+        [mean], round_shares(IDLE_SHARES)
+    )
     html += note(
         "Idle: nothing ran on any stream. Data: under the host's label of data loading. Host: until the host launched "
         "the next event. Launch: from there until it started, or inside the launch. Kernel: gaps below 30 us between "
         "queued events."
     )
-    rows = build_idle_summary(report)
-    if not rows:
-        return html
-    columns = ["stream", "ranks", "host_wait_ms", "kernel_wait_ms", "other_ms"]
-    return (
-        html
-        + subtitle("Per stream, by the definition of Holistic Trace Analysis")
-        + html_table(rows, columns)
-        + note(
+    if rows := build_idle_summary(report):
+        html += subtitle("Per stream, by the definition of Holistic Trace Analysis")
+        html += html_table(rows, ["stream", "ranks", "host_wait_ms", "kernel_wait_ms", "other_ms"])
+        html += note(
             "Gaps between neighbours on one stream over the whole recording, also while another stream was busy; "
             "mean over ranks. A gap before an event that was launched after the gap had begun is the host's as a whole."
         )
-    )
+    return html
 
 
-def _shorten(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+def shorten(text: str, most: int) -> str:
+    """At most so many characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

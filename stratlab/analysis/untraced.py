@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from stratlab.analysis.report import find_recordings
+from stratlab.analysis.report import build_frame
 from stratlab.analysis.report_pages import list_recordings
 from stratlab.analysis.run_facts import RunFacts
 from stratlab.analysis.run_sections import build_layout, build_links, build_recordings, build_training
@@ -33,41 +32,10 @@ TABLES = {  # title -> numbers of summary.json, as they are there
 
 def build_untraced_report(facts: RunFacts, findings: Sequence[Finding]) -> dict[str, Any]:
     """report.json of a run without traces: all lists empty, `source` None, the reason in `note`."""
-    asked = facts.origin["profile_steps"]
     dropped = read_dropped(facts.folder / "traces" / MANIFEST)
-    why = "profile_steps is 0" if asked == 0 else "traces/ holds none"
+    why = "profile_steps is 0" if facts.origin["profile_steps"] == 0 else "traces/ holds none"
     note = f"The traces could not be kept, {dropped}" if dropped else f"Nothing was recorded: {why}"
-    empty = (
-        "parts",
-        "ranks",
-        "steps",
-        "phases",
-        "collectives",
-        "kernels",
-        "copies",
-        "idle",
-        "recommendations",
-    )
-    return {
-        "schema_version": 2,
-        "run": facts.origin,
-        "source": None,
-        "steps_from": None,
-        "note": note,
-        "backend": facts.origin["backend"],
-        "device": facts.origin["device_name"],
-        "mean": {"ranks": 0, "steps": 0},
-        **{name: [] for name in empty},
-        "durations": None,
-        "clocks": {"aligned": False, "offsets_ms": {}, "residual_ms": None, "matched": 0, "reason": note},
-        "merged": {"file": None, "ranks": [], "events": 0, "flows": 0, "bytes": None, "reason": note},
-        "recordings": find_recordings(facts.folder),
-        "phases_present": {},
-        "quality": [asdict(finding) for finding in findings],
-        "hta": [],
-        "hta_ranks": {"ranks": [], "reason": ""},
-        "mlflow": {"status": "not configured", "reason": ""},
-    }
+    return build_frame(facts, findings, note)
 
 
 def say_untraced(report: Mapping[str, Any]) -> str:

@@ -31,8 +31,8 @@ from stratlab.drawing.canvas import (
     text,
     x_axis,
 )
-from stratlab.run_directory.step_parts import BUBBLE, COMPUTE, COPIES, DATA, HOST, IDLE, LAST_RANK
 from stratlab.wording import fit_digits, format_number
+from stratlab_spec.step_parts import BUBBLE, COMPUTE, COPIES, DATA, HOST, IDLE, LAST_RANK
 
 Pairs = Sequence[Mapping[str, Any]]
 

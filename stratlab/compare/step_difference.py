@@ -31,14 +31,15 @@ from typing import Any
 from stratlab.compare.causes import NOT_TRACED, SAME_BYTES
 from stratlab.run_directory.files import is_number
 from stratlab.run_directory.late_rank import find_late_rank
+from stratlab_spec.step_parts import CAUSES, PARTS
 
 Where = tuple[str, str]
 
-OWN = {  # parts in which a rank can be slow, and their shares in the rows of single ranks
-    "compute": ("compute_pct",),
-    "copies": ("copy_exposed_pct",),
-    "data": ("data_wait_pct",),  # without a label of data loading not known: it counts with the host
-    "host": ("host_wait_pct", "launch_wait_pct"),
+# causes in which a rank can be slow, and their shares in the rows of single ranks; data of traces without a label of
+# data loading is not known: it counts with the host
+OWN = {
+    cause: [f"{part.name}_pct" for part in PARTS if part.cause == cause]
+    for cause in ("compute", "copies", "data", "host")
 }
 
 
@@ -107,8 +108,6 @@ def _mean(values: Sequence[float]) -> float:
 
 
 SUM_TOLERANCE = 1e-3
-KEPT = ("compute", "straggler", "data", "host", "bubble")
-NAMES = {name: name for name in KEPT} | {"copy": "copies", "launch": "host"}  # every other gap is idle
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ def build_traced_step(analysis: Mapping[str, Any]) -> TracedStep | str:
             where = (entry.get("collective") or "", entry.get("axis") or "")
             exposed[where] = exposed.get(where, 0.0) + ms
         else:
-            part = NAMES.get(name, "idle")
+            part = CAUSES.get(name, "idle")
             parts[part] = parts.get(part, 0.0) + ms
     ranks = _list_rows(analysis, "ranks")
     count = sum(row.get("steps") or 0 for row in ranks)
@@ -203,7 +202,7 @@ def _sum_up(analysis: Mapping[str, Any], count: int, read: Any) -> dict[Where, f
     return {where: sum(known[where]) / count for where in found if len(known[where]) == len(found[where])}
 
 
-PARTS = ("compute", "straggler", "copies", "data", "host", "idle", "bubble")
+ORDER = ("compute", "straggler", "copies", "data", "host", "idle", "bubble")
 
 
 def build_differences(run: TracedStep, base: TracedStep, measured_ms: float) -> list[dict[str, Any]]:
@@ -218,7 +217,7 @@ def build_differences(run: TracedStep, base: TracedStep, measured_ms: float) -> 
     rows = []
     for key in _align(run, base):
         rows += _split(key, run, base)
-    for part in dict.fromkeys([*PARTS, *run.parts, *base.parts]):
+    for part in dict.fromkeys([*ORDER, *run.parts, *base.parts]):
         mine, other = run.parts.get(part, 0.0), base.parts.get(part, 0.0)
         rows.append(_row(part, mine - other, mine, other))
     rows = [row for row in rows if row["run_ms"] or row["baseline_ms"] or row["ms"]]

@@ -1,12 +1,8 @@
-"""ZIP and tar files of traces, unpacked with distrust.
+"""Where foreign traces come from: a folder, a ZIP or tar file, or one trace; archives inside count as folders.
 
-Only what may be a trace is written, each member into a folder of its own that this program names, so no name in an
-archive decides where anything lands. An archive that tries all the same, or that unpacks to far more than it is, is
-refused as a whole; a damaged member costs itself.
-
-What unpacking the archives of one source may cost.
-
-Where foreign traces come from: a folder, a ZIP or tar file, or one trace; archives inside count as folders.
+Archives are unpacked with distrust, and within a budget. Only what may be a trace is written, each member into a folder
+of its own that this program names, so no name in an archive decides where anything lands. An archive that tries all the
+same, or that unpacks to far more than it is, is refused as a whole; a damaged member costs itself.
 """
 
 from __future__ import annotations
@@ -58,11 +54,11 @@ class Budget:
         self._limits = limits
         self._most = min(limits.total_bytes, max(limits.ratio_from_bytes, packed * limits.ratio))
         self._bytes = self._members = 0
-        self._why = f"more than {self._most / 2**30:.3g} GiB" + (
-            f", {limits.ratio} times its size" if self._most == packed * limits.ratio else ""
-        )
+        is_of_ratio = self._most == packed * limits.ratio
+        self._why = f"more than {self._most / 2**30:.3g} GiB"
+        self._why += f", {limits.ratio} times its size" if is_of_ratio else ""
 
-    def tell(self, size: int, shown: str) -> None:
+    def spend(self, size: int, shown: str) -> None:
         """Before a member is unpacked: what its archive says of it. What is refused is not counted."""
         if self._members >= self._limits.members:
             raise ArchiveError(
@@ -89,15 +85,7 @@ ZIP_BEGINNINGS = (b"PK\x03\x04", b"PK\x05\x06")  # of a member, of an empty one
 COPY_BYTES = 1 << 20
 LONGEST_NAME = 200  # bytes
 DRIVE = re.compile(r"[A-Za-z]:")
-DAMAGE = (
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    zlib.error,
-    EOFError,
-    OSError,
-    RuntimeError,
-    NotImplementedError,
-)
+DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -118,6 +106,13 @@ class Unpacked:
 
     files: list[SourceFile] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, parts: tuple[str, ...], path: Path, problem: str | None) -> None:
+        """To the one or the other."""
+        if problem:
+            self.left_out.append((_say_name(parts), problem))
+        else:
+            self.files.append(SourceFile(parts, path))
 
 
 @dataclass(frozen=True)
@@ -141,7 +136,7 @@ def is_hidden(parts: tuple[str, ...]) -> bool:
     return any(part.startswith(".") or part == "__MACOSX" for part in parts)
 
 
-def say_name(parts: tuple[str, ...]) -> str:
+def _say_name(parts: tuple[str, ...]) -> str:
     """Joined; bytes that are no text as a report can hold them."""
     name = "/".join(parts)
     return name if name.isprintable() else ascii(name)[1:-1]
@@ -163,53 +158,40 @@ def unpack(archive: Path, shown: str, target: Path, budget: Budget) -> Unpacked:
     try:
         for number, member in enumerate(_list_members(archive), 1):
             parts = _check_name(member.name, shown)
-            budget.tell(member.size, shown)
-            if not parts or is_hidden(parts):
-                continue
-            if not _is_wanted(parts[-1]):
-                found.left_out.append((say_name(parts), OTHER_ENDING))
-            else:
-                folder = target / str(number)
-                folder.mkdir()
-                _unpack_member(member, parts, folder, found)
+            budget.spend(member.size, shown)
+            if parts and not is_hidden(parts):
+                path = target / str(number) / shorten(parts[-1], LONGEST_NAME)
+                problem = _find_name_problem(parts) or member.problem or _unpack_member(member, path)
+                found.add(parts, path, problem)
     except DAMAGE as failure:
-        if _is_of_this_machine(failure):
-            raise
+        why = _say_damage(failure)
         if not found.files:
-            raise ArchiveError(
-                f"{shown}: damaged, or not what its name says ({_say(failure)}) [SL-archive-damaged]"
-            ) from failure
-        found.left_out.append(
-            (
-                shown,
-                f"damaged ({_say(failure)}): what stands behind {found.files[-1].shown} is lost [SL-archive-cut]",
-            )
-        )
+            reason = f"{shown}: damaged, or not what its name says ({why}) [SL-archive-damaged]"
+            raise ArchiveError(reason) from failure
+        last = found.files[-1].shown
+        found.left_out.append((shown, f"damaged ({why}): what stands behind {last} is lost [SL-archive-cut]"))
     return found
 
 
-def _unpack_member(member: _Member, parts: tuple[str, ...], folder: Path, found: Unpacked) -> None:
-    name = say_name(parts)
-    if name != "/".join(parts):
-        found.left_out.append((name, NAME_NO_TEXT))
-        return
-    if member.problem:
-        found.left_out.append((name, member.problem))
-        return
-    path = folder / shorten(parts[-1], LONGEST_NAME)
+def _unpack_member(member: _Member, path: Path) -> str | None:
+    """Why it cannot be."""
+    path.parent.mkdir()
     try:
         source = member.open()
         assert source is not None  # a regular file has content
         with source, open(path, "wb") as out:
-            while block := source.read(COPY_BYTES):
-                out.write(block)
+            shutil.copyfileobj(source, out, COPY_BYTES)
     except DAMAGE as failure:
-        if _is_of_this_machine(failure):
-            raise
+        why = _say_damage(failure)
         path.unlink(missing_ok=True)
-        found.left_out.append((name, f"damaged in the archive ({_say(failure)}) [SL-archive-member-damaged]"))
-        return
-    found.files.append(SourceFile(parts, path))
+        return f"damaged in the archive ({why}) [SL-archive-member-damaged]"
+    return None
+
+
+def _find_name_problem(parts: tuple[str, ...]) -> str | None:
+    if not _is_wanted(parts[-1]):
+        return OTHER_ENDING
+    return None if _say_name(parts) == "/".join(parts) else NAME_NO_TEXT
 
 
 def _list_members(archive: Path) -> Iterator[_Member]:
@@ -265,12 +247,10 @@ def _is_wanted(name: str) -> bool:
     return name.lower().endswith(TRACE_SUFFIXES) or find_archive_stem(name) is not None
 
 
-def _is_of_this_machine(failure: BaseException) -> bool:
-    return isinstance(failure, OSError) and failure.errno is not None
-
-
-def _say(failure: BaseException) -> str:
-    """tarfile lists on many lines what it has tried."""
+def _say_damage(failure: BaseException) -> str:
+    """A failure of this machine, as a full disk, is raised again. tarfile lists on many lines what it has tried."""
+    if isinstance(failure, OSError) and failure.errno is not None:
+        raise failure
     return "neither a ZIP nor a tar file" if "\n" in str(failure) else str(failure)
 
 
@@ -307,20 +287,20 @@ def collect_files(source: Path, scratch: Path, limits: ArchiveLimits = ARCHIVE_L
         return Unpacked([SourceFile((source.name,), source.resolve())])
     elif source.exists():
         kind = OF_OTHERS.get(source.suffix.lower())
-        said = f"{kind}, no trace of torch.profiler; " if kind else ""
+        kind_words = f"{kind}, no trace of torch.profiler; " if kind else ""
         raise UserError(
-            f"{source}: {said}expected a folder, a .zip, .tar, .tar.gz or .tgz, or a trace (.json, "
+            f"{source}: {kind_words}expected a folder, a .zip, .tar, .tar.gz or .tgz, or a trace (.json, "
             ".json.gz) [SL-source-kind]"
         )
     else:
         raise build_no_source(source)
     for _ in range(DEEPEST_ARCHIVE - (not source.is_dir())):
         found = _open_archives(found, scratch, budget)
-    left = [file for file in found.files if _is_archive(file)]
-    found.left_out += [
-        (file.shown, "an archive inside an archive inside an archive [SL-archive-nested]") for file in left
-    ]
-    return Unpacked(sorted((f for f in found.files if f not in left), key=lambda f: f.parts), found.left_out)
+    whole = Unpacked([], found.left_out)
+    for file in sorted(found.files, key=lambda file: file.parts):
+        nested = "an archive inside an archive inside an archive [SL-archive-nested]"
+        whole.add(file.parts, file.path, nested if _is_archive(file) else None)
+    return whole
 
 
 def _walk(folder: Path) -> Unpacked:
@@ -328,21 +308,11 @@ def _walk(folder: Path) -> Unpacked:
     root = folder.resolve()
     for place, folders, names in os.walk(root):
         here = (name for name in folders if not is_hidden((name,)))
-        folders[:] = sorted(
-            name for name in here if not Path(place, name, FOREIGN).exists()
-        )  # an earlier analysis
-        for name in sorted(names):
-            path = Path(place, name)
+        earlier = {name for name in folders if Path(place, name, FOREIGN).exists()}  # analyses
+        folders[:] = sorted({*here} - earlier)
+        for path in (Path(place, name) for name in sorted(names) if not is_hidden((name,))):
             parts = path.relative_to(root).parts
-            wanted = name.lower().endswith(TRACE_SUFFIXES) or find_archive_stem(name)
-            if is_hidden((name,)):
-                continue
-            if not wanted:
-                found.left_out.append((say_name(parts), OTHER_ENDING))
-            elif say_name(parts) != "/".join(parts):
-                found.left_out.append((say_name(parts), NAME_NO_TEXT))
-            else:
-                found.files.append(SourceFile(parts, path))
+            found.add(parts, path, _find_name_problem(parts))
     return found
 
 

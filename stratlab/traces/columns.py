@@ -1,14 +1,13 @@
-"""Kineto's JSON, piece by piece, into numpy columns.
+"""Kineto's JSON, piece by piece, into numpy columns; also that of Ascend's profiler for torch.
 
 Every event is decoded by msgspec into a typed struct and read once per column it is needed for: links to launches only
 of GPU events and launches, facts of a collective only of communication kernels. That, and no object per event that
 stays, is the whole difference to a parser that builds dictionaries or a data frame (benchmarks/traces.py).
 
-Events of Ascend's profiler for torch, given the categories that torch.profiler writes.
-
-Its trace_view.json is a list of events. Those of torch have a category, and times as text. Those of the device and of
-its runtime (CANN) have none: the name of their process tells what they are, and a `connection_id` joins a task to its
-launch. Names of processes may stand after the events, so they are read first.
+Ascend's trace_view.json is a list of events. Those of torch have a category, and times as text. Those of the device and
+of its runtime (CANN) have none: the name of their process tells what they are, and a `connection_id` joins a task to
+its launch. `categorize` gives them what torch.profiler writes. Names of processes may stand after the events, so they
+are read first.
 """
 
 from __future__ import annotations
@@ -24,22 +23,21 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces.chunks import Limits, split_events
+from stratlab.traces.chunks import split_events
 from stratlab.traces.events import (
     COLLECTIVE_OPERATORS,
     ELEMENT_BYTES,
     GPU_CATEGORIES,
     NO_ARGS,
     RECORD,
-    UNLINKED_CATEGORIES,
     Args,
     Event,
+    ExactTimes,
     Number,
-    Oddities,
-    decode_exact,
-    decode_exact_rest,
-    mend_piece,
+    decode_odd_piece,
+    decode_piece,
 )
+from stratlab_spec.trace_events import UNLINKED_CATEGORIES
 
 HARDWARE = "Ascend Hardware"
 MARK = b'"Ascend Hardware"'
@@ -63,36 +61,24 @@ class _Name(msgspec.Struct, gc=False):
     args: _Named | None = None
 
 
-class _Names(msgspec.Struct):
-    traceEvents: list[_Name]
-
-
-def read_processes(path: Path, limits: Limits) -> Processes:
+def read_processes(path: Path) -> Processes:
     """The name of each process; empty where none is an Ascend device.
 
     Raises:
         TraceError: as `load_trace`.
     """
-    pieces = split_events(path, limits)
+    pieces = split_events(path)
     next(pieces)
     found: Processes = {}
     for piece in pieces:
         if b'"process_name"' in piece:
-            named = (e for e in _decode(piece) if e.ph == "M" and e.name == "process_name" and e.args)
+            named = (
+                e
+                for e in decode_odd_piece(piece, _Name)
+                if e.ph == "M" and e.name == "process_name" and e.args
+            )
             found |= {e.pid: e.args.name for e in named if e.args}
     return found if HARDWARE in found.values() else {}
-
-
-def _decode(piece: bytes) -> list[_Name]:
-    def decode(text: bytes) -> list[_Name]:
-        if text.startswith(b"{"):
-            return msgspec.json.decode(text, type=_Names).traceEvents
-        return msgspec.json.decode(text, type=list[_Name])
-
-    try:
-        return decode(piece)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return decode(mend_piece(piece, Oddities()))
 
 
 def categorize(events: Iterable[Event], processes: Processes) -> None:
@@ -181,14 +167,12 @@ class Columns:
         kept, times = self._keep(wanted, events, text)
         if not kept:
             return
-        names, categories, threads = self.names, self.categories, self.threads
-        category = np.array([categories[e.cat] for e in kept], np.int32)
-        self._add("ts", times[0])
-        self._add("dur", times[1])
-        name = np.array([names[e.name] for e in kept], np.int32)
-        self._add("name", name)
-        self._add("cat", category)
-        self._add("thread", np.array([threads[e.pid, e.tid] for e in kept], np.int32))
+        category = np.array([self.categories[e.cat] for e in kept], np.int32)
+        name = np.array([self.names[e.name] for e in kept], np.int32)
+        thread = np.array([self.threads[e.pid, e.tid] for e in kept], np.int32)
+        whole = {"ts": times[0], "dur": times[1], "name": name, "cat": category, "thread": thread}
+        for key, column in whole.items():
+            self._add(key, column)
         on_gpu = self._which(category, GPU_CATEGORIES)
         linked = np.flatnonzero(~self._which(category, UNLINKED_CATEGORIES))
         args = [kept[i].args or NO_ARGS for i in linked.tolist()]
@@ -199,10 +183,10 @@ class Columns:
         self._add("gpu", (gpu + self.count).astype(np.int32))
         for key in ("device", "stream", "bytes"):
             self._add(key, read_integers([getattr(a, key) for a in args]))
-        told = np.flatnonzero(on_gpu | (name == self.names.get(RECORD, -1))).tolist()
-        talks = [i for i in told if (kept[i].args or NO_ARGS).collective not in (None, "")]
+        asked = np.flatnonzero(on_gpu | (name == self.names.get(RECORD, -1))).tolist()
+        talks = [(i, a) for i in asked if (a := kept[i].args or NO_ARGS).collective not in (None, "")]
         if talks:
-            self._apply_communication(np.array(talks) + self.count, [kept[i].args or NO_ARGS for i in talks])
+            self._apply_communication(np.array([i for i, _ in talks]) + self.count, [a for _, a in talks])
         self.count += len(kept)
 
     def _keep(
@@ -265,9 +249,9 @@ def to_ns(us: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def _exact(kept: list[Event], events: list[Event], text: bytes) -> tuple[Column, Column]:
     """The same for times since 1970, of which a float64 knows only every fourth of a microsecond."""
-    decoded = decode_exact_rest(text).traceEvents if text.startswith(b"{") else decode_exact(text)
     chosen = set(map(id, kept))
-    exact = [times for times, e in zip(decoded, events, strict=True) if id(e) in chosen]
+    decoded = zip(decode_piece(text, ExactTimes), events, strict=True)
+    exact = [times for times, e in decoded if id(e) in chosen]
     return (
         np.array([int((e.ts * 1000).to_integral_value()) for e in exact], np.int64),
         np.array([int((e.dur * 1000).to_integral_value()) for e in exact if e.dur is not None], np.int64),

@@ -1,9 +1,8 @@
 """Finds one trace file per rank, and names every file that is not used and why.
 
-HTA's own discovery is not used: it takes any JSON file for a trace and loses ranks silently. Here the rank
-comes from manifest.json, else from distributedInfo in the file, else from the file's name.
-
-traces/manifest.json: which files the run wrote. It is believed only as far as the files agree (discover.py).
+HTA's own discovery is not used: it takes any JSON file for a trace and loses ranks silently. Here the rank comes from
+manifest.json, else from distributedInfo in the file, else from the file's name. The manifest says which files the run
+wrote; it is believed only as far as the files agree.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from stratlab.traces.chunks import LIMITS, Limits, say_unreadable
+from stratlab.traces.chunks import LIMITS, say_unreadable
 from stratlab.traces.rank_identity import read_identity, say_other_name
 
 MANIFEST = "manifest.json"
@@ -54,12 +53,8 @@ def read_manifest(path: Path) -> tuple[Manifest | None, str | None]:
         if problem is None:
             manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
             if manifest.files:
-                return (
-                    manifest,
-                    None
-                    if manifest.complete
-                    else "says that the traces are not complete [SL-manifest-incomplete]",
-                )
+                remark = "says that the traces are not complete [SL-manifest-incomplete]"
+                return manifest, None if manifest.complete else remark
             problem = "names no file [SL-manifest-no-files]"
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as failure:
         problem = say_unreadable(failure)
@@ -137,14 +132,15 @@ def say_outside(rank: int, world_size: int | None) -> str:
     return f"rank {rank} of a run with {world_size or 'any number of'} processes [SL-rank-outside]"
 
 
-def find_traces(folder: Path, world_size: int | None, limits: Limits = LIMITS) -> Found:
+def find_traces(folder: Path, world_size: int | None) -> Found:
     """Looks through `folder` (the run's traces/), which may be missing or empty. Never raises for what lies there."""
     manifest, remark = read_manifest(folder / MANIFEST)
     findings = [Finding("noted", remark, MANIFEST)] if remark else []
-    listed = [_check_entry(folder, entry, limits) for entry in (manifest.files if manifest else [])]
+    entries = manifest.files if manifest else []
+    listed = [_Candidate(e.file, e.rank, _find_mismatch(folder / e.file, e)) for e in entries]
     names = _list_names(folder, findings) - {MANIFEST} - {candidate.file for candidate in listed}
     is_closed = manifest is not None and manifest.complete
-    others = [_check_unlisted(folder, name, is_closed, limits) for name in sorted(names)]
+    others = [_check_unlisted(folder, name, is_closed) for name in sorted(names)]
     candidates = [*listed, *sorted(others, key=_rate)]
     if len(candidates) == 1 and candidates[0].rank is None and candidates[0].problem is None:
         candidates = [_Candidate(candidates[0].file, 0, None, ONLY_TRACE)]
@@ -157,12 +153,10 @@ def find_traces(folder: Path, world_size: int | None, limits: Limits = LIMITS) -
             problem = say_outside(rank, world_size)
         elif problem is None and rank in files:
             problem = f"a second trace of rank {rank}, {files[rank].name} is used [SL-rank-second-trace]"
-        if problem is not None or rank is None:
-            findings.append(Finding("skipped", problem or "", candidate.file, rank))
-            continue
-        files[rank] = folder / candidate.file
-        if candidate.remark:
-            findings.append(Finding("noted", candidate.remark, candidate.file, rank))
+        if problem is None and rank is not None:
+            files[rank] = folder / candidate.file
+        if why := problem or candidate.remark:
+            findings.append(Finding("skipped" if problem else "noted", why, candidate.file, rank))
     return Found(dict(sorted(files.items())), findings, manifest)
 
 
@@ -178,49 +172,43 @@ def _list_names(folder: Path, findings: list[Finding]) -> set[str]:
     return {name for name in names if name.endswith((*SUFFIXES, ".tmp")) or RANK_IN_NAME.search(name)}
 
 
-def _check_entry(folder: Path, entry: Entry, limits: Limits) -> _Candidate:
-    def skip(problem: str) -> _Candidate:
-        return _Candidate(entry.file, entry.rank, problem)
-
-    path = folder / entry.file
+def _find_mismatch(path: Path, entry: Entry) -> str | None:
     if Path(entry.file).name != entry.file:
-        return skip("the manifest points outside the traces [SL-manifest-outside]")
-    if problem := find_problem(path, limits.raw_bytes):
-        return skip(NOT_THERE if problem == MISSING else problem)
+        return "the manifest points outside the traces [SL-manifest-outside]"
+    if problem := find_problem(path, LIMITS.raw_bytes):
+        return NOT_THERE if problem == MISSING else problem
     try:
         if (size := path.stat().st_size) != entry.bytes:
-            return skip(f"has {size} bytes, {entry.bytes} in the manifest [SL-manifest-size]")
+            return f"has {size} bytes, {entry.bytes} in the manifest [SL-manifest-size]"
         with open(path, "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
-                return skip("differs from the manifest (sha256) [SL-manifest-sha256]")
+                return "differs from the manifest (sha256) [SL-manifest-sha256]"
     except OSError as failure:
-        return skip(say_unreadable(failure.strerror))
-    identity = read_identity(path, limits, behind=False)
-    rank, problem = identity.rank, identity.problem
-    if problem is None and rank not in (None, entry.rank):
-        problem = f"rank {entry.rank} in the manifest, rank {rank} in the file [SL-manifest-rank]"
-    return _Candidate(entry.file, entry.rank, problem)
+        return say_unreadable(failure.strerror)
+    identity = read_identity(path, behind=False)
+    if identity.problem is None and identity.rank not in (None, entry.rank):
+        return f"rank {entry.rank} in the manifest, rank {identity.rank} in the file [SL-manifest-rank]"
+    return identity.problem
 
 
-def _check_unlisted(folder: Path, name: str, is_closed: bool, limits: Limits) -> _Candidate:
+def _check_unlisted(folder: Path, name: str, is_closed: bool) -> _Candidate:
     in_name, path = _rank_of(name), folder / name
     if not name.isprintable():  # also what is not UTF-8: a report could not be written with it
         return _Candidate(ascii(name)[1:-1], in_name, NAME_NO_TEXT)
-    problem = find_problem(path, limits.raw_bytes)
+    problem = find_problem(path, LIMITS.raw_bytes)
     if problem is None and (name.startswith(".") or ".tmp" in path.suffixes):
         problem = "a temporary file: its writer did not finish [SL-file-temporary]"
-    if problem is None and not name.endswith(SUFFIXES):
+    elif problem is None and not name.endswith(SUFFIXES):
         problem = "its name does not end in .json or .gz [SL-trace-ending]"
-    if problem is None and is_closed:
+    elif problem is None and is_closed:
         problem = "not in the manifest, which is complete [SL-manifest-unlisted]"
     if problem is not None:
         return _Candidate(name, in_name, problem)
-    identity = read_identity(path, limits, behind=in_name is None)
-    rank, problem = identity.rank, identity.problem
-    if problem is not None or rank is None:
-        return _Candidate(name, in_name, problem)
-    remark = say_other_name(in_name, rank)
-    return _Candidate(name, rank, None, remark if in_name not in (None, rank) else None)
+    identity = read_identity(path, behind=in_name is None)
+    if identity.problem is not None or identity.rank is None:
+        return _Candidate(name, in_name, identity.problem)
+    remark = say_other_name(in_name, identity.rank) if in_name not in (None, identity.rank) else None
+    return _Candidate(name, identity.rank, None, remark)
 
 
 def _rate(candidate: _Candidate) -> tuple[bool, bool, bool, str]:

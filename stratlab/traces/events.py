@@ -1,16 +1,17 @@
 """What is read of an event of Kineto's JSON, and which events are which.
 
-What writers of traces put into JSON and JSON does not know. One odd value costs itself or its event, not the file.
-
-Tried only where the typed decoder has refused a piece, because it is twenty times slower.
+Writers of traces put into JSON what JSON does not know. `repair_piece` reads that too: one odd value costs itself or
+its event, not the file. It is tried only where the typed decoder has refused a piece: it is twenty times slower.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -20,11 +21,6 @@ from stratlab.traces.chunks import TraceError, build_not_json
 # A GPU event is known by its category, not by having a stream: Triton's CPU ops carry stream 0.
 COPY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
 GPU_CATEGORIES = ("kernel", "Kernel", *COPY_CATEGORIES)
-# Labels, operators and Python's stack, which are most of a trace and launch nothing themselves. Every other host event
-# may be a launch: `cuda_runtime`, `hip_driver`, `xpu_runtime`, `privateuse1_runtime`, and those of devices to come.
-OPERATOR_CATEGORIES = ("cpu_op", "Operator")
-UNLINKED_CATEGORIES = (*OPERATOR_CATEGORIES, "python_function", "user_annotation", "gpu_user_annotation")
-LAUNCH_CATEGORY = re.compile(r"_(runtime|driver)$|^Runtime$")
 RECORD = "record_param_comms"  # torch's operator around a collective; its args say which
 # torch's operators that start collectives; old versions write no record within them
 COLLECTIVE_OPERATORS = (
@@ -78,16 +74,9 @@ class ExactTimes(msgspec.Struct, gc=False):
     dur: Decimal | None = None
 
 
-class ExactRest(msgspec.Struct):
-    """As `Rest`."""
+class Behind(msgspec.Struct):
+    """What may stand behind the last event of a file."""
 
-    traceEvents: list[ExactTimes]
-
-
-class Rest(msgspec.Struct):
-    """The end of a file: its last events and what stands behind them."""
-
-    traceEvents: list[Event]
     distributedInfo: Any = None
     baseTimeNanoseconds: Any = None
 
@@ -95,12 +84,28 @@ class Rest(msgspec.Struct):
 NO_ARGS = Args()
 _SHORT = {"Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Bool": 1}
 ELEMENT_BYTES = _SHORT | {"Double": 8, "Long": 8}  # by the names that torch writes
-# not strict: some writers put numbers into quotes
-decode_event = msgspec.json.Decoder(Event, strict=False).decode
-decode_events = msgspec.json.Decoder(list[Event], strict=False).decode
-decode_rest = msgspec.json.Decoder(Rest, strict=False).decode
-decode_exact = msgspec.json.Decoder(list[ExactTimes]).decode
-decode_exact_rest = msgspec.json.Decoder(ExactRest).decode
+UNDECODABLE = (msgspec.DecodeError, UnicodeError, RecursionError)  # what the decoders raise
+
+
+@cache
+def _build_decoders(kind: Any, strict: bool) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
+    rest = msgspec.defstruct("Rest", [("traceEvents", list[kind])])
+    decoders = (msgspec.json.Decoder(each, strict=strict).decode for each in (list[kind], rest))
+    return next(decoders), next(decoders)
+
+
+def decode_piece(piece: bytes, kind: Any, *, strict: bool = True) -> list[Any]:
+    """The events of one piece of `split_events`, each as `kind`. Some writers put numbers into quotes: not strict."""
+    decode_list, decode_rest = _build_decoders(kind, strict)
+    return decode_list(piece) if piece.startswith(b"[") else decode_rest(piece).traceEvents
+
+
+def decode_odd_piece(piece: bytes, kind: Any) -> list[Any]:
+    """The same of a piece that may hold what is no JSON."""
+    try:
+        return decode_piece(piece, kind)
+    except UNDECODABLE:
+        return decode_piece(repair_piece(piece, Oddities()), kind)
 
 
 LATEST_NS = 1 << 62  # in the year 2116
@@ -125,7 +130,7 @@ class Oddities:
     events: int = 0
 
 
-def mend_piece(piece: bytes, odd: Oddities, start: int | None = None) -> bytes:
+def repair_piece(piece: bytes, odd: Oddities, start: int | None = None) -> bytes:
     """A piece of `split_events` that the decoders of events.py read. Adds to `odd`.
 
     Args:
@@ -140,11 +145,11 @@ def mend_piece(piece: bytes, odd: Oddities, start: int | None = None) -> bytes:
         raise build_not_json("its traceEvents are not a list")
     kept = [text for text in map(_encode, events) if _is_event(text)]
     odd.events += len(events) - len(kept)
-    mended = b"[" + b",".join(kept) + b"]"
+    repaired = b"[" + b",".join(kept) + b"]"
     if not isinstance(content, dict):
-        return mended
+        return repaired
     behind = _encode({key: value for key, value in content.items() if key != "traceEvents"})
-    return b'{"traceEvents":' + mended + (b"}" if behind == b"{}" else b"," + behind[1:])
+    return b'{"traceEvents":' + repaired + (b"}" if behind == b"{}" else b"," + behind[1:])
 
 
 def decode_head(head: bytes) -> dict[str, Any]:
@@ -155,7 +160,7 @@ def decode_head(head: bytes) -> dict[str, Any]:
     """
     try:
         content = msgspec.json.decode(head)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
+    except UNDECODABLE as failure:
         try:
             content = _load(head, Oddities(), None)
         except TraceError:
@@ -179,9 +184,8 @@ def read_base_ns(value: Any) -> int:
 
 
 def _load(piece: bytes, odd: Oddities, start: int | None) -> Any:
-    def drop(constant: str) -> Any:
+    def drop(constant: str) -> None:
         odd.values += 1
-        return None
 
     def read_number(number: str) -> Any:
         value = Decimal(number)
@@ -190,26 +194,22 @@ def _load(piece: bytes, odd: Oddities, start: int | None) -> Any:
     def read_integer(number: str) -> Any:
         return int(number) if len(number) < MOST_DIGITS else drop(number)
 
-    def read(text: str) -> Any:
-        return json.loads(
-            text, parse_constant=drop, parse_float=read_number, parse_int=read_integer, strict=False
-        )
-
-    text, before = piece.decode("utf-8", "surrogateescape"), odd.values
+    numbers: dict[str, Any] = {"parse_float": read_number, "parse_int": read_integer, "parse_constant": drop}
+    read: Any = partial(json.loads, strict=False, **numbers)
+    text, known = piece.decode("utf-8", "surrogateescape"), odd.values
     try:
         try:
             content = read(text)
         except ValueError:
-            odd.values = before
+            odd.values = known
             content = read(WORDS.sub(lambda found: found[0] if found[0][0] == '"' else "NaN", text))
         return _whole(content, odd)
     except json.JSONDecodeError as failure:
-        said = failure.msg
+        reason = failure.msg
         if start is not None:
-            said += (
-                f" at byte {start + len(text[: failure.pos].encode('utf-8', 'surrogateescape'))} of the file"
-            )
-        raise build_not_json(said) from failure
+            before = len(text[: failure.pos].encode("utf-8", "surrogateescape"))
+            reason += f" at byte {start + before} of the file"
+        raise build_not_json(reason) from failure
     except (ValueError, RecursionError) as failure:
         raise build_not_json(failure) from failure
 
@@ -229,7 +229,7 @@ def _whole(value: Any, odd: Oddities) -> Any:
 
 def _is_event(text: bytes) -> bool:
     try:
-        decode_event(text)
+        msgspec.json.decode(text, type=Event, strict=False)
     except msgspec.DecodeError:
         return False
     return True

@@ -1,12 +1,7 @@
 """Traces that this lab did not make, sorted into experiments with one trace per rank. The rules: docs/foreign.md.
 
-Names of experiments, from the folders that they lie in: short, all different, fit for a folder.
-
-One file of another program that is the trace of one rank, and which.
-
-The traces of one folder, divided into experiments where they cannot be one.
-
-Experiments that may be ranks of one run, for nothing tells the rank of their traces.
+Each file is looked into; those of a folder are divided where they cannot be one experiment; experiments get names from
+the folders that they lie in, short, all different, fit for a folder; and those that may be ranks of one run are told.
 """
 
 from __future__ import annotations
@@ -19,13 +14,13 @@ from dataclasses import dataclass, field
 
 from stratlab.run_directory.files import LARGEST_WORLD
 from stratlab.traces.archives import OTHER_ENDING, SourceFile, Unpacked, find_archive_stem, shorten
-from stratlab.traces.chunks import LIMITS, NO_EVENTS, Limits, TraceError, read_blocks
+from stratlab.traces.chunks import LIMITS, NO_EVENTS, TraceError, read_blocks
 from stratlab.traces.discover import ONLY_TRACE, Finding, find_problem, say_outside
 from stratlab.traces.rank_identity import (
     Identity,
-    Place,
+    Location,
     find_named_rank,
-    find_place,
+    locate_trace,
     read_identity,
     say_other_name,
 )
@@ -83,17 +78,17 @@ class TraceFile:
     identity: Identity
     rank: int | None
     rank_from: str
-    place: Place
+    place: Location
     remark: str | None = None
 
 
-def look_into(file: SourceFile, pattern: re.Pattern[str] | None, limits: Limits) -> TraceFile | str:
+def look_into(file: SourceFile, pattern: re.Pattern[str] | None) -> TraceFile | str:
     """The trace, or why the file is none.
 
     Raises:
         UserError: what the pattern finds is no number.
     """
-    if problem := find_problem(file.path, limits.raw_bytes):
+    if problem := find_problem(file.path, LIMITS.raw_bytes):
         return problem
     asked = pattern.search(file.shown) if pattern else None
     if pattern and not asked:
@@ -102,8 +97,8 @@ def look_into(file: SourceFile, pattern: re.Pattern[str] | None, limits: Limits)
         raise UserError(
             f"--rank-pattern {pattern.pattern}: {asked[1]!r} of {file.shown} is no rank [SL-rank-pattern-no-number]"
         )
-    place, named, rank_from = find_place(file.parts, asked), *find_named_rank(file.parts)
-    identity = read_identity(file.path, limits)
+    place, named, rank_from = locate_trace(file.parts, asked), *find_named_rank(file.parts)
+    identity = read_identity(file.path)
     if identity.problem is not None:
         return identity.problem
     rank, remark = named, None
@@ -120,9 +115,9 @@ TOLD_NAMES = 3
 Group = tuple[tuple[str, ...], list[TraceFile], list[Finding]]
 
 
-def divide(above: tuple[str, ...], traces: Sequence[TraceFile], limits: Limits) -> list[Group]:
+def divide(above: tuple[str, ...], traces: Sequence[TraceFile]) -> list[Group]:
     """The experiments of one folder: one, or where its files cannot be one, one for each name without its rank."""
-    kept, findings = _drop_copies(traces, limits)
+    kept, findings = _drop_copies(traces)
     ranked = [trace for trace in kept if trace.rank is not None]
     if len(kept) == 1 or (len(ranked) == len(kept) and not find_conflict(ranked)):
         return [(above, kept, findings)]
@@ -138,14 +133,11 @@ def divide(above: tuple[str, ...], traces: Sequence[TraceFile], limits: Limits) 
         by_name.setdefault(trace.place.stem, []).append(trace)
     if all(find_conflict(part) for part in by_name.values()):  # the names do not divide it either
         return [(above, kept, findings)]
-    return [
-        (
-            (*above, name),
-            part,
-            [f for f in findings if f.rank in {t.rank for t in part}] if len(part) > 1 else [],
-        )
-        for name, part in sorted(by_name.items())
-    ]
+    groups: list[Group] = []
+    for name, part in sorted(by_name.items()):
+        ranks = {trace.rank for trace in part} if len(part) > 1 else set()
+        groups.append(((*above, name), part, [each for each in findings if each.rank in ranks]))
+    return groups
 
 
 def find_conflict(traces: Sequence[TraceFile]) -> str:
@@ -169,19 +161,19 @@ def find_conflict(traces: Sequence[TraceFile]) -> str:
         )
     sizes = {trace.identity.world_size for trace in traces if is_size(trace.identity.world_size)}
     if len(sizes) > 1:
-        told = _list(sorted(map(str, sizes), key=int), " and ")
-        return f"its traces are of runs with {told} processes [SL-world-size-differs]"
+        counts = _list(sorted(map(str, sizes), key=int), " and ")
+        return f"its traces are of runs with {counts} processes [SL-world-size-differs]"
     return ""
 
 
-def _drop_copies(traces: Sequence[TraceFile], limits: Limits) -> tuple[list[TraceFile], list[Finding]]:
+def _drop_copies(traces: Sequence[TraceFile]) -> tuple[list[TraceFile], list[Finding]]:
     """Without the files that hold, unpacked, what another one of the same rank holds."""
     counted = Counter(trace.rank for trace in traces)
     kept: list[TraceFile] = []
     findings: list[Finding] = []
     seen: dict[tuple[int | None, bytes], TraceFile] = {}
     for trace in traces:
-        if counted[trace.rank] > 1 and (digest := _hash(trace, limits)):
+        if counted[trace.rank] > 1 and (digest := _hash(trace)):
             first = seen.setdefault((trace.rank, digest), trace)
             if first is not trace:
                 why = f"holds the same as {first.file.shown} [SL-trace-copy]"
@@ -191,10 +183,10 @@ def _drop_copies(traces: Sequence[TraceFile], limits: Limits) -> tuple[list[Trac
     return kept, findings
 
 
-def _hash(trace: TraceFile, limits: Limits) -> bytes | None:
+def _hash(trace: TraceFile) -> bytes | None:
     digest = hashlib.sha256()
     try:
-        for block in read_blocks(trace.file.path, limits):
+        for block in read_blocks(trace.file.path):
             digest.update(block)
     except (TraceError, OSError):
         return None  # damaged: said when it is read
@@ -212,12 +204,8 @@ def _list(names: Sequence[str], last: str = ", ") -> str:
 
 
 NOTHING_OF_A_TRACE = (NO_EVENTS, OTHER_ENDING)
-NO_TRACES = (
-    "holds no traceEvents",
-    OTHER_ENDING,
-    "a merged trace",
-    "--rank-pattern",
-)  # of what is left out: no damage
+# of what is left out: no damage
+NO_TRACES = ("holds no traceEvents", OTHER_ENDING, "a merged trace", "--rank-pattern")
 
 
 @dataclass
@@ -241,9 +229,7 @@ class Sorted:
     left_out: list[tuple[str, str]]
 
 
-def sort_experiments(
-    found: Unpacked, whole: str, pattern: re.Pattern[str] | None = None, limits: Limits = LIMITS
-) -> Sorted:
+def sort_experiments(found: Unpacked, whole: str, pattern: re.Pattern[str] | None = None) -> Sorted:
     """Looks into every file and sorts them.
 
     Args:
@@ -257,14 +243,14 @@ def sort_experiments(
     left_out = list(found.left_out)
     by_folder: dict[tuple[str, ...], list[TraceFile]] = {}
     for file in found.files:
-        trace = look_into(file, pattern, limits)
+        trace = look_into(file, pattern)
         if isinstance(trace, str):
             left_out.append((file.shown, trace))
         else:
             by_folder.setdefault(trace.place.above, []).append(trace)
     groups: list[Group] = []
     for above, traces in sorted(by_folder.items()):
-        groups += divide(above, traces, limits)
+        groups += divide(above, traces)
     _add_lost(groups, [each for each in left_out if not each[1].startswith(NO_TRACES)], pattern)
     groups.sort(key=lambda group: group[0])
     names = name_experiments([path for path, _, _ in groups], whole)
@@ -278,7 +264,7 @@ def _add_lost(groups: list[Group], lost: Sequence[tuple[str, str]], pattern: re.
     for name, why in lost:
         parts = name.split("/")
         asked = pattern.search(name) if pattern else None
-        place, (rank, _) = find_place(parts, asked), find_named_rank(parts)
+        place, (rank, _) = locate_trace(parts, asked), find_named_rank(parts)
         above = place.above
         if stem := find_archive_stem(parts[-1]):
             above, rank = (*parts[:-1], stem), None
@@ -288,9 +274,10 @@ def _add_lost(groups: list[Group], lost: Sequence[tuple[str, str]], pattern: re.
         is_divided = above not in paths and any(path[:-1] == above for path in paths)
         path = divided if is_divided else above
         finding = Finding("skipped", why, name, rank)
-        group = next((group for group in groups if group[0] == path), None)
-        if group:
-            group[2].append(finding)
+        for group in groups:
+            if group[0] == path:
+                group[2].append(finding)
+                break
         else:
             groups.append((path, [], [finding]))
 

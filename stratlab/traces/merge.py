@@ -1,80 +1,60 @@
 """Puts the traces of all ranks into one file that opens in Perfetto, piece by piece.
 
-Only people read it: every analysis reads the ranks' own. What is changed in the events, and why: renamed.py.
+Only people read it: every analysis reads the ranks' own. What is changed in the events, and why: merged_events.py. Of
+what one rank wrote either everything is in the file or nothing.
 
-A gzip file that can take back its end: of what one rank wrote, either everything stays or nothing.
-
-How far the clocks of the ranks' hosts differ, from when they leave the same collectives.
-
-All ranks leave a collective together, however late one of them entered it: on one node the ends of an NCCL kernel agree
-within 1-7 us while the starts differ by milliseconds. gloo's ends agree to about 150 us in the median, with outliers of
-18 ms: below 1 ms nothing is corrected.
+All ranks leave a collective together, however late one of them entered it, which tells how far the clocks of their
+hosts differ. On one node the ends of an NCCL kernel agree within 1-7 us while the starts differ by milliseconds. gloo's
+ends agree to about 150 us in the median, with outliers of 18 ms: below 1 ms nothing is corrected.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
-from stratlab.traces.chunks import LIMITS, Limits, TraceError, say_unreadable, split_events
-from stratlab.traces.events import NO_CLOCK, Oddities, decode_head, mend_piece, read_base_ns
+from stratlab.traces.chunks import TraceError, say_unreadable, split_events
+from stratlab.traces.events import NO_CLOCK, decode_head, decode_odd_piece, read_base_ns
 from stratlab.traces.merged_events import ABSENT, Renamed, clean, read_ns
 
-HEADER = b"\x1f\x8b\x08" + bytes(5) + b"\x04\xff"  # no name, no time: equal content gives equal files
 LEVEL = 1  # level 6 takes six times as long and saves a quarter
-
-
-@dataclass(frozen=True)
-class _Mark:
-    position: int
-    checksum: int
-    size: int
+GZIP = 16 + zlib.MAX_WBITS  # no name, no time: equal content gives equal files
 
 
 class PackedFile:
-    """Writes one gzip member into `file`, which must be seekable and stays open."""
+    """Writes gzip into `file`, which must be seekable and stays open, and can take back the end of it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._file.write(HEADER)
-        self._start(_Mark(file.tell(), 0, 0))
-
-    def _start(self, mark: _Mark) -> None:
-        self.checksum, self.size = mark.checksum, mark.size
-        self._deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self._packer: Any = zlib.compressobj(LEVEL, wbits=GZIP)
 
     def write(self, data: bytes) -> None:
         """Packs and appends."""
-        self.checksum = zlib.crc32(data, self.checksum)
-        self.size += len(data)
-        self._file.write(self._deflate.compress(data))
+        self._file.write(self._packer.compress(data))
 
-    def mark(self) -> _Mark:
-        """A place to which `take_back` can return. What follows does not refer to what stands before it."""
-        self._file.write(self._deflate.flush(zlib.Z_FULL_FLUSH))
-        return _Mark(self._file.tell(), self.checksum, self.size)
+    def mark(self) -> tuple[int, Any]:
+        """A place to which `take_back` can return once."""
+        return self._file.tell(), self._packer.copy()
 
-    def take_back(self, mark: _Mark) -> None:
+    def take_back(self, mark: tuple[int, Any]) -> None:
         """Forgets everything that was written since `mark`."""
-        self._file.seek(mark.position)
+        position, self._packer = mark
+        self._file.seek(position)
         self._file.truncate()
-        self._start(mark)
 
     def finish(self) -> None:
-        """Ends the member: checksum and length."""
-        self._file.write(self._deflate.flush(zlib.Z_FINISH))
-        self._file.write(struct.pack("<II", self.checksum, self.size & 0xFFFFFFFF))
+        """Writes what is left, checksum and length."""
+        self._file.write(self._packer.flush())
 
 
 RAW_BYTES = 1 << 30  # of all ranks together: about what Perfetto still opens in a browser
@@ -103,10 +83,6 @@ class _Time(msgspec.Struct, gc=False):
     ts: Raw = ABSENT
 
 
-class _RestTimes(msgspec.Struct):
-    traceEvents: list[_Time]
-
-
 class _TooMuch(Exception):
     """A rank does not fit below the limit on all ranks."""
 
@@ -116,7 +92,6 @@ def merge_traces(
     out: Path,
     *,
     offsets_ns: dict[int, int],
-    limits: Limits = LIMITS,
     raw_bytes: int = RAW_BYTES,
     progress: Callable[[str], None] = lambda sentence: None,
 ) -> Merged:
@@ -139,7 +114,7 @@ def merge_traces(
     starts: dict[int, int] = {}
     for rank, path in sorted(files.items()):
         try:
-            bases[rank], first_ns = _find_start(path, limits)
+            bases[rank], first_ns = _find_start(path)
             starts[rank] = bases[rank] + first_ns - offsets_ns.get(rank, 0)
         except TraceError as failure:
             problems[rank] = str(failure)
@@ -156,20 +131,18 @@ def merge_traces(
                 renamed = Renamed(rank, bases[rank] - offsets_ns.get(rank, 0) - origin)
                 mark = packed.mark()
                 try:
-                    left -= _write_rank(renamed, files[rank], packed, limits, left, b",\n" if merged else b"")
-                except (TraceError, _TooMuch) as failure:
+                    left -= _write_rank(renamed, files[rank], packed, left, b",\n" if merged else b"")
+                except TraceError as failure:
                     packed.take_back(mark)
-                    if isinstance(failure, _TooMuch):
-                        above = [other for other in starts if other >= rank]
-                        size = f"{raw_bytes / 2**20:.0f} MiB"
-                        problems |= dict.fromkeys(
-                            above, f"beyond the limit of {size} for all ranks [SL-merge-limit]"
-                        )
-                        break
                     problems[rank] = str(failure)
-                    continue
-                merged.append(renamed)
-                progress(f"merged rank {rank}: {renamed.events} events")
+                except _TooMuch:
+                    packed.take_back(mark)
+                    why = f"beyond the limit of {raw_bytes / 2**20:.0f} MiB for all ranks [SL-merge-limit]"
+                    problems |= {other: why for other in starts if other >= rank}
+                    break
+                else:
+                    merged.append(renamed)
+                    progress(f"merged rank {rank}: {renamed.events} events")
             packed.write(b"\n]" + b',"mergedRanks":' + msgspec.json.encode([r.rank for r in merged]) + b"}\n")
             packed.finish()
         if merged:
@@ -186,16 +159,15 @@ def merge_traces(
     )
 
 
-def _find_start(path: Path, limits: Limits) -> tuple[int, int]:
+def _find_start(path: Path) -> tuple[int, int]:
     """What the file's times count from, and its first usable time, ns."""
-    pieces = _read_pieces(path, limits)
-    told = decode_head(next(pieces)).get("baseTimeNanoseconds")
-    base = read_base_ns(told)
-    if told and not base:
+    pieces = _read_pieces(path)
+    value = decode_head(next(pieces)).get("baseTimeNanoseconds")
+    base = read_base_ns(value)
+    if value and not base:
         raise TraceError(NO_CLOCK)
     for piece in pieces:
-        first = _find_first_ns(piece)
-        if first is not None:
+        if (first := _find_first_ns(piece)) is not None:
             return base, first
     raise TraceError("holds no event with a time [SL-trace-no-time]")
 
@@ -206,35 +178,23 @@ def _find_first_ns(piece: bytes) -> int | None:
     Raises:
         TraceError: not JSON.
     """
-    piece = clean(piece)
-    try:
-        events = _decode_times(piece)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        events = _decode_times(mend_piece(piece, Oddities()))
+    events = decode_odd_piece(clean(piece), _Time)
     times = (read_ns(bytes(event.ts)) for event in events if event.ph != "M" and event.ts is not ABSENT)
     return min((ns for ns in times if ns is not None and ns > 0), default=None)
 
 
-def _decode_times(piece: bytes) -> list[_Time]:
-    if piece.startswith(b"{"):
-        return msgspec.json.decode(piece, type=_RestTimes).traceEvents
-    return msgspec.json.decode(piece, type=list[_Time])
-
-
-def _read_pieces(path: Path, limits: Limits) -> Iterator[bytes]:
+def _read_pieces(path: Path) -> Iterator[bytes]:
     try:
-        yield from split_events(path, limits)
+        yield from split_events(path)
     except OSError as failure:
         raise TraceError(say_unreadable(failure.strerror)) from failure
 
 
-def _write_rank(
-    renamed: Renamed, path: Path, packed: PackedFile, limits: Limits, most_bytes: int, separator: bytes
-) -> int:
+def _write_rank(renamed: Renamed, path: Path, packed: PackedFile, most_bytes: int, separator: bytes) -> int:
     """Returns the rank's unpacked size."""
     if path.stat().st_size > most_bytes:
         raise _TooMuch
-    pieces = _read_pieces(path, limits)
+    pieces = _read_pieces(path)
     raw_bytes = len(next(pieces))
     for piece in pieces:
         raw_bytes += len(piece)
@@ -254,10 +214,8 @@ def _explain(merged: list[Renamed], problems: dict[int, str], starts: dict[int, 
         for renamed in merged
         if renamed.left_out
     ]
-    apart = max((starts[r.rank] for r in merged), default=0) - min(
-        (starts[r.rank] for r in merged), default=0
-    )
-    if apart > HOUR_NS:
+    begins = [starts[renamed.rank] for renamed in merged] or [0]
+    if (apart := max(begins) - min(begins)) > HOUR_NS:
         sentences.append(f"the ranks begin {apart / HOUR_NS:.1f} h apart [SL-merge-apart]")
     return "; ".join(sentences)
 
@@ -268,14 +226,19 @@ FEWEST_CALLS = 3
 
 @dataclass(frozen=True)
 class Clocks:
-    """What to take from each rank's times so that all ranks have the clock of the lowest rank."""
+    """What to take from each rank's times so that all ranks have the clock of the lowest rank.
 
-    offsets_ns: dict[int, int]  # 0 where nothing is corrected
-    aligned: bool  # True if a rank is corrected
-    residual_ns: (
-        int | None
-    )  # largest over ranks: median distance of a collective's end from the rank's offset
-    matched: int  # collectives that were compared
+    Attributes:
+        offsets_ns: per rank; 0 where nothing is corrected.
+        aligned: True if a rank is corrected.
+        residual_ns: largest over ranks: median distance of a collective's end from the rank's offset.
+        matched: collectives that were compared.
+    """
+
+    offsets_ns: dict[int, int]
+    aligned: bool
+    residual_ns: int | None
+    matched: int
     reason: str
 
 
@@ -292,28 +255,17 @@ def find_offsets(calls: dict[int, NDArray[np.int64]]) -> Clocks:
     if len(calls) < 2:
         return Clocks(zero, False, None, matched, "one rank has nothing to be compared with")
     if matched < FEWEST_CALLS:
-        found = f"{matched} collectives are in the traces of all ranks"
-        return Clocks(zero, False, None, matched, f"{found}, at least {FEWEST_CALLS} are needed")
+        why = f"{matched} collectives are in the traces of all ranks, at least {FEWEST_CALLS} are needed"
+        return Clocks(zero, False, None, matched, why)
 
     reference = calls[min(calls)]
-    measured, spread = {}, {}
-    for rank in zero:
-        distance = calls[rank] - reference
-        measured[rank] = _median(distance)
-        spread[rank] = _median(np.abs(distance - measured[rank]))
+    measured = {rank: _median(calls[rank] - reference) for rank in zero}
+    spread = {rank: _median(np.abs(calls[rank] - reference - measured[rank])) for rank in zero}
     # an offset that its own collectives do not agree on is none: they were not left together
-    clear = {rank: abs(offset) > 2 * spread[rank] for rank, offset in measured.items()}
-    offsets = {
-        rank: offset if abs(offset) >= SMALLEST_NS and clear[rank] else 0 for rank, offset in measured.items()
-    }
-    vague = [rank for rank, offset in measured.items() if abs(offset) >= SMALLEST_NS and not clear[rank]]
-    return Clocks(
-        offsets,
-        any(offsets.values()),
-        max(spread.values()),
-        matched,
-        _explain_clocks(measured, offsets, vague),
-    )
+    large = {rank: offset for rank, offset in measured.items() if abs(offset) >= SMALLEST_NS}
+    clear = {rank: offset for rank, offset in large.items() if abs(offset) > 2 * spread[rank]}
+    reason = _explain_clocks(measured, large, clear)
+    return Clocks(zero | clear, bool(clear), max(spread.values()), matched, reason)
 
 
 def _median(values: NDArray[np.int64]) -> int:
@@ -322,15 +274,15 @@ def _median(values: NDArray[np.int64]) -> int:
     return int(np.partition(values, middle)[middle])
 
 
-def _explain_clocks(measured: dict[int, int], offsets: dict[int, int], vague: list[int]) -> str:
-    corrected = [f"rank {rank} by {offset / 1e6:+.3f} ms" for rank, offset in offsets.items() if offset]
+def _explain_clocks(measured: dict[int, int], large: dict[int, int], clear: dict[int, int]) -> str:
     sentences = []
-    if corrected:
-        sentences.append(f"clocks are ahead of rank {min(offsets)}'s and corrected: {', '.join(corrected)}")
-    if vague:
+    if clear:
+        moved = ", ".join(f"rank {rank} by {offset / 1e6:+.3f} ms" for rank, offset in clear.items())
+        sentences.append(f"clocks are ahead of rank {min(measured)}'s and corrected: {moved}")
+    if vague := [rank for rank in large if rank not in clear]:
         ranks = ", ".join(map(str, vague))
         sentences.append(f"rank {ranks} is not corrected: its collectives disagree by as much as they differ")
-    if not corrected and not vague:
+    if not large:
         largest = max(abs(offset) for offset in measured.values())
         sentences.append(f"clocks agree within {largest / 1e6:.3f} ms; below 1 ms nothing is corrected")
     return "; ".join(sentences)

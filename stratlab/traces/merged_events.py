@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from stratlab.traces.chunks import TraceError, build_not_json
-from stratlab.traces.events import Oddities, mend_piece
+from stratlab.traces.events import UNDECODABLE, Oddities, decode_piece, repair_piece
 
 # to Perfetto, a process's thread 0 is the thread with the process's number: above those of streams and threads
 FIRST_PROCESS = 10_000_000
@@ -33,7 +33,7 @@ ABSENT = Raw(b"")
 _PRINTABLE = bytes(max(byte, 32) for byte in range(256))
 
 
-class Event(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+class KinetoEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """The fields that Kineto writes; `Raw` is written as it was read."""
 
     ph: str = ""
@@ -49,13 +49,6 @@ class Event(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=F
     args: Raw = ABSENT
 
 
-class _Rest(msgspec.Struct):
-    traceEvents: list[Raw]
-
-
-_decode_events = msgspec.json.Decoder(list[Event]).decode
-_decode_any = msgspec.json.Decoder(list[dict[str, Raw]]).decode
-_decode_rest = msgspec.json.Decoder(_Rest).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -84,13 +77,13 @@ class Renamed:
         try:
             try:
                 events = _decode(piece)
-            except (msgspec.DecodeError, UnicodeError, RecursionError):
-                events = _decode(mend_piece(piece, Oddities()))
+            except UNDECODABLE:
+                events = _decode(repair_piece(piece, Oddities()))
             return b",\n".join(filter(None, map(self._build_event, events)))
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as failure:
+        except UNDECODABLE as failure:
             raise build_not_json(failure) from failure
 
-    def _build_event(self, event: Event | dict[str, Raw]) -> bytes:
+    def _build_event(self, event: KinetoEvent | dict[str, Raw]) -> bytes:
         if isinstance(event, dict):
             return self._build_odd(event)
         return _encode(event) if self._apply(event) else b""
@@ -104,22 +97,18 @@ class Renamed:
             order = 0 if label == "CPU" else OTHER_ORDER
             if number != label and number.isdecimal():
                 order = GPU_ORDER + min(int(number), OTHER_ORDER)
-            lines.append(_name("process_name", new, 0, {"name": f"rank {self.rank} {label}"}))
-            lines.append(_name("process_labels", new, 0, {"labels": label}))
-            index = {"sort_index": self.rank * PROCESSES_PER_RANK + order}
-            lines.append(_name("process_sort_index", new, 0, index))
+            place = self.rank * PROCESSES_PER_RANK + order
+            metadata = {"name": f"rank {self.rank} {label}", "labels": label, "sort_index": place}
+            lines += [_name(f"process_{key}", new, 0, {key: value}) for key, value in metadata.items()]
         for (old, thread, kind), args in self.tracks.items():
             if old in self.processes:
                 lines.append(_name(kind, self.processes[old], thread, args))
         for old, thread in self.python:
-            lines.append(
-                _name(
-                    "thread_name", self.processes[old], _beside(thread), {"name": f"Python stack of {thread}"}
-                )
-            )
+            stack = {"name": f"Python stack of {thread}"}
+            lines.append(_name("thread_name", self.processes[old], _beside(thread), stack))
         return b",\n".join(lines)
 
-    def _apply(self, event: Event) -> bool:
+    def _apply(self, event: KinetoEvent) -> bool:
         """Changes the event; False if it is left out or comes back with the tracks."""
         if event.ph == "M":
             self._apply_metadata(event)
@@ -130,8 +119,7 @@ class Renamed:
             return False
         event.ts = Raw(b"%d.%03d" % divmod(ns + self.shift_ns, 1000))
         dur = bytes(event.dur)
-        dur_ns = read_ns(dur) if dur.startswith(b'"') else None
-        if dur_ns is not None and dur_ns >= 0:
+        if dur.startswith(b'"') and (dur_ns := read_ns(dur)) is not None and dur_ns >= 0:
             event.dur = Raw(b"%d.%03d" % divmod(dur_ns, 1000))
         old = event.pid
         event.pid = self.processes.get(old) or self._add_process(old)
@@ -149,16 +137,16 @@ class Renamed:
         return True
 
     def _build_odd(self, fields: dict[str, Raw]) -> bytes:
-        """The same for an event with other fields than `Event` has; they pass as they are."""
-        known = {name: fields.pop(name) for name in Event.__struct_fields__ if name in fields}
-        event = msgspec.json.decode(_encode(known), type=Event)
+        """The same for an event with other fields than `KinetoEvent` has; they pass as they are."""
+        known = {name: fields.pop(name) for name in KinetoEvent.__struct_fields__ if name in fields}
+        event = msgspec.json.decode(_encode(known), type=KinetoEvent)
         if "bind_id" in fields:
             fields["bind_id"] = Raw(b"%d" % self._build_flow(msgspec.json.decode(fields["bind_id"])))
         if not self._apply(event):
             return b""
         return _encode(event)[:-1] + (b"," + _encode(fields)[1:] if fields else b"}")
 
-    def _apply_metadata(self, event: Event) -> None:
+    def _apply_metadata(self, event: KinetoEvent) -> None:
         kind = msgspec.json.decode(event.name, type=str) if event.name is not ABSENT else ""
         if kind == "process_labels":
             args = msgspec.json.decode(event.args, type=dict[str, Any]) if event.args is not ABSENT else {}
@@ -186,13 +174,11 @@ class Renamed:
         return f"GPU {old}" if old in self.on_gpu else "CPU"
 
 
-def _decode(piece: bytes) -> list[Event] | list[dict[str, Raw]]:
-    if piece.startswith(b"{"):
-        piece = _encode(_decode_rest(piece).traceEvents)
+def _decode(piece: bytes) -> list[Any]:
     try:
-        return _decode_events(piece)
+        return decode_piece(piece, KinetoEvent)
     except msgspec.ValidationError:  # a field that Kineto does not write
-        return _decode_any(piece)
+        return decode_piece(piece, dict[str, Raw])
 
 
 def clean(piece: bytes) -> bytes:
@@ -221,4 +207,6 @@ def _beside(thread: Value) -> int | str:
 
 
 def _name(kind: str, process: int, thread: Value, args: Any) -> bytes:
-    return _encode(Event(ph="M", name=Raw(_encode(kind)), pid=process, tid=thread, args=Raw(_encode(args))))
+    return _encode(
+        KinetoEvent(ph="M", name=Raw(_encode(kind)), pid=process, tid=thread, args=Raw(_encode(args)))
+    )

@@ -1,6 +1,5 @@
-"""What a trace file says of itself without being decoded: its rank, and of how many.
-
-The rank in names that others chose: of files, and of the folders that they lie in.
+"""Of which rank a trace is, and of how many: what the file says without being decoded, and the names that others chose,
+of files and of the folders that they lie in.
 """
 
 from __future__ import annotations
@@ -14,15 +13,7 @@ from typing import Any
 
 import msgspec
 
-from stratlab.traces.chunks import (
-    LIMITS,
-    Limits,
-    TraceError,
-    read_blocks,
-    read_head,
-    say_unreadable,
-    split_events,
-)
+from stratlab.traces.chunks import LIMITS, TraceError, read_blocks, read_head, say_unreadable, split_events
 from stratlab.traces.events import LATEST_NS, NO_CLOCK, decode_head, say_no_head
 
 INFO_KEY = b'"distributedInfo"'
@@ -45,7 +36,7 @@ class Identity:
     problem: str | None = None
 
 
-def read_identity(path: Path, limits: Limits = LIMITS, behind: bool = True) -> Identity:
+def read_identity(path: Path, behind: bool = True) -> Identity:
     """Reads what stands before the events. Never raises for what the file holds.
 
     Args:
@@ -53,7 +44,7 @@ def read_identity(path: Path, limits: Limits = LIMITS, behind: bool = True) -> I
             whole file, and reads it where there is such a thing.
     """
     try:
-        head = msgspec.convert(decode_head(read_head(path, limits)), _Head)
+        head = msgspec.convert(decode_head(read_head(path)), _Head)
     except TraceError as failure:
         return Identity(problem=str(failure))
     except msgspec.ValidationError as failure:
@@ -68,14 +59,14 @@ def read_identity(path: Path, limits: Limits = LIMITS, behind: bool = True) -> I
     if isinstance(base, int) and abs(base) >= LATEST_NS:
         return Identity(problem=NO_CLOCK)
     if info.get("rank") is None and behind:
-        return _read_behind(path, info, limits)
+        return _read_behind(path, info)
     return _build(info)
 
 
-def _read_behind(path: Path, info: dict[str, Any], limits: Limits) -> Identity:
+def _read_behind(path: Path, info: dict[str, Any]) -> Identity:
     try:
-        if _tells_behind(path, limits):
-            last = deque(split_events(path, limits), maxlen=1).pop()
+        if _tells_behind(path):
+            last = deque(split_events(path), maxlen=1).pop()
             info = {**info, **(msgspec.json.decode(last, type=_Head).distributedInfo or {})}
     except TraceError as failure:
         return Identity(problem=str(failure))
@@ -84,14 +75,14 @@ def _read_behind(path: Path, info: dict[str, Any], limits: Limits) -> Identity:
     return _build(info)
 
 
-def _tells_behind(path: Path, limits: Limits) -> bool:
+def _tells_behind(path: Path) -> bool:
     """Whether the key is there, as far as it costs little to know: a file that is not packed is read at its end."""
     with open(path, "rb") as file:
         if file.read(2) != b"\x1f\x8b":
-            file.seek(max(0, path.stat().st_size - limits.piece_bytes))
+            file.seek(max(0, path.stat().st_size - LIMITS.piece_bytes))
             return INFO_KEY in file.read()
     last = b""
-    for block in read_blocks(path, limits):
+    for block in read_blocks(path):
         if INFO_KEY in last + block:
             return True
         last = block[-len(INFO_KEY) :]
@@ -138,7 +129,7 @@ def split_folders(folders: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, .
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a trace belongs.
 
     Attributes:
@@ -151,7 +142,7 @@ class Place:
     stem: str
 
 
-def find_place(parts: Sequence[str], asked: re.Match[str] | None = None) -> Place:
+def locate_trace(parts: Sequence[str], asked: re.Match[str] | None = None) -> Location:
     """Of the folders and the name of a file.
 
     Args:
@@ -159,7 +150,7 @@ def find_place(parts: Sequence[str], asked: re.Match[str] | None = None) -> Plac
     """
     *folders, name = _take_out(parts, asked) if asked and asked[1] else parts
     above, below = split_folders(folders)
-    return Place(above, below, strip_rank(name, below))
+    return Location(above, below, strip_rank(name, below))
 
 
 def _take_out(parts: Sequence[str], asked: re.Match[str]) -> list[str]:
@@ -176,35 +167,23 @@ def _take_out(parts: Sequence[str], asked: re.Match[str]) -> list[str]:
     return kept
 
 
-def find_rank(name: str) -> int | None:
-    """In the name of a file: after rank, worker, process or proc, or all of it."""
-    stem = strip_ending(name)
-    if found := ONLY_NUMBER.fullmatch(stem):
-        return int(found[1])
-    return next((int(m[1]) for pattern in RANKS_IN_NAME if (m := pattern.search(stem))), None)
-
-
 def find_named_rank(parts: Sequence[str]) -> tuple[int | None, str]:
-    """What the name of a file tells, or else its folders; and which of them."""
-    if (rank := find_rank(parts[-1])) is not None:
-        return rank, "file name"
-    return find_folder_rank(split_folders(parts[:-1])[1]), "folder name"
-
-
-def find_folder_rank(below: Sequence[str]) -> int | None:
-    """Of the innermost folder that is named after a rank."""
-    return next((int(m[1]) for part in reversed(below) if (m := RANK_FOLDER.fullmatch(part))), None)
+    """What the name of a file tells, after rank, worker, process or proc, or all of it; else the innermost folder that
+    is named after a rank; and which of them."""
+    stem = strip_ending(parts[-1])
+    found = (ONLY_NUMBER.fullmatch(stem), *(pattern.search(stem) for pattern in RANKS_IN_NAME))
+    for match in filter(None, found):
+        return int(match[1]), "file name"
+    folders = (RANK_FOLDER.fullmatch(part) for part in reversed(split_folders(parts[:-1])[1]))
+    return next((int(match[1]) for match in folders if match), None), "folder name"
 
 
 def strip_rank(name: str, below: Sequence[str]) -> str:
     """What the traces of one experiment share: the name of a file, with the folders of nodes above it, without its
     rank, when it was recorded, and its ending."""
     stem = strip_ending(RECORDED_AT.sub("", name))
-    if ONLY_NUMBER.fullmatch(stem):
-        stem = ""
-    for pattern in RANKS_IN_NAME:
-        if pattern.search(stem):
-            stem = pattern.sub("", stem, count=1)
-            break
+    stem = ONLY_NUMBER.sub("", stem) if ONLY_NUMBER.fullmatch(stem) else stem
+    if pattern := next((each for each in RANKS_IN_NAME if each.search(stem)), None):
+        stem = pattern.sub("", stem, count=1)
     nodes = [part for part in below if NODE_FOLDER.fullmatch(part)]
     return "-".join(filter(None, [*nodes, stem.strip("_.- ")])) or "traces"

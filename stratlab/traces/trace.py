@@ -1,12 +1,7 @@
-"""One rank's trace as numpy columns, in whole nanoseconds.
+"""One rank's trace as numpy columns, in whole nanoseconds, and the labels of its steps and phases.
 
-Interval arithmetic on numpy arrays: union, difference, clip, common length, covered share per bin.
-
-An interval set is a pair of int64 arrays (starts, ends) in whole nanoseconds, so that every sum is exact.
-`build_union` makes a set sorted and disjoint; the other functions expect and return such sets.
-
-The labels of a trace: where a step and its phases begin and end on the host. The trainer writes its own; in traces
-of other programs torch's count, else those of their training loops.
+Labels tell where a step and its phases begin and end on the host. The trainer writes its own; in traces of other
+programs torch's count, else those of their training loops.
 """
 
 from __future__ import annotations
@@ -20,135 +15,26 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stratlab.traces.chunks import LIMITS, Limits, TraceError, read_head, split_placed
+from stratlab.traces.chunks import TraceError, split_placed
 from stratlab.traces.columns import MARK, Columns, Processes, read_processes
 from stratlab.traces.events import (
     GPU_CATEGORIES,
+    UNDECODABLE,
+    Behind,
+    Event,
     Oddities,
-    decode_events,
     decode_head,
-    decode_rest,
-    mend_piece,
+    decode_piece,
     read_base_ns,
+    repair_piece,
 )
+from stratlab_spec.intervals import Intervals, Mask, Times, build_union, is_within
+from stratlab_spec.trace_events import LABELS, STEP
 
-Times = NDArray[np.int64]
-Intervals = tuple[Times, Times]
-
-
-def build_empty() -> Intervals:
-    """No time at all."""
-    return np.empty(0, np.int64), np.empty(0, np.int64)
-
-
-def build_union(starts: Times, ends: Times) -> Intervals:
-    """Sorted, disjoint intervals that cover the same time; neighbours that touch become one, empty ones none."""
-    some = ends > starts
-    if not some.all():
-        starts, ends = starts[some], ends[some]
-    if not len(starts):
-        return build_empty()
-    order = np.argsort(starts, kind="stable")
-    starts, reach = starts[order], np.maximum.accumulate(ends[order])
-    opens = np.ones(len(starts), bool)
-    opens[1:] = starts[1:] > reach[:-1]
-    first = np.flatnonzero(opens)
-    last = np.append(first[1:], len(starts)) - 1
-    return starts[first], reach[last]
-
-
-def join(a: Intervals, b: Intervals) -> Intervals:
-    """The union of two sets."""
-    return build_union(np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]]))
-
-
-def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """The time of `a` that is not in `b`."""
-    if not len(a[0]) or not len(b[0]):
-        return a
-    starts = a[0][~is_within(a[0], b)], b[1][_is_inside(b[1], a)]
-    ends = a[1][~_ends_in(a[1], b)], b[0][_is_inside(b[0], a)]
-    return _merge(*starts), _merge(*ends)
-
-
-def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """The time in both sets."""
-    if not len(a[0]) or not len(b[0]):
-        return build_empty()
-    starts = a[0][is_within(a[0], b)], b[0][_is_inside(b[0], a)]
-    ends = a[1][_ends_in(a[1], b)], b[1][_is_inside(b[1], a)]
-    return _merge(*starts), _merge(*ends)
-
-
-def _merge(one: Times, other: Times) -> Times:
-    """Two ascending arrays as one: a stable sort finds the runs."""
-    return np.sort(np.concatenate([one, other]), kind="stable")
-
-
-def is_within(at: Times, a: Intervals) -> NDArray[np.bool_]:
-    """Whether each point lies in [start, end) of some interval."""
-    index = np.searchsorted(a[0], at, side="right") - 1
-    return (index >= 0) & (at < a[1][np.maximum(index, 0)])
-
-
-def _ends_in(at: Times, a: Intervals) -> NDArray[np.bool_]:
-    """The same for (start, end]."""
-    index = np.searchsorted(a[0], at, side="left") - 1
-    return (index >= 0) & (at <= a[1][np.maximum(index, 0)])
-
-
-def _is_inside(at: Times, a: Intervals) -> NDArray[np.bool_]:
-    """The same for (start, end)."""
-    index = np.searchsorted(a[0], at, side="left") - 1
-    return (index >= 0) & (at < a[1][np.maximum(index, 0)])
-
-
-def clip(a: Intervals, low: int, high: int) -> Intervals:
-    """The part of `a` inside [low, high]."""
-    inside = (a[1] > low) & (a[0] < high)
-    return np.maximum(a[0][inside], low), np.minimum(a[1][inside], high)
-
-
-def length(a: Intervals) -> int:
-    """Covered time, ns."""
-    return int((a[1] - a[0]).sum())
-
-
-def covered_until(a: Intervals, at: Times) -> Times:
-    """Covered time of `a` left of each point of `at`, ns; `at` need not be sorted."""
-    starts, ends = a
-    if not len(starts):
-        return np.zeros(len(at), np.int64)
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
-    index = np.searchsorted(starts, at, side="right")
-    beyond = np.where(index > 0, np.maximum(0, ends[np.maximum(index - 1, 0)] - at), 0)
-    return np.asarray(before[index] - beyond, np.int64)
-
-
-def covered_within(a: Intervals, starts: Times, ends: Times) -> Times:
-    """Covered time of `a` in each span [start, end), ns; the spans may lie anywhere."""
-    return covered_until(a, ends) - covered_until(a, starts)
-
-
-def common_length(a: Intervals, b: Intervals) -> int:
-    """Time covered by both sets, ns."""
-    return int(covered_within(b, *a).sum())
-
-
-def build_covered_share(a: Intervals, low: int, high: int, bins: int) -> NDArray[np.float64]:
-    """Covered share (0 to 1) of each of `bins` equal parts of [low, high]: what a timeline draws."""
-    edges = low + np.arange(bins + 1, dtype=np.int64) * (high - low) // bins
-    return np.diff(covered_until(a, edges)) / np.maximum(np.diff(edges), 1)
-
-
-LABEL_CATEGORIES = (
-    "user_annotation",
-    "Operator",
-)  # writers of 2021 had one category for labels and operators
+LABEL_CATEGORIES = ("user_annotation", "Operator")  # writers of 2021 had one for labels and operators
 NOT_KEPT = frozenset({"Trace"})  # the profiler's own span
 OPERATORS = frozenset({"cpu_op"})
 BEFORE, UNTOLD = -2, -1  # instead of a time: before the recording, not in the trace
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -202,13 +88,6 @@ class Trace:
     of_ascend: bool
     raw_bytes: int  # unpacked
 
-    @property
-    def correlation(self) -> Times:
-        """One per event; -1 = none."""
-        whole = np.full(len(self.ts), -1, np.int64)
-        whole[self.linked] = self.linked_correlation
-        return whole
-
     def in_category(self, categories: tuple[str, ...]) -> Mask:
         """Which events are of these categories."""
         return np.isin(self.cat, [i for i, name in enumerate(self.categories) if name in categories])
@@ -218,19 +97,7 @@ class Trace:
         return np.array([bool(pattern.search(name)) for name in self.names], bool)[self.name]
 
 
-def read_rank(path: Path, limits: Limits = LIMITS) -> int | None:
-    """The rank in the file's distributedInfo; None if it names none there.
-
-    Raises:
-        TraceError: what stands before the events is not readable.
-    """
-    rank = _object(decode_head(read_head(path, limits)).get("distributedInfo")).get("rank")
-    return rank if isinstance(rank, int) else None
-
-
-def load_trace(
-    path: Path, limits: Limits = LIMITS, operators: bool = True, processes: Processes | None = None
-) -> Trace:
+def load_trace(path: Path, operators: bool = True, processes: Processes | None = None) -> Trace:
     """Decodes one file completely.
 
     Args:
@@ -240,7 +107,7 @@ def load_trace(
     Raises:
         TraceError: not JSON, cut off, empty, above the limits, or without a single event of known duration.
     """
-    pieces = split_placed(path, limits)
+    pieces = split_placed(path)
     head = decode_head(next(pieces)[1])
     columns = Columns(
         without=NOT_KEPT if operators or not head.get("deviceProperties") else NOT_KEPT | OPERATORS,
@@ -250,34 +117,28 @@ def load_trace(
     for start, piece in pieces:
         raw_bytes += len(piece)
         if processes is None and MARK in piece:
-            processes = read_processes(path, limits)
+            processes = read_processes(path)
             if processes:
-                return load_trace(path, limits, operators, processes)
+                return load_trace(path, operators, processes)
         try:
             _apply_piece(columns, piece, head)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            _apply_piece(columns, mend_piece(piece, odd, start), head)
+        except UNDECODABLE:
+            _apply_piece(columns, repair_piece(piece, odd, start), head)
     if columns.without > NOT_KEPT and not any(name in columns.categories for name in GPU_CATEGORIES):
-        return load_trace(path, limits, processes=processes)  # it had a GPU in sight and did not use it
+        return load_trace(path, processes=processes)  # it had a GPU in sight and did not use it
     if not columns.count:
         other = columns.uncategorized + odd.events
-        raise TraceError(
-            "holds no event with a duration"
-            + (f": {other} events without a category or a time are not torch's" if other else "")
-            + " [SL-trace-no-duration]"
-        )
+        why = f": {other} events without a category or a time are not torch's" if other else ""
+        raise TraceError(f"holds no event with a duration{why} [SL-trace-no-duration]")
     return _build_trace(columns, head, raw_bytes, odd)
 
 
 def _apply_piece(columns: Columns, piece: bytes, head: dict[str, Any]) -> None:
     """All of it or, where it cannot be decoded, nothing."""
-    if piece.startswith(b"["):
-        columns.apply(decode_events(piece), piece)
-    else:
-        rest = decode_rest(piece)
-        columns.apply(rest.traceEvents, piece)
-        head.setdefault("distributedInfo", rest.distributedInfo)
-        head.setdefault("baseTimeNanoseconds", rest.baseTimeNanoseconds)
+    columns.apply(decode_piece(piece, Event, strict=False), piece)
+    if not piece.startswith(b"["):
+        for key, value in msgspec.structs.asdict(msgspec.json.decode(piece, type=Behind)).items():
+            head.setdefault(key, value)
 
 
 def _build_trace(columns: Columns, head: dict[str, Any], raw_bytes: int, odd: Oddities) -> Trace:
@@ -321,13 +182,10 @@ def _object(value: Any) -> dict[str, Any]:
 
 StepsFrom = Literal["labels", "profiler", "recording"]
 
-STEP = re.compile(r"^## ?Training Step (\d{1,18}) ?##$", re.IGNORECASE)
 PROFILER_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 PHASES = {
-    "data": re.compile(r"^## ?Data Loading ?##$", re.IGNORECASE),
-    "forward": re.compile(r"^## ?Forward Pass ?##$", re.IGNORECASE),
-    "backward": re.compile(r"^## ?Backward Pass ?##$", re.IGNORECASE),
-    "optimizer": re.compile(r"^## ?Optimizer Step ?##$", re.IGNORECASE),
+    phase: re.compile(f"^{label.replace('## ', '## ?').replace(' ##', ' ?##')}$", re.IGNORECASE)
+    for phase, label in LABELS.items()
 }
 OTHER_LABELS = {  # the first that the trace has, where it has no label of PHASES for that phase
     "data": (

@@ -147,7 +147,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "F18", "HTA fails", "each of its analyses raises, or its process ends",
         "a status for each, the others are there",
-        ("stratlab/analysis/hta/test_status.py",),
+        ("stratlab/analysis/hta/test_hta_bridge.py",),
     ),
     Fault(
         "F19", "the custom resource fails, is deleted, never starts", "an API server that answers so",

@@ -16,15 +16,8 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
+from stratlab_spec.trace_events import LABELS, STEP_LABEL
 from trainer.measuring.memory import TrainingMemory
-
-LABELS = {
-    "data": "## Data Loading ##",
-    "forward": "## Forward Pass ##",
-    "backward": "## Backward Pass ##",
-    "optimizer": "## Optimizer Step ##",
-}
-STEP_LABEL = "## Training Step {step} ##"
 
 
 class Phase:

@@ -28,6 +28,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from stratlab_spec.exposed_communication import measure_exposed_pct, read_events
 from stratlab_spec.run_directory import write_json
+from stratlab_spec.step_parts import COMM_EXPOSED_PCT
 from trainer.distributed.world import gather_objects
 from trainer.measuring.phases import Phases
 from trainer.run import Run
@@ -124,7 +125,7 @@ class StepProfiler:
         snapshot = {}
         if self._config.memory_snapshot:  # before the exchange below takes memory of the device
             snapshot["memory_snapshot"] = write_snapshot(self._folder.memory_snapshot(self._rank))
-        entry = {**self._write_trace(), "comm_exposed_pct": self._measure_exposed(), **snapshot}
+        entry = {**self._write_trace(), COMM_EXPOSED_PCT: self._measure_exposed(), **snapshot}
         self._profile = None
         self.active = False
         entries = gather_objects(entry)

@@ -20,6 +20,7 @@ from stratlab_spec.exposed_communication import read_exposed_pct
 from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.run_directory import write_json
 from stratlab_spec.settings.config import Config
+from stratlab_spec.step_parts import COMM_EXPOSED_PCT
 from trainer.distributed.world import gather_objects, processor_name
 from trainer.engine import Engine
 from trainer.measuring.hardware import sum_up_load
@@ -216,7 +217,7 @@ def write_results(
     with open(folder.metrics, "rb") as file:
         whole = (line for line in file if line.endswith(b"\n"))
         course = build_course(whole, folder.read_world_sizes(), find_target(config))
-    course["comm_exposed_pct"] = read_exposed_pct(folder.manifest)
+    course[COMM_EXPOSED_PCT] = read_exposed_pct(folder.manifest)
     course |= sum_up_load(ranks)
     summary = build_summary(config, resolved, ranks, recorder.measured, recorder.work, last | course, test)
     write_json(folder.summary, summary)

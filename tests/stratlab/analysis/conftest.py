@@ -5,11 +5,18 @@ from typing import Any
 
 import pytest
 
-from stratlab.analysis.hta_bridge import HtaLimits
+from stratlab.analysis import run_analysis
+from stratlab.analysis.hta_bridge import HtaLimits, HtaRun
 from stratlab.analysis.run_analysis import analyze_run
 from tests.stratlab.simulated.small import build_gpu_trace, write_run
 
 NO_HTA = HtaLimits(memory_bytes=0)
+
+
+@pytest.fixture
+def without_hta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that takes seconds and reads the traces itself; it is looked at elsewhere."""
+    monkeypatch.setattr(run_analysis, "run_hta", lambda *_, **__: HtaRun([], [], ""))
 
 
 @pytest.fixture(scope="session")

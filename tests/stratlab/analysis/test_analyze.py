@@ -16,7 +16,6 @@ from stratlab.analysis.mlflow_upload import build_numbers, build_tags
 from stratlab.analysis.run_analysis import NoTraces, analyze_run
 from stratlab.analysis.run_facts import NoRun
 from stratlab.run_directory.outcome import ALIVE_S
-from stratlab.traces.chunks import LIMITS
 from stratlab.traces.merge import PackedFile
 from stratlab.user_error import UserError
 from tests.codes import find_codes
@@ -188,7 +187,7 @@ def test_a_fault_or_bug_on_one_rank_leaves_the_others(
     assert said(report, "skipped") == [("SL-rank-bug", 1)]
     assert "Traceback" in capfd.readouterr().err
     monkeypatch.setattr(measure, "read_rank_trace", lambda *_: (_ for _ in ()).throw(MemoryError))
-    told = measure._read_rank((0, run / "traces" / "rank0_trace.json", {}, LIMITS, tmp_path))
+    told = measure._read_rank((0, run / "traces" / "rank0_trace.json", {}, tmp_path))
     assert find_codes(told) == ["SL-rank-no-memory"]
 
 

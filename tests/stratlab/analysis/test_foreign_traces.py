@@ -10,18 +10,13 @@ import pytest
 
 from stratlab.analysis import run_analysis as analyze
 from stratlab.analysis.foreign_traces import Analysed, analyze_foreign, is_foreign, name_source, parse_pattern
-from stratlab.analysis.hta_bridge import HtaRun
 from stratlab.analysis.run_analysis import NoTraces
 from stratlab.commands import analyze as command
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.simulated.small import build_cpu_trace, build_gpu_trace, write_run
 
-
-@pytest.fixture(autouse=True)
-def without_hta(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that takes seconds for every experiment; it is looked at elsewhere."""
-    monkeypatch.setattr(analyze, "run_hta", lambda *_, **__: HtaRun([], [], ""))
+pytestmark = pytest.mark.usefixtures("without_hta")
 
 
 def run(source: Path, output: Path, **options: Any) -> dict[str, Analysed]:

@@ -14,7 +14,7 @@ from stratlab.compare.summary_view import shorten_names
 from stratlab.compare.tradeoffs_view import build_tiles
 from stratlab.compare.verdict_view import describe_work, either, say_few_steps, say_unsteady
 from stratlab.compare.winners import METRICS, NO_INTERVAL, read_winners
-from stratlab.run_directory import step_parts
+from stratlab_spec import step_parts
 from tests.stratlab.compare.building import build_bare_row
 
 KEYS = [metric.key for metric in METRICS]
@@ -65,7 +65,7 @@ def test_of_many_pairs_the_heavy_remainders_are_named_above() -> None:
 def test_a_part_has_one_name_and_one_colour_on_both_pages() -> None:
     parts = {"copies": "copy", "idle": "other_idle"}
     for cause in ("compute", "straggler", "copies", "data", "host", "idle", "bubble"):
-        name = step_parts.OF_PART[parts.get(cause, cause)]
+        name = step_parts.WORDS[parts.get(cause, cause)]
         place = next(place for shown, place in PART_COLOURS.items() if name in shown)
         grouped = name in (step_parts.COPIES, step_parts.IDLE)
         assert CAUSES[cause].more == name and (grouped or place == step_parts.COLOURS[name])

@@ -26,8 +26,6 @@ def build_rank_truth(member: Member) -> RankTruth:
         peak_allocated_bytes=member.peak_allocated,
         peak_reserved_bytes=member.reserved,
         slices=member.slices,
-        flows=member.flows,
-        labels=Counter(name for name, _, _ in member.labels),
     )
 
 

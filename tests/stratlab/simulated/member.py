@@ -59,7 +59,6 @@ class Member:
         self.copies: dict[str, tuple[int, int, int]] = {}  # kind: count, bytes, ns
         self.allocated = self.peak_allocated = self.reserved = 0
         self.slices = 0
-        self.flows = 0
 
     def give_text(self) -> str:
         """Everything written since the last call."""
@@ -79,9 +78,7 @@ class Member:
     def run_copy(self, kind: str, size: int, mean_ns: int, stream: int) -> None:
         """HtoD, DtoH or DtoD."""
         memory = "Pageable" if kind == "DtoH" else "Pinned"
-        name = {"HtoD": f"Memcpy HtoD ({memory} -> Device)", "DtoH": f"Memcpy DtoH (Device -> {memory})"}[
-            kind
-        ]
+        name = f"Memcpy {kind} ({'Device -> ' + memory if kind == 'DtoH' else memory + ' -> Device'})"
         issued = self._launch("aten::copy_", "cudaMemcpyAsync", "")
         start = max(issued + LATENCY_NS, self.free[stream])
         end = start + mean_ns
@@ -96,13 +93,7 @@ class Member:
         return issued, max(issued + LATENCY_NS, self.free[stream], after)
 
     def leave(
-        self,
-        name: str,
-        collective: str,
-        axis: str,
-        message: str,
-        stream: int,
-        times: tuple[int, int, int, int],
+        self, name: str, collective: str, axis: str, message: str, stream: int, times: tuple[int, ...]
     ) -> None:
         """The kernel of a collective, known once all ranks have entered it.
 
@@ -110,12 +101,8 @@ class Member:
             times: issued, start, when the last rank came, end.
         """
         issued, start, others, end = times
-        full = NCCL.format(name)
-        number = self.correlation
-        self._finish(
-            full, "kernel", stream, start, end, issued, "comm", f"{message}, ", collective, axis, others
-        )
-        assert number == self.correlation
+        where = (collective, axis, others)
+        self._finish(NCCL.format(name), "kernel", stream, start, end, issued, "comm", f"{message}, ", *where)
 
     def allocate(self, change: int) -> None:
         """Allocates or frees bytes."""
@@ -149,23 +136,13 @@ class Member:
         self.cpu = at + cost
         number, tid = self.correlation, self.tid
         begin = at + self.origin
-        self.text.append(
-            build_event(
-                "cpu_op", op, HOST, tid, begin, begin + cost, f'"External id": {number}, "Ev Idx": {number}'
-            )
-        )
+        ids = f'"External id": {number}, "Ev Idx": {number}'
+        self.text.append(build_event("cpu_op", op, HOST, tid, begin, begin + cost, ids))
         if message:
             low, high = at + cost // 8, at + 7 * cost // 8
             self._write("cpu_op", "record_param_comms", HOST, tid, low, high, message)
-        self._write(
-            "cuda_runtime",
-            runtime,
-            HOST,
-            tid,
-            issued,
-            returns,
-            f'"External id": {number}, "cbid": 211, "correlation": {number}',
-        )
+        ids = f'"External id": {number}, "cbid": 211, "correlation": {number}'
+        self._write("cuda_runtime", runtime, HOST, tid, issued, returns, ids)
         self.slices += 1
         return issued
 
@@ -181,7 +158,6 @@ class Member:
         self._write(cat, json.dumps(name)[1:-1], GPU, stream, start, end, args)
         if self.scene.arrows:
             self.text.append(build_arrow(number, self.tid, issued + origin, stream, start + origin))
-            self.flows += 1
         self.free[stream] = end
         cost, others = self.scene.launch_ns, others if others >= 0 else start
         returned = issued + 3 * cost // 4 - cost // 4

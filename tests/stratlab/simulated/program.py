@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from tests.stratlab.simulated.kineto_text import (
-    BACKWARD_THREAD,
-    COMPUTE_STREAM,
-    COPY_STREAM,
-    HOST,
-)
+from tests.stratlab.simulated.kineto_text import BACKWARD_THREAD, COMPUTE_STREAM, COPY_STREAM, HOST
 from tests.stratlab.simulated.links import ACTIVATION_BYTES, Links, apply_wait, find_ready
 from tests.stratlab.simulated.member import Member
 from tests.stratlab.simulated.scene import OPTIMIZER_KERNEL, Scene

@@ -16,28 +16,17 @@ COMPUTE_STREAM, COMM_STREAM, COPY_STREAM = 7, 20, 21
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 # of one step of add_gpu_step, ms
-STEP_MS = {
-    "step_ms": 1.0,
-    "host_step_ms": 1.0,
-    "compute_ms": 0.65,
-    "comm_ms": 0.3,
-    "comm_overlap_ms": 0.2,
-    "comm_exposed_ms": 0.1,
-    "straggler_ms": 0.0,
+STEP_MS = {"step_ms": 1.0, "host_step_ms": 1.0, "compute_ms": 0.65, "copy_ms": 0.02, "copy_exposed_ms": 0.02}
+STEP_MS |= {"comm_ms": 0.3, "comm_overlap_ms": 0.2, "comm_exposed_ms": 0.1, "straggler_ms": 0.0}
+STEP_MS |= {
     "bubble_ms": 0.0,
-    "copy_ms": 0.02,
-    "copy_exposed_ms": 0.02,
     "idle_ms": 0.23,
     "data_wait_ms": 0.1,
     "host_wait_ms": 0.05,
     "launch_wait_ms": 0.05,
-    "kernel_wait_ms": 0.0,
-    "other_idle_ms": 0.03,
-    "data_ms": 0.1,
-    "forward_ms": 0.3,
-    "backward_ms": 0.4,
-    "optimizer_ms": 0.05,
 }
+STEP_MS |= {"kernel_wait_ms": 0.0, "other_idle_ms": 0.03, "data_ms": 0.1, "forward_ms": 0.3}
+STEP_MS |= {"backward_ms": 0.4, "optimizer_ms": 0.05}
 
 
 class TraceWriter:
@@ -82,12 +71,7 @@ class TraceWriter:
 
     def memory(self, at: float, allocated: int, reserved: int, device_type: int = 1) -> None:
         """One `[memory]` instant."""
-        args = {
-            "Total Allocated": allocated,
-            "Total Reserved": reserved,
-            "Device Type": device_type,
-            "Device Id": 0,
-        }
+        args = {"Total Allocated": allocated, "Total Reserved": reserved, "Device Type": device_type}
         event = {
             "ph": "i",
             "cat": "cpu_instant_event",
@@ -96,7 +80,7 @@ class TraceWriter:
             "pid": HOST,
             "tid": HOST,
         }
-        self.events.append(event | {"ts": at, "args": args})
+        self.events.append(event | {"ts": at, "args": args | {"Device Id": 0}})
 
     def text(self) -> str:
         """As Kineto writes it: every event ends with a line `  },`."""

@@ -82,8 +82,6 @@ class RankTruth:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     slices: int  # events with a duration
-    flows: int  # arrows
-    labels: Counter[str]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,12 @@
-"""Loading: the same events as a plain JSON parser finds, from any formatting; bad files are refused with a reason."""
+"""Loading: the same events as a plain JSON parser finds, from any formatting; bad files are refused with a reason.
+
+The trace_view.json of Ascend's profiler: a list of events, times as text, most of them without a category.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,13 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratlab.analysis.measure import measure_traces
+from stratlab.analysis.rank import RankAnalysis
 from stratlab.traces import chunks
-from stratlab.traces import trace as intervals
 from stratlab.traces.chunks import TraceError
-from stratlab.traces.events import UNLINKED_CATEGORIES
-from stratlab.traces.trace import load_trace
+from stratlab.traces.trace import Trace, load_trace
+from stratlab_spec import intervals
+from stratlab_spec.trace_events import UNLINKED_CATEGORIES
 from tests.codes import find_codes
-from tests.stratlab.simulated.small import TraceWriter, build_cpu_trace, build_gpu_trace
+from tests.stratlab.simulated.small import ALL_REDUCE, STEP_MS, TraceWriter, build_cpu_trace, build_gpu_trace
 
 
 def plain(path: Path) -> list[dict[str, Any]]:
@@ -27,6 +33,12 @@ def plain(path: Path) -> list[dict[str, Any]]:
 
 def ns(us: float) -> int:
     return int((Decimal(str(us)) * 1000).to_integral_value())
+
+
+def correlations(loaded: Trace) -> list[int]:
+    whole = np.full(len(loaded.ts), -1)
+    whole[loaded.linked] = loaded.linked_correlation
+    return whole.tolist()
 
 
 def linked(event: dict[str, Any]) -> int:
@@ -48,7 +60,7 @@ def test_events_are_those_of_a_plain_parser(
         loaded, events = load_trace(trace.write(path)), [e for e in plain(path) if e["cat"] != "Trace"]
         assert [loaded.names[i] for i in loaded.name] == [e["name"] for e in events]
         assert [loaded.categories[i] for i in loaded.cat] == [e["cat"] for e in events]
-        assert loaded.correlation.tolist() == [linked(e) for e in events]
+        assert correlations(loaded) == [linked(e) for e in events]
         origin = min(e["ts"] for e in events)
         assert loaded.ts.tolist() == [ns(e["ts"]) - ns(origin) for e in events]
         assert (loaded.end - loaded.ts).tolist() == [ns(e["dur"]) for e in events]
@@ -90,7 +102,7 @@ def test_odd_values_do_no_harm(tmp_path: Path) -> None:
     loaded = load_trace(trace.write(tmp_path / "trace.json"))
     assert len(loaded.ts) == count + 2
     assert loaded.left_out == 2
-    assert loaded.correlation[-2:].tolist() == [-1, -1]
+    assert correlations(loaded)[-2:] == [-1, -1]
 
 
 GOOD = build_gpu_trace(0).text()
@@ -198,3 +210,81 @@ def test_parts_of_a_set_are_those_of_its_unit_cells(spans: Spans, low: int, size
     assert until == [len({cell for cell in cells if cell < at}) for at in (high, low)]
     share = intervals.build_covered_share(a, 0, 80, 40)
     assert share.sum() * 80 / 40 == pytest.approx(len(cells)) and ((share >= 0) & (share <= 1)).all()
+
+
+PYTHON, CANN, HARDWARE, COMMUNICATION, OVERLAP = 4000, 4_096_001, 4_096_002, 4_096_003, 4_096_004
+PROCESSES = {
+    PYTHON: "Python",
+    CANN: "CANN",
+    HARDWARE: "Ascend Hardware",
+    COMMUNICATION: "Communication",
+    OVERLAP: "Overlap Analysis",
+}
+SINCE_1970_US = 1_715_848_713_000_000
+
+
+def build_events() -> list[dict[str, Any]]:
+    """The steps of `build_gpu_trace`; names of processes stand after the events, as torch_npu writes them."""
+    events = []
+    for source in build_gpu_trace(0).events:
+        args, name, category = dict(source["args"]), source["name"], source["cat"]
+        event = {"ph": "X", "name": name, "pid": PYTHON, "tid": source["tid"], "args": {}}
+        event |= {"ts": f"{SINCE_1970_US + source['ts']:.3f}", "dur": source["dur"]}
+        link = {"connection_id": args["correlation"]} if "correlation" in args else {}
+        if category == "gpu_user_annotation":
+            continue
+        if category == "cuda_runtime":
+            event |= {"name": "Node@launch", "pid": CANN, "args": {"Mode": "launch", **link}}
+        elif name == ALL_REDUCE:
+            event |= {"name": "hcom_allReduce__721_0_1", "pid": COMMUNICATION, "tid": 3, "args": link}
+            part = event | {"name": "Notify_Wait", "tid": 4, "args": link}
+            task = {"Task Type": "NOTIFY_WAIT_SQE", "Stream Id": 9, **link}
+            events += [part, part | {"pid": HARDWARE, "args": task}]
+        elif category in ("kernel", "gpu_memcpy"):
+            kind = "MEMCPY_ASYNC" if category == "gpu_memcpy" else "AI_VECTOR_CORE"
+            task = {"Task Type": kind, "Stream Id": args["stream"], "Task Id": 7, **link}
+            event |= {"pid": HARDWARE, "args": task}
+        else:
+            event["cat"] = "cpu_op"
+        events.append(event)
+    start, end = SINCE_1970_US + 5000, SINCE_1970_US + 8500
+    for name in ("Computing", "Free", "Communication(Not Overlapped)"):
+        lane = {"ph": "X", "name": name, "pid": OVERLAP, "tid": 1}
+        events.append(lane | {"ts": f"{start}.000", "dur": end - start})
+    names = [
+        {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
+        for pid, name in PROCESSES.items()
+    ]
+    return events + names
+
+
+def analyse(path: Path) -> RankAnalysis:
+    (rank,) = measure_traces({0: path}).ranks
+    return rank
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_an_ascend_device_did_is_read(tmp_path: Path, wrapped: bool) -> None:
+    path, events = tmp_path / "trace_view.json", build_events()
+    path.write_text(json.dumps({"traceEvents": events} if wrapped else events))
+    found, whole = analyse(path), analyse(build_gpu_trace(0).write(tmp_path / "rank0_trace.json"))
+    assert found.source == "gpu" and [row.step for row in found.rows] == [10, 11, 12]
+    for row, known in zip(found.rows, whole.rows, strict=True):
+        assert asdict(row) == asdict(known)
+        assert {key: asdict(row)[key] for key in STEP_MS} == pytest.approx(STEP_MS)
+    assert [call.collective for call in found.collectives] == ["all_reduce"]
+    assert {row.name for row in found.kernels if row.type == "comm"} == {"hcom_allReduce__721_0_1"}
+    assert (found.backend, found.device_name, found.device_memory_gib) == (None, None, None)
+    assert load_trace(path).origin_ns == (SINCE_1970_US * 1000) + 5_000_500
+
+
+def test_tasks_of_an_unknown_kind_and_events_of_other_processes_are_no_work(tmp_path: Path) -> None:
+    path, events = tmp_path / "trace_view.json", build_events()
+    path.write_text(json.dumps(events))
+    before = analyse(path)
+    start = f"{SINCE_1970_US + 5100}.000"
+    for pid, kind in ((HARDWARE, "EVENT_WAIT"), (HARDWARE, "PLACE_HOLDER_SQE"), (99, "AI_CORE")):
+        odd = {"ph": "X", "name": "odd", "pid": pid, "tid": 1, "ts": start, "dur": 700}
+        events.append(odd | {"args": {"Task Type": kind, "Stream Id": 7}})
+    path.write_text(json.dumps(events))
+    assert [asdict(row) for row in analyse(path).rows] == [asdict(row) for row in before.rows]

@@ -10,12 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis import lanes, measure
-from stratlab.analysis import lanes as collective_names
+from stratlab.analysis import measure
 from stratlab.analysis.measure import measure_traces
 from stratlab.analysis.rank import RankAnalysis
-from stratlab.traces.events import LAUNCH_CATEGORY, UNLINKED_CATEGORIES
-from stratlab_spec import exposed_communication as exposed
 from stratlab_spec.exposed_communication import Event, measure_exposed_pct
 from tests.codes import find_codes
 from tests.stratlab.by_hand import Step, take_apart
@@ -131,15 +128,6 @@ def test_a_team(tmp_path: Path) -> None:
     assert (swapped[7].arrived_last, swapped[7].count) == (4, 5)
     waited = sum(rank.rows[0].straggler_ms for rank in ranks) / sum(rank.rows[0].step_ms for rank in ranks)
     assert 100 * waited == pytest.approx(36, abs=0.6)
-
-
-def test_both_know_the_same_kernels_labels_and_operators() -> None:
-    """Neither may import the other; the analysis knows further labels, of writers of 2021."""
-    assert exposed.COMMUNICATION_KERNEL == collective_names.COMMUNICATION_KERNEL
-    assert exposed.RUNTIME == LAUNCH_CATEGORY
-    assert {*exposed.UNLINKED} == {*UNLINKED_CATEGORIES, "cpu_instant_event"}  # an instant is in no column
-    assert exposed.COMMUNICATION_LABEL == collective_names.COMMUNICATION_LABEL
-    assert lanes.NO_COMPUTE_OP.pattern.startswith(exposed.NO_COMPUTE_OP.pattern.partition("|^(##")[0])
 
 
 def read_profile(file: Path) -> list[Event]:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from stratlab.analysis import run_analysis as analyze
-from stratlab.analysis.hta_bridge import HtaRun
 from stratlab.analysis.measure import SHARES, Share
 from stratlab.analysis.run_analysis import analyze_run, analyze_share
 from stratlab.analysis.share_job import analyze_in_job, choose_merger
@@ -27,10 +26,7 @@ CHANGES = ("os.rename", "os.mkdir", "os.rmdir", "os.remove")
 KILLED = 137
 
 
-@pytest.fixture(autouse=True)
-def without_hta(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads the traces itself, in a process of its own, and is timed."""
-    monkeypatch.setattr(analyze, "run_hta", lambda *_, **__: HtaRun([], [], ""))
+pytestmark = pytest.mark.usefixtures("without_hta")
 
 
 @pytest.fixture

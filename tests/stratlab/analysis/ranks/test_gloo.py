@@ -10,7 +10,7 @@ import pytest
 from stratlab.traces.trace import load_trace
 from tests.codes import find_codes
 from tests.stratlab.analysis.example_report import build_example
-from tests.stratlab.analysis.pages.test_html import find_keys
+from tests.stratlab.analysis.test_report_pages import find_keys
 
 DELAY_MS = 50  # of rank 1 in record_gloo
 PHASES = ["data", "forward", "backward", "optimizer"]

@@ -1,14 +1,24 @@
-"""Where a step's time went, on traces whose answer is known."""
+"""Where a step's time went, on traces whose answer is known.
+
+Sets of time and their borders, on lanes of a few events that one can count.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from stratlab.analysis.collective_calls import CallKey, CallKind, Calls, Match
+from stratlab.analysis.lanes import POINT_TO_POINT, Lanes
 from stratlab.analysis.rank import RankAnalysis, finish_rank, read_rank_trace
 from stratlab.analysis.step_rows import StepRow, build_means
+from stratlab.analysis.time_breakdown import SETS, Measured, Segments, build_exposure, build_partition
+from stratlab.traces.trace import Window
+from stratlab_spec.intervals import length
 from tests.codes import find_codes
 from tests.stratlab.simulated.small import (
     COMPUTE_STREAM,
@@ -197,3 +207,91 @@ def test_the_trainer_s_label_counts_before_torch_s(tmp_path: Path) -> None:
     trace = build_gpu_trace(0)
     trace.label("Optimizer.step#AdamW.step", 5000.5 + 820, 5000.5 + 822)
     assert analyse(trace, tmp_path).rows[0].optimizer_ms == STEP_MS["optimizer_ms"]
+
+
+def build_lanes(*events: tuple[str, int, int, int], source: str = "gpu") -> Lanes:
+    """Of (kind, issued, start, end) in ns; kind: compute, comm or copy."""
+    kinds = [kind for kind, *_ in events]
+    issued, starts, ends = (np.array([event[i] for event in events], np.int64) for i in (1, 2, 3))
+    return Lanes(
+        source=source,  # type: ignore[arg-type]
+        event=np.arange(len(events)),
+        starts=starts,
+        ends=ends,
+        issued=issued,
+        launched=issued,
+        is_compute=np.array([kind == "compute" for kind in kinds]),
+        is_communication=np.array([kind == "comm" for kind in kinds]),
+        is_copy=np.array([kind == "copy" for kind in kinds]),
+        names=["event"],
+        name=np.zeros(len(events), np.int32),
+        entry=np.full(len(events), -1, np.int64),
+        label=np.full(len(events), -1, np.int32),
+        unlaunched=0,
+        in_flight=0,
+    )
+
+
+def build_calls(**spans: tuple[int, int]) -> Calls:
+    """A call per collective."""
+    keys = [CallKey(name, name, "") for name in spans]
+    starts, ends = (np.array([span[i] for span in spans.values()], np.int64) for i in (0, 1))
+    number = np.arange(len(spans), dtype=np.int32)
+    return Calls(0, [CallKind(key, "") for key in keys], number, starts, ends, np.full(len(spans), -1))
+
+
+def test_time_in_which_two_collectives_run_at_once_is_exposed_once():
+    """compute 0-10, all_gather 5-40, broadcast 30-50, copy 45-60, idle 60-70: five of them, side by side."""
+    lanes = build_lanes(
+        ("compute", 0, 0, 10), ("comm", 1, 5, 40), ("comm", 2, 30, 50), ("copy", 3, 45, 60)
+    )  # fmt: skip
+    calls = build_calls(all_gather=(5, 40), broadcast=(30, 50))
+    found = build_exposure(lanes, calls, [], 0, 70)
+    sizes = {name: length(part) for name, part in found.sets.items()}
+    assert (sizes["comm"], sizes["comm_overlap"], sizes["comm_exposed"]) == (45, 5, 40)
+    assert (sizes["compute"], sizes["copy_exposed"], sizes["idle"]) == (10, 10, 10)
+    parts = {key.collective: length(part) for key, part in found.collectives.items()}
+    assert parts == {"all_gather": 30, "broadcast": 10}  # 30-40 belongs to the first in the alphabet
+    assert sum(parts.values()) == sizes["comm_exposed"]
+    assert sizes["compute"] + sizes["comm_exposed"] + sizes["copy_exposed"] + sizes["idle"] == 70
+
+
+def test_an_event_that_is_issued_at_a_border_belongs_to_the_step_behind_it():
+    """Three events, issued at 10, 20 and 30; the GPU is late: they end at 15, 45 and 60."""
+    lanes = build_lanes(("compute", 10, 12, 15), ("compute", 20, 25, 45), ("compute", 30, 50, 60))
+    assert lanes.issued_within(10, 20).tolist() == [0]
+    assert lanes.issued_within(20, 30).tolist() == [1]
+    assert lanes.issued_within(10, 30).tolist() == [0, 1] and lanes.issued_within(0, 99).tolist() == [0, 1, 2]
+    borders = np.array([5, 10, 19, 20, 21, 30, 31, 90], np.int64)
+    # not before its own time, and not before the end of all that was issued strictly earlier
+    assert lanes.settle(borders).tolist() == [5, 10, 19, 20, 45, 45, 60, 90]
+    on_host = build_lanes(("compute", 10, 10, 99), source="cpu")
+    assert on_host.settle(np.array([20, 30], np.int64)).tolist() == [20, 30], "a border is where it is"
+
+
+SEND, REDUCE = CallKey(POINT_TO_POINT, "send", "pp"), CallKey("all_reduce", "reduce", "dp_shard")
+KINDS = [CallKind(SEND, "0, 1"), CallKind(REDUCE, "0, 2")]
+
+
+def ns(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def measure() -> tuple[Measured, dict[CallKind, Match]]:
+    """100 ns. A send from 10 to 40 with an all-reduce beside it from 20 to 60, which needs 15 on the last rank: the
+    send is exposed to 40, the all-reduce behind it, and it waits until 45."""
+    segments = Segments([Window(1, 0, 100)], [Window(1, 0, 100)], ns(0), ns(100), ns(0), ns(0))
+    exposed = {SEND: (ns(10), ns(40)), REDUCE: (ns(40), ns(60))}
+    calls = Calls(0, KINDS, np.array([0, 1], np.int32), ns(10, 20), ns(40, 60), ns(-1, -1))
+    times = {name: ns(0) for name in SETS} | {"comm_exposed": ns(50)}
+    matches = {KINDS[1]: Match(ns(15), ns(40), np.array([2], np.int32), ranks=2)}
+    return Measured(segments, times, exposed, calls), matches
+
+
+def test_in_a_pipeline_what_is_exposed_between_stages_is_bubble_and_nothing_else() -> None:
+    measured, matches = measure()
+    found = build_partition(measured, matches, is_pipeline=True)
+    assert (found.times["bubble"], found.times["straggler"]) == (ns(30), ns(5))
+    assert found.transfer == {REDUCE: ns(15)}
+    whole = found.times["bubble"] + found.times["straggler"] + sum(found.transfer.values())
+    assert whole == measured.times["comm_exposed"]

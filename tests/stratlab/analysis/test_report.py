@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from stratlab.analysis.kernels import EDGES_US, CopyRow, Durations
+from stratlab.analysis.mlflow_upload import build_numbers, build_tags
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.report import build_mean_row, build_rank_row, find_recordings
-from stratlab.analysis.step_rows import PARTS, Gaps, MemoryPoint, StepRow
-from stratlab.analysis.tables import FROM_REPORT, SCHEMA, SCHEMA_VERSION, write_tables
+from stratlab.analysis.step_rows import PART_NAMES, Gaps, MemoryPoint, StepRow
+from stratlab.analysis.tables import FROM_REPORT, SCHEMA, SCHEMA_VERSION, find_unit, write_tables
 from stratlab_spec.run_directory import RunDirectory
 from tests.stratlab.analysis.example_report import blank, build_example, build_example_ranks
 
@@ -24,7 +25,7 @@ NOTHING = [0] * (len(EDGES_US) - 1)
 
 def step(rank: int, number: int, compute_ms: float) -> StepRow:
     """A step that computes half of its time and is idle for the rest."""
-    parts = dict.fromkeys((f"{name}_ms" for name in PARTS), 0.0)
+    parts = dict.fromkeys((f"{name}_ms" for name in PART_NAMES), 0.0)
     parts |= {"compute_ms": compute_ms, "idle_ms": compute_ms, "host_wait_ms": compute_ms}
     phases = dict.fromkeys(("data_ms", "forward_ms", "backward_ms", "optimizer_ms"))
     times: dict[str, Any] = {"step_ms": 2 * compute_ms, "host_step_ms": 2 * compute_ms, **parts, **phases}
@@ -100,7 +101,7 @@ def test_memory_is_that_of_the_rank_with_most_in_gib():
     assert found["device_memory_gib"] == 40 and found["allocations_per_step"] == pytest.approx(11 / 3)
 
 
-DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "analysis.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "analysis.md"
 
 
 def write(report: dict[str, Any], folder: Path) -> dict[str, list[list[str]]]:
@@ -158,7 +159,10 @@ def test_the_document_explains_the_same() -> None:
         lines = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", section, re.M)
         if lines:
             said[title] = {name: (unit.strip(), meaning) for name, unit, meaning in lines}
-    assert said == SCHEMA
+    assert said == {
+        table: {name: (find_unit(name), meaning) for name, meaning in columns.items()}
+        for table, columns in SCHEMA.items()
+    }
 
 
 def test_text_is_no_formula_and_unknown_is_empty(tmp_path: Path) -> None:
@@ -202,3 +206,28 @@ def test_what_the_trainer_writes_is_found_where_it_writes_it(tmp_path: Path) -> 
         "flight recorder": {"hangs/flight_recorder/rank_1": 0},
     }
     assert list(rows["memory snapshot"])[-1].endswith("rank10.pickle"), "by their number"
+
+
+def test_numbers_and_tags_of_a_report() -> None:
+    report = build_example()
+    part = {"part": "comm", "axis": None}
+    report["parts"] += [part | {"collective": "all_gather", "ms": 1.5}] * 2
+    report["parts"].append(part | {"collective": "odd name(1)?", "ms": 0.5})
+    report["quality"] = [{"action": "noted", "reason": "x", "file": "f", "rank": 0}] * 3
+    numbers = build_numbers(report)
+    assert (numbers["part/comm/all_gather_ms"], numbers["part/comm/all_reduce_ms"]) == (3.0, 12.0)
+    assert numbers["part/comm/odd name_1___ms"] == 0.5 and numbers["part/host_ms"] == 9.0
+    assert (numbers["findings"], numbers["recommendations"]) == (3, 0)
+    assert numbers["comm_bytes_per_step"] == 818_216 and "d2h_gbps" not in numbers
+    assert set(build_numbers(blank(report, keep=()))) >= {"findings", "recommendations"}
+    tags = build_tags(report)
+    assert (tags["trace_source"], tags["trace_main_part"], tags["trace_main_loss"]) == (
+        "gpu", "compute", "communication"
+    )  # fmt: skip
+    assert tags["trace_top_recommendation"] == "none" and "layout" not in tags
+    report["recommendations"] = [{"rule": "R3", "title": "x" * 500}]
+    advice = build_tags(report)["trace_top_recommendation"]
+    assert advice.startswith("R3: xxx") and len(advice) == 200
+    for missing, said in (([], "no"), (["data", "tensor"], "data, tensor")):
+        report["run"]["layout"] = {"name": "pp2", "missing": missing, "degenerate": bool(missing)}
+        assert (build_tags(report)["layout"], build_tags(report)["degenerate"]) == ("pp2", said)

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stratlab.analysis import run_analysis as analyze
-from stratlab.analysis.hta_bridge import HtaRun
 from stratlab.analysis.measure import SHARES, Share, parse_share
 from stratlab.analysis.rank import load_reading, read_rank_trace, write_reading
 from stratlab.analysis.run_analysis import analyze_run, analyze_share
@@ -18,11 +16,7 @@ from tests.codes import find_codes
 from tests.stratlab.real_traces import unpack
 from tests.stratlab.simulated.small import build_gpu_trace, write_run
 
-
-@pytest.fixture(autouse=True)
-def without_hta(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads the traces itself, in a process of its own, and is timed."""
-    monkeypatch.setattr(analyze, "run_hta", lambda *_, **__: HtaRun([], [], ""))
+pytestmark = pytest.mark.usefixtures("without_hta")
 
 
 @pytest.fixture
