@@ -10,7 +10,7 @@ from stratlab_spec.settings.config import (
     DATASETS,
     MODELS_ELSEWHERE,
     SETTINGS_ELSEWHERE,
-    STRATEGIES,
+    STRATEGIES_ELSEWHERE,
     Config,
     ConfigError,
     hint_of_dataset,
@@ -67,7 +67,7 @@ def test_a_setting_of_others_is_refused_with_ours():
 
 def test_what_is_proposed_is_there_and_what_is_explained_is_not():
     assert {*MODELS_ELSEWHERE.values()} <= {*OURS} and not {*MODELS_ELSEWHERE} & {*OURS}
-    assert {ours for ours, _ in STRATEGIES.values()} <= {*TABLE} and not {*STRATEGIES} & {*TABLE}
+    assert {ours for ours, _ in STRATEGIES_ELSEWHERE.values()} <= {*TABLE} and not {*STRATEGIES_ELSEWHERE} & {*TABLE}
     assert not {*SETTINGS_ELSEWHERE} & {*Config.model_fields}
     proposed = {name for said in SETTINGS_ELSEWHERE.values() for name in re.findall(r"TRAINER_(\w+)", said)}
     assert proposed and {name.lower() for name in proposed} <= {*Config.model_fields}
