@@ -77,51 +77,55 @@ class Settings(BaseModel):
     """From SIGTERM to the end of the pod, as the chart has told Kubernetes."""
     allow_faults: bool = _set_by_chart(False)
     """Whether `fault` may be set."""
-    comparison: str = Field("default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME)
+    comparison: str = Field(
+        default="default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME
+    )
     """Runs meant to be compared: one folder on the volume, one MLflow experiment."""
     mode: Literal["train", "evaluate", "check"] = "train"
     """evaluate = the test split only, with the weights of model_path or of the run of this name; check = no
     run, but what one needs: versions, devices, memory, volume, clocks, network."""
-    least_gb_per_s: float = Field(0.0, ge=0, le=1e5)
+    least_gb_per_s: float = Field(default=0.0, ge=0, le=1e5)
     """Of mode check: GB/s that an all-reduce of all processes must reach (bus bandwidth); 0 = by what is
     known of the links."""
     task: Literal["auto", "image", "text"] = "auto"
     """Image classification or a language model; auto = by the names of model and data set."""
-    seed: int = Field(0, ge=0, le=(1 << 32) - 1)
+    seed: int = Field(default=0, ge=0, le=(1 << 32) - 1)
     """Seeds initial weights and data order."""
 
     # model
     model: str = Field(
-        "vit_tiny", pattern=f"^({'|'.join(MODELS).replace('.', '[.]')}|{HUB_ID})$", max_length=LONGEST_NAME
+        default="vit_tiny",
+        pattern=f"^({'|'.join(MODELS).replace('.', '[.]')}|{HUB_ID})$",
+        max_length=LONGEST_NAME,
     )
     """Architecture and size, or the hub id (owner/name) of an image classifier or a language model;
     <name>_finetuned = that network with its published weights (init=pretrained)."""
     model_path: str = ""
     """Local folder of an image classifier or a language model in Hugging Face format."""
-    model_layers: int = Field(0, ge=0, le=1000)
+    model_layers: int = Field(default=0, ge=0, le=1000)
     """Layers of a vision transformer or a decoder; 0 = the preset's own."""
-    model_hidden: int = Field(0, ge=0, le=1 << 16)
+    model_hidden: int = Field(default=0, ge=0, le=1 << 16)
     """Width of the stream between its layers; 0 = the preset's own."""
-    model_heads: int = Field(0, ge=0, le=1 << 10)
+    model_heads: int = Field(default=0, ge=0, le=1 << 10)
     """Heads of its attention; 0 = the preset's own."""
-    model_kv_heads: int = Field(0, ge=0, le=1 << 10)
+    model_kv_heads: int = Field(default=0, ge=0, le=1 << 10)
     """Of a decoder: heads of keys and values; 0 = the preset's own."""
-    model_intermediate: int = Field(0, ge=0, le=1 << 20)
+    model_intermediate: int = Field(default=0, ge=0, le=1 << 20)
     """Width of its feed-forward part, of a mixture of experts that of each expert; 0 = the preset's own."""
-    model_patch: int = Field(0, ge=0, le=1 << 10)
+    model_patch: int = Field(default=0, ge=0, le=1 << 10)
     """Of a vision transformer: pixels of an edge of a patch; 0 = the preset's own."""
-    model_vocab: int = Field(0, ge=0, le=1 << 24)
+    model_vocab: int = Field(default=0, ge=0, le=1 << 24)
     """Of a decoder: words of its vocabulary; 0 = the preset's own."""
     init: Literal["scratch", "pretrained"] = "scratch"
     """pretrained = published weights, or those of model_path."""
     batch_norm: Literal["local", "synchronised"] = "local"
     """Whose mean and variance batch norm takes while it trains: of each process's own micro-batch, or of
     those of all processes (two small collectives per layer)."""
-    lora_rank: int = Field(0, ge=0)
+    lora_rank: int = Field(default=0, ge=0)
     """Rank of LoRA adapters, base frozen; 0 = train everything."""
-    lora_alpha: float = Field(16.0, gt=0)
+    lora_alpha: float = Field(default=16.0, gt=0)
     """Scale of the adapters: alpha / rank."""
-    lora_targets: str = Field("", pattern=COMMA_LIST)
+    lora_targets: str = Field(default="", pattern=COMMA_LIST)
     """Module names that get adapters; empty = the attention's, or without one every linear layer and
     ungrouped convolution but the head."""
 
@@ -130,14 +134,14 @@ class Settings(BaseModel):
     """Whom the model learns from beside the labels: a finished run below the results volume
     (<comparison>/<run>), a folder in Hugging Face format, a name of `model` with published weights, or a hub
     id; empty = nobody."""
-    distil_temperature: float = Field(2.0, ge=0.01, le=100)
+    distil_temperature: float = Field(default=2.0, ge=0.01, le=100)
     """What logits of teacher and model are divided by; below 0.01 the softmax knows one class alone, above
     100 all classes alike, and neither teaches anything."""
-    distil_weight: float = Field(0.5, gt=0, le=1)
+    distil_weight: float = Field(default=0.5, gt=0, le=1)
     """Share of the loss that is the distance to the teacher; the rest is that of the labels."""
 
     # data
-    dataset: str = Field("digits", min_length=1, max_length=LONGEST_NAME)
+    dataset: str = Field(default="digits", min_length=1, max_length=LONGEST_NAME)
     """`digits`, `synthetic`, `cifar100`, `food101` (images), `arithmetic`, `metamathqa` (text), or the hub id
     of a data set."""
     dataset_path: str = ""
@@ -155,15 +159,15 @@ class Settings(BaseModel):
     (-1 to 1); imagenet = those of ImageNet, from scratch too."""
     data_residence: Literal["auto", "device", "stream"] = "auto"
     """device = all images there once; stream = batch by batch; auto = by size, up to 5 % of a GPU."""
-    validation_fraction: float = Field(0.1, gt=0, lt=1)
+    validation_fraction: float = Field(default=0.1, gt=0, lt=1)
     """Share of the training samples kept for validation."""
-    train_samples: int = Field(0, ge=0)
+    train_samples: int = Field(default=0, ge=0)
     """Use only so many training samples; 0 = all."""
 
     # text
     tokenizer: str = ""
     """Hub id or local folder of a tokenizer, or `bytes`; empty = the model's own."""
-    seq_len: int = Field(512, ge=8, le=1 << 20)
+    seq_len: int = Field(default=512, ge=8, le=1 << 20)
     """Tokens of a row."""
     packing: bool = True
     """Several documents per row, none sees another; off = one document per row, padded."""
@@ -177,26 +181,26 @@ class Settings(BaseModel):
     """Where parameters, gradients and state live."""
     offload: Literal["none", "optimizer", "all"] = "none"
     """Keep the optimizer, or parameters and optimizer, in host memory."""
-    zeropp: str = Field("hpz", pattern=COMMA_LIST)
+    zeropp: str = Field(default="hpz", pattern=COMMA_LIST)
     """Parts of ZeRO++, separated by commas: hpz = a second copy inside each node, qwz = weights gathered in 8
     bits, qgz = gradients reduced in 4; the last two on GPUs alone."""
-    dp_replicate: int = Field(0, ge=0)
+    dp_replicate: int = Field(default=0, ge=0)
     """Replicas of the model; 0 = every process the other axes leave."""
-    dp_shard: int = Field(0, ge=0)
+    dp_shard: int = Field(default=0, ge=0)
     """Processes that share one replica; 0 = every process left."""
 
     layout: Literal["auto", "given"] = "auto"
     """nd: auto = degrees by the number of processes, the model and `dimensions`; given = dp_replicate,
     dp_shard, cp, tp, pp, ep as they are."""
-    dimensions: int = Field(1, ge=1, le=5)
+    dimensions: int = Field(default=1, ge=1, le=5)
     """nd: data, +pipeline, +tensor, +sequence or context, +expert."""
-    cp: int = Field(0, ge=0)
+    cp: int = Field(default=0, ge=0)
     """Processes that share a sequence (context parallel)."""
-    tp: int = Field(0, ge=0)
+    tp: int = Field(default=0, ge=0)
     """Processes that share each layer (tensor parallel)."""
-    pp: int = Field(0, ge=0)
+    pp: int = Field(default=0, ge=0)
     """Stages of the pipeline."""
-    ep: int = Field(0, ge=0)
+    ep: int = Field(default=0, ge=0)
     """Processes that share the experts of a layer."""
     pp_schedule: Literal["1f1b", "gpipe", "interleaved1f1b"] = "1f1b"
     """Order of the micro-batches in the pipeline."""
@@ -212,15 +216,15 @@ class Settings(BaseModel):
     reshard_after_forward: Literal["auto", "on", "off"] = "auto"
     """Give parameters back after the forward pass and gather them again for the backward pass; auto = on,
     with a pipeline off."""
-    prefetch_blocks: int = Field(1, ge=1, le=64)
+    prefetch_blocks: int = Field(default=1, ge=1, le=64)
     """Blocks whose parameters are gathered ahead of the one that computes."""
-    reduce_bucket_mib: int = Field(0, ge=0, le=8192)
+    reduce_bucket_mib: int = Field(default=0, ge=0, le=8192)
     """ddp, DeepSpeed: MiB of gradients (fp32) that are reduced together; 0 = ddp 25, DeepSpeed 192."""
-    gather_bucket_mib: int = Field(192, ge=1, le=8192)
+    gather_bucket_mib: int = Field(default=192, ge=1, le=8192)
     """zero1, zero2: MiB of weights (fp32) that are gathered together after the update."""
     overlap_reduction: bool = True
     """DeepSpeed: reduce gradients beside the backward pass, not between."""
-    persistent_elements: int = Field(100_000, ge=0, le=1 << 31)
+    persistent_elements: int = Field(default=100_000, ge=0, le=1 << 31)
     """zero3, zeropp: parameters with fewer elements stay whole on every rank."""
     reduce_dtype: Literal["fp32", "bf16"] = "fp32"
     """Element type in which gradients are added up over the data ranks."""
@@ -233,55 +237,55 @@ class Settings(BaseModel):
     bf16_native = DeepSpeed's own, parameters kept in bf16; auto = bf16 where the device has it, else fp16;
     fp32 on a CPU."""
     activation_checkpointing: str = Field(
-        "none", pattern=r"^(none|every_[2-9]|every_[1-9][0-9]{1,2}|blocks|selective)$"
+        default="none", pattern=r"^(none|every_[2-9]|every_[1-9][0-9]{1,2}|blocks|selective)$"
     )
     """What is computed again in the backward pass instead of kept: none, every_N = every Nth block (every_2,
     every_3, ...), blocks = each, selective = each, but for its products and attention."""
     compile: bool = False
     """torch.compile, block by block; not with zero3, zeropp, nor some blocks that are recomputed."""
-    clip_norm: float = Field(0.0, ge=0)
+    clip_norm: float = Field(default=0.0, ge=0)
     """Clip the global gradient norm; 0 = off."""
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of the target spread over all classes."""
-    loss_chunk_tokens: int = Field(2048, ge=1)
+    loss_chunk_tokens: int = Field(default=2048, ge=1)
     """Text: tokens whose logits are there at once; fewer take less memory and more time."""
 
     # work
-    global_batch_size: int = Field(64, ge=1)
+    global_batch_size: int = Field(default=64, ge=1)
     """Samples of one optimizer step."""
-    micro_batch_size: int = Field(32, ge=1)
+    micro_batch_size: int = Field(default=32, ge=1)
     """Samples of one forward pass of one process."""
-    epochs: int = Field(1, ge=1)
+    epochs: int = Field(default=1, ge=1)
     """Passes over the training samples."""
-    steps: int = Field(0, ge=0)
+    steps: int = Field(default=0, ge=0)
     """Optimizer steps, instead of epochs; 0 = by epochs."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """Optimizer."""
-    lr: float = Field(1e-3, gt=0)
+    lr: float = Field(default=1e-3, gt=0)
     """Peak learning rate."""
-    weight_decay: float = Field(0.01, ge=0)
+    weight_decay: float = Field(default=0.01, ge=0)
     """Weight decay."""
-    momentum: float = Field(0.0, ge=0, lt=1)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
     """sgd: share of the last update in the next."""
     nesterov: bool = False
     """sgd: Nesterov's momentum, which looks one update ahead."""
-    beta1: float = Field(0.9, ge=0, lt=1)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
     """adamw: decay of the mean of the gradients."""
-    beta2: float = Field(0.999, ge=0, lt=1)
+    beta2: float = Field(default=0.999, ge=0, lt=1)
     """adamw: decay of the mean of the squared gradients."""
-    eps: float = Field(1e-8, gt=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0, lt=1)
     """adamw: added to the root that an update is divided by."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Course of the learning rate after warm-up; the last two end at 0."""
-    warmup_steps: int = Field(0, ge=0)
+    warmup_steps: int = Field(default=0, ge=0)
     """Steps of linear warm-up."""
 
     # profile
-    profile_first_step: int = Field(10, ge=1)
+    profile_first_step: int = Field(default=10, ge=1)
     """First step that is recorded."""
-    profile_warmup: int = Field(1, ge=0)
+    profile_warmup: int = Field(default=1, ge=0)
     """Profiled but discarded steps before it."""
-    profile_steps: int = Field(3, ge=0)
+    profile_steps: int = Field(default=3, ge=0)
     """Recorded steps; 0 = no profile."""
     profile_shapes: bool = False
     """Record tensor shapes."""
@@ -295,12 +299,12 @@ class Settings(BaseModel):
     traces/flops_profiler.txt."""
 
     # keep
-    checkpoint_every: int = Field(0, ge=0)
+    checkpoint_every: int = Field(default=0, ge=0)
     """Steps between checkpoints; also at the end and at each new best. 0 = by the clock."""
-    checkpoint_minutes: float = Field(15.0, ge=0, le=100_000)
+    checkpoint_minutes: float = Field(default=15.0, ge=0, le=100_000)
     """Minutes between checkpoints where checkpoint_every is 0; from the first one on the end is saved too. 0
     = none."""
-    checkpoint_keep: int = Field(2, ge=1)
+    checkpoint_keep: int = Field(default=2, ge=1)
     """Newest checkpoints that are kept while it trains, besides the best."""
     checkpoint_keep_finished: Literal["newest", "all", "none"] = "newest"
     """Of a run that has succeeded: the newest alone, those that it had, or none; its weights stay in any
@@ -310,24 +314,24 @@ class Settings(BaseModel):
     resume_from: str = ""
     """Another run to go on from, whatever its strategy and number of processes: its folder below the results
     volume (<comparison>/<run>), or one of its checkpoints."""
-    evaluate_every: int = Field(0, ge=0)
+    evaluate_every: int = Field(default=0, ge=0)
     """Steps between validations; 0 = once per epoch."""
-    log_every: int = Field(10, ge=1)
+    log_every: int = Field(default=10, ge=1)
     """Steps between writes of the metrics; they are never further apart than 10."""
     tensorboard: bool = False
     """Write TensorBoard's event files too, into `tensorboard` of the run directory."""
-    target_accuracy_pct: float = Field(0.0, ge=0, le=100)
+    target_accuracy_pct: float = Field(default=0.0, ge=0, le=100)
     """Validation accuracy until which training is timed; 0 = none."""
-    target_perplexity: float = Field(0.0, ge=0)
+    target_perplexity: float = Field(default=0.0, ge=0)
     """Of text: validation perplexity until which training is timed; 0 = none."""
 
     # safety
     on_not_finite: Literal["stop", "skip", "warn"] = "stop"
     """A loss or gradient that is not finite: stop with exit code 12, leave the update out on all ranks, or go
     on; each is recorded with its rank."""
-    collective_timeout_s: int = Field(600, ge=10, le=YEAR_S)
+    collective_timeout_s: int = Field(default=600, ge=10, le=YEAR_S)
     """A collective that hangs fails then."""
-    flight_recorder: int = Field(2000, ge=0, le=1_000_000)
+    flight_recorder: int = Field(default=2000, ge=0, le=1_000_000)
     """Collectives that NCCL's flight recorder keeps on each rank; where one times out they are written to
     hangs/flight_recorder. 0 = none."""
     oom_ladder: bool = False
@@ -336,9 +340,9 @@ class Settings(BaseModel):
     memory_forecast: bool = True
     """Where an operations file of these settings is at hand: foresee the memory, do not start what cannot
     fit, and tell at the end how far off that was."""
-    max_attempts: int = Field(3, ge=1, le=1000)
+    max_attempts: int = Field(default=3, ge=1, le=1000)
     """Starts of a pod that reach no new step."""
-    deadline_s: int = Field(86400, ge=60, le=YEAR_S)
+    deadline_s: int = Field(default=86400, ge=60, le=YEAR_S)
     """Longest time from the first start to the end."""
 
     fault: str = Field(
