@@ -6,7 +6,7 @@ of it. Afterwards `python -m trainer.program tensorboard RUN ...` makes the same
 TensorBoard's event file: records of TFRecord that hold protocol buffers, of which a scalar needs six fields.
 
 The format is old and does not change; TensorBoard itself, which writes it too, brings eleven packages that nothing
-else here needs. Its own reader reads these files in tests/trainer/record/test_event_file.py.
+else here needs. Its own reader reads these files in tests/trainer/launch/test_tensorboard.py.
 
 Sources: tensorflow/core/util/event.proto, framework/summary.proto, and lib/io/record_writer.cc for the record: length,
 masked CRC-32C of the length, data, masked CRC-32C of the data.

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from tests.codes import find_codes
-from tests.trainer.ranks.slow import test_full_volume
-from tests.trainer.ranks.slow.test_full_volume import launch_on
+from tests.trainer.ranks.slow import test_worker as test_full_volume
+from tests.trainer.ranks.slow.test_worker import launch_on
 from tests.trainer.ranks.test_launcher import ONE
 
 results = test_full_volume.results

@@ -8,7 +8,7 @@ import pytest
 
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
-from tests.trainer.launch.test_taken import leave_run, settings
+from tests.trainer.launch.test_preflight import leave_run, settings
 from trainer.checkpoint.source import open_source
 from trainer.launch.preflight import check
 
