@@ -81,23 +81,23 @@ def find_teacher_folder(config: Config) -> Path | None:
     for path in places:
         if path.resolve() in (own.resolve(), (own / "model").resolve()):
             problem = "is this run itself; expected another run, a finished one [SL-teacher-itself]"
-            raise ConfigError([f"{said_teacher(config)}: {problem}"])
+            raise ConfigError(f"{said_teacher(config)}: {problem}")
         if (path / "model" / "config.json").is_file():
             return path / "model"
         content = read_object(path / "config.json")
         if "resolved" in content:
-            raise ConfigError([f"{said_teacher(config)}: {_no_weights(path)}"])
+            raise ConfigError(f"{said_teacher(config)}: {_no_weights(path)}")
         if content:
             return path
     if config.teacher in MODELS:
         return None
     if problem := _lost_run(config):
-        raise ConfigError([f"{said_teacher(config)}: {problem}"])
+        raise ConfigError(f"{said_teacher(config)}: {problem}")
     if re.fullmatch(HUB_ID, config.teacher):
         return None
     lacks = "holds no config.json" if any(path.is_dir() for path in places) else "no such folder"
     raise ConfigError(
-        [f"{said_teacher(config)}: {lacks}, expected {expected_teachers(config)} [SL-teacher-absent]"]
+        f"{said_teacher(config)}: {lacks}, expected {expected_teachers(config)} [SL-teacher-absent]"
     )
 
 

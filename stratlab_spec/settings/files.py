@@ -85,7 +85,7 @@ def read_settings_file(path: Path) -> Given:
 
 
 def _refuse(path: Path, problem: str) -> ConfigError:
-    return ConfigError([f"--config {path}: {problem}"])
+    return ConfigError(f"--config {path}: {problem}")
 
 
 def _read_values(path: Path, content: Mapping[str, Any]) -> Given:

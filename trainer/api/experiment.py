@@ -66,7 +66,7 @@ def build_options(
     """
     if config and not is_passable(str(config)):
         problem = f"config={str(config)!r}: holds a character that no process can be given [SL-config-path]"
-        raise ConfigError([problem])
+        raise ConfigError(problem)
     options = ["--config", str(config)] if config else []
     options += ["--processes", str(processes)] if processes is not None else []
     for name, value in settings.items():
@@ -200,7 +200,7 @@ def build_deepspeed(
     asked, processes = read_settings(options)
     per_node = int(processes)
     if isinstance(nodes, bool) or not isinstance(nodes, SupportsIndex) or index(nodes) < 1:
-        raise ConfigError([describe_count("nodes", nodes)])
+        raise ConfigError(describe_count("nodes", nodes))
     if problems := list(dict.fromkeys(_find_problems(asked, nodes, per_node, device))):
         raise ConfigError(problems)
     # late: a wrong setting is named at once

@@ -64,10 +64,8 @@ def find_pod_index(env: MutableMapping[str, str], nodes: int) -> int:
     text = str(index) if index is not None else env.get("PET_NODE_RANK", "0" if nodes == 1 else "")
     if not text.isdigit() or int(text) >= nodes:
         raise ConfigError(
-            [
-                f"PET_NODE_RANK={text!r}: expected the number of this machine, 0 to {nodes - 1}, here or in HOSTNAME "
-                "[SL-node-rank]"
-            ]
+            f"PET_NODE_RANK={text!r}: expected the number of this machine, 0 to {nodes - 1}, here or in HOSTNAME "
+            "[SL-node-rank]"
         )
     return int(text)
 

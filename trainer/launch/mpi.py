@@ -191,13 +191,11 @@ def read_hosts(hostfile: Path) -> list[str]:
         lines = hostfile.read_text().splitlines()
     except OSError as failure:
         raise ConfigError(
-            [
-                f"{hostfile}: {failure.strerror}; the operator of an MPIJob puts it there [SL-hostfile-unreadable]"
-            ]
+            f"{hostfile}: {failure.strerror}; the operator of an MPIJob puts it there [SL-hostfile-unreadable]"
         ) from None
     hosts = [line.split()[0] for line in lines if line.strip()]
     if not hosts:
-        raise ConfigError([f"{hostfile}: names no worker [SL-hostfile-empty]"])
+        raise ConfigError(f"{hostfile}: names no worker [SL-hostfile-empty]")
     return hosts
 
 

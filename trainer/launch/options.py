@@ -38,7 +38,7 @@ Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 4 accelerators
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise ConfigError([f"{message}; python -m trainer --help shows what there is [SL-option-unknown]"])
+        raise ConfigError(f"{message}; python -m trainer --help shows what there is [SL-option-unknown]")
 
 
 def add_settings(parser: argparse.ArgumentParser, processes: str) -> None:
@@ -104,7 +104,7 @@ def build_environment(
     for name, value in (*given, ("run.processesPerNode", file.processes or None)):
         if value is not None:
             if problem := count_problem(name, value):
-                raise ConfigError([problem])
+                raise ConfigError(problem)
             found[PER_NODE] = value
             break
     else:
@@ -114,7 +114,7 @@ def build_environment(
             problem = (
                 "run: a run on several machines needs a name that all of them are given [SL-run-unnamed]"
             )
-            raise ConfigError([f"{problem}: --set run=try"])
+            raise ConfigError(f"{problem}: --set run=try")
         found[RUN] = make_name(found)
         said.append(f"the run is called {found[RUN]}; --set run=NAME calls it otherwise")
     folder = Path(found.get(RESULTS, DEFAULT_RESULTS)) / found.get(COMPARISON, "default") / found[RUN]

@@ -235,10 +235,8 @@ class Lease(threading.Thread):
         if again := held if _is_there(held) else _watch(self._folder, held):
             who = f"pod {again.get('pod')} on {again.get('host')}, process {again.get('pid', 'unknown')}"
             raise ConfigError(
-                [
-                    f"{self._folder.path}: is being written by another start of this run, {who}; end that one "
-                    "first, or choose another name (TRAINER_RUN) [SL-run-being-written]"
-                ]
+                f"{self._folder.path}: is being written by another start of this run, {who}; end that one "
+                "first, or choose another name (TRAINER_RUN) [SL-run-being-written]"
             )
         self._left = held
 
@@ -303,8 +301,6 @@ def refuse_finished(config: Config, folder: RunDirectory, env: Mapping[str, str]
     """
     if config.mode == "train" and folder.summary.exists():
         raise ConfigError(
-            [
-                f"{folder.path}: this run has finished already; choose another name (TRAINER_RUN) or comparison "
-                f"(TRAINER_COMPARISON), or remove the folder [SL-run-finished]: {name_removal(folder.path, env)}"
-            ]
+            f"{folder.path}: this run has finished already; choose another name (TRAINER_RUN) or comparison "
+            f"(TRAINER_COMPARISON), or remove the folder [SL-run-finished]: {name_removal(folder.path, env)}"
         )
