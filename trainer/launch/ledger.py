@@ -83,11 +83,16 @@ class Ledger:
                 (143: suspended, drained, deleted) do not count, nor those that never had all pods of the run.
             DeadlinePassed: the run began more than `deadline_s` ago, or has waited for pods for `wait_s`.
         """
-        wasted = self._count_wasted()
+        wasted = sum(
+            start.step == self._step and start.exit_code != failures.TERMINATED and not start.was_alone
+            for start in self._read_starts()
+        )
         if wasted >= config.max_attempts:
+            last = self._lines[-1]
+            reason = last.get("text") or last.get("reason") or failures.reason(137)  # it could write nothing
             raise NoProgress(
                 f"{wasted} starts of this pod came no further than step {self._step}, the last one ended with: "
-                f"{self._last_reason()}; mend the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts} "
+                f"{reason}; mend the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts} "
                 "[SL-no-progress]"
             )
         if self.seconds_left(config) <= 0:
@@ -174,16 +179,6 @@ class Ledger:
         line = {"t": time.time(), **facts}
         append_line(self._path, line)
         self._lines.append(line)
-
-    def _count_wasted(self) -> int:
-        return sum(
-            start.step == self._step and start.exit_code != failures.TERMINATED and not start.was_alone
-            for start in self._read_starts()
-        )
-
-    def _last_reason(self) -> str:
-        last = self._lines[-1]
-        return last.get("text") or last.get("reason") or failures.reason(137)  # 137: it could write nothing
 
 
 def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:

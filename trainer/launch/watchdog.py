@@ -126,7 +126,11 @@ class Watchdog(threading.Thread):
         still = max((self._since(now, r.moved_ns) for r in readings.values()), default=0.0)
         if self._alarm is not None:
             self._follow(now, readings)
-        elif waits >= limit or (still >= limit / 2 and self._nodes > 1 and self._others_ask()):
+        elif waits >= limit or (
+            still >= limit / 2
+            and self._nodes > 1
+            and any(content.get("alarm") for content in self._read_pods())  # another pod asks
+        ):
             self._alarm = now - max(waits, limit)
             self._step = max((r.step for r in readings.values()), default=0)
             self._raise_alarm()
@@ -153,9 +157,6 @@ class Watchdog(threading.Thread):
     def _since(self, now: float, then_ns: int) -> float:
         """Seconds; 0 for what is not."""
         return now - max(then_ns / 1e9, self._awake) if then_ns else 0.0
-
-    def _others_ask(self) -> bool:
-        return any(content.get("alarm") for content in self._read_pods())
 
     def _find_ranks(self) -> None:
         for local in range(self._processes):
