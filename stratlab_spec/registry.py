@@ -43,9 +43,7 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
         moments_with={"momentum": 1},
     ),
     "adamw": OptimizerRow(
-        arguments={"betas": ("beta1", "beta2"), "eps": ("eps",)},
-        moments=2,
-        moments_with={},
+        arguments={"betas": ("beta1", "beta2"), "eps": ("eps",)}, moments=2, moments_with={}
     ),
 }
 SHARED = ("lr", "weight_decay")

@@ -21,12 +21,7 @@ TEXT_MODELS = (
     *("qwen_tiny", "qwen_moe_tiny"),
 )
 VIT_MODELS = ("vit_tiny", "vit_small", "vit_base", "vit_large", "vit_huge")
-MODELS = (
-    *VIT_MODELS,
-    *NETWORKS,
-    *FINETUNED_NETWORKS,
-    *TEXT_MODELS,
-)
+MODELS = (*VIT_MODELS, *NETWORKS, *FINETUNED_NETWORKS, *TEXT_MODELS)
 TEXT_DATASETS = ("arithmetic", "metamathqa", "meta-math/MetaMathQA")
 HUB_ID = r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*"
 LONGEST_NAME = 200

@@ -48,12 +48,7 @@ def has_gpu(devices: Path = Path("/dev")) -> bool:
 
 
 def broken_deepspeed_rules(
-    config: Config,
-    world_size: int,
-    processes_per_node: int,
-    *,
-    env: Mapping[str, str],
-    gpu: bool,
+    config: Config, world_size: int, processes_per_node: int, *, env: Mapping[str, str], gpu: bool
 ) -> list[str]:
     """One sentence per broken rule; none for strategies that are not DeepSpeed's.
 

@@ -217,11 +217,7 @@ def test_once_they_have_met_the_deadline_runs_and_waiting_begins_anew(folder, cl
 
 @pytest.mark.parametrize(
     ("exit_codes", "culprit"),
-    [
-        ({0: 134, 1: 10}, (1, 10)),
-        ({0: -9, 1: 134}, (0, 137)),
-        ({0: -15, 1: -15}, (0, 143)),
-    ],
+    [({0: 134, 1: 10}, (1, 10)), ({0: -9, 1: 134}, (0, 137)), ({0: -15, 1: -15}, (0, 143))],
 )
 def test_among_ranks_the_culprit_is_told_from_the_survivors(exit_codes, culprit):
     assert first_failure(exit_codes) == culprit

@@ -79,10 +79,7 @@ def stop():
     signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.parametrize(
-    ("state", "raised"),
-    [(WorkerState.HEALTHY, True), (WorkerState.FAILED, False)],
-)
+@pytest.mark.parametrize(("state", "raised"), [(WorkerState.HEALTHY, True), (WorkerState.FAILED, False)])
 def test_it_is_heard_behind_the_look_unless_ranks_have_failed_by_themselves(stop, monkeypatch, state, raised):
     looks = []
 
