@@ -201,11 +201,10 @@ class Watchdog(threading.Thread):
     def _describe(self, listener: Listener, question: int, before: int) -> RankState:
         reading, now = listener.read(), time.monotonic()
         answers = reading.told >= question
-        told: dict[str, Any] = {}
-        if answers:
-            with suppress(OSError):
-                told = read_line(answer_file(listener.path).read_bytes())
+        answer: dict[str, Any] = {}
         text = ""
+        with suppress(OSError):
+            answer = read_line(answer_file(listener.path).read_bytes()) if answers else {}
         with suppress(OSError):
             text = stack_file(listener.path).read_text(errors="replace")[before:]
         self._stacks[reading.rank] = text
@@ -217,11 +216,11 @@ class Watchdog(threading.Thread):
             still_s=self._since(now, reading.moved_ns),
             answers=answers,
             process_state=read_process_state(reading.process),
-            phase=told.get("phase", ""),
+            phase=answer.get("phase", ""),
             waits_s=self._since(now, reading.waiting_ns) if answers else 0.0,
-            pending=told.get("pending", []),
-            groups={name: Group(**group) for name, group in told.get("groups", {}).items()},
-            stack=read_stack(text, reading.thread) or [Frame(*frame) for frame in told.get("stack", [])],
+            pending=answer.get("pending", []),
+            groups={name: Group(**group) for name, group in answer.get("groups", {}).items()},
+            stack=read_stack(text, reading.thread) or [Frame(*frame) for frame in answer.get("stack", [])],
         )
 
     def _write(self, states: list[RankState]) -> None:
