@@ -1,15 +1,10 @@
-"""Every optimizer, one row each: what it can be told besides rate and decay, and what it keeps.
+"""What a run can be made of besides its strategy: optimizers, image networks, sizes and weights, one row each.
 
-Every image network that is no vision transformer, one row each; those have their shapes in shapes/model_shapes.py.
-
-A new one takes a row here and a file in trainer/models; `make schema` writes its line of the README. No column has a
-default, so that what is forgotten is an error at import.
-
-Sizes that may be given instead of the preset's own, and of which kind of model each is; 0 = the preset's own.
-
-Files of weights that torchvision publishes for the networks of the registry, as it calls them.
-
-Which weights a run starts from, in words; adapters on random weights must be asked for.
+OPTIMIZERS says what each can be told besides rate and decay, and what it keeps. NETWORKS has every image network that
+is no vision transformer; those have their shapes in models/model_specs.py. A new one takes a row here and a file in
+trainer/models; `make schema` writes its line of the README. No column has a default, so that what is forgotten is an
+error at import. Sizes may be given instead of a preset's own, and 0 is the preset's own. PUBLISHED_FILES are weights
+that torchvision publishes, as it calls them. Adapters on random weights must be asked for.
 """
 
 from __future__ import annotations

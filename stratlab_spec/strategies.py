@@ -24,7 +24,7 @@ CHART_NAME = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
 ND_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Of the strategy nd, outermost first: what communicates most has the closest ranks. ep cuts across the last three."""
 WIRE = ("", "none", "all-reduce", "reduces each micro-batch", "gathers", "gathers in replicas")
-"""Rows of the table of bytes on the wire (measuring/wire_formulas.py); "" = counted, without a formula."""
+"""Rows of the table of bytes on the wire (tests/trainer/wire_formulas.py); "" = counted, without a formula."""
 
 
 @dataclass(frozen=True)
@@ -52,33 +52,33 @@ class StrategyRow:
     file: str
     """In trainer/strategies: the module whose `build` makes its engine."""
     axes: tuple[str, ...]
-    """Of the mesh that it may use (layout/mesh.py). The first one takes the processes that nobody claimed; where nobody
-    claims any, dp_shard of two axes takes the processes of one node: the fast links."""
+    """Of the mesh that it may use (stratlab_spec/layout/mesh_rules.py). The first one takes the processes that nobody
+    claimed; where nobody claims any, dp_shard of two axes takes the processes of one node: the fast links."""
     builds_empty: Literal["nobody", "others", "everybody"]
     """Whose model comes without memory (strategies): the weights arrive in shards from rank 0, or each rank reads its
     own part."""
     has_bf16_native: bool
-    """Has a bf16 of its own besides that of all (settings/precision.py, config_rules.py)."""
+    """Has a bf16 of its own besides that of all (trainer/distributed/world.py, settings/rules.py)."""
     offload: tuple[str, ...]
-    """What may be kept in host memory besides `none` (config_rules.py): nothing where a process holds the whole model
+    """What may be kept in host memory besides `none` (settings/rules.py): nothing where a process holds the whole model
     anyway."""
     knobs: tuple[str, ...]
-    """Settings that it can be tuned by (settings/knob_table.py)."""
+    """Settings that it can be tuned by (KNOBS)."""
     defaults: Mapping[str, Any]
     """Knobs that have another value here where nobody says one (settings/fields.py): what makes a strategy of a present
     file another one."""
     reduce_bucket_mib: int
     """Gradients that are reduced together unless the setting of this name says otherwise; 0 = no buckets."""
     by_nodes: bool
-    """How many ranks share a node decides who holds what, where no degree is given (counting/operations.py)."""
+    """How many ranks share a node decides who holds what, where no degree is given (trainer/memory_estimation)."""
     deepspeed_stage: int
-    """0 = not DeepSpeed's (deepspeed_rules.py, engines/deepspeed_config.py)."""
+    """0 = not DeepSpeed's (settings/library_rules.py, engines/deepspeed_config.py)."""
     wire: str
     """One of WIRE."""
     holds: Held
     """Of the state; for the comparison."""
     holds_whole_model: bool
-    """Each process has all parameters, gradients and state: a model that does not fit is refused (layout/fit.py)."""
+    """Each process has all parameters, gradients and state: a model that does not fit is refused (memory/fit.py)."""
     gathers: bool
     """Parameters are gathered layer by layer; this and the next three are for the advice (stratlab/analysis/advice)."""
     compiles: bool
@@ -88,7 +88,7 @@ class StrategyRow:
     sends_less: str
     """The one to try for less communication, at more state per rank; "" = none."""
     climbs_to: str
-    """Where the ladder goes that holds less and is of the same make (launch/ladder.py); "" = nowhere."""
+    """Where the ladder goes that holds less and is of the same make (trainer/launch/memory_limits.py); "" = nowhere."""
 
 
 KINDS = ("parameters", "gradients", "optimizer")

@@ -204,7 +204,7 @@ class Settings(BaseModel):
     sequence_parallel: Literal["auto", "on", "off"] = "auto"
     """Sequence parallelism on the tp axis; auto = from 4 dimensions on, and with experts."""
 
-    # knobs of a strategy: settings/knob_table.py
+    # knobs of a strategy: stratlab_spec/strategies.py
     accumulate: Literal["auto", "sharded", "whole"] = "auto"
     """fsdp, hsdp, nd: gradients between micro-batches, reduced each time and kept in shards, or whole and
     reduced once a step; auto = sharded, with a pipeline whole."""

@@ -303,7 +303,7 @@ REFUSALS = (
         "[SL-compile-tp]",
     ),
 )
-"""Others: zero3 and zeropp in deepspeed_rules.py, batch norm in stratlab_spec/models/model_specs.py."""
+"""Others: zero3 and zeropp in `_compiled`, batch norm in stratlab_spec/models/model_specs.py."""
 
 
 def refused_compositions(config: Config, *, experts: bool, cp: int = 1, tp: int = 1) -> Iterator[str]:
