@@ -39,7 +39,7 @@ DEARER: dict[str, tuple[float, str]] = {
     "tests/trainer/parallel/ranks/test_engine.py": (25.0, "took 21 s on a new machine"),
     "tests/trainer/ranks/test_text_worker.py": (25.0, "a whole run of a language model, and the same alone"),
     "tests/trainer/ranks/test_launcher.py": (20.0, "programs start cold"),
-    "tests/trainer/ranks/test_resume.py": (20.0, "a run, and an evaluation of what it exported"),
+    "tests/trainer/ranks/test_evaluate.py": (20.0, "a run, and an evaluation of what it exported"),
     "tests/trainer/ranks/test_wire.py": (20.0, "took 15 s on a new machine"),
     "tests/trainer/parallel/ranks/test_gathered_types.py": (
         20.0,

@@ -47,7 +47,7 @@ def test_what_is_wrong_is_named_as_it_was_given_and_nothing_starts(tmp_path, mon
 
 @pytest.mark.parametrize("code", [0, 12])
 def test_the_run_is_a_program_with_these_options(tmp_path, monkeypatch, capsys, code):
-    """A stand-in for Python that tells its arguments; that the run is the command's: ranks/slow/test_api.py."""
+    """A stand-in for Python that tells its arguments; that the run is the command's: ranks/slow/test_launcher.py."""
     program = tmp_path / "python"
     program.write_text(f'#!/bin/sh\nfor word in "$@"; do echo "$word"; done\nexit {code}\n')
     program.chmod(0o755)

@@ -1,34 +1,21 @@
-"""The pod's entry point as Kubernetes starts it: a process with an environment and an exit code.
-
-What the ranks of these tests do when a library has broken a rank's memory: they are told of, and run once more.
-
-What a call of the Python API loads and configures, against what the trainer's own run has.
-"""
+"""The pod's entry point as Kubernetes starts it: a process with an environment and an exit code."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import pytest
-import torch
 
 from stratlab_spec.exit_codes import reason
 from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
-from tests.documents.commands import ROOT
 from tests.programs import find_python
-from tests.ranks import run_ranks
-from tests.trainer.kept_runs import KEPT, read
-from trainer.api import deepspeed_config, load_data, load_model
-from trainer.distributed.provenance import hash_weights
 
 QUICK = {
     "TRAINER_RUN": "try",
@@ -135,10 +122,7 @@ def test_without_its_accelerators_a_run_ends_before_torch_and_for_good(tmp_path)
 
 def test_a_run_ends_with_0_and_is_not_started_twice(tmp_path):
     """Cold: what stands in for Python elsewhere has imported all of it."""
-    from tests.trainer.launch.test_tensorboard import (
-        expected,  # the image has no TensorBoard
-        read,
-    )
+    from tests.trainer.launch.test_tensorboard import expected, read  # the image has no TensorBoard
 
     done = launch(tmp_path, sys.executable, **ONE, TRAINER_TENSORBOARD="true")
     assert done.returncode == 0, done.stderr[-2000:]
@@ -183,89 +167,3 @@ def test_a_stopped_run_ends_with_143_saved_and_leaves_no_rank_behind(tmp_path):
             assert str(tmp_path).encode() not in entry.read_bytes()
         except (PermissionError, FileNotFoundError, ProcessLookupError):
             continue
-
-
-def _break_heap(marker: Path, times: int) -> None:
-    """Rank 0 frees one piece of memory twice in its first so many starts."""
-    if os.environ["RANK"] != "0" or len(list(marker.parent.glob(f"{marker.name}*"))) >= times:
-        return
-    marker.with_name(f"{marker.name}{os.getpid()}").touch()
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    piece = libc.malloc(5000)
-    libc.malloc(5000)  # between it and the free rest
-    libc.free(piece)
-    libc.free(piece)
-
-
-def test_a_broken_heap_is_told_and_its_test_repeated_once(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="double free"):
-        run_ranks(lambda: _break_heap(tmp_path / "start", 1), 2)
-    assert len(list(tmp_path.iterdir())) == 1
-    with pytest.warns(UserWarning), pytest.raises(AssertionError, match=" -6"):
-        run_ranks(lambda: _break_heap(tmp_path / "start", 9), 2)
-
-
-def test_another_abort_is_not_repeated(tmp_path: Path) -> None:
-    def end() -> None:
-        (tmp_path / f"{os.getpid()}").touch()
-        os.abort()
-
-    with warnings.catch_warnings(), pytest.raises(AssertionError, match=" -6"):
-        warnings.simplefilter("error")
-        run_ranks(end, 1)
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-GIVEN = {
-    name.removeprefix("TRAINER_").lower(): value
-    for name, value in KEPT.items()
-    if name.startswith("TRAINER_")
-}
-
-
-def test_a_model_and_its_batches_are_those_of_the_run(uninterrupted) -> None:
-    """The first line of the run's metrics, computed by hand: same weights, same samples, same augmentation."""
-    folder = uninterrupted("single", 1)
-    model, data = load_model(**GIVEN), load_data(**GIVEN)
-    assert hash_weights(model) == read(folder, "config.json")["resolved"]["initial_weights_sha256"]
-    batch = next(data.batches())
-    loss, correct = (sum(parts) for parts in zip(*(model(*micro) for micro in batch.micro), strict=True))
-    line = next(json.loads(line) for line in (folder / "metrics.jsonl").open() if '"train"' in line)
-    assert line["step"] == 1
-    assert float(loss.detach() / batch.global_labels) == pytest.approx(line["loss"], rel=1e-6)
-    assert float(100 * correct / batch.global_samples) == pytest.approx(line["train_accuracy_pct"])
-    assert len(list(data.batches(first_step=10))) == 3  # of 12
-    assert len(data.class_names) == 10 and len(data.splits.test) == 359
-
-
-def test_the_weights_that_a_run_left_have_its_accuracy(uninterrupted) -> None:
-    folder = uninterrupted("single", 1)
-    data, model = load_data(folder), load_model(folder)
-    assert not model.training
-    correct = samples = 0
-    for inputs, labels in data.evaluation_batches():
-        with torch.no_grad():
-            found = model(inputs).argmax(1)
-        correct, samples = correct + int((found == labels).sum()), samples + int((labels >= 0).sum())
-    own = read(folder, "evaluation.json")
-    assert samples == own["samples"] and 100 * correct / samples == pytest.approx(own["accuracy_pct"])
-
-
-def test_text_is_tokenised_where_it_is_not_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    given = {"config": ROOT / "examples/llm_tiny.yaml", "seq_len": 64, "train_samples": 64, "steps": 2}
-    given |= {"strategy": "single", "dimensions": None, "global_batch_size": 4, "micro_batch_size": 2}
-    data, model = load_data(**given), load_model(**given)
-    (inputs, labels), _ = next(data.batches()).micro
-    assert inputs.shape == (2, 2, 64) and labels.shape == (2, 64) and data.class_names == []
-    loss, _ = model(inputs, labels)
-    assert torch.isfinite(loss)
-    whole = sum(len(inputs) for inputs, _ in data.evaluation_batches("validation"))
-    assert whole >= len(data.splits.validation) > 0
-
-
-def test_the_configuration_of_deepspeed_is_the_run_s(uninterrupted) -> None:
-    folder = uninterrupted("zero2", 2)
-    asked = deepspeed_config(strategy="zero2", processes=2, device="cpu", **GIVEN)
-    assert asked == read(folder, "deepspeed.json")
