@@ -17,7 +17,6 @@ import pytest
 
 from stratlab_spec.run_directory import RunDirectory
 from trainer.launch import mpi
-from trainer.launch import mpi as worker_pod
 from trainer.launch.ledger import Ledger, find_culprit
 from trainer.launch.stop import Stop, Stopped
 
@@ -220,11 +219,11 @@ def test_without_a_trainer_it_goes_at_once_and_past_the_deadline_it_fails(tmp_pa
 
 def test_who_has_lost_a_peer_gives_the_culprit_time_to_say_why(monkeypatch):
     slept = []
-    monkeypatch.setattr(worker_pod.time, "sleep", slept.append)
-    worker_pod.leave_to_culprit({"HOSTNAME": "ddp-worker-0"})  # no mpirun, nobody is killed
+    monkeypatch.setattr(mpi.time, "sleep", slept.append)
+    mpi.leave_to_culprit({"HOSTNAME": "ddp-worker-0"})  # no mpirun, nobody is killed
     assert slept == []
-    worker_pod.leave_to_culprit({"OMPI_COMM_WORLD_RANK": "0"})
-    assert slept == [worker_pod.CULPRIT_S]
+    mpi.leave_to_culprit({"OMPI_COMM_WORLD_RANK": "0"})
+    assert slept == [mpi.CULPRIT_S]
 
 
 def test_its_command_is_what_the_pod_runs(tmp_path):
