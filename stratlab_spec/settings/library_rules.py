@@ -25,8 +25,7 @@ import os
 import shlex
 import shutil
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -262,65 +261,44 @@ def recomputes(setting: str, block: int) -> bool:
 HOST_COMPILERS = {False: ("CXX", ("g++",)), True: ("CC", ("gcc", "clang"))}
 
 
-@dataclass(frozen=True)
-class Composition:
-    """What a block is made of, as far as it matters to a compiler."""
-
-    recomputed: str
-    """The setting activation_checkpointing."""
-    experts: bool
-    cp: int = 1
-    tp: int = 1
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Compiled blocks that are wrong, fail, or stay as they were."""
-
-    holds: Callable[[Composition], bool]
-    reason: str
-    code: str
-
-
-REFUSALS = (
-    # both: a call that stays outside compiled code breaks the graph inside of torch's checkpoint, which then runs whole
-    # as it was, without a word (torch 2.13: no graph at all)
-    Refusal(
-        lambda block: block.experts and block.recomputed != NONE,
-        "the experts' dispatch is never compiled, and a recomputed block around it is not compiled at all",
-        "[SL-compile-experts]",
-    ),
-    Refusal(
-        lambda block: block.cp > 1 and block.recomputed != NONE,
-        "the exchanges of context parallelism are never compiled, and a recomputed block around them is not compiled "
-        "at all",
-        "[SL-compile-cp]",
-    ),
-    # AssertionError: expected all tensors_saved_with_vc_check to be Tensors, got types: [.., DeviceMesh]
-    Refusal(
-        lambda block: block.tp > 1 and block.recomputed not in (NONE, SELECTIVE),
-        "a compiled block that is split over tp and recomputed fails at once (torch 2.13); selective does not",
-        "[SL-compile-tp]",
-    ),
-)
-"""Others: zero3 and zeropp in `_compiled`, batch norm in stratlab_spec/models/model_specs.py."""
-
-
 def refused_compositions(config: Config, *, experts: bool, cp: int = 1, tp: int = 1) -> Iterator[str]:
-    """One sentence per row of `REFUSALS` that holds; none without `compile`.
+    """One sentence per reason for which compiled blocks are wrong, fail, or stay as they were; none without `compile`.
+
+    Others: zero3 and zeropp in `_compiled`, batch norm in stratlab_spec/models/model_specs.py.
 
     Args:
         experts: the model has some.
         cp, tp: ranks on these axes.
     """
-    if not config.compile:
+    recomputed = config.activation_checkpointing
+    if not config.compile or recomputed == NONE:
         return
-    block = Composition(config.activation_checkpointing, experts, cp, tp)
-    for refusal in REFUSALS:
-        if refusal.holds(block):
+    refused = (
+        # both: a call that stays outside compiled code breaks the graph inside of torch's checkpoint, which then runs
+        # whole as it was, without a word (torch 2.13: no graph at all)
+        (
+            experts,
+            "the experts' dispatch is never compiled, and a recomputed block around it is not compiled at all",
+            "[SL-compile-experts]",
+        ),
+        (
+            cp > 1,
+            "the exchanges of context parallelism are never compiled, and a recomputed block around them is not "
+            "compiled at all",
+            "[SL-compile-cp]",
+        ),
+        # AssertionError: expected all tensors_saved_with_vc_check to be Tensors, got types: [.., DeviceMesh]
+        (
+            tp > 1 and recomputed != SELECTIVE,
+            "a compiled block that is split over tp and recomputed fails at once (torch 2.13); selective does not",
+            "[SL-compile-tp]",
+        ),
+    )
+    for holds, reason, code in refused:
+        if holds:
             yield (
-                f"TRAINER_COMPILE=true, TRAINER_ACTIVATION_CHECKPOINTING={block.recomputed}: not both here, "
-                f"{refusal.reason}; leave one of them out {refusal.code}"
+                f"TRAINER_COMPILE=true, TRAINER_ACTIVATION_CHECKPOINTING={recomputed}: not both here, {reason}; leave "
+                f"one of them out {code}"
             )
 
 
