@@ -146,20 +146,20 @@ def misplaced_sizes(config: Settings, vits: tuple[str, ...], decoders: tuple[str
     given = [name for name in SIZES if getattr(config, name)]
     if not given:
         return
-    told = ", ".join(f"TRAINER_{name.upper()}={getattr(config, name)}" for name in given)
+    sizes = ", ".join(f"TRAINER_{name.upper()}={getattr(config, name)}" for name in given)
     presets = f"the presets with sizes are {', '.join((*vits, *decoders))}"
     if config.model_path:
         yield (
-            f"{told}: the model in TRAINER_MODEL_PATH has its own sizes; leave them out; {presets} "
+            f"{sizes}: the model in TRAINER_MODEL_PATH has its own sizes; leave them out; {presets} "
             "[SL-sizes-of-folder]"
         )
         return
     if config.model not in (*vits, *decoders):
-        yield f"{told}: {config.model} has sizes of its own; leave them out; {presets} [SL-sizes-of-model]"
+        yield f"{sizes}: {config.model} has sizes of its own; leave them out; {presets} [SL-sizes-of-model]"
         return
     if config.init == "pretrained":
         yield (
-            f"{told}, TRAINER_INIT=pretrained: the published weights of {config.model} have its sizes; take scratch "
+            f"{sizes}, TRAINER_INIT=pretrained: the published weights of {config.model} have its sizes; take scratch "
             "[SL-sizes-pretrained]"
         )
     allowed = VIT_SIZES if config.model in vits else DECODER_SIZES

@@ -42,6 +42,7 @@ with packages_needed():
     from trainer.launch.ledger import (
         LONGEST_SENTENCE,
         Ledger,
+        describe_end,
         drop_unwritten,
         end,
         explain_planted_kill,
@@ -165,9 +166,10 @@ def _run(config: Config, stop: Stop, notes: list[str]) -> int:
     end_ranks(min(5.0, stop.seconds_left(config.grace_s)))
     if code == failures.TERMINATED and config.mode == "train" and folder.summary.exists():
         code, text = failures.DONE, failures.reason(failures.DONE)  # it had finished before it heard of it
-    for helper in (peers, watchdog):
-        if helper.ident is not None:
-            helper.stop()
+    if peers.ident is not None:
+        peers.stop()
+    if watchdog.ident is not None:
+        watchdog.stop()
     lost = code == failures.PEER_LOST or (watchdog.ended and code == KILLED)
     if watchdog.verdict and lost:
         code, text = failures.PEER_LOST, watchdog.verdict.sentence
@@ -181,6 +183,7 @@ def _run(config: Config, stop: Stop, notes: list[str]) -> int:
     if deadline.passed:
         code, text = failures.DEADLINE_PASSED, Ledger(folder, ledger.pod).deadline_sentence(config)
     text = spell(text, os.environ)
+    write: Callable[[str, int, str], None]
     for write in (partial(_record_attempt_end, folder), ledger.record_end):
         try:
             write(launcher, code, text)
@@ -265,8 +268,8 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
 
 def _read_sentence(end: ProcessFailure) -> list[str]:
     """What the rank itself has said of its end (`worker.main`): one line, without the name of the error."""
-    told = end.error_file_data.get("message")
-    text = str(told.get("message", "") if isinstance(told, dict) else told or "")
+    message = end.error_file_data.get("message")
+    text = str(message.get("message", "") if isinstance(message, dict) else message or "")
     lines = text.partition(": ")[2].splitlines()
     return [lines[0][:LONGEST_SENTENCE]] if lines else []
 
@@ -275,10 +278,7 @@ def _record_attempt_end(folder: RunDirectory, launcher: str, code: int, text: st
     """Closes the attempt that rank 0 opened, if rank 0 was a child of this process."""
     started = [line for line in folder.read_attempts() if line["event"] == "started"]
     if started and started[-1]["launcher"] == launcher:
-        attempt = started[-1]["attempt"]
-        told = {"text": text[:LONGEST_SENTENCE]} if code and text != failures.reason(code) else {}
-        facts = {"exit_code": code, "reason": failures.reason(code), **told}
-        folder.append_attempt("ended", attempt, launcher, **facts)
+        folder.append_attempt("ended", started[-1]["attempt"], launcher, **describe_end(code, text))
 
 
 if __name__ == "__main__":

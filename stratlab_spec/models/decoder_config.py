@@ -126,9 +126,9 @@ def _parts_not_built(family: str, content: dict[str, Any], rope: dict[str, Any])
     if moe and (content.get("mlp_only_layers") or content.get("decoder_sparse_step", 1) != 1):
         wanted = "expected experts in every layer"
         yield f"mlp_only_layers or decoder_sparse_step: {wanted} [SL-decoder-sparse-step]"
-    said = content.get("attention_bias")
-    if said is not None and bool(said) != biased:
-        yield f"attention_bias={json.dumps(said)}, expected {json.dumps(biased)} [SL-decoder-bias]"
+    bias = content.get("attention_bias")
+    if bias is not None and bool(bias) != biased:
+        yield f"attention_bias={json.dumps(bias)}, expected {json.dumps(biased)} [SL-decoder-bias]"
     for name, value in FAMILIES[family].off.items():
         trained_with = name.endswith(("dropout", "pdrop"))  # nothing is dropped here
         if name not in _WINDOWS and not trained_with and name in content and content[name] != value:

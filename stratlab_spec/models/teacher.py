@@ -304,8 +304,8 @@ def read_channels(teacher: Config) -> int | None:
     if registered_name(teacher) in PUBLISHED and not teacher.model_path:
         return REPEATED_CHANNELS
     content = read_model_json(teacher) if teacher.model_path else _fetch_json(teacher)
-    said = content.get("vision_config", content)
-    found = content.get("channels") if registered_name(teacher) else said.get("num_channels")
+    vision = content.get("vision_config", content)
+    found = content.get("channels") if registered_name(teacher) else vision.get("num_channels")
     return found if isinstance(found, int) else None
 
 

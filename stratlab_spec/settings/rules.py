@@ -105,7 +105,7 @@ def _without_effect(config: Settings) -> Iterator[str]:
                 f"TRAINER_{name.upper()}={changed[name]:g}: has no effect without TRAINER_TEACHER "
                 "[SL-teacher-setting-unused]"
             )
-    for optimizer in OPTIMIZERS.keys() - {config.optimizer}:
+    for optimizer in [name for name in OPTIMIZERS if name != config.optimizer]:
         for name in list_own_settings(optimizer):
             if name in changed:
                 yield (

@@ -252,7 +252,7 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_settings(parser, "on each node; else what FILE says, else 1")
+    add_settings(parser, "settings as YAML, or a chart's values", "on each node; else what FILE says, else 1")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="machines (1)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what computes (cuda)")
     parser.add_argument("--labels", type=int, default=0, metavar="N", help="classes of the images")

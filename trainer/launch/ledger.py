@@ -165,9 +165,7 @@ class Ledger:
 
     def record_end(self, launcher: str, exit_code: int, text: str = "") -> None:
         """`text`: more than the code's own reason, if there is more; the pod's log goes when it is replaced."""
-        reason = failures.reason(exit_code)
-        told = {"text": text[:LONGEST_SENTENCE]} if exit_code and text and text != reason else {}
-        self._append(event="ended", launcher=launcher, exit_code=exit_code, reason=reason, **told)
+        self._append(event="ended", launcher=launcher, **describe_end(exit_code, text))
 
     def record_refusal(self, exit_code: int, text: str) -> None:
         """For `helm test`, which finds no run: why this pod did not start one. Nothing is lost if it cannot be kept."""
@@ -179,6 +177,13 @@ class Ledger:
         line = {"t": time.time(), **facts}
         append_line(self._path, line)
         self._lines.append(line)
+
+
+def describe_end(exit_code: int, text: str) -> dict[str, Any]:
+    """What a line says of an end: `text` where it has more to tell than the code itself."""
+    reason = failures.reason(exit_code)
+    found: dict[str, Any] = {"exit_code": exit_code, "reason": reason}
+    return found | ({"text": text[:LONGEST_SENTENCE]} if exit_code and text and text != reason else {})
 
 
 def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:
@@ -253,7 +258,7 @@ def find_culprit(folder: RunDirectory, since: float, code: int) -> int:
     """
     codes = {pod: last for pod, last in read_last_codes(folder, since).items() if last != failures.DONE}
     if not codes:
-        return code if code > 0 else 128 - code  # as it is told, 0 is no success
+        return code if code > 0 else 128 - code
     permanent = {pod: last for pod, last in codes.items() if 0 < last < 128}  # it would come again
     codes = permanent or codes
     return first_failure({index: codes[pod] for index, pod in enumerate(sorted(codes))})[1]

@@ -146,16 +146,16 @@ def check_memory(config: Config, pods: Pods) -> None:
             device_gib,
         )
         return
-    told = f"foreseen: {forecast.describe()}; a device has {device_gib:.2f} GiB"
+    sentence = f"foreseen: {forecast.describe()}; a device has {device_gib:.2f} GiB"
     if forecast.on_device_gib <= GATE * device_gib:
-        log.info(told)
+        log.info(sentence)
         return
-    told += f"; try {advise(asked, pods.world_size, forecast.file, device_gib)}"
+    sentence += f"; try {advise(asked, pods.world_size, forecast.file, device_gib)}"
     if forecast.least_gib > device_gib and not forecast.at_most and not config.oom_ladder:
         raise OutOfMemory(
-            f"{told}, or run.config.memory_forecast=false to start in spite of it [SL-forecast-too-large]"
+            f"{sentence}, or run.config.memory_forecast=false to start in spite of it [SL-forecast-too-large]"
         )
-    log.warning("more than %.0f %% of the device is %s", 100 * GATE, told)
+    log.warning("more than %.0f %% of the device is %s", 100 * GATE, sentence)
 
 
 MOST_RUNGS = 5

@@ -203,7 +203,7 @@ def wait_for_workers(
     hosts: list[str], find: Callable[[str], str | None], timeout_s: float, poll_s: float = POLL_S
 ) -> list[str] | None:
     """Addresses of all workers, or None after `timeout_s`. v1 starts the launcher at once (mpi-operator issue 386)."""
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     found: dict[str, str] = {}
     while True:
         for host in hosts:
@@ -214,8 +214,8 @@ def wait_for_workers(
         now = time.monotonic()
         if now - began > timeout_s:
             return None
-        if now - told > SAY_EVERY_S:
-            told = now
+        if now - reported > SAY_EVERY_S:
+            reported = now
             missing = [host for host in hosts if host not in found]
             log.info("waiting for %d of %d workers: %s ...", len(missing), len(hosts), missing[0])
         time.sleep(poll_s)

@@ -41,9 +41,9 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; python -m trainer --help shows what there is [SL-option-unknown]")
 
 
-def add_settings(parser: argparse.ArgumentParser, processes: str) -> None:
-    """The options of every command that takes settings; `processes` is the help of --processes."""
-    parser.add_argument("--config", metavar="FILE", help="settings as YAML, or a chart's values")
+def add_settings(parser: argparse.ArgumentParser, config: str, processes: str) -> None:
+    """The options of every command that takes settings, with the help of --config and --processes."""
+    parser.add_argument("--config", metavar="FILE", help=config)
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="pairs", help="may be repeated"
     )
@@ -64,7 +64,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_settings(parser, "on this machine; else what FILE says, else one per visible GPU, else 1")
+    add_settings(
+        parser, "settings as YAML", "on this machine; else what FILE says, else one per visible GPU, else 1"
+    )
     return parser.parse_args(arguments)
 
 
@@ -92,13 +94,13 @@ def build_environment(
         ConfigError: naming every option, key or file that is wrong.
     """
     options = parse(arguments)
-    file = read_settings_file(Path(options.config)) if options.config else Given({})
+    file = Given({}) if options.config is None else read_settings_file(Path(options.config))
     pairs = read_pairs(options.pairs)
     found = {**file.variables, **build_variables(file.settings), **env}
     for name in (name for name, value in pairs.items() if value is None):
         found.pop(f"{PREFIX}{name.upper()}", None)
     found |= build_variables(pairs)
-    said = [f"left out of {options.config}: {', '.join(file.left_out)}"] if file.left_out else []
+    notes = [f"left out of {Path(options.config)}: {', '.join(file.left_out)}"] if file.left_out else []
     # whoever starts many runs finds out here, not in a process of each
     given = (("processes", options.processes), (PER_NODE, env.get(PER_NODE) or None))
     for name, value in (*given, ("run.processesPerNode", file.processes or None)):
@@ -116,10 +118,10 @@ def build_environment(
             )
             raise ConfigError(f"{problem}: --set run=try")
         found[RUN] = make_name(found)
-        said.append(f"the run is called {found[RUN]}; --set run=NAME calls it otherwise")
+        notes.append(f"the run is called {found[RUN]}; --set run=NAME calls it otherwise")
     folder = Path(found.get(RESULTS, DEFAULT_RESULTS)) / found.get(COMPARISON, "default") / found[RUN]
-    said.append(f"run directory: {folder}, processes: {found[PER_NODE]}")
-    return found, said
+    notes.append(f"run directory: {folder}, processes: {found[PER_NODE]}")
+    return found, notes
 
 
 def count_problem(name: str, value: str) -> str:

@@ -172,7 +172,7 @@ def _check_text(
     per_node = read_pods(env).processes_per_node
     problems += text_problems(config)
     problems += broken_deepspeed_rules(config, world_size, per_node, env=env, gpu=has_gpu())
-    refuse(problems or fit_problems(config, world_size, read_shape(config), largest_device_bytes()))
+    refuse(problems or [*fit_problems(config, world_size, read_shape(config), largest_device_bytes())])
     if not makes_caches and read_index(cache_folder(config)) is None:
         if config.dataset_path:  # here, where a look costs no more than the run's own
             check_given(config)
@@ -236,13 +236,13 @@ def _tracking_problems(env: Mapping[str, str]) -> list[str]:
 def _folder_problems(config: Config, world_size: int, env: Mapping[str, str]) -> list[str]:
     folder = RunDirectory(config.results, config.comparison, config.run)
     removal = f"{OTHER_NAME}, or remove the folder ({name_removal(folder.path, env)})"
-    has_checkpoints = bool(CheckpointFolder(folder).committed())
     if config.mode == "evaluate":
         return _evaluation_problems(config, folder)
     if os.path.lexists(folder.path) and not folder.path.is_dir():
         return [f"{folder.path}: is no folder; {OTHER_NAME}, or remove it [SL-run-not-a-folder]"]
     if strangers := folder.find_strangers():
         return [f"{folder.path}: holds {strangers[0]} and nothing of a run; {OTHER_NAME} [SL-run-strangers]"]
+    has_checkpoints = bool(CheckpointFolder(folder).committed())
     if folder.config.exists():
         before = read_line(folder.config.read_bytes())
         if not (isinstance(before.get("config"), dict) and isinstance(before.get("resolved"), dict)):

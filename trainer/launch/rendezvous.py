@@ -120,12 +120,12 @@ class Peers(threading.Thread):
         self._store = open_store(host, int(port))
 
     def run(self) -> None:
-        told = time.monotonic()
+        reported = time.monotonic()
         while not self._over.wait(POLL_S):
             if self._look():
                 return
-            if time.monotonic() - told >= SAY_EVERY_S:
-                told = time.monotonic()
+            if time.monotonic() - reported >= SAY_EVERY_S:
+                reported = time.monotonic()
                 waited_s = time.time() - self._began
                 what = f"all {self._nodes} pods" if self._nodes > 1 else "the ranks to meet"
                 log.info("waiting for %s, %.0f s of %.0f s", what, waited_s, self.wait_s)
