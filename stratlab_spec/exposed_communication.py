@@ -129,14 +129,10 @@ def _find_backend_threads(comm: list[Event], operators: list[Event]) -> set[int]
     found = set()
     for thread in {e.thread for e in comm}:
         labels = [(e.start, e.end) for e in comm if e.thread == thread]
-        starts = [e.start for e in operators if e.thread == thread]
+        starts = {e.start for e in operators if e.thread == thread}
         spans = _union(labels, min(low for low, _ in labels), max(high for _, high in labels))
-        inside = (
-            _length(_both(_union([(at, at + 1) for at in starts], 0, max(starts) + 1), spans))
-            if starts
-            else 0
-        )
-        if 2 * inside >= len(set(starts)):
+        points = _union([(at, at + 1) for at in starts], min(starts, default=0), max(starts, default=0) + 1)
+        if 2 * _length(_both(points, spans)) >= len(starts):
             found.add(thread)
     return found
 
@@ -148,10 +144,8 @@ def read_exposed_pct(manifest: Path) -> float | None:
     except OSError:
         return None
     entries = [e for name in ("files", "dropped") for e in content.get(name) or [] if isinstance(e, dict)]
-    told = [e.get("comm_exposed_pct") for e in entries]
-    return (
-        statistics.fmean(found) if (found := [pct for pct in told if isinstance(pct, int | float)]) else None
-    )
+    shares = [pct for e in entries if isinstance(pct := e.get("comm_exposed_pct"), int | float)]
+    return statistics.fmean(shares) if shares else None
 
 
 def _union(spans: list[Span], low: int, high: int) -> list[Span]:
