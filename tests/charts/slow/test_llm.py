@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratlab_spec.layout.parallel_dims import Axes, Layout, resolve_layout
-from stratlab_spec.memory.fit import fit_problems
-from stratlab_spec.memory.prediction import GIB
+from stratlab_spec.memory.fit import GIB, fit_problems
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.settings.config import Config
 from tests.charts.contract import check_trainer_contract

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stratlab_spec.memory.fit import fit_problems, largest_device_bytes
-from stratlab_spec.memory.prediction import GIB
+from stratlab_spec.memory.fit import GIB, fit_problems, largest_device_bytes
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
