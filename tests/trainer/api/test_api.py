@@ -1,4 +1,4 @@
-"""What `load_data` and `load_model` refuse beside a run directory, and why there are no weights."""
+"""The Python API as far as it starts nothing: runs, DeepSpeed's configuration, data and models."""
 
 from __future__ import annotations
 

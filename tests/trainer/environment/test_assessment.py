@@ -1,7 +1,4 @@
-"""Each lack is one problem that names what and where; a healthy machine has none.
-
-What NCCL says of its choice, and what a node says of its network.
-"""
+"""What is judged of what ranks have posted, and how transports, interfaces and bandwidths are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bounds that the training operator does not keep: attempts without progress, and the deadline."""
+"""Bounds that the training operator does not keep, whose exit code a run has, and kills that were asked for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The kernel's count of killed processes, in a folder that stands in for a container's cgroup (version 2, and 1).
-
-Which rung comes next, and which are passed over.
-"""
+"""What the kernel says of a kill, and the ladder of a run that does not fit."""
 
 from __future__ import annotations
 

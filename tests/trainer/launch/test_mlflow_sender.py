@@ -1,7 +1,4 @@
-"""Requests to MLflow hold at most 1000 points, and nothing is lost where one ends and the next begins.
-
-What a run and a replay send, to which server, and how the MLflow run ends. The server is a stand-in.
-"""
+"""What a run and a replay send, to which server, in what requests, and how the MLflow run ends; on a stand-in."""
 
 from __future__ import annotations
 

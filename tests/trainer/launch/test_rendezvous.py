@@ -1,8 +1,5 @@
-"""Waiting for the other pods, without torch.
-
-Ranks follow the pods, whatever order torch's rendezvous gives them. Two real pods: ranks/test_launcher.py.
-
-Who may write into a run directory, decided by what changes and not by clocks.
+"""Where ranks are, how long pods wait for each other, and who may write into a run directory. Two real pods:
+ranks/test_launcher.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What is visible is told from what was asked for, without torch.
-
-A signal while torch's agent looks at its ranks: noted, and heard when it has looked.
-"""
+"""Accelerators that are looked for without torch, and torch's elastic launcher as it is interrupted."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""metrics.jsonl and MLflow: the same points, whatever happens to the server.
-
-Metrics of a run whose server was away, sent later: none lost, none doubled.
-
-The exit code of a pod whose log takes no word more: it lies on the volume that is full.
-"""
+"""A real MLflow server: what is sent, resent and replayed, and what a run leaves as its last words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`python -m trainer.prepare` as its Job starts it: real processes on a real folder. Rules in one process: prepare/.
-
-`python -m trainer.prepare --tokenize` and what the launcher does instead: real processes on a real folder.
-"""
+"""`python -m trainer.prepare` as a process: images and tokens."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Settings as variables: what is read, and one row for every rule between them.
-
-Names from other programs: refused, each with the lab's own.
-"""
+"""Settings as variables: what is read, one row for every rule between them, and names from other programs."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Every setting must be equal where a run goes on from another one, but those that are said to be free.
-
-How faults are written; who may plant them: test_config.py.
-
-Whatever the settings say of an update reaches torch's optimizer and DeepSpeed's alike.
-
-Adapters stand on random weights only where that was asked for, and a run says what it starts from.
-"""
+"""What must be equal to go on from another run, how faults are written, what an optimizer is told, what adapters stand on."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The table of strategies against what it is read by: engines, charts, the advice.
-
-Knobs: each is a setting, known to the strategies that have it, refused to others, recorded as what it came to.
-
-What to try when memory does not suffice: in order, only what works, the same samples in a step.
-"""
+"""The table of strategies and knobs against what it is read by: engines, charts, the advice, remedies for memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message names what its reader has typed."""
+"""Messages in the words of their reader, and a command that Ctrl-C ends."""
 
 from __future__ import annotations
 

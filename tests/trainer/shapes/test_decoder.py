@@ -1,7 +1,4 @@
-"""Layers of each stage of a pipeline.
-
-Models by size: a preset's architecture with other sizes, everywhere that shapes are known.
-"""
+"""Decoders without torch: shapes, sizes that are given, stages of a pipeline."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A teacher that is not where it was said to be: answered from the results folder where that knows, else by the hub.
-
-Where a teacher lies, and what it must have in common with its student; without torch.
-"""
+"""Where a teacher lies, and what it must have in common with its student."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""The MPI launcher on stand-ins for kubectl and mpirun (small shell scripts); the real ones: tests/cluster.
-
-The first process of an MPIJob's worker pod, with stand-ins for what mpirun starts beside it.
+"""The MPI launcher on stand-ins for kubectl and mpirun (small shell scripts), and a worker pod's first process. The real
+ones: tests/cluster.
 """
 
 from __future__ import annotations
