@@ -1,13 +1,4 @@
-"""The door of the trainer's smaller programs.
-
-What a failure is called, and whether the same start would fail again.
-
-Files of another distribution among the trainer's, by the records of pip.
-
-Every program of the trainer that may open a connection reads STRATLAB_CA_FILE before it does anything else.
-
-What a rank tells of its run, as far as no other rank is needed.
-"""
+"""The trainer's programs at their edges: their door, exit codes, a mixed installation, certificates, a rank's facts."""
 
 from __future__ import annotations
 

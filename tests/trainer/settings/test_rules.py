@@ -1,4 +1,4 @@
-"""What must be equal to go on from another run, how faults are written, what an optimizer is told, what adapters stand on."""
+"""What must be equal to go on from another run, how faults are written, what an optimizer and adapters are made of."""
 
 from __future__ import annotations
 

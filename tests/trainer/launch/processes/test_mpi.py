@@ -1,5 +1,5 @@
-"""The MPI launcher on stand-ins for kubectl and mpirun (small shell scripts), and a worker pod's first process. The real
-ones: tests/cluster.
+"""The MPI launcher on stand-ins for kubectl and mpirun (shell scripts), and a worker pod's first process. The real ones:
+tests/cluster.
 """
 
 from __future__ import annotations
