@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from stratlab_spec.run_directory import RunDirectory, write_json
-from tests.trainer.launch.mlflow_stand_in import StandIn, Store
 from trainer.launch import mlflow_replay as replay_module
 from trainer.launch import mlflow_sender as sender_module
 from trainer.launch.mlflow_replay import replay
@@ -25,6 +26,63 @@ from trainer.launch.mlflow_sender import (
     read_offset,
     send_new_lines,
 )
+
+
+class Store:
+    """What one server keeps. Calls fail while it is `away`; `calls` are the names of all, in order."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, dict[str, Any]] = {}
+        self.calls: list[str] = []
+        self.away = False
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        return self.runs[run_id]
+
+
+class StandIn:
+    """The methods of `Mlflow`, on the store of its address."""
+
+    stores: dict[str, Store]
+
+    def __init__(self, uri: str, env: Mapping[str, str]) -> None:
+        self._store = self.stores[uri]
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_") and name != "stores":
+            self._store.calls.append(name)
+            if self._store.away:
+                raise MlflowError("503 not now")
+        return object.__getattribute__(self, name)
+
+    def open_experiment(self, name: str) -> str:
+        return f"experiment {name}"
+
+    def open_run(self, experiment: str, name: str, uid: str, params: Any, tags: Any) -> str:
+        self._store.runs.setdefault(uid, {"points": [], "status": "RUNNING", "tags": {}, "params": params})
+        return uid
+
+    def log_batch(self, run_id: str, points: list[dict[str, Any]]) -> None:
+        self._store.run(run_id)["points"] += points
+
+    def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        self._store.run(run_id)["tags"] |= tags
+
+    def reopen_run(self, run_id: str) -> None:
+        self._store.run(run_id)["status"] = "RUNNING"
+
+    def read_status(self, run_id: str) -> str:
+        return str(self._store.run(run_id)["status"])
+
+    def has_run(self, run_id: str) -> bool:
+        return run_id in self._store.runs
+
+    def read_latest(self, run_id: str) -> dict[str, int]:
+        points = self._store.run(run_id)["points"]
+        return {each["key"]: each["step"] for each in points}
+
+    def end_run(self, run_id: str, status: str) -> None:
+        self._store.run(run_id)["status"] = status
 
 
 class Server:

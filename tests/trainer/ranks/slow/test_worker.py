@@ -20,9 +20,10 @@ import pytest
 from tests.codes import find_codes
 from tests.programs import find_python
 from tests.ranks import fork_ranks
+from tests.trainer.kept_runs import read
 from tests.trainer.ranks import test_hangs, test_worker
 from tests.trainer.ranks.test_launcher import ONE, environment, read_lines
-from tests.trainer.ranks.test_worker import read, settings
+from tests.trainer.ranks.test_worker import settings
 
 finished = test_worker.finished
 FACTS = ("initial_weights_sha256", "data_order_sha256")
