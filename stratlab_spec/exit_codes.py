@@ -111,7 +111,7 @@ class OutOfMemory(Exception):
     """The memory of a device did not suffice."""
 
 
-REFUSALS = {
+REFUSALS: dict[type[Exception], int] = {
     ConfigError: BAD_CONFIG,
     DataMissing: DATA_MISSING,
     AcceleratorsMissing: ACCELERATORS_MISSING,
@@ -120,7 +120,7 @@ REFUSALS = {
     DeadlinePassed: DEADLINE_PASSED,
 }
 """What may keep a run from starting."""
-CODES: dict[type[BaseException], int] = {
+CODES: dict[type[Exception], int] = {
     **REFUSALS,
     NotFinite: NOT_FINITE,
     Stopped: TERMINATED,
