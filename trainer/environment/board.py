@@ -110,7 +110,6 @@ class Asked:
 
     nodes: int
     per_node: int
-    accelerator: str = ""
     results: str = "results"
     least_gb_per_s: float = 0.0
     limit_s: float = 120.0

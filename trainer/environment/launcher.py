@@ -99,7 +99,6 @@ def _take_part(config: Config, pods: Pods, index: int, board: Board, stop: Stop,
     asked = Asked(
         nodes=pods.nodes,
         per_node=pods.processes_per_node,
-        accelerator=config.accelerator,
         results=config.results,
         least_gb_per_s=config.least_gb_per_s,
         limit_s=config.collective_timeout_s,

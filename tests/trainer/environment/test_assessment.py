@@ -18,7 +18,7 @@ from trainer.environment.launcher import explain_ends
 from trainer.environment.probes import bus_gb_per_s, describe_network, find_interface, hide_log, read_log
 
 PODS, PER_POD = 2, 2
-ASKED = Asked(nodes=PODS, per_node=PER_POD, accelerator="nvidia.com/gpu", results="/results")
+ASKED = Asked(nodes=PODS, per_node=PER_POD, results="/results")
 NAMES = [f"check-worker-{index}" for index in range(PODS)]
 
 
