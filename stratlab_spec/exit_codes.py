@@ -111,34 +111,37 @@ class OutOfMemory(Exception):
     """The memory of a device did not suffice."""
 
 
+REFUSALS: dict[type[Exception], int] = {
+    ConfigError: BAD_CONFIG,
+    DataMissing: DATA_MISSING,
+    AcceleratorsMissing: ACCELERATORS_MISSING,
+    OutOfMemory: OUT_OF_MEMORY,
+    NoProgress: NO_PROGRESS,
+    DeadlinePassed: DEADLINE_PASSED,
+}
+"""What may keep a run from starting."""
+CODES: dict[type[Exception], int] = {
+    **REFUSALS,
+    NotFinite: NOT_FINITE,
+    Stopped: TERMINATED,
+    StorageFull: STORAGE_FULL,
+    PeerLost: PEER_LOST,
+}
+OF_TORCH = {  # which is not imported here
+    "OutOfMemoryError": OUT_OF_MEMORY,
+    **dict.fromkeys(("DistBackendError", "DistNetworkError", "DistStoreError"), PEER_LOST),
+}
+
+
 def exit_code(failure: BaseException) -> int:
     """The exit code that tells the operator whether another attempt is worth it."""
-    kind, text = type(failure).__name__, str(failure).lower()
-    if isinstance(failure, ConfigError):
-        return BAD_CONFIG
-    if isinstance(failure, DataMissing):
-        return DATA_MISSING
-    if isinstance(failure, AcceleratorsMissing):
-        return ACCELERATORS_MISSING
-    if isinstance(failure, NotFinite):
-        return NOT_FINITE
-    if isinstance(failure, NoProgress):
-        return NO_PROGRESS
-    if isinstance(failure, DeadlinePassed):
-        return DEADLINE_PASSED
-    if isinstance(failure, Stopped):
-        return TERMINATED
-    if isinstance(failure, StorageFull):
-        return STORAGE_FULL
-    if isinstance(failure, OutOfMemory) or kind == "OutOfMemoryError":  # torch's; torch is not imported here
-        return OUT_OF_MEMORY
+    name, text = type(failure).__name__, str(failure).lower()
+    known = next((code for kind, code in CODES.items() if isinstance(failure, kind)), OF_TORCH.get(name))
+    if known is not None and known != PEER_LOST:
+        return known
     if is_storage_full(failure):
         return STORAGE_FULL
-    if (
-        isinstance(failure, PeerLost)
-        or kind in ("DistBackendError", "DistNetworkError", "DistStoreError")
-        or kind.startswith("Rendezvous")
-    ):
+    if known or name.startswith("Rendezvous"):
         return PEER_LOST
     if isinstance(failure, RuntimeError) and any(words in text for words in PEER_LOST_WORDS):
         return PEER_LOST
@@ -148,11 +151,9 @@ def exit_code(failure: BaseException) -> int:
 def is_told_in_a_sentence(failure: BaseException) -> bool:
     """Whether its text says it all. A crash needs the stack, and a lost peer too where nobody has seen it go: a
     time-out, what NCCL has refused."""
-    code = exit_code(failure)
+    code, text = exit_code(failure), str(failure).lower()
     if code == PEER_LOST:
-        return isinstance(failure, PeerLost) or any(
-            words in str(failure).lower() for words in PEER_GONE_WORDS
-        )
+        return isinstance(failure, PeerLost) or any(words in text for words in PEER_GONE_WORDS)
     return code != CRASHED
 
 
@@ -160,11 +161,10 @@ def is_storage_full(failure: BaseException) -> bool:
     """Whether a failure, or what it was caused by, is a volume without space."""
     cause: BaseException | None = failure
     while cause is not None:
-        if isinstance(cause, StorageFull):
+        text, number = str(cause).lower(), cause.errno if isinstance(cause, OSError) else None
+        if isinstance(cause, StorageFull) or number in STORAGE_FULL_ERRNOS:
             return True
-        if isinstance(cause, OSError) and cause.errno in STORAGE_FULL_ERRNOS:
-            return True
-        if any(words in str(cause).lower() for words in STORAGE_FULL_WORDS):
+        if any(words in text for words in STORAGE_FULL_WORDS):
             return True
         cause = cause.__cause__ or cause.__context__
     return False
@@ -177,13 +177,16 @@ def reason(code: int) -> str:
     return f"signal {code - 128}" if code > 128 else f"exit code {code}"
 
 
+def from_status(status: int) -> int:
+    """The exit code of a process; a signal is negative to Python and becomes 128 + n."""
+    return status if status >= 0 else 128 - status
+
+
 def first_failure(exit_codes: dict[int, int]) -> tuple[int, int]:
     """(rank, exit code) of the culprit: a rank that only lost its peer, or was told to stop, is a survivor.
 
     A negative code is a signal (multiprocessing's convention) and becomes 128 + n.
     """
-    codes = {rank: code if code >= 0 else 128 - code for rank, code in exit_codes.items()}
-    survivors = (PEER_LOST, TERMINATED)
-    culprits = {rank: code for rank, code in codes.items() if code not in survivors} or codes
-    rank = next(iter(culprits))
-    return rank, culprits[rank]
+    codes = {rank: from_status(code) for rank, code in exit_codes.items()}
+    culprits = {rank: code for rank, code in codes.items() if code not in (PEER_LOST, TERMINATED)}
+    return next(iter((culprits or codes).items()))

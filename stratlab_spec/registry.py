@@ -1,15 +1,10 @@
-"""Every optimizer, one row each: what it can be told besides rate and decay, and what it keeps.
+"""What a run can be made of besides its strategy: optimizers, image networks, sizes and weights, one row each.
 
-Every image network that is no vision transformer, one row each; those have their shapes in shapes/model_shapes.py.
-
-A new one takes a row here and a file in trainer/models; `make schema` writes its line of the README. No column has a
-default, so that what is forgotten is an error at import.
-
-Sizes that may be given instead of the preset's own, and of which kind of model each is; 0 = the preset's own.
-
-Files of weights that torchvision publishes for the networks of the registry, as it calls them.
-
-Which weights a run starts from, in words; adapters on random weights must be asked for.
+OPTIMIZERS says what each can be told besides rate and decay, and what it keeps. NETWORKS has every image network that
+is no vision transformer; those have their shapes in models/model_specs.py. A new one takes a row here and a file in
+trainer/models; `make schema` writes its line of the README. No column has a default, so that what is forgotten is an
+error at import. Sizes may be given instead of a preset's own, and 0 is the preset's own. PUBLISHED_FILES are weights
+that torchvision publishes, as it calls them. Adapters on random weights must be asked for.
 """
 
 from __future__ import annotations
@@ -43,9 +38,7 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
         moments_with={"momentum": 1},
     ),
     "adamw": OptimizerRow(
-        arguments={"betas": ("beta1", "beta2"), "eps": ("eps",)},
-        moments=2,
-        moments_with={},
+        arguments={"betas": ("beta1", "beta2"), "eps": ("eps",)}, moments=2, moments_with={}
     ),
 }
 SHARED = ("lr", "weight_decay")
@@ -153,20 +146,20 @@ def misplaced_sizes(config: Settings, vits: tuple[str, ...], decoders: tuple[str
     given = [name for name in SIZES if getattr(config, name)]
     if not given:
         return
-    told = ", ".join(f"TRAINER_{name.upper()}={getattr(config, name)}" for name in given)
+    sizes = ", ".join(f"TRAINER_{name.upper()}={getattr(config, name)}" for name in given)
     presets = f"the presets with sizes are {', '.join((*vits, *decoders))}"
     if config.model_path:
         yield (
-            f"{told}: the model in TRAINER_MODEL_PATH has its own sizes; leave them out; {presets} "
+            f"{sizes}: the model in TRAINER_MODEL_PATH has its own sizes; leave them out; {presets} "
             "[SL-sizes-of-folder]"
         )
         return
     if config.model not in (*vits, *decoders):
-        yield f"{told}: {config.model} has sizes of its own; leave them out; {presets} [SL-sizes-of-model]"
+        yield f"{sizes}: {config.model} has sizes of its own; leave them out; {presets} [SL-sizes-of-model]"
         return
     if config.init == "pretrained":
         yield (
-            f"{told}, TRAINER_INIT=pretrained: the published weights of {config.model} have its sizes; take scratch "
+            f"{sizes}, TRAINER_INIT=pretrained: the published weights of {config.model} have its sizes; take scratch "
             "[SL-sizes-pretrained]"
         )
     allowed = VIT_SIZES if config.model in vits else DECODER_SIZES

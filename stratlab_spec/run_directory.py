@@ -1,6 +1,7 @@
 """The run directory: the only thing that training and everything after it share. Fields: docs/architecture.md.
 
-Rungs of the ladder that a run has climbed: rungs.json, and what the ranks are told of them.
+Lines of .jsonl files are read so that half a line of a full volume disturbs nobody. rungs.json has the rungs of the
+ladder that a run has climbed, and the ranks are told of them in a variable.
 """
 
 from __future__ import annotations

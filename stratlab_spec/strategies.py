@@ -3,11 +3,9 @@
 A new one takes a row here, a file in trainer/strategies if no present one will do, and a chart (README). No column has
 a default, so that what is forgotten is an error at import. Who reads a column is said beside it.
 
-What a strategy can be tuned by: settings that some strategies have and others do not, one row each.
-
-Which strategy has which knob is a column of settings/strategy_table.py; here stands why the default is what it is, and
-what is said to the strategies that do not have it. What is left to a strategy (`auto`, 0) is decided here as well, and
-recorded in config.json as `resolved.knobs`.
+Which strategy has which knob is a column of the row; KNOBS has what is said to the strategies that do not have it, and
+why the default is what it is. What is left to a strategy (`auto`, 0) is decided here as well, and recorded in
+config.json as `resolved.knobs`.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ CHART_NAME = r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
 ND_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Of the strategy nd, outermost first: what communicates most has the closest ranks. ep cuts across the last three."""
 WIRE = ("", "none", "all-reduce", "reduces each micro-batch", "gathers", "gathers in replicas")
-"""Rows of the table of bytes on the wire (measuring/wire_formulas.py); "" = counted, without a formula."""
+"""Rows of the table of bytes on the wire (tests/trainer/wire_formulas.py); "" = counted, without a formula."""
 
 
 @dataclass(frozen=True)
@@ -54,33 +52,33 @@ class StrategyRow:
     file: str
     """In trainer/strategies: the module whose `build` makes its engine."""
     axes: tuple[str, ...]
-    """Of the mesh that it may use (layout/mesh_rules.py). The first one takes the processes that nobody claimed; where
-    nobody claims any, dp_shard of two axes takes the processes of one node: the fast links."""
+    """Of the mesh that it may use (stratlab_spec/layout/mesh_rules.py). The first one takes the processes that nobody
+    claimed; where nobody claims any, dp_shard of two axes takes the processes of one node: the fast links."""
     builds_empty: Literal["nobody", "others", "everybody"]
     """Whose model comes without memory (strategies): the weights arrive in shards from rank 0, or each rank reads its
     own part."""
     has_bf16_native: bool
-    """Has a bf16 of its own besides that of all (settings/precision.py, config_rules.py)."""
+    """Has a bf16 of its own besides that of all (trainer/distributed/world.py, settings/rules.py)."""
     offload: tuple[str, ...]
-    """What may be kept in host memory besides `none` (config_rules.py): nothing where a process holds the whole model
+    """What may be kept in host memory besides `none` (settings/rules.py): nothing where a process holds the whole model
     anyway."""
     knobs: tuple[str, ...]
-    """Settings that it can be tuned by (settings/knob_table.py)."""
+    """Settings that it can be tuned by (KNOBS)."""
     defaults: Mapping[str, Any]
     """Knobs that have another value here where nobody says one (settings/fields.py): what makes a strategy of a present
     file another one."""
     reduce_bucket_mib: int
     """Gradients that are reduced together unless the setting of this name says otherwise; 0 = no buckets."""
     by_nodes: bool
-    """How many ranks share a node decides who holds what, where no degree is given (memory_profile.py)."""
+    """How many ranks share a node decides who holds what, where no degree is given (trainer/memory_estimation)."""
     deepspeed_stage: int
-    """0 = not DeepSpeed's (deepspeed_rules.py, engines/deepspeed_config.py)."""
+    """0 = not DeepSpeed's (settings/library_rules.py, engines/deepspeed_config.py)."""
     wire: str
     """One of WIRE."""
     holds: Held
     """Of the state; for the comparison."""
     holds_whole_model: bool
-    """Each process has all parameters, gradients and state: a model that does not fit is refused (layout/fit.py)."""
+    """Each process has all parameters, gradients and state: a model that does not fit is refused (memory/fit.py)."""
     gathers: bool
     """Parameters are gathered layer by layer; this and the next three are for the advice (stratlab/analysis/advice)."""
     compiles: bool
@@ -90,7 +88,7 @@ class StrategyRow:
     sends_less: str
     """The one to try for less communication, at more state per rank; "" = none."""
     climbs_to: str
-    """Where the ladder goes that holds less and is of the same make (launch/ladder.py); "" = nowhere."""
+    """Where the ladder goes that holds less and is of the same make (trainer/launch/memory_limits.py); "" = nowhere."""
 
 
 KINDS = ("parameters", "gradients", "optimizer")
@@ -250,58 +248,31 @@ MIB = 2**20
 NO_EFFECT = "no effect: nothing is sharded"
 
 
-@dataclass(frozen=True)
-class Knob:
-    """One knob."""
-
-    reason: str
-    """For its default."""
-    others: str
-    """Why the strategies that are without it are."""
-
-
-KNOBS: dict[str, Knob] = {
-    "accumulate": Knob(
-        "sharded: whole gradients of the model on every rank cost more than all that fully_shard has sharded; a "
-        "pipeline keeps them whole, since its stages reduce once, behind the last of many micro-batches",
-        "single, ddp and zero1 hold whole gradients anyway, zero2, zero3 and zeropp shards",
-    ),
-    "reshard_after_forward": Knob(
-        "on: each block is whole only while it computes, the reason to shard parameters at all; a pipeline keeps its "
-        "own for all micro-batches of a step, between which it would gather them again and again",
-        "nothing is gathered before the forward pass",
-    ),
-    "prefetch_blocks": Knob(
-        "1, torch's own: one block travels while another computes; more hides no more where a block computes for "
-        "longer than it travels, and each takes its memory",
-        "no block is gathered",
-    ),
-    "reduce_bucket_mib": Knob(
-        "ddp 25, torch's own; DeepSpeed's 192: its own 1.9 GiB, twice over with overlap_reduction, take more memory "
-        "than they save time, for a reduction of some 100 MiB has the full speed of the links already",
-        "fully_shard reduces the gradients of one block together, and single none",
-    ),
-    "gather_bucket_mib": Knob(
-        "192, as for reduce_bucket_mib",
-        "only zero1 and zero2 gather all weights after the update",
-    ),
-    "overlap_reduction": Knob(
-        "on, as ddp, fsdp, hsdp and nd do; it takes a second bucket",
-        "their reductions always run beside the backward pass",
-    ),
-    "persistent_elements": Knob(
-        "100,000, DeepSpeed's own: norms and biases travel more slowly than they are held",
-        "only DeepSpeed's stage 3 can leave small parameters whole",
-    ),
-    "reduce_dtype": Knob(
-        "fp32: the recipe of bf16 promises reductions in fp32 (settings/precision.py)",
-        "nothing is reduced",
-    ),
-    "static_graph": Knob(
-        "off, torch's own: it saves the search for parameters without a gradient, of which there is none here",
-        "a switch of DistributedDataParallel",
-    ),
+KNOBS: dict[str, str] = {
+    # sharded: whole gradients of the model on every rank cost more than all that fully_shard has sharded; a pipeline
+    # keeps them whole, since its stages reduce once, behind the last of many micro-batches
+    "accumulate": "single, ddp and zero1 hold whole gradients anyway, zero2, zero3 and zeropp shards",
+    # on: each block is whole only while it computes, the reason to shard parameters at all; a pipeline keeps its own
+    # for all micro-batches of a step, between which it would gather them again and again
+    "reshard_after_forward": "nothing is gathered before the forward pass",
+    # 1, torch's own: one block travels while another computes; more hides no more where a block computes for longer
+    # than it travels, and each takes its memory
+    "prefetch_blocks": "no block is gathered",
+    # ddp 25, torch's own; DeepSpeed's 192: its own 1.9 GiB, twice over with overlap_reduction, take more memory than
+    # they save time, for a reduction of some 100 MiB has the full speed of the links already
+    "reduce_bucket_mib": "fully_shard reduces the gradients of one block together, and single none",
+    # 192, as for reduce_bucket_mib
+    "gather_bucket_mib": "only zero1 and zero2 gather all weights after the update",
+    # on, as ddp, fsdp, hsdp and nd do; it takes a second bucket
+    "overlap_reduction": "their reductions always run beside the backward pass",
+    # 100,000, DeepSpeed's own: norms and biases travel more slowly than they are held
+    "persistent_elements": "only DeepSpeed's stage 3 can leave small parameters whole",
+    # fp32: the recipe of bf16 promises reductions in fp32 (trainer/distributed/world.py)
+    "reduce_dtype": "nothing is reduced",
+    # off, torch's own: it saves the search for parameters without a gradient, of which there is none here
+    "static_graph": "a switch of DistributedDataParallel",
 }
+"""Knob -> why the strategies that are without it are; above it the reason for its default."""
 
 for _name, _row in STRATEGIES.items():
     assert not set(_row.knobs) - set(KNOBS), f"{_name}: {set(_row.knobs) - set(KNOBS)} are no knobs"
@@ -310,14 +281,14 @@ for _name, _row in STRATEGIES.items():
 def misplaced_knobs(config: Settings) -> Iterator[str]:
     """One sentence per knob that is set and that the strategy does not have."""
     own = STRATEGIES[config.strategy].knobs
-    for name, knob in KNOBS.items():
+    for name, why in KNOBS.items():
         if name in config.model_fields_set and name not in own:
             having = ", ".join(each for each, row in STRATEGIES.items() if name in row.knobs)
             value = getattr(config, name)
             typed = str(value).lower() if isinstance(value, bool) else value
             yield (
                 f"TRAINER_{name.upper()}={typed}: strategy {config.strategy} has no such knob "
-                f"({knob.others}), only {having}; leave it out [SL-knob-strategy]"
+                f"({why}), only {having}; leave it out [SL-knob-strategy]"
             )
 
 
@@ -363,13 +334,13 @@ def accumulates_sharded(config: Settings, stages: int = 1) -> bool:
     Args:
         stages: of a pipeline.
     """
-    return stages == 1 if config.accumulate == "auto" else config.accumulate == "sharded"
+    return config.accumulate == "sharded" or (config.accumulate == "auto" and stages == 1)
 
 
 def reshards_after_forward(config: Settings, stages: int = 1) -> bool:
     """Whether parameters are given back between forward and backward pass, and gathered twice."""
-    automatic = config.reshard_after_forward == "auto"
-    return stages == 1 if automatic else config.reshard_after_forward == "on"
+    setting = config.reshard_after_forward
+    return setting == "on" or (setting == "auto" and stages == 1)
 
 
 def reduce_bucket_bytes(config: Settings) -> int:

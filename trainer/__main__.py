@@ -9,13 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from trainer.launch.stop import (
-    Stop,
-    Stopped,
-    end_ranks,
-    ignore_further,
-    listen_early,
-)
+from trainer.launch.stop import Stop, Stopped, end_ranks, ignore_further, listen_early
 
 if __name__ == "__main__":
     listen_early()
@@ -37,18 +31,9 @@ if __name__ == "__main__" and sys.argv[1:] == ["--version"]:
     sys.exit(0)
 with packages_needed():
     from stratlab_spec import exit_codes as failures
-    from stratlab_spec.exit_codes import (
-        AcceleratorsMissing,
-        DataMissing,
-        DeadlinePassed,
-        NoProgress,
-        OutOfMemory,
-        PeerLost,
-        first_failure,
-        is_storage_full,
-    )
+    from stratlab_spec.exit_codes import AcceleratorsMissing, OutOfMemory, PeerLost
     from stratlab_spec.run_directory import RunDirectory
-    from stratlab_spec.settings.config import Config, ConfigError
+    from stratlab_spec.settings.config import Config
     from stratlab_spec.settings.wording import OPTIONS, SpellingFormatter, spell
     from trainer.distributed.machine import read_node, trust_given
     from trainer.environment.launcher import check_environment
@@ -57,6 +42,7 @@ with packages_needed():
     from trainer.launch.ledger import (
         LONGEST_SENTENCE,
         Ledger,
+        describe_end,
         drop_unwritten,
         end,
         explain_planted_kill,
@@ -87,6 +73,7 @@ UNEXPLAINED_KILL = (
     "[SL-kill-unexplained]"
 )
 LAST_TRY_MARGIN_S = 5.0  # of the grace period, behind the last try to send metrics
+log = logging.getLogger("trainer")
 
 
 def main(arguments: list[str]) -> int:
@@ -98,27 +85,21 @@ def main(arguments: list[str]) -> int:
     stop.listen()
     try:
         trust_given(os.environ)
-        said = _apply(arguments) if arguments else []
+        notes = _apply(arguments) if arguments else []
         config = Config.from_env(os.environ)
-        if config.mode == "check":
-            _say(said)
-            return check_environment(config, stop)
-        return _run(config, stop, said)
-    except (
-        ConfigError,
-        DataMissing,
-        AcceleratorsMissing,
-        OutOfMemory,
-        NoProgress,
-        DeadlinePassed,
-    ) as failure:
+        if config.mode != "check":
+            return _run(config, stop, notes)
+        for note in notes:
+            log.info(note)
+        return check_environment(config, stop)
+    except tuple(failures.REFUSALS) as failure:
         stop.settle()
         return end(failures.exit_code(failure), spell(str(failure), os.environ))
     except Stopped:
         return end(failures.TERMINATED, "before the launcher was there")
     except OSError as failure:
         stop.settle()
-        if not is_storage_full(failure):
+        if not failures.is_storage_full(failure):
             raise
         return end(failures.STORAGE_FULL, str(failure))
 
@@ -126,19 +107,14 @@ def main(arguments: list[str]) -> int:
 def _apply(arguments: list[str]) -> list[str]:
     """Puts what was typed into the environment, where the ranks read it too; returns what is to be said of it."""
     os.environ[OPTIONS] = "1"
-    found, said = build_environment(arguments, os.environ)
+    found, notes = build_environment(arguments, os.environ)
     for name in os.environ.keys() - found.keys():  # taken back
         del os.environ[name]
     os.environ.update(found)
-    return said
+    return notes
 
 
-def _say(sentences: list[str]) -> None:
-    for sentence in sentences:
-        logging.getLogger("trainer").info(sentence)
-
-
-def _run(config: Config, stop: Stop, said: list[str]) -> int:
+def _run(config: Config, stop: Stop, notes: list[str]) -> int:
     pods = preflight.read_pods(os.environ)
     folder = RunDirectory(config.results, config.comparison, config.run)
     ledger = Ledger(folder, read_pod_name(os.environ))
@@ -156,23 +132,16 @@ def _run(config: Config, stop: Stop, said: list[str]) -> int:
         ledger.record_refusal(failures.exit_code(missing), spell(str(missing), os.environ))
         raise
     ledger.check(config)
-    _say(said)  # of a run that can start
+    for note in notes:  # of a run that can start
+        log.info(note)
     if is_first:
         lease.take()
     sender = Sender(folder, launcher, os.environ) if os.environ.get("MLFLOW_TRACKING_URI") else None
     events = EventWriter(folder, launcher) if config.tensorboard and config.mode == "train" else None
-    peers = Peers(
-        folder, ledger.pod, pods.nodes, ledger.wait_left(config), lambda: ledger.record_met(launcher)
-    )
-    watchdog = Watchdog(
-        folder,
-        ledger.pod,
-        read_node(os.environ),
-        pods.nodes,
-        pods.processes_per_node,
-        config.collective_timeout_s,
-        config.flight_recorder,
-    )
+    met = partial(ledger.record_met, launcher)
+    peers = Peers(folder, ledger.pod, pods.nodes, ledger.wait_left(config), met)
+    limits = (pods.nodes, pods.processes_per_node, config.collective_timeout_s, config.flight_recorder)
+    watchdog = Watchdog(folder, ledger.pod, read_node(os.environ), *limits)
     watchdog.set_environment(os.environ)
     memory, started = ContainerMemory(), time.time()
     deadline = _Deadline(lambda: ledger.seconds_left(config))
@@ -181,12 +150,8 @@ def _run(config: Config, stop: Stop, said: list[str]) -> int:
         stop.watch(
             config.grace_s, partial(ledger.record_end, launcher, failures.TERMINATED), failures.TERMINATED
         )
-        if sender:
-            sender.start()
-        if events:
-            events.start()
-        peers.start()
-        watchdog.start()
+        for thread in filter(None, (sender, events, peers, watchdog)):
+            thread.start()
         code, text = Ladder(config, folder, pods, os.environ).climb(
             lambda: _launch(config, pods, launcher, peers, stop),
             lambda code: _record_attempt_end(folder, launcher, code, failures.reason(code)),
@@ -216,13 +181,14 @@ def _run(config: Config, stop: Stop, said: list[str]) -> int:
     elif code == failures.PEER_LOST and peers.met_at is None and ledger.wait_left(config) <= 0:
         code, text = failures.DEADLINE_PASSED, ledger.wait_sentence(config)
     if deadline.passed:
-        code, text = (
-            failures.DEADLINE_PASSED,
-            Ledger(folder, ledger.pod).deadline_sentence(config),
-        )
+        code, text = failures.DEADLINE_PASSED, Ledger(folder, ledger.pod).deadline_sentence(config)
     text = spell(text, os.environ)
-    _write_down(lambda: _record_attempt_end(folder, launcher, code, text))
-    _write_down(lambda: ledger.record_end(launcher, code, text))
+    write: Callable[[str, int, str], None]
+    for write in (partial(_record_attempt_end, folder), ledger.record_end):
+        try:
+            write(launcher, code, text)
+        except OSError as failure:  # a volume that takes no line any more must not change the exit code
+            log.warning("the end is not written down: %s", failure)
     lease.release()
     if sender and sender.ident is not None:
         sender.finish(code, stop.seconds_left(config.grace_s) - LAST_TRY_MARGIN_S)
@@ -231,14 +197,6 @@ def _run(config: Config, stop: Stop, said: list[str]) -> int:
     if code == failures.PEER_LOST:
         leave_to_culprit(os.environ)
     return end(code, text)
-
-
-def _write_down(write: Callable[[], None]) -> None:
-    """A volume that takes no line any more must not change the exit code."""
-    try:
-        write()
-    except OSError as failure:
-        logging.getLogger("trainer").warning("the end is not written down: %s", failure)
 
 
 class _Deadline:
@@ -292,7 +250,7 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
         node = read_node_rank(os.environ, read_pod_name(os.environ))
         first = 0 if node is None else node * pods.processes_per_node
         ended = {r if node is None else first + f.local_rank: f for r, f in failure.failures.items()}
-        rank, code = first_failure({rank: end.exitcode for rank, end in ended.items()})
+        rank, code = failures.first_failure({rank: end.exitcode for rank, end in ended.items()})
         return code, ": ".join([f"rank {rank}", failures.reason(code), *_read_sentence(ended[rank])])
     except SignalException as failure:
         if stop.asked_at is not None:
@@ -300,18 +258,18 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
         return 128 + int(failure.sigval), f"stopped by signal {int(failure.sigval)}"
     except Exception as failure:
         if stop.asked_at is not None:  # torch may make another exception of the one that interrupts it
-            logging.getLogger("trainer").warning("torch's launcher, told to stop: %r", failure)
+            log.warning("torch's launcher, told to stop: %r", failure)
             return failures.TERMINATED, stop.asked_by
         code = failures.exit_code(failure)
-        logging.getLogger("trainer").exception("the launcher failed")
+        log.exception("the launcher failed")
         return code, f"launcher: {failures.reason(code)}: {failure}"
     return failures.DONE, failures.reason(failures.DONE)
 
 
 def _read_sentence(end: ProcessFailure) -> list[str]:
     """What the rank itself has said of its end (`worker.main`): one line, without the name of the error."""
-    told = end.error_file_data.get("message")
-    text = str(told.get("message", "") if isinstance(told, dict) else told or "")
+    message = end.error_file_data.get("message")
+    text = str(message.get("message", "") if isinstance(message, dict) else message or "")
     lines = text.partition(": ")[2].splitlines()
     return [lines[0][:LONGEST_SENTENCE]] if lines else []
 
@@ -320,10 +278,7 @@ def _record_attempt_end(folder: RunDirectory, launcher: str, code: int, text: st
     """Closes the attempt that rank 0 opened, if rank 0 was a child of this process."""
     started = [line for line in folder.read_attempts() if line["event"] == "started"]
     if started and started[-1]["launcher"] == launcher:
-        attempt = started[-1]["attempt"]
-        told = {"text": text[:LONGEST_SENTENCE]} if code and text != failures.reason(code) else {}
-        facts = {"exit_code": code, "reason": failures.reason(code), **told}
-        folder.append_attempt("ended", attempt, launcher, **facts)
+        folder.append_attempt("ended", started[-1]["attempt"], launcher, **describe_end(code, text))
 
 
 if __name__ == "__main__":

@@ -39,15 +39,13 @@ def plant_faults(run: Run, attempt: int, next_batch: NextBatch) -> NextBatch:
 
 
 def _plant(run: Run, attempt: int, fault: Fault, next_batch: NextBatch) -> NextBatch:
-    happens = APPLY[fault.kind](run, next_batch)
-
     def fetch(step: int) -> Batch:
         nonlocal next_batch
         if step == fault.step and _mark(run, attempt, fault):
             log.warning("fault %s of rank %d, as asked: %s", fault.kind, fault.rank, KINDS[fault.kind])
-            if fault.kind == "slow":
-                next_batch = happens
-            return happens(step)
+            if fault.kind != "slow":
+                return APPLY[fault.kind](run, next_batch, step)
+            next_batch = _slow(next_batch)
         return next_batch(step)
 
     return fetch
@@ -66,23 +64,8 @@ def _mark(run: Run, attempt: int, fault: Fault) -> bool:
     return True
 
 
-def _kill(run: Run, next_batch: NextBatch) -> NextBatch:
-    def kill(step: int) -> NoReturn:
-        os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError("still there")
-
-    return kill
-
-
-def _hang(run: Run, next_batch: NextBatch) -> NextBatch:
-    def hang(step: int) -> NoReturn:
-        while True:
-            time.sleep(3600)
-
-    return hang
-
-
-def _slow(run: Run, next_batch: NextBatch) -> NextBatch:
+def _slow(next_batch: NextBatch) -> NextBatch:
+    """From here on a step takes twice as long."""
     left = math.nan
 
     def wait(step: int) -> Batch:
@@ -96,50 +79,50 @@ def _slow(run: Run, next_batch: NextBatch) -> NextBatch:
     return wait
 
 
-def _nan(run: Run, next_batch: NextBatch) -> NextBatch:
-    return lambda step: dataclasses.replace(next_batch(step), global_labels=math.nan)  # type: ignore[arg-type]
+def _kill(run: Run, next_batch: NextBatch, step: int) -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("still there")
 
 
-def _oom(run: Run, next_batch: NextBatch) -> NextBatch:
-    def allocate(step: int) -> Batch:
-        if run.world.device_type != "cuda":
-            raise torch.OutOfMemoryError(
-                "out of memory, as run.config.fault asked; this device has none of its own"
-            )
-        torch.empty(MOST_BYTES, dtype=torch.uint8, device=run.world.device)
-        return next_batch(step)
-
-    return allocate
+def _hang(run: Run, next_batch: NextBatch, step: int) -> NoReturn:
+    while True:
+        time.sleep(3600)
 
 
-def _disk_full(run: Run, next_batch: NextBatch) -> NextBatch:
-    def limit(step: int) -> Batch:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-        return next_batch(step)
-
-    return limit
+def _nan(run: Run, next_batch: NextBatch, step: int) -> Batch:
+    return dataclasses.replace(next_batch(step), global_labels=math.nan)  # type: ignore[arg-type]
 
 
-def _corrupt(run: Run, next_batch: NextBatch) -> NextBatch:
-    def damage(step: int) -> Batch:
-        checkpoints = CheckpointFolder(run.folder)
-        for newest in checkpoints.committed()[-1:]:
-            files = (path for path in (checkpoints.step(newest) / "engine").rglob("*") if path.is_file())
-            with open(max(files, key=lambda path: path.stat().st_size), "r+b") as file:
-                middle = file.seek(0, os.SEEK_END) // 2
-                file.seek(middle)
-                byte = file.read(1)[0]
-                file.seek(middle)
-                file.write(bytes([byte ^ 1]))
-        return next_batch(step)
-
-    return damage
+def _oom(run: Run, next_batch: NextBatch, step: int) -> Batch:
+    if run.world.device_type != "cuda":
+        raise torch.OutOfMemoryError(
+            "out of memory, as run.config.fault asked; this device has none of its own"
+        )
+    torch.empty(MOST_BYTES, dtype=torch.uint8, device=run.world.device)
+    return next_batch(step)
 
 
-APPLY: dict[str, Callable[[Run, NextBatch], NextBatch]] = {
+def _disk_full(run: Run, next_batch: NextBatch, step: int) -> Batch:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    return next_batch(step)
+
+
+def _corrupt(run: Run, next_batch: NextBatch, step: int) -> Batch:
+    checkpoints = CheckpointFolder(run.folder)
+    for newest in checkpoints.committed()[-1:]:
+        files = (path for path in (checkpoints.step(newest) / "engine").rglob("*") if path.is_file())
+        with open(max(files, key=lambda path: path.stat().st_size), "r+b") as file:
+            middle = file.seek(0, os.SEEK_END) // 2
+            file.seek(middle)
+            byte = file.read(1)[0]
+            file.seek(middle)
+            file.write(bytes([byte ^ 1]))
+    return next_batch(step)
+
+
+APPLY: dict[str, Callable[[Run, NextBatch, int], Batch]] = {
     "kill": _kill,
     "hang": _hang,
-    "slow": _slow,
     "nan": _nan,
     "oom": _oom,
     "disk-full": _disk_full,

@@ -215,6 +215,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
 def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
     """What the settings came to, for `resolved` in config.json; collective."""
     config, world, plan, layout = run.config, run.world, run.plan, run.placement.layout
+    batch_norm_samples = None if config.is_text else count_batch_norm_samples(config, run.axes.dp)
     return {
         "world_size": world.size,
         "nodes": world.nodes,
@@ -224,7 +225,7 @@ def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
         "grad_accum_steps": count_micro_batches(
             config.global_batch_size, config.micro_batch_size, run.axes.dp
         ),
-        **_describe_batch_norm(run),
+        **({} if batch_norm_samples is None else {"batch_norm_samples": batch_norm_samples}),
         "knobs": resolve_knobs(config, run.axes.pp, shards=run.axes.shards),
         "steps": plan.steps,
         "evaluate_every": plan.evaluate_every,
@@ -250,11 +251,6 @@ def _logit_widths(run: Run, task: Task) -> set[int]:
     """How many classes, or words, a row of logits has on this rank: all, or its part of them."""
     classes = read_shape(run.config).vocab if run.config.is_text else int(task.facts["num_labels"])
     return {classes, -(-classes // run.axes.tp)}
-
-
-def _describe_batch_norm(run: Run) -> dict[str, int]:
-    samples = None if run.config.is_text else count_batch_norm_samples(run.config, run.axes.dp)
-    return {} if samples is None else {"batch_norm_samples": samples}
 
 
 def _describe_attention(run: Run) -> str:

@@ -1,8 +1,7 @@
-"""What is known of a language model without torch: published shapes, parameters by name, operations per token.
+"""What is known of a language model without torch: families, published shapes, parameters, operations per token.
 
-The shape of a preset with the sizes that are given instead of its own, and the rules that sizes must keep.
-
-How a pipeline cuts a model's layers.
+A preset may be given other sizes (`resize_decoder`), which must keep rules. `split_layers` says how a pipeline cuts the
+layers.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Family:
     words of a tokenizer, initial weights, what `off` leaves without effect (tests/trainer/models/test_decoder.py tries
     another value of each)."""
     unsaid: Mapping[str, Any] = field(default_factory=dict)
-    """What transformers takes where a config.json tells nothing, if decoder_json.py takes something else."""
+    """What transformers takes where a config.json tells nothing, if decoder_config.py takes something else."""
 
 
 FAMILIES = {

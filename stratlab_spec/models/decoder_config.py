@@ -1,6 +1,6 @@
 """A language model's config.json, as transformers writes it: which shape it describes, and what is not built here.
 
-What the check before the ranks can refuse of a language model.
+`decoder_problems` is what the check before the ranks can refuse of a language model.
 """
 
 from __future__ import annotations
@@ -26,13 +26,6 @@ from stratlab_spec.settings.fields import TEXT_MODELS
 from stratlab_spec.settings.library_rules import refused_compositions
 
 
-def _no_language_model(config: Config) -> str:
-    return (
-        f"TRAINER_MODEL={config.model!r}: no language model, expected one of {', '.join(TEXT_MODELS)}, a hub id "
-        "(owner/name), or a folder in TRAINER_MODEL_PATH [SL-model-no-text]"
-    )
-
-
 def read_shape(config: Config) -> DecoderShape:
     """The preset of `model` with the sizes that are given, or the config.json of `model_path` or of a hub id.
 
@@ -53,7 +46,10 @@ def read_json(config: Config) -> dict[str, Any]:
         DataMissing: there is no such file to be had.
     """
     if not config.model_path and "/" not in config.model:
-        raise ConfigError([_no_language_model(config)])
+        raise ConfigError(
+            f"TRAINER_MODEL={config.model!r}: no language model, expected one of {', '.join(TEXT_MODELS)}, a hub "
+            "id (owner/name), or a folder in TRAINER_MODEL_PATH [SL-model-no-text]"
+        )
     try:
         if config.model_path:
             path = Path(config.model_path) / "config.json"
@@ -81,9 +77,8 @@ def shape_of_json(content: dict[str, Any], named: str) -> DecoderShape:
     """
     family = str(content.get("model_type", ""))
     if family not in FAMILIES:
-        raise ConfigError(
-            [(f"{named}: model_type {family!r}, expected one of {', '.join(FAMILIES)} [SL-decoder-family]")]
-        )
+        problem = f"model_type {family!r}, expected one of {', '.join(FAMILIES)} [SL-decoder-family]"
+        raise ConfigError(f"{named}: {problem}")
     content = {**FAMILIES[family].unsaid, **content}
     rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
     if problems := [f"{named}: {problem}" for problem in _parts_not_built(family, content, rope)]:
@@ -110,7 +105,7 @@ def shape_of_json(content: dict[str, Any], named: str) -> DecoderShape:
     )
 
 
-_NEEDED = (*("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"),)
+_NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 _NEEDED_MOE = ("num_experts_per_tok", "moe_intermediate_size")
 
 
@@ -129,12 +124,11 @@ def _parts_not_built(family: str, content: dict[str, Any], rope: dict[str, Any])
     if content.get("hidden_act", "silu") != "silu":
         yield f"hidden_act {content['hidden_act']!r}, expected 'silu' [SL-decoder-activation]"
     if moe and (content.get("mlp_only_layers") or content.get("decoder_sparse_step", 1) != 1):
-        yield (
-            "mlp_only_layers or decoder_sparse_step: expected experts in every layer [SL-decoder-sparse-step]"
-        )
-    said = content.get("attention_bias")
-    if said is not None and bool(said) != biased:
-        yield f"attention_bias={json.dumps(said)}, expected {json.dumps(biased)} [SL-decoder-bias]"
+        wanted = "expected experts in every layer"
+        yield f"mlp_only_layers or decoder_sparse_step: {wanted} [SL-decoder-sparse-step]"
+    bias = content.get("attention_bias")
+    if bias is not None and bool(bias) != biased:
+        yield f"attention_bias={json.dumps(bias)}, expected {json.dumps(biased)} [SL-decoder-bias]"
     for name, value in FAMILIES[family].off.items():
         trained_with = name.endswith(("dropout", "pdrop"))  # nothing is dropped here
         if name not in _WINDOWS and not trained_with and name in content and content[name] != value:
@@ -175,16 +169,13 @@ def decoder_problems(config: Config) -> list[str]:
             return [str(failure)]
     if shape and config.seq_len > shape.max_positions:
         problems.append(too_long(config, shape.max_positions))
-    if shape and config.strategy != "nd":  # there with the axes: stratlab_spec/layout/layout_rules.py
-        problems += list(refused_compositions(config, experts=shape.experts > 0))
-    if config.strategy != "nd":  # likewise
+    if config.strategy != "nd":  # there with the axes: stratlab_spec/layout/layout_rules.py
+        problems += refused_compositions(config, experts=shape.experts > 0) if shape else ()
         problems += size_problems(config)
-    problems += list(_weights_problems(config))
+    problems += _weights_problems(config)
     if any(target.split(".")[-1] == "lm_head" for target in config.lora_targets.split(",")):
-        problems.append(
-            "TRAINER_LORA_TARGETS: lm_head gets no adapters, expected projections of the layers "
-            "[SL-lora-lm-head]"
-        )
+        wanted = "expected projections of the layers"
+        problems.append(f"TRAINER_LORA_TARGETS: lm_head gets no adapters, {wanted} [SL-lora-lm-head]")
     return problems
 
 

@@ -1,14 +1,10 @@
-"""What is known of a model before it is built: its sizes, its parameters, its memory. Without torch.
+"""What is known of an image model before it is built, without torch: its shape, its preprocessing, its classes.
 
-How stored pixels become what a model takes: resized, the middle cut out, normalised. Without torch.
-
-What is known of a model without torch: published shapes, image sizes, and what the pre-flight check can refuse.
-
-Names of the classes of weights, as their config.json has them, held against those of a data set. Without torch.
-
-The edge of images that each named network has where `image_size` is 0, for tools that may not import the trainer.
-
-What the rules of stratlab_spec/models/decoder.py ask of each preset, for tools that may not import the trainer.
+`Preprocessing` says how stored pixels become what a model takes: resized, the middle cut out, normalised. The shapes of
+vision transformers stand here, those of other networks in the registry. `model_problems` has what the pre-flight check
+can refuse of any model. Names of the classes of weights, as their config.json has them, are held against those of a
+data set. IMAGE_SIZES has the edge of images that each named network has where `image_size` is 0, for tools that may not
+import the trainer.
 """
 
 from __future__ import annotations
@@ -93,12 +89,7 @@ def write_preprocessing(how: Preprocessing, image_size: int, folder: Path) -> No
 
 def read_image_size(folder: Path) -> int:
     """Pixels of an edge that the processor of this folder gives its model; 0 where that is not told."""
-    try:
-        content = json.loads((folder / FILE).read_text())
-    except (OSError, ValueError):
-        return 0
-    if not isinstance(content, dict):
-        return 0
+    content = read_object(folder / FILE)
     size = content.get("crop_size") if content.get("do_center_crop") else content.get("size")
     if isinstance(size, dict):
         size = size.get("height") or size.get("shortest_edge")
@@ -136,13 +127,18 @@ HUB_IDS = {
 PUBLISHED = (*HUB_IDS, *TORCHVISION)
 
 
-def read_model_json(config: Config) -> dict[str, Any]:
-    """The content of config.json in `model_path`; empty where there is none, or none that can be read."""
+def read_object(path: Path) -> dict[str, Any]:
+    """A file's JSON object; empty where there is none, or none that can be read."""
     try:
-        content = json.loads((Path(config.model_path) / "config.json").read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def read_model_json(config: Config) -> dict[str, Any]:
+    """The content of config.json in `model_path`; empty where there is none."""
+    return read_object(Path(config.model_path) / "config.json")
 
 
 def registered_name(config: Config) -> str:
@@ -182,25 +178,20 @@ def image_size_problem(config: Config, image_size: int) -> str | None:
         if image_size >= smallest:
             return None
         return f"TRAINER_IMAGE_SIZE={image_size}: {name} needs {smallest} or more [SL-image-size-small]"
-    step = _step(config, name)
+    content = read_model_json(config) if config.model_path else {}
+    step, patch = 1, content.get("patch_size")
+    if shape := read_vit_shape(config):
+        step = shape.patch
+    elif name in NETWORKS:
+        step = NETWORKS[name].step
+    elif content.get("model_type") == "vit" and isinstance(patch, int) and patch > 0:
+        step = patch
     if image_size % step == 0 and image_size > 0:
         return None
     near = max(1, round(image_size / step)) * step
     label = name or config.model_name
-    return (
-        f"TRAINER_IMAGE_SIZE={image_size}: {label} needs a multiple of {step}, for example {near} "
-        "[SL-image-size-step]"
-    )
-
-
-def _step(config: Config, name: str) -> int:
-    if shape := read_vit_shape(config):
-        return shape.patch
-    if name in NETWORKS:
-        return NETWORKS[name].step
-    content = read_model_json(config) if config.model_path else {}
-    patch = content.get("patch_size")
-    return patch if content.get("model_type") == "vit" and isinstance(patch, int) and patch > 0 else 1
+    wish = f"needs a multiple of {step}, for example {near}"
+    return f"TRAINER_IMAGE_SIZE={image_size}: {label} {wish} [SL-image-size-step]"
 
 
 def model_problems(config: Config) -> list[str]:
@@ -208,17 +199,20 @@ def model_problems(config: Config) -> list[str]:
     if config.is_text:
         return decoder_problems(config)
     if config.model in TEXT_MODELS:
-        return [
-            (
-                f"TRAINER_TASK='image', TRAINER_MODEL={config.model!r}: is a language model "
-                "[SL-model-text-for-images]"
-            )
-        ]
+        named = f"TRAINER_TASK='image', TRAINER_MODEL={config.model!r}"
+        return [f"{named}: is a language model [SL-model-text-for-images]"]
     if problems := list(_folder_problems(config)):
         return problems
-    shape = read_vit_shape(config)
-    sizes = [*vit_size_problems(shape.hidden, shape.heads, config)] if shape else []
-    return [*sizes, *_weights_problems(config), *_batch_norm_problems(config)]
+    name, recomputed, shape = registered_name(config), config.activation_checkpointing, read_vit_shape(config)
+    if shape:
+        problems += vit_size_problems(shape.hidden, shape.heads, config)
+    if config.init == "pretrained" and not config.model_path and name and name not in PUBLISHED:
+        problems.append(unpublished(name, PUBLISHED))
+    if config.batch_norm == "synchronised" and name and not has_batch_norm(config):
+        problems.append(no_batch_norm(name))
+    if has_batch_norm(config) and config.compile and recomputed != NONE:
+        problems.append(compiled_batch_norm(name, recomputed))
+    return problems
 
 
 def _folder_problems(config: Config) -> Iterator[str]:
@@ -239,12 +233,6 @@ def _folder_problems(config: Config) -> Iterator[str]:
         )
     elif config.init == "pretrained" and not list(folder.glob("*.safetensors")):
         yield no_weights(named)
-
-
-def _weights_problems(config: Config) -> Iterator[str]:
-    name = registered_name(config)
-    if config.init == "pretrained" and not config.model_path and name and name not in PUBLISHED:
-        yield unpublished(name, PUBLISHED)
 
 
 def nothing_to_adapt(name: str) -> str:
@@ -284,14 +272,6 @@ def count_batch_norm_samples(config: Config, processes: int) -> int | None:
     if not has_batch_norm(config) and config.batch_norm == "local":
         return None
     return config.micro_batch_size * (processes if config.batch_norm == "synchronised" else 1)
-
-
-def _batch_norm_problems(config: Config) -> Iterator[str]:
-    name, recomputed = registered_name(config), config.activation_checkpointing
-    if config.batch_norm == "synchronised" and name and not has_batch_norm(config):
-        yield no_batch_norm(name)
-    if has_batch_norm(config) and config.compile and recomputed != NONE:
-        yield compiled_batch_norm(name, recomputed)
 
 
 def lone_value_problem(config: Config, processes: int) -> str | None:

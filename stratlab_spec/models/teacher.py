@@ -1,17 +1,14 @@
-"""Where the teacher of a run lies: below the results folder, in a folder of its own, or on the hub. Without torch.
-
-Whether a teacher is one at all: of its student's kind, with weights. Without torch, and without the hub.
-
-The teacher of a run: where it lies, what it must have in common with the student. Without torch.
+"""The teacher of a run: where it lies, what it must have in common with the student. Without torch.
 
 teacher      demo/large ─▶ <results>/demo/large/model     a finished run's exported weights
              /models/t  ─▶ that folder, or its model/ where it is a run's
              resnet, qwen2.5-3b, owner/name ─▶ published weights
+
+The hub is asked last, and only for what nothing here can tell.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
@@ -34,6 +31,7 @@ from stratlab_spec.models.model_specs import (
     model_problems,
     read_model_json,
     read_names,
+    read_object,
     registered_name,
 )
 from stratlab_spec.registry import SIZES
@@ -82,30 +80,24 @@ def find_teacher_folder(config: Config) -> Path | None:
     places = (Path(config.results) / given, given)  # an absolute path stays itself
     for path in places:
         if path.resolve() in (own.resolve(), (own / "model").resolve()):
-            raise ConfigError(
-                [
-                    (
-                        f"{said_teacher(config)}: is this run itself; expected another run, a finished one "
-                        "[SL-teacher-itself]"
-                    )
-                ]
-            )
+            problem = "is this run itself; expected another run, a finished one [SL-teacher-itself]"
+            raise ConfigError(f"{said_teacher(config)}: {problem}")
         if (path / "model" / "config.json").is_file():
             return path / "model"
         content = read_object(path / "config.json")
         if "resolved" in content:
-            raise ConfigError([f"{said_teacher(config)}: {_no_weights(path)}"])
+            raise ConfigError(f"{said_teacher(config)}: {_no_weights(path)}")
         if content:
             return path
     if config.teacher in MODELS:
         return None
     if problem := _lost_run(config):
-        raise ConfigError([f"{said_teacher(config)}: {problem}"])
+        raise ConfigError(f"{said_teacher(config)}: {problem}")
     if re.fullmatch(HUB_ID, config.teacher):
         return None
     lacks = "holds no config.json" if any(path.is_dir() for path in places) else "no such folder"
     raise ConfigError(
-        [f"{said_teacher(config)}: {lacks}, expected {expected_teachers(config)} [SL-teacher-absent]"]
+        f"{said_teacher(config)}: {lacks}, expected {expected_teachers(config)} [SL-teacher-absent]"
     )
 
 
@@ -128,15 +120,6 @@ def _lost_run(config: Config) -> str:
         f"{named or 'no run'}; the hub was not asked, as that comparison goes before an owner of that name "
         "[SL-teacher-run-absent]"
     )
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A file's JSON object; empty where there is none."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def fetch_teacher_json(config: Config, source: str) -> dict[str, Any]:
@@ -186,41 +169,32 @@ def kind_problem(config: Config, teacher: Config) -> str | None:
     Args:
         teacher: the settings under which it is built.
     """
-    return _folder_problem(config, teacher) if teacher.model_path else _name_problem(config, teacher)
-
-
-def _name_problem(config: Config, teacher: Config) -> str | None:
-    name = registered_name(teacher)
-    if not name:  # of the hub
+    ours, folder = registered_name(teacher), teacher.model_path
+    if not folder:
+        if not ours:  # of the hub
+            return None
+        if problem := _wrong_kind(config, ours in TEXT_MODELS):
+            return f"{problem}; expected {expected_teachers(config)} [SL-teacher-kind]"
+        if ours not in (*PUBLISHED, *TEXT_HUB_IDS):
+            expected = expected_teachers(config)
+            return f"nobody has published weights of {ours}; expected {expected} [SL-teacher-unpublished]"
         return None
-    if problem := _wrong_kind(config, name in TEXT_MODELS):
-        return f"{problem}; expected {expected_teachers(config)} [SL-teacher-kind]"
-    if name not in (*PUBLISHED, *TEXT_HUB_IDS):
-        return (
-            f"nobody has published weights of {name}; expected {expected_teachers(config)} "
-            "[SL-teacher-unpublished]"
-        )
-    return None
-
-
-def _folder_problem(config: Config, teacher: Config) -> str | None:
-    folder, content = Path(teacher.model_path), read_model_json(teacher)
-    family, ours = str(content.get("model_type", "")), registered_name(teacher)
+    content = read_model_json(teacher)
+    family = str(content.get("model_type", ""))
     if not content:
-        return (
-            f"{folder} holds no readable config.json, expected a model in Hugging Face format "
-            "[SL-teacher-json-absent]"
-        )
+        wanted = "expected a model in Hugging Face format"
+        return f"{folder} holds no readable config.json, {wanted} [SL-teacher-json-absent]"
     if ours and ours not in MODELS:
+        known = ", ".join(MODELS)
         return (
-            f"the config.json of {folder} names the architecture {ours!r}, expected one of {', '.join(MODELS)} "
+            f"the config.json of {folder} names the architecture {ours!r}, expected one of {known} "
             "[SL-teacher-architecture]"
         )
     if problem := _wrong_kind(config, family in FAMILIES):
         found = f"the architecture {ours}" if ours else f"model_type {family!r}"
         allowed = f", expected model_type {' or '.join(FAMILIES)}" if config.is_text else ""
         return f"{problem}: {found} in {folder}/config.json{allowed} [SL-teacher-folder-kind]"
-    if not list(folder.glob("*.safetensors")):
+    if not list(Path(folder).glob("*.safetensors")):
         return (
             f"{folder} holds no *.safetensors, which its weights are loaded from [SL-teacher-weights-absent]"
         )
@@ -278,13 +252,12 @@ def teacher_problems(
     if not config.teacher or config.mode != "train":
         return []
     try:
-        return [
-            f"{said_teacher(config)}: {problem}" for problem in _find_problems(config, class_names, channels)
-        ]
+        problems = _find_problems(config, class_names, channels)
     except ConfigError as failure:
         return failure.problems
     except DataMissing as failure:
-        return [f"{said_teacher(config)}: {failure}"]
+        problems = [str(failure)]
+    return [f"{said_teacher(config)}: {problem}" for problem in problems]
 
 
 def _find_problems(config: Config, class_names: Sequence[str] | None, channels: int | None) -> list[str]:
@@ -294,39 +267,32 @@ def _find_problems(config: Config, class_names: Sequence[str] | None, channels: 
     if teacher.is_text:
         if "/" in teacher.model and not teacher.model_path:
             _fetch_json(teacher)  # before what reads it goes there and waits for long
-        return model_problems(teacher) or [*_vocabulary_problems(config, teacher)]
-    size = image_size_problem(teacher, config.image_size or default_image_size(config))
-    return [
-        *model_problems(teacher),
-        *([size] if size else []),
-        *([] if class_names is None else _class_problems(config, teacher, class_names)),
-        *([] if channels is None else _channel_problems(config, teacher, channels)),
-    ]
-
-
-def _vocabulary_problems(config: Config, teacher: Config) -> Iterator[str]:
-    words, known = read_shape(config).vocab, read_shape(teacher).vocab
-    if words != known:
-        yield (
-            f"has a vocabulary of {known} words, {config.model_name} has {words}; expected the same "
-            "[SL-teacher-vocabulary]"
+        if problems := model_problems(teacher):
+            return problems
+        words, known = read_shape(config).vocab, read_shape(teacher).vocab
+        differ = f"has a vocabulary of {known} words, {config.model_name} has {words}"
+        return [] if words == known else [f"{differ}; expected the same [SL-teacher-vocabulary]"]
+    problems = model_problems(teacher)
+    if size := image_size_problem(teacher, config.image_size or default_image_size(config)):
+        problems.append(size)
+    if class_names is not None:
+        classes = read_classes(teacher)
+        named = match_names([name for name in classes if name], class_names)
+        if len(classes) != len(class_names) or named is None:
+            problems.append(
+                f"{describe_other(classes, class_names, config.dataset_name)} [SL-teacher-classes]"
+            )
+    if channels is not None:
+        taken = read_channels(teacher)
+        repeats = (
+            channels == 1 and taken == REPEATED_CHANNELS and registered_name(teacher) in ("", *PUBLISHED)
         )
-
-
-def _class_problems(config: Config, teacher: Config, class_names: Sequence[str]) -> Iterator[str]:
-    known = read_classes(teacher)
-    if len(known) != len(class_names) or match_names([name for name in known if name], class_names) is None:
-        yield f"{describe_other(known, class_names, config.dataset_name)} [SL-teacher-classes]"
-
-
-def _channel_problems(config: Config, teacher: Config, channels: int) -> Iterator[str]:
-    taken = read_channels(teacher)
-    repeats = channels == 1 and taken == REPEATED_CHANNELS and registered_name(teacher) in ("", *PUBLISHED)
-    if taken not in (None, channels) and not repeats:
-        yield (
-            f"was trained on images of {taken} channels, those of {config.dataset_name} have {channels}; "
-            "expected the same [SL-teacher-channels]"
-        )
+        if taken not in (None, channels) and not repeats:
+            problems.append(
+                f"was trained on images of {taken} channels, those of {config.dataset_name} have {channels}; "
+                "expected the same [SL-teacher-channels]"
+            )
+    return problems
 
 
 def read_channels(teacher: Config) -> int | None:
@@ -338,8 +304,8 @@ def read_channels(teacher: Config) -> int | None:
     if registered_name(teacher) in PUBLISHED and not teacher.model_path:
         return REPEATED_CHANNELS
     content = read_model_json(teacher) if teacher.model_path else _fetch_json(teacher)
-    said = content.get("vision_config", content)
-    found = content.get("channels") if registered_name(teacher) else said.get("num_channels")
+    vision = content.get("vision_config", content)
+    found = content.get("channels") if registered_name(teacher) else vision.get("num_channels")
     return found if isinstance(found, int) else None
 
 
@@ -354,7 +320,7 @@ def read_classes(teacher: Config) -> list[str]:
     content = read_model_json(teacher) if teacher.model_path else _fetch_json(teacher)
     unnamed = len(content.get("id2label") or {}) or int(
         content.get("num_labels", 2)
-    )  # transformers' own default
+    )  # 2: transformers' default
     return read_names(content) or [""] * unnamed
 
 
@@ -370,9 +336,8 @@ def count_teacher_bytes(config: Config) -> int:
     """
     if not config.teacher:
         return 0
-    half = config.precision != "fp32"
-    total = 0
-    for name, size in parameter_shapes(read_shape(teacher_config(config))).items():
-        is_product = len(size) > 1 and not name.endswith("mlp.gate.weight")
-        total += math.prod(size) * (2 if half and is_product else 4)
-    return total
+    product_bytes = 4 if config.precision == "fp32" else 2
+    return sum(
+        math.prod(size) * (product_bytes if len(size) > 1 and not name.endswith("mlp.gate.weight") else 4)
+        for name, size in parameter_shapes(read_shape(teacher_config(config))).items()
+    )

@@ -21,12 +21,7 @@ TEXT_MODELS = (
     *("qwen_tiny", "qwen_moe_tiny"),
 )
 VIT_MODELS = ("vit_tiny", "vit_small", "vit_base", "vit_large", "vit_huge")
-MODELS = (
-    *VIT_MODELS,
-    *NETWORKS,
-    *FINETUNED_NETWORKS,
-    *TEXT_MODELS,
-)
+MODELS = (*VIT_MODELS, *NETWORKS, *FINETUNED_NETWORKS, *TEXT_MODELS)
 TEXT_DATASETS = ("arithmetic", "metamathqa", "meta-math/MetaMathQA")
 HUB_ID = r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*"
 LONGEST_NAME = 200
@@ -41,413 +36,309 @@ class Refusal(ValueError):
     """A value that nobody may give. Any other ValueError of a rule is a bug of ours."""
 
 
-def _set_by_chart(description: str, **constraints: Any) -> Any:
+def _set_by_chart(default: Any = ..., **constraints: Any) -> Any:
     """A field that the chart fills from the release, so that `run.config` must not name it."""
-    return Field(description=description, json_schema_extra={"set_by_chart": True}, **constraints)
+    return Field(default, json_schema_extra={"set_by_chart": True}, **constraints)
 
 
-def _of_pixels(description: str, **constraints: Any) -> Any:
+def _of_pixels(default: Any, **constraints: Any) -> Any:
     """A field that a language model has no use for, so that it is refused there."""
-    return Field(description=description, json_schema_extra={"of_pixels": True}, **constraints)
-
-
-def _size(what: str, most: int) -> Any:
-    """One of settings/size_table.py."""
-    return Field(default=0, ge=0, le=most, description=f"{what}; 0 = the preset's own.")
+    return Field(default, json_schema_extra={"of_pixels": True}, **constraints)
 
 
 class Settings(BaseModel):
     """One run, as typed by the user; nothing derived from the machine is in here."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        protected_namespaces=(),
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
 
     # identity
-    run: str = _set_by_chart(
-        "Name of the run: the Helm release.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME
-    )
-    results: str = _set_by_chart("Folder of the results volume.", default="results/runs", min_length=1)
-    image: str = _set_by_chart("Image that runs, for the record.", default="")
-    accelerator: str = _set_by_chart(
-        "Resource of which the pod asks for one per process; without them nothing starts. Empty = none.",
-        default="",
-    )
-    wait_s: int = _set_by_chart(
-        "Longest wait for the other pods of the run; torch's own limit by default.", default=600, ge=0
-    )
-    grace_s: int = _set_by_chart(
-        "From SIGTERM to the end of the pod, as the chart has told Kubernetes.",
-        default=120,
-        ge=GRACE_S[0],
-        le=GRACE_S[1],
-    )
-    allow_faults: bool = _set_by_chart("Whether `fault` may be set.", default=False)
+    run: str = _set_by_chart(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME)
+    """Name of the run: the Helm release."""
+    results: str = _set_by_chart("results/runs", min_length=1)
+    """Folder of the results volume."""
+    image: str = _set_by_chart("")
+    """Image that runs, for the record."""
+    accelerator: str = _set_by_chart("")
+    """Resource of which the pod asks for one per process; without them nothing starts. Empty = none."""
+    wait_s: int = _set_by_chart(600, ge=0)
+    """Longest wait for the other pods of the run; torch's own limit by default."""
+    grace_s: int = _set_by_chart(120, ge=GRACE_S[0], le=GRACE_S[1])
+    """From SIGTERM to the end of the pod, as the chart has told Kubernetes."""
+    allow_faults: bool = _set_by_chart(False)
+    """Whether `fault` may be set."""
     comparison: str = Field(
-        default="default",
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        max_length=LONGEST_NAME,
-        description="Runs meant to be compared: one folder on the volume, one MLflow experiment.",
+        default="default", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME
     )
-    mode: Literal["train", "evaluate", "check"] = Field(
-        default="train",
-        description="evaluate = the test split only, with the weights of model_path or of the run of this name; "
-        "check = no run, but what one needs: versions, devices, memory, volume, clocks, network.",
-    )
-    least_gb_per_s: float = Field(
-        default=0.0,
-        ge=0,
-        le=1e5,
-        description="Of mode check: GB/s that an all-reduce of all processes must reach (bus bandwidth); 0 = by what "
-        "is known of the links.",
-    )
-    task: Literal["auto", "image", "text"] = Field(
-        default="auto",
-        description="Image classification or a language model; auto = by the names of model and data set.",
-    )
-    seed: int = Field(default=0, ge=0, le=(1 << 32) - 1, description="Seeds initial weights and data order.")
+    """Runs meant to be compared: one folder on the volume, one MLflow experiment."""
+    mode: Literal["train", "evaluate", "check"] = "train"
+    """evaluate = the test split only, with the weights of model_path or of the run of this name; check = no
+    run, but what one needs: versions, devices, memory, volume, clocks, network."""
+    least_gb_per_s: float = Field(default=0.0, ge=0, le=1e5)
+    """Of mode check: GB/s that an all-reduce of all processes must reach (bus bandwidth); 0 = by what is
+    known of the links."""
+    task: Literal["auto", "image", "text"] = "auto"
+    """Image classification or a language model; auto = by the names of model and data set."""
+    seed: int = Field(default=0, ge=0, le=(1 << 32) - 1)
+    """Seeds initial weights and data order."""
 
     # model
     model: str = Field(
         default="vit_tiny",
         pattern=f"^({'|'.join(MODELS).replace('.', '[.]')}|{HUB_ID})$",
         max_length=LONGEST_NAME,
-        description="Architecture and size, or the hub id (owner/name) of an image classifier or a language model; "
-        "<name>_finetuned = that network with its published weights (init=pretrained).",
     )
-    model_path: str = Field(
-        default="",
-        description="Local folder of an image classifier or a language model in Hugging Face format.",
-    )
-    model_layers: int = _size("Layers of a vision transformer or a decoder", 1000)
-    model_hidden: int = _size("Width of the stream between its layers", 1 << 16)
-    model_heads: int = _size("Heads of its attention", 1 << 10)
-    model_kv_heads: int = _size("Of a decoder: heads of keys and values", 1 << 10)
-    model_intermediate: int = _size(
-        "Width of its feed-forward part, of a mixture of experts that of each expert", 1 << 20
-    )
-    model_patch: int = _size("Of a vision transformer: pixels of an edge of a patch", 1 << 10)
-    model_vocab: int = _size("Of a decoder: words of its vocabulary", 1 << 24)
-    init: Literal["scratch", "pretrained"] = Field(
-        default="scratch", description="pretrained = published weights, or those of model_path."
-    )
-    batch_norm: Literal["local", "synchronised"] = Field(
-        default="local",
-        description="Whose mean and variance batch norm takes while it trains: of each process's own micro-batch, or "
-        "of those of all processes (two small collectives per layer).",
-    )
-    lora_rank: int = Field(
-        default=0, ge=0, description="Rank of LoRA adapters, base frozen; 0 = train everything."
-    )
-    lora_alpha: float = Field(default=16.0, gt=0, description="Scale of the adapters: alpha / rank.")
-    lora_targets: str = Field(
-        default="",
-        pattern=COMMA_LIST,
-        description="Module names that get adapters; empty = the attention's, or without one every linear layer and "
-        "ungrouped convolution but the head.",
-    )
+    """Architecture and size, or the hub id (owner/name) of an image classifier or a language model;
+    <name>_finetuned = that network with its published weights (init=pretrained)."""
+    model_path: str = ""
+    """Local folder of an image classifier or a language model in Hugging Face format."""
+    model_layers: int = Field(default=0, ge=0, le=1000)
+    """Layers of a vision transformer or a decoder; 0 = the preset's own."""
+    model_hidden: int = Field(default=0, ge=0, le=1 << 16)
+    """Width of the stream between its layers; 0 = the preset's own."""
+    model_heads: int = Field(default=0, ge=0, le=1 << 10)
+    """Heads of its attention; 0 = the preset's own."""
+    model_kv_heads: int = Field(default=0, ge=0, le=1 << 10)
+    """Of a decoder: heads of keys and values; 0 = the preset's own."""
+    model_intermediate: int = Field(default=0, ge=0, le=1 << 20)
+    """Width of its feed-forward part, of a mixture of experts that of each expert; 0 = the preset's own."""
+    model_patch: int = Field(default=0, ge=0, le=1 << 10)
+    """Of a vision transformer: pixels of an edge of a patch; 0 = the preset's own."""
+    model_vocab: int = Field(default=0, ge=0, le=1 << 24)
+    """Of a decoder: words of its vocabulary; 0 = the preset's own."""
+    init: Literal["scratch", "pretrained"] = "scratch"
+    """pretrained = published weights, or those of model_path."""
+    batch_norm: Literal["local", "synchronised"] = "local"
+    """Whose mean and variance batch norm takes while it trains: of each process's own micro-batch, or of
+    those of all processes (two small collectives per layer)."""
+    lora_rank: int = Field(default=0, ge=0)
+    """Rank of LoRA adapters, base frozen; 0 = train everything."""
+    lora_alpha: float = Field(default=16.0, gt=0)
+    """Scale of the adapters: alpha / rank."""
+    lora_targets: str = Field(default="", pattern=COMMA_LIST)
+    """Module names that get adapters; empty = the attention's, or without one every linear layer and
+    ungrouped convolution but the head."""
 
     # teacher
-    teacher: str = Field(
-        default="",
-        description="Whom the model learns from beside the labels: a finished run below the results volume "
-        "(<comparison>/<run>), a folder in Hugging Face format, a name of `model` with published weights, or a hub id; "
-        "empty = nobody.",
-    )
-    distil_temperature: float = Field(
-        default=2.0,
-        ge=0.01,
-        le=100,
-        description="What logits of teacher and model are divided by; below 0.01 the softmax knows one class alone, "
-        "above 100 all classes alike, and neither teaches anything.",
-    )
-    distil_weight: float = Field(
-        default=0.5,
-        gt=0,
-        le=1,
-        description="Share of the loss that is the distance to the teacher; the rest is that of the labels.",
-    )
+    teacher: str = ""
+    """Whom the model learns from beside the labels: a finished run below the results volume
+    (<comparison>/<run>), a folder in Hugging Face format, a name of `model` with published weights, or a hub
+    id; empty = nobody."""
+    distil_temperature: float = Field(default=2.0, ge=0.01, le=100)
+    """What logits of teacher and model are divided by; below 0.01 the softmax knows one class alone, above
+    100 all classes alike, and neither teaches anything."""
+    distil_weight: float = Field(default=0.5, gt=0, le=1)
+    """Share of the loss that is the distance to the teacher; the rest is that of the labels."""
 
     # data
-    dataset: str = Field(
-        default="digits",
-        min_length=1,
-        max_length=LONGEST_NAME,
-        description="`digits`, `synthetic`, `cifar100`, `food101` (images), `arithmetic`, `metamathqa` (text), "
-        "or the hub id of a data set.",
-    )
-    dataset_path: str = Field(
-        default="", description="Local data set in `datasets` format; used instead of a hub id."
-    )
-    image_column: str = _of_pixels("Column that holds the images; empty = the data set's own.", default="")
-    label_column: str = _of_pixels("Column that holds the class; empty = the data set's own.", default="")
-    image_size: int = _of_pixels(
-        "Pixels of an edge after resizing; 0 = the model's own.", default=0, ge=0, le=2048
-    )
-    augment: Literal["none", "crop_flip", "randaugment", "mixup", "all"] = _of_pixels(
-        "On the device; the last three include crop and flip.", default="none"
-    )
-    normalization: Literal["auto", "imagenet"] = _of_pixels(
-        "Mean and deviation of the pixels: auto = what the published weights were trained with, from "
-        "scratch 0.5 (-1 to 1); imagenet = those of ImageNet, from scratch too.",
-        default="auto",
-    )
-    data_residence: Literal["auto", "device", "stream"] = Field(
-        default="auto",
-        description="device = all images there once; stream = batch by batch; auto = by size, up to 5 % of a GPU.",
-    )
-    validation_fraction: float = Field(
-        default=0.1, gt=0, lt=1, description="Share of the training samples kept for validation."
-    )
-    train_samples: int = Field(default=0, ge=0, description="Use only so many training samples; 0 = all.")
+    dataset: str = Field(default="digits", min_length=1, max_length=LONGEST_NAME)
+    """`digits`, `synthetic`, `cifar100`, `food101` (images), `arithmetic`, `metamathqa` (text), or the hub id
+    of a data set."""
+    dataset_path: str = ""
+    """Local data set in `datasets` format; used instead of a hub id."""
+    image_column: str = _of_pixels("")
+    """Column that holds the images; empty = the data set's own."""
+    label_column: str = _of_pixels("")
+    """Column that holds the class; empty = the data set's own."""
+    image_size: int = _of_pixels(0, ge=0, le=2048)
+    """Pixels of an edge after resizing; 0 = the model's own."""
+    augment: Literal["none", "crop_flip", "randaugment", "mixup", "all"] = _of_pixels("none")
+    """On the device; the last three include crop and flip."""
+    normalization: Literal["auto", "imagenet"] = _of_pixels("auto")
+    """Mean and deviation of the pixels: auto = what the published weights were trained with, from scratch 0.5
+    (-1 to 1); imagenet = those of ImageNet, from scratch too."""
+    data_residence: Literal["auto", "device", "stream"] = "auto"
+    """device = all images there once; stream = batch by batch; auto = by size, up to 5 % of a GPU."""
+    validation_fraction: float = Field(default=0.1, gt=0, lt=1)
+    """Share of the training samples kept for validation."""
+    train_samples: int = Field(default=0, ge=0)
+    """Use only so many training samples; 0 = all."""
 
     # text
-    tokenizer: str = Field(
-        default="",
-        description="Hub id or local folder of a tokenizer, or `bytes`; empty = the model's own.",
-    )
-    seq_len: int = Field(default=512, ge=8, le=1 << 20, description="Tokens of a row.")
-    packing: bool = Field(
-        default=True,
-        description="Several documents per row, none sees another; off = one document per row, padded.",
-    )
+    tokenizer: str = ""
+    """Hub id or local folder of a tokenizer, or `bytes`; empty = the model's own."""
+    seq_len: int = Field(default=512, ge=8, le=1 << 20)
+    """Tokens of a row."""
+    packing: bool = True
+    """Several documents per row, none sees another; off = one document per row, padded."""
 
-    allow_altered_answers: bool = Field(
-        default=False,
-        description="Train although the tokenizer's chat template drops a part of the text of more than 5 % of the "
-        "documents, as some do with reasoning.",
-    )
+    allow_altered_answers: bool = False
+    """Train although the tokenizer's chat template drops a part of the text of more than 5 % of the
+    documents, as some do with reasoning."""
 
     # strategy
-    strategy: Strategy = Field(default="single", description="Where parameters, gradients and state live.")
-    offload: Literal["none", "optimizer", "all"] = Field(
-        default="none", description="Keep the optimizer, or parameters and optimizer, in host memory."
-    )
-    zeropp: str = Field(
-        default="hpz",
-        pattern=COMMA_LIST,
-        description="Parts of ZeRO++, separated by commas: hpz = a second copy inside each "
-        "node, qwz = weights gathered in 8 bits, qgz = gradients reduced in 4; the last two on GPUs alone.",
-    )
-    dp_replicate: int = Field(
-        default=0, ge=0, description="Replicas of the model; 0 = every process the other axes leave."
-    )
-    dp_shard: int = Field(
-        default=0, ge=0, description="Processes that share one replica; 0 = every process left."
-    )
+    strategy: Strategy = "single"
+    """Where parameters, gradients and state live."""
+    offload: Literal["none", "optimizer", "all"] = "none"
+    """Keep the optimizer, or parameters and optimizer, in host memory."""
+    zeropp: str = Field(default="hpz", pattern=COMMA_LIST)
+    """Parts of ZeRO++, separated by commas: hpz = a second copy inside each node, qwz = weights gathered in 8
+    bits, qgz = gradients reduced in 4; the last two on GPUs alone."""
+    dp_replicate: int = Field(default=0, ge=0)
+    """Replicas of the model; 0 = every process the other axes leave."""
+    dp_shard: int = Field(default=0, ge=0)
+    """Processes that share one replica; 0 = every process left."""
 
-    layout: Literal["auto", "given"] = Field(
-        default="auto",
-        description="nd: auto = degrees by the number of processes, the model and `dimensions`; "
-        "given = dp_replicate, dp_shard, cp, tp, pp, ep as they are.",
-    )
-    dimensions: int = Field(
-        default=1, ge=1, le=5, description="nd: data, +pipeline, +tensor, +sequence or context, +expert."
-    )
-    cp: int = Field(default=0, ge=0, description="Processes that share a sequence (context parallel).")
-    tp: int = Field(default=0, ge=0, description="Processes that share each layer (tensor parallel).")
-    pp: int = Field(default=0, ge=0, description="Stages of the pipeline.")
-    ep: int = Field(default=0, ge=0, description="Processes that share the experts of a layer.")
-    pp_schedule: Literal["1f1b", "gpipe", "interleaved1f1b"] = Field(
-        default="1f1b", description="Order of the micro-batches in the pipeline."
-    )
-    cp_kind: Literal["ulysses", "allgather"] = Field(
-        default="ulysses", description="Context parallel: exchange heads, or gather keys and values."
-    )
-    sequence_parallel: Literal["auto", "on", "off"] = Field(
-        default="auto",
-        description="Sequence parallelism on the tp axis; auto = from 4 dimensions on, and with experts.",
-    )
+    layout: Literal["auto", "given"] = "auto"
+    """nd: auto = degrees by the number of processes, the model and `dimensions`; given = dp_replicate,
+    dp_shard, cp, tp, pp, ep as they are."""
+    dimensions: int = Field(default=1, ge=1, le=5)
+    """nd: data, +pipeline, +tensor, +sequence or context, +expert."""
+    cp: int = Field(default=0, ge=0)
+    """Processes that share a sequence (context parallel)."""
+    tp: int = Field(default=0, ge=0)
+    """Processes that share each layer (tensor parallel)."""
+    pp: int = Field(default=0, ge=0)
+    """Stages of the pipeline."""
+    ep: int = Field(default=0, ge=0)
+    """Processes that share the experts of a layer."""
+    pp_schedule: Literal["1f1b", "gpipe", "interleaved1f1b"] = "1f1b"
+    """Order of the micro-batches in the pipeline."""
+    cp_kind: Literal["ulysses", "allgather"] = "ulysses"
+    """Context parallel: exchange heads, or gather keys and values."""
+    sequence_parallel: Literal["auto", "on", "off"] = "auto"
+    """Sequence parallelism on the tp axis; auto = from 4 dimensions on, and with experts."""
 
-    # knobs of a strategy: settings/knob_table.py
-    accumulate: Literal["auto", "sharded", "whole"] = Field(
-        default="auto",
-        description="fsdp, hsdp, nd: gradients between micro-batches, reduced each time and kept in shards, or whole "
-        "and reduced once a step; auto = sharded, with a pipeline whole.",
-    )
-    reshard_after_forward: Literal["auto", "on", "off"] = Field(
-        default="auto",
-        description="Give parameters back after the forward pass and gather them again for the backward pass; "
-        "auto = on, with a pipeline off.",
-    )
-    prefetch_blocks: int = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="Blocks whose parameters are gathered ahead of the one that computes.",
-    )
-    reduce_bucket_mib: int = Field(
-        default=0,
-        ge=0,
-        le=8192,
-        description="ddp, DeepSpeed: MiB of gradients (fp32) that are reduced together; 0 = ddp 25, DeepSpeed 192.",
-    )
-    gather_bucket_mib: int = Field(
-        default=192,
-        ge=1,
-        le=8192,
-        description="zero1, zero2: MiB of weights (fp32) that are gathered together after the update.",
-    )
-    overlap_reduction: bool = Field(
-        default=True, description="DeepSpeed: reduce gradients beside the backward pass, not between."
-    )
-    persistent_elements: int = Field(
-        default=100_000,
-        ge=0,
-        le=1 << 31,
-        description="zero3, zeropp: parameters with fewer elements stay whole on every rank.",
-    )
-    reduce_dtype: Literal["fp32", "bf16"] = Field(
-        default="fp32", description="Element type in which gradients are added up over the data ranks."
-    )
-    static_graph: bool = Field(
-        default=False, description="ddp: each step uses the same parameters, nobody looks for others."
-    )
+    # knobs of a strategy: stratlab_spec/strategies.py
+    accumulate: Literal["auto", "sharded", "whole"] = "auto"
+    """fsdp, hsdp, nd: gradients between micro-batches, reduced each time and kept in shards, or whole and
+    reduced once a step; auto = sharded, with a pipeline whole."""
+    reshard_after_forward: Literal["auto", "on", "off"] = "auto"
+    """Give parameters back after the forward pass and gather them again for the backward pass; auto = on,
+    with a pipeline off."""
+    prefetch_blocks: int = Field(default=1, ge=1, le=64)
+    """Blocks whose parameters are gathered ahead of the one that computes."""
+    reduce_bucket_mib: int = Field(default=0, ge=0, le=8192)
+    """ddp, DeepSpeed: MiB of gradients (fp32) that are reduced together; 0 = ddp 25, DeepSpeed 192."""
+    gather_bucket_mib: int = Field(default=192, ge=1, le=8192)
+    """zero1, zero2: MiB of weights (fp32) that are gathered together after the update."""
+    overlap_reduction: bool = True
+    """DeepSpeed: reduce gradients beside the backward pass, not between."""
+    persistent_elements: int = Field(default=100_000, ge=0, le=1 << 31)
+    """zero3, zeropp: parameters with fewer elements stay whole on every rank."""
+    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Element type in which gradients are added up over the data ranks."""
+    static_graph: bool = False
+    """ddp: each step uses the same parameters, nobody looks for others."""
 
     # numerics
-    precision: Literal["auto", "fp32", "bf16", "bf16_native", "fp16"] = Field(
-        default="auto",
-        description="bf16 = one recipe on every strategy: products in bf16, weights, norms and reductions in fp32; "
-        "bf16_native = DeepSpeed's own, parameters kept in bf16; auto = bf16 where the device has it, else fp16; "
-        "fp32 on a CPU.",
-    )
+    precision: Literal["auto", "fp32", "bf16", "bf16_native", "fp16"] = "auto"
+    """bf16 = one recipe on every strategy: products in bf16, weights, norms and reductions in fp32;
+    bf16_native = DeepSpeed's own, parameters kept in bf16; auto = bf16 where the device has it, else fp16;
+    fp32 on a CPU."""
     activation_checkpointing: str = Field(
-        default="none",
-        pattern=r"^(none|every_[2-9]|every_[1-9][0-9]{1,2}|blocks|selective)$",
-        description="What is computed again in the backward pass instead of kept: none, every_N = every Nth block "
-        "(every_2, every_3, ...), blocks = each, selective = each, but for its products and attention.",
+        default="none", pattern=r"^(none|every_[2-9]|every_[1-9][0-9]{1,2}|blocks|selective)$"
     )
-    compile: bool = Field(
-        default=False,
-        description="torch.compile, block by block; not with zero3, zeropp, nor some blocks that are recomputed.",
-    )
-    clip_norm: float = Field(default=0.0, ge=0, description="Clip the global gradient norm; 0 = off.")
-    label_smoothing: float = Field(
-        default=0.0, ge=0, lt=1, description="Share of the target spread over all classes."
-    )
-    loss_chunk_tokens: int = Field(
-        default=2048,
-        ge=1,
-        description="Text: tokens whose logits are there at once; fewer take less memory and more time.",
-    )
+    """What is computed again in the backward pass instead of kept: none, every_N = every Nth block (every_2,
+    every_3, ...), blocks = each, selective = each, but for its products and attention."""
+    compile: bool = False
+    """torch.compile, block by block; not with zero3, zeropp, nor some blocks that are recomputed."""
+    clip_norm: float = Field(default=0.0, ge=0)
+    """Clip the global gradient norm; 0 = off."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the target spread over all classes."""
+    loss_chunk_tokens: int = Field(default=2048, ge=1)
+    """Text: tokens whose logits are there at once; fewer take less memory and more time."""
 
     # work
-    global_batch_size: int = Field(default=64, ge=1, description="Samples of one optimizer step.")
-    micro_batch_size: int = Field(default=32, ge=1, description="Samples of one forward pass of one process.")
-    epochs: int = Field(default=1, ge=1, description="Passes over the training samples.")
-    steps: int = Field(default=0, ge=0, description="Optimizer steps, instead of epochs; 0 = by epochs.")
-    optimizer: Literal["adamw", "sgd"] = Field(default="adamw", description="Optimizer.")
-    lr: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
-    weight_decay: float = Field(default=0.01, ge=0, description="Weight decay.")
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="sgd: share of the last update in the next.")
-    nesterov: bool = Field(
-        default=False, description="sgd: Nesterov's momentum, which looks one update ahead."
-    )
-    beta1: float = Field(default=0.9, ge=0, lt=1, description="adamw: decay of the mean of the gradients.")
-    beta2: float = Field(
-        default=0.999, ge=0, lt=1, description="adamw: decay of the mean of the squared gradients."
-    )
-    eps: float = Field(
-        default=1e-8, gt=0, lt=1, description="adamw: added to the root that an update is divided by."
-    )
-    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="Course of the learning rate after warm-up; the last two end at 0."
-    )
-    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up.")
+    global_batch_size: int = Field(default=64, ge=1)
+    """Samples of one optimizer step."""
+    micro_batch_size: int = Field(default=32, ge=1)
+    """Samples of one forward pass of one process."""
+    epochs: int = Field(default=1, ge=1)
+    """Passes over the training samples."""
+    steps: int = Field(default=0, ge=0)
+    """Optimizer steps, instead of epochs; 0 = by epochs."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """Optimizer."""
+    lr: float = Field(default=1e-3, gt=0)
+    """Peak learning rate."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    """Weight decay."""
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """sgd: share of the last update in the next."""
+    nesterov: bool = False
+    """sgd: Nesterov's momentum, which looks one update ahead."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """adamw: decay of the mean of the gradients."""
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    """adamw: decay of the mean of the squared gradients."""
+    eps: float = Field(default=1e-8, gt=0, lt=1)
+    """adamw: added to the root that an update is divided by."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Course of the learning rate after warm-up; the last two end at 0."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps of linear warm-up."""
 
     # profile
-    profile_first_step: int = Field(default=10, ge=1, description="First step that is recorded.")
-    profile_warmup: int = Field(default=1, ge=0, description="Profiled but discarded steps before it.")
-    profile_steps: int = Field(default=3, ge=0, description="Recorded steps; 0 = no profile.")
-    profile_shapes: bool = Field(default=False, description="Record tensor shapes.")
-    profile_memory: bool = Field(default=True, description="Record allocations.")
-    memory_snapshot: bool = Field(
-        default=False,
-        description="On GPUs: every allocation of the recorded steps with its line of code, of each rank, in "
-        "traces/memory_snapshots; for pytorch.org/memory_viz.",
-    )
-    flops_profiler: bool = Field(
-        default=False,
-        description="DeepSpeed's strategies: its flops profiler in the first step of the profile's warm-up, into "
-        "traces/flops_profiler.txt.",
-    )
+    profile_first_step: int = Field(default=10, ge=1)
+    """First step that is recorded."""
+    profile_warmup: int = Field(default=1, ge=0)
+    """Profiled but discarded steps before it."""
+    profile_steps: int = Field(default=3, ge=0)
+    """Recorded steps; 0 = no profile."""
+    profile_shapes: bool = False
+    """Record tensor shapes."""
+    profile_memory: bool = True
+    """Record allocations."""
+    memory_snapshot: bool = False
+    """On GPUs: every allocation of the recorded steps with its line of code, of each rank, in
+    traces/memory_snapshots; for pytorch.org/memory_viz."""
+    flops_profiler: bool = False
+    """DeepSpeed's strategies: its flops profiler in the first step of the profile's warm-up, into
+    traces/flops_profiler.txt."""
 
     # keep
-    checkpoint_every: int = Field(
-        default=0,
-        ge=0,
-        description="Steps between checkpoints; also at the end and at each new best. 0 = by the clock.",
-    )
-    checkpoint_minutes: float = Field(
-        default=15.0,
-        ge=0,
-        le=100_000,
-        description="Minutes between checkpoints where checkpoint_every is 0; from the first one on the end is saved "
-        "too. 0 = none.",
-    )
-    checkpoint_keep: int = Field(
-        default=2, ge=1, description="Newest checkpoints that are kept while it trains, besides the best."
-    )
-    checkpoint_keep_finished: Literal["newest", "all", "none"] = Field(
-        default="newest",
-        description="Of a run that has succeeded: the newest alone, those that it had, or none; its weights stay in "
-        "any case.",
-    )
-    resume: Literal["auto", "never"] = Field(
-        default="auto", description="auto = a further attempt goes on from the newest checkpoint."
-    )
-    resume_from: str = Field(
-        default="",
-        description="Another run to go on from, whatever its strategy and number of processes: its folder below the "
-        "results volume (<comparison>/<run>), or one of its checkpoints.",
-    )
-    evaluate_every: int = Field(default=0, ge=0, description="Steps between validations; 0 = once per epoch.")
-    log_every: int = Field(
-        default=10,
-        ge=1,
-        description="Steps between writes of the metrics; they are never further apart than 10.",
-    )
-    tensorboard: bool = Field(
-        default=False,
-        description="Write TensorBoard's event files too, into `tensorboard` of the run directory.",
-    )
-    target_accuracy_pct: float = Field(
-        default=0.0, ge=0, le=100, description="Validation accuracy until which training is timed; 0 = none."
-    )
-    target_perplexity: float = Field(
-        default=0.0,
-        ge=0,
-        description="Of text: validation perplexity until which training is timed; 0 = none.",
-    )
+    checkpoint_every: int = Field(default=0, ge=0)
+    """Steps between checkpoints; also at the end and at each new best. 0 = by the clock."""
+    checkpoint_minutes: float = Field(default=15.0, ge=0, le=100_000)
+    """Minutes between checkpoints where checkpoint_every is 0; from the first one on the end is saved too. 0
+    = none."""
+    checkpoint_keep: int = Field(default=2, ge=1)
+    """Newest checkpoints that are kept while it trains, besides the best."""
+    checkpoint_keep_finished: Literal["newest", "all", "none"] = "newest"
+    """Of a run that has succeeded: the newest alone, those that it had, or none; its weights stay in any
+    case."""
+    resume: Literal["auto", "never"] = "auto"
+    """auto = a further attempt goes on from the newest checkpoint."""
+    resume_from: str = ""
+    """Another run to go on from, whatever its strategy and number of processes: its folder below the results
+    volume (<comparison>/<run>), or one of its checkpoints."""
+    evaluate_every: int = Field(default=0, ge=0)
+    """Steps between validations; 0 = once per epoch."""
+    log_every: int = Field(default=10, ge=1)
+    """Steps between writes of the metrics; they are never further apart than 10."""
+    tensorboard: bool = False
+    """Write TensorBoard's event files too, into `tensorboard` of the run directory."""
+    target_accuracy_pct: float = Field(default=0.0, ge=0, le=100)
+    """Validation accuracy until which training is timed; 0 = none."""
+    target_perplexity: float = Field(default=0.0, ge=0)
+    """Of text: validation perplexity until which training is timed; 0 = none."""
 
     # safety
-    on_not_finite: Literal["stop", "skip", "warn"] = Field(
-        default="stop",
-        description="A loss or gradient that is not finite: stop with exit code 12, leave the update out on all ranks, "
-        "or go on; each is recorded with its rank.",
-    )
-    collective_timeout_s: int = Field(
-        default=600, ge=10, le=YEAR_S, description="A collective that hangs fails then."
-    )
-    flight_recorder: int = Field(
-        default=2000,
-        ge=0,
-        le=1_000_000,
-        description="Collectives that NCCL's flight recorder keeps on each rank; where one times out they are written "
-        "to hangs/flight_recorder. 0 = none.",
-    )
-    oom_ladder: bool = Field(
-        default=False,
-        description="Out of accelerator memory: go on with a smaller micro-batch (same global batch), recomputation, "
-        "the next strategy that holds less, offloading; five rungs at most.",
-    )
-    memory_forecast: bool = Field(
-        default=True,
-        description="Where an operations file of these settings is at hand: foresee the memory, do not start what "
-        "cannot fit, and tell at the end how far off that was.",
-    )
-    max_attempts: int = Field(default=3, ge=1, le=1000, description="Starts of a pod that reach no new step.")
-    deadline_s: int = Field(
-        default=86400, ge=60, le=YEAR_S, description="Longest time from the first start to the end."
-    )
+    on_not_finite: Literal["stop", "skip", "warn"] = "stop"
+    """A loss or gradient that is not finite: stop with exit code 12, leave the update out on all ranks, or go
+    on; each is recorded with its rank."""
+    collective_timeout_s: int = Field(default=600, ge=10, le=YEAR_S)
+    """A collective that hangs fails then."""
+    flight_recorder: int = Field(default=2000, ge=0, le=1_000_000)
+    """Collectives that NCCL's flight recorder keeps on each rank; where one times out they are written to
+    hangs/flight_recorder. 0 = none."""
+    oom_ladder: bool = False
+    """Out of accelerator memory: go on with a smaller micro-batch (same global batch), recomputation, the
+    next strategy that holds less, offloading; five rungs at most."""
+    memory_forecast: bool = True
+    """Where an operations file of these settings is at hand: foresee the memory, do not start what cannot
+    fit, and tell at the end how far off that was."""
+    max_attempts: int = Field(default=3, ge=1, le=1000)
+    """Starts of a pod that reach no new step."""
+    deadline_s: int = Field(default=86400, ge=60, le=YEAR_S)
+    """Longest time from the first start to the end."""
 
     fault: str = Field(
         default="",

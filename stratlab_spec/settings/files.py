@@ -1,9 +1,8 @@
-"""A run's settings from a YAML file and from `key=value`: the TRAINER_* variables that settings/config.py reads.
+"""A run's settings from a YAML file and from `key=value`, as the TRAINER_* variables that settings/config.py reads.
 
 Two forms of a file: the settings themselves (`model: vit_tiny`), or the values of a chart, of which `run.config`,
-`run.processesPerNode` and `run.env` are a run's and all else is a cluster's.
-
-The settings as a JSON schema for the charts' values, and the command that prints them.
+`run.processesPerNode` and `run.env` are a run's and all else is a cluster's. `schema` describes the settings to the
+charts, and `python -m trainer.settings` prints both.
 """
 
 from __future__ import annotations
@@ -70,24 +69,23 @@ def read_settings_file(path: Path) -> Given:
     try:
         content = yaml.load(path.read_text(), Loader=_Text)
     except yaml.YAMLError as failure:
-        raise ConfigError([f"--config {path}: no YAML: {_describe(failure)} [SL-config-no-yaml]"]) from None
+        raise _refuse(path, f"no YAML: {_describe(failure)} [SL-config-no-yaml]") from None
     except RecursionError:
-        raise ConfigError(
-            [f"--config {path}: no settings: its lists or names are too deep [SL-config-deep]"]
-        ) from None
+        raise _refuse(path, "no settings: its lists or names are too deep [SL-config-deep]") from None
     except (OSError, ValueError) as failure:  # ValueError: no UTF-8, or a path that cannot be one
-        raise ConfigError(
-            [f"--config {path}: {getattr(failure, 'strerror', None) or failure} [SL-config-unreadable]"]
-        ) from None
+        cause = getattr(failure, "strerror", None) or failure
+        raise _refuse(path, f"{cause} [SL-config-unreadable]") from None
     if content is None:
         return Given({})
     if not isinstance(content, Mapping):
-        raise ConfigError(
-            [f"--config {path}: expected names and values, such as `model: vit_tiny` [SL-config-no-names]"]
-        )
+        raise _refuse(path, "expected names and values, such as `model: vit_tiny` [SL-config-no-names]")
     if isinstance(content.get("run"), Mapping):
         return _read_values(path, content)
     return Given(_read_settings(path, content, ""))
+
+
+def _refuse(path: Path, problem: str) -> ConfigError:
+    return ConfigError(f"--config {path}: {problem}")
 
 
 def _read_values(path: Path, content: Mapping[str, Any]) -> Given:
@@ -96,33 +94,20 @@ def _read_values(path: Path, content: Mapping[str, Any]) -> Given:
     left_out = [key for key in content if key != "run"] + [f"run.{key}" for key in run if key not in OF_A_RUN]
     config, processes, entries = (None if run.get(key) in NOTHING else run.get(key) for key in OF_A_RUN)
     if not isinstance(config or {}, Mapping):
-        raise ConfigError([f"--config {path}: run.config: expected names and values [SL-config-no-settings]"])
+        raise _refuse(path, "run.config: expected names and values [SL-config-no-settings]")
     if not isinstance(processes or "", str):
-        raise ConfigError(
-            [f"--config {path}: run.processesPerNode: expected a number from 1 [SL-config-processes]"]
-        )
-    variables = _read_variables(path, entries or [])
-    settings = _read_settings(path, config or {}, "run.config.")
-    return Given(settings, processes or "", variables, tuple(left_out))
-
-
-def _read_variables(path: Path, entries: Any) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for each in entries if isinstance(entries, list) else [None]:
+        raise _refuse(path, "run.processesPerNode: expected a number from 1 [SL-config-processes]")
+    variables: dict[str, str] = {}
+    for each in (entries or []) if isinstance(entries or [], list) else [None]:
         name, value = (each.get("name"), each.get("value")) if isinstance(each, Mapping) else (None, None)
         if not isinstance(name, str) or not isinstance(value, str):
-            raise ConfigError(
-                [f"--config {path}: run.env: expected a list of name and value [SL-config-env]"]
-            )
+            raise _refuse(path, "run.env: expected a list of name and value [SL-config-env]")
         if not name or "=" in name or not (is_passable(name) and is_passable(value)):
-            raise ConfigError(
-                [
-                    f"--config {path}: run.env: {name!r}={value!r} cannot be a variable of a process "
-                    "[SL-config-env-value]"
-                ]
-            )
-        found[name] = value
-    return found
+            wrong = f"{name!r}={value!r} cannot be a variable of a process"
+            raise _refuse(path, f"run.env: {wrong} [SL-config-env-value]")
+        variables[name] = value
+    settings = _read_settings(path, config or {}, "run.config.")
+    return Given(settings, processes or "", variables, tuple(left_out))
 
 
 def _read_settings(path: Path, found: Mapping[str, Any], prefix: str) -> dict[str, str | None]:
@@ -130,13 +115,11 @@ def _read_settings(path: Path, found: Mapping[str, Any], prefix: str) -> dict[st
     for name, value in found.items():
         if not isinstance(value, str):
             kind = "a list" if isinstance(value, list) else "names"
-            problems.append(
-                f"--config {path}: {prefix}{name}: expected one value, not {kind} [SL-config-one-value]"
-            )
+            problems.append(f"{name}: expected one value, not {kind} [SL-config-one-value]")
         elif problem := _find_problem(name, value):
-            problems.append(f"--config {path}: {prefix}{problem}")
+            problems.append(problem)
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError([f"--config {path}: {prefix}{problem}" for problem in problems])
     return {name: None if value in NOTHING else value for name, value in found.items()}
 
 
@@ -144,11 +127,9 @@ def _find_problem(name: str, value: str) -> str:
     """Why this cannot become TRAINER_NAME=value. One spelling for each name: of two the last would win unseen."""
     if not NAME.fullmatch(name):
         return f"{name!r}: no name of a setting{_find_hint(name)} [SL-setting-name]"
-    return (
-        ""
-        if is_passable(value)
-        else f"{name}={value!r}: holds a character that no process can be given [SL-setting-character]"
-    )
+    if is_passable(value):
+        return ""
+    return f"{name}={value!r}: holds a character that no process can be given [SL-setting-character]"
 
 
 def _find_hint(name: str) -> str:
@@ -212,39 +193,34 @@ checked where the run starts: python -m trainer.program check, or python -m trai
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema of `run.config` in the charts' values: every setting but those that the chart fills."""
-    whole = Config.model_json_schema()
+    """JSON schema of `run.config` in the charts' values: every setting but those that the chart fills.
+
+    Each may also be null, which takes back what another values file says; a chart's strategy is what its name says.
+    """
     properties = {}
-    for name, entry in whole["properties"].items():
-        if entry.pop("set_by_chart", False):
+    for name, found in Config.model_json_schema()["properties"].items():
+        if found.get("set_by_chart"):
             continue
-        entry.pop("of_pixels", None)
-        entry.pop("title", None)
-        entry = with_bounds(entry)
+        entry = with_bounds({key: found[key] for key in found if key not in ("of_pixels", "title")})
+        entry["description"] = " ".join(entry["description"].split())
         if entry.get("type") == "number":
             # `helm --set lr=0.00001` arrives as a string: Helm's parser does not know exponents or small floats
             limits = {k: entry.pop(k) for k in [*entry] if k not in ("description", "default")}
             entry["anyOf"] = [limits, {"type": "string", "pattern": text_pattern(limits)}]
         if name == "model":
             # helm names a list's words when it refuses one, and of a pattern nothing but the pattern
-            entry.pop("type")
             hub = {"type": "string", "pattern": f"^{HUB_ID}$", "maxLength": entry.pop("maxLength")}
             entry["anyOf"] = [{"enum": [*MODELS]}, hub | {"description": "owner/name"}]
-            entry.pop("pattern")
-        properties[name] = entry if name == "strategy" else _or_null(entry)
+            del entry["type"], entry["pattern"]
+        if name != "strategy":
+            if "enum" in entry:
+                entry["enum"] = [*entry["enum"], None]
+            if "anyOf" in entry:
+                entry["anyOf"] = [*entry["anyOf"], {"type": "null"}]
+            else:
+                entry["type"] = [entry["type"], "null"]
+        properties[name] = entry
     return {"type": "object", "additionalProperties": False, "properties": properties}
-
-
-def _or_null(entry: dict[str, Any]) -> dict[str, Any]:
-    """Also null, which takes back what another values file says; a chart's strategy is what its name says."""
-    changed = dict(entry)
-    if "enum" in changed:
-        changed["enum"] = [*changed["enum"], None]
-    if "anyOf" in changed:
-        changed["anyOf"] = [*changed["anyOf"], {"type": "null"}]
-    elif "type" in changed:
-        changed["type"] = [changed["type"], "null"]
-    return changed
 
 
 def main(arguments: list[str]) -> int:

@@ -1,12 +1,10 @@
-"""What DeepSpeed would accept silently, or report only after minutes and on one rank; checked without torch.
+"""What DeepSpeed and torch.compile need of settings and of the machine, checked without torch.
 
-Each function gives sentences; the texts of DeepSpeed that they spare the user are quoted in the comments
-(deepspeed 0.19.8).
+DeepSpeed would accept it silently, or report it only after minutes and on one rank. Each function gives sentences; the
+texts of DeepSpeed that they spare the user are quoted in the comments (deepspeed 0.19.8).
 
-What qwz and qgz of ZeRO++ send in few bits: which parameters, in blocks of what size. Needs no torch.
-
-Each rank's shard of a parameter is cut into blocks, the last one filled up with zeros. A block goes over the wire as
-whole numbers and one fp32 scale:
+qwz and qgz of ZeRO++ cut each rank's shard of a parameter into blocks, the last one filled up with zeros. A block goes
+over the wire as whole numbers and one fp32 scale:
 
     qwz   gathered weights      8 bits   512 + 4 bytes per block, half of bf16
     qgz   reduced gradients     4 bits   256 + 4 bytes per block, an eighth of fp32
@@ -14,12 +12,9 @@ whole numbers and one fp32 scale:
 A shard of less than two blocks (biases, norms, small models) would be more filling than numbers: it is sent as it is
 without qwz and qgz. DeepSpeed's own grouping asks that 8 divides every shard, and ends a run where it does not.
 
-What the setting activation_checkpointing means, block by block; one meaning under every strategy.
-
-What torch.compile needs of settings and of the machine, checked without torch: its first step would fail later.
-
-On a CPU it writes C++ and calls CXX, else g++ (torch 2.13, torch/_inductor/config.py `cpp.cxx`). On a GPU Triton builds
-a starter for its kernels with CC, else gcc or clang (triton 3.7, triton/runtime/build.py). Both include Python.h.
+torch.compile would fail at the first step. On a CPU it writes C++ and calls CXX, else g++ (torch 2.13,
+torch/_inductor/config.py `cpp.cxx`). On a GPU Triton builds a starter for its kernels with CC, else gcc or clang
+(triton 3.7, triton/runtime/build.py). Both include Python.h.
 """
 
 from __future__ import annotations
@@ -30,8 +25,7 @@ import os
 import shlex
 import shutil
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +47,7 @@ def has_gpu(devices: Path = Path("/dev")) -> bool:
 
 
 def broken_deepspeed_rules(
-    config: Config,
-    world_size: int,
-    processes_per_node: int,
-    *,
-    env: Mapping[str, str],
-    gpu: bool,
+    config: Config, world_size: int, processes_per_node: int, *, env: Mapping[str, str], gpu: bool
 ) -> list[str]:
     """One sentence per broken rule; none for strategies that are not DeepSpeed's.
 
@@ -67,13 +56,11 @@ def broken_deepspeed_rules(
     """
     if not STRATEGIES[config.strategy].deepspeed_stage:
         return []
-    problems = [*_compiled(config)]
-    if gpu:
-        problems += cache_problems(env)
+    problems = placement_problems(config, world_size, processes_per_node)
+    problems += cache_problems(env) if gpu else []
     if config.strategy == "zeropp":
-        problems += _partition(config, world_size, processes_per_node)
         problems += _quantized(config, world_size, processes_per_node, gpu)
-        if gpu and _quantizes(config) and find_quantizer() is None:
+        if gpu and BITS.keys() & set(config.zeropp.split(",")) and find_quantizer() is None:
             problems += toolchain_problems(env)
     return problems
 
@@ -84,10 +71,6 @@ def placement_problems(config: Config, world_size: int, processes_per_node: int)
         return []
     partition = _partition(config, world_size, processes_per_node) if config.strategy == "zeropp" else ()
     return [*_compiled(config), *partition]
-
-
-def _quantizes(config: Config) -> bool:
-    return bool({"qwz", "qgz"} & set(config.zeropp.split(",")))
 
 
 def _compiled(config: Config) -> Iterator[str]:
@@ -124,7 +107,7 @@ def _partition(config: Config, world_size: int, processes_per_node: int) -> Iter
 
 def _quantized(config: Config, world_size: int, processes_per_node: int, gpu: bool) -> Iterator[str]:
     parts = config.zeropp.split(",")
-    for part in ("qwz", "qgz"):
+    for part in BITS:
         if part in parts and not gpu:  # ValueError: This op had not been implemented on CPU backend.
             yield (
                 f"TRAINER_ZEROPP={config.zeropp!r}: {part} needs DeepSpeed's CUDA quantizer and there is no GPU "
@@ -167,7 +150,7 @@ def toolchain_problems(env: Mapping[str, str]) -> list[str]:
         )
     for lock in sorted(
         _caches(env)["TORCH_EXTENSIONS_DIR"].glob("**/lock")
-    ):  # it waits for it for ever, silently
+    ):  # it would wait for ever, silently
         problems.append(
             f"{lock}: left by a build that was killed, the next one would wait for ever; remove it, or "
             "wait if another run is building right now [SL-quantizer-lock]"
@@ -246,22 +229,21 @@ def describe_quantized(
         persistent_elements: parameters of up to so many are never gathered in a pass, but once after the update, in
             the type that they are kept in.
     """
-    sent = {
-        "qwz": [elements for elements, _ in sizes if elements > persistent_elements],
-        "qgz": [elements for elements, trains in sizes if trains],
-    }
-    whole = {"qwz": [elements for elements, _ in sizes], "qgz": sent["qgz"]}
-    found = {}
-    for part in [name for name in BITS if name in parts]:
-        few = [elements for elements in sent[part] if is_quantized(elements, shards)]
-        found[part] = {
+    trained = [elements for elements, trains in sizes if trains]
+    whole = {"qwz": [elements for elements, _ in sizes], "qgz": trained}
+    sent = {"qwz": [elements for elements in whole["qwz"] if elements > persistent_elements], "qgz": trained}
+    few = {part: [elements for elements in sent[part] if is_quantized(elements, shards)] for part in sent}
+    return {
+        part: {
             "bits": BITS[part],
             "block": BLOCK,
-            "parameters": len(few),
+            "parameters": len(few[part]),
             "of_parameters": len(whole[part]),
-            "elements_pct": 100.0 * sum(few) / max(1, sum(whole[part])),
+            "elements_pct": 100.0 * sum(few[part]) / max(1, sum(whole[part])),
         }
-    return found
+        for part in BITS
+        if part in parts
+    }
 
 
 NONE, SELECTIVE = "none", "selective"
@@ -279,65 +261,44 @@ def recomputes(setting: str, block: int) -> bool:
 HOST_COMPILERS = {False: ("CXX", ("g++",)), True: ("CC", ("gcc", "clang"))}
 
 
-@dataclass(frozen=True)
-class Composition:
-    """What a block is made of, as far as it matters to a compiler."""
-
-    recomputed: str
-    """The setting activation_checkpointing."""
-    experts: bool
-    cp: int = 1
-    tp: int = 1
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Compiled blocks that are wrong, fail, or stay as they were."""
-
-    holds: Callable[[Composition], bool]
-    reason: str
-    code: str
-
-
-REFUSALS = (
-    # both: a call that stays outside compiled code breaks the graph inside of torch's checkpoint, which then runs whole
-    # as it was, without a word (torch 2.13: no graph at all)
-    Refusal(
-        lambda block: block.experts and block.recomputed != NONE,
-        "the experts' dispatch is never compiled, and a recomputed block around it is not compiled at all",
-        "[SL-compile-experts]",
-    ),
-    Refusal(
-        lambda block: block.cp > 1 and block.recomputed != NONE,
-        "the exchanges of context parallelism are never compiled, and a recomputed block around them is not compiled "
-        "at all",
-        "[SL-compile-cp]",
-    ),
-    # AssertionError: expected all tensors_saved_with_vc_check to be Tensors, got types: [.., DeviceMesh]
-    Refusal(
-        lambda block: block.tp > 1 and block.recomputed not in (NONE, SELECTIVE),
-        "a compiled block that is split over tp and recomputed fails at once (torch 2.13); selective does not",
-        "[SL-compile-tp]",
-    ),
-)
-"""Others: zero3 and zeropp in deepspeed_rules.py, batch norm in stratlab_spec/models/model_specs.py."""
-
-
 def refused_compositions(config: Config, *, experts: bool, cp: int = 1, tp: int = 1) -> Iterator[str]:
-    """One sentence per row of `REFUSALS` that holds; none without `compile`.
+    """One sentence per reason for which compiled blocks are wrong, fail, or stay as they were; none without `compile`.
+
+    Others: zero3 and zeropp in `_compiled`, batch norm in stratlab_spec/models/model_specs.py.
 
     Args:
         experts: the model has some.
         cp, tp: ranks on these axes.
     """
-    if not config.compile:
+    recomputed = config.activation_checkpointing
+    if not config.compile or recomputed == NONE:
         return
-    block = Composition(config.activation_checkpointing, experts, cp, tp)
-    for refusal in REFUSALS:
-        if refusal.holds(block):
+    refused = (
+        # both: a call that stays outside compiled code breaks the graph inside of torch's checkpoint, which then runs
+        # whole as it was, without a word (torch 2.13: no graph at all)
+        (
+            experts,
+            "the experts' dispatch is never compiled, and a recomputed block around it is not compiled at all",
+            "[SL-compile-experts]",
+        ),
+        (
+            cp > 1,
+            "the exchanges of context parallelism are never compiled, and a recomputed block around them is not "
+            "compiled at all",
+            "[SL-compile-cp]",
+        ),
+        # AssertionError: expected all tensors_saved_with_vc_check to be Tensors, got types: [.., DeviceMesh]
+        (
+            tp > 1 and recomputed != SELECTIVE,
+            "a compiled block that is split over tp and recomputed fails at once (torch 2.13); selective does not",
+            "[SL-compile-tp]",
+        ),
+    )
+    for holds, reason, code in refused:
+        if holds:
             yield (
-                f"TRAINER_COMPILE=true, TRAINER_ACTIVATION_CHECKPOINTING={block.recomputed}: not both here, "
-                f"{refusal.reason}; leave one of them out {refusal.code}"
+                f"TRAINER_COMPILE=true, TRAINER_ACTIVATION_CHECKPOINTING={recomputed}: not both here, {reason}; leave "
+                f"one of them out {code}"
             )
 
 

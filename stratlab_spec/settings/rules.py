@@ -1,11 +1,9 @@
 """Rules between settings: what one value forbids or asks of another. Each gives one sentence that names both.
 
-What can be recorded beside a profile, and where; without torch.
-
-What must be equal for one run to go on from a checkpoint of another one: the training, whatever carries it out.
-
-Strategy, world size, micro-batch, offloading, recomputation and knobs may differ: the next losses are those of the run
-that was not moved. A setting that is not said to be free to differ must be equal.
+`broken_settings` looks at the settings of one run alone. The functions behind it compare them with another run's: for
+one to go on from the other's checkpoint the training must be equal, whatever carries it out. Strategy, world size,
+micro-batch, offloading, recomputation and knobs may differ: the next losses are those of the run that was not moved. A
+setting that is not said to be free to differ must be equal.
 """
 
 from __future__ import annotations
@@ -18,24 +16,196 @@ from stratlab_spec.settings.fields import TEXT_MODELS, VIT_MODELS, Settings
 from stratlab_spec.settings.values import fault_problems
 from stratlab_spec.strategies import STRATEGIES, misplaced_knobs
 
+ZEROPP_PARTS = ("hpz", "qwz", "qgz")
+DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
+ONLY_ND = ("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel")
+NO_OFFLOAD = {
+    True: "each process holds all of the model; fsdp and zero3 can keep it there",
+    False: "not built here; larger dp_shard, tp or pp make a rank's share smaller",
+}
+"""By `holds_whole_model`, where nothing can be kept in host memory."""
+ALL_OR_NOTHING = (
+    "torch's optimizer keeps its state beside the shards that it updates, and fully_shard moves those with it; "
+    "the optimizer alone there: zero1, zero2, zero3"
+)
 
-def recording_problems(config: Settings) -> Iterator[str]:
-    """Recordings that have no step to be made in."""
+
+def broken_settings(config: Settings) -> list[str]:
+    """One sentence per broken rule, without looking at the machine or the data."""
+    rules = (_model, _without_effect, _strategy, _nd, _length, _recording, _resuming)
+    return [sentence for rule in rules for sentence in rule(config)]
+
+
+def _model(config: Settings) -> Iterator[str]:
+    if config.model_path and "model" in config.model_fields_set:
+        yield (
+            "TRAINER_MODEL, TRAINER_MODEL_PATH: both name a model, give one of them; TRAINER_MODEL=null takes back "
+            "what a chart or a file names [SL-model-twice]"
+        )
+    if (name := FINETUNED_NETWORKS.get(config.model)) and config.init == "scratch":
+        yield (
+            f"TRAINER_INIT=scratch, TRAINER_MODEL={config.model}: is {name} with published weights; with fresh ones "
+            f"take {name} [SL-finetuned-scratch]"
+        )
+    yield from misplaced_sizes(config, VIT_MODELS, TEXT_MODELS)
+    if config.dataset_path and "dataset" in config.model_fields_set and config.dataset == "digits":
+        yield (
+            "TRAINER_DATASET_PATH: digits is built in, leave out one of dataset, dataset_path [SL-dataset-twice]"
+        )
+
+
+def _without_effect(config: Settings) -> Iterator[str]:
+    """Settings that the kind of model, or another setting, leaves without a meaning."""
+    changed = {
+        name: getattr(config, name)
+        for name, field in Settings.model_fields.items()
+        if not field.is_required() and getattr(config, name) != field.default
+    }
+    if config.is_text:
+        of_pixels = [
+            name
+            for name in changed
+            if "of_pixels" in (Settings.model_fields[name].json_schema_extra or ())  # type: ignore[operator]
+        ]
+        for name in of_pixels:
+            yield (
+                f"TRAINER_{name.upper()}={changed[name]}: a language model sees no pixels; leave it out "
+                "[SL-pixels-for-text]"
+            )
+        if "batch_norm" in changed:
+            yield (
+                f"TRAINER_BATCH_NORM={config.batch_norm}: a language model has no batch norm; leave it out "
+                "[SL-batch-norm-for-text]"
+            )
+        if config.target_accuracy_pct:
+            yield (
+                "TRAINER_TARGET_ACCURACY_PCT: a language model has no accuracy here; give TRAINER_TARGET_PERPLEXITY "
+                "[SL-accuracy-for-text]"
+            )
+    else:
+        if config.target_perplexity:
+            yield (
+                "TRAINER_TARGET_PERPLEXITY: images have no perplexity; give TRAINER_TARGET_ACCURACY_PCT "
+                "[SL-perplexity-for-images]"
+            )
+        if "loss_chunk_tokens" in changed:
+            yield (
+                f"TRAINER_LOSS_CHUNK_TOKENS={config.loss_chunk_tokens}: images have no tokens, their loss is not "
+                "computed in chunks; leave it out [SL-loss-chunks-for-images]"
+            )
+    if not config.lora_rank:
+        unused = "has no effect without TRAINER_LORA_RANK above 0"
+        if config.lora_targets:
+            yield f"TRAINER_LORA_TARGETS: {unused} [SL-lora-targets-unused]"
+        if "lora_alpha" in changed:
+            yield f"TRAINER_LORA_ALPHA={config.lora_alpha:g}: {unused} [SL-lora-alpha-unused]"
+    for name in ("distil_temperature", "distil_weight"):
+        if name in changed and not config.teacher:
+            yield (
+                f"TRAINER_{name.upper()}={changed[name]:g}: has no effect without TRAINER_TEACHER "
+                "[SL-teacher-setting-unused]"
+            )
+    for optimizer in [name for name in OPTIMIZERS if name != config.optimizer]:
+        for name in list_own_settings(optimizer):
+            if name in changed:
+                yield (
+                    f"TRAINER_{name.upper()}={changed[name]}: has no effect with optimizer {config.optimizer}, only "
+                    f"with {optimizer} [SL-optimizer-setting-unused]"
+                )
+    if config.optimizer == "sgd" and config.nesterov and not config.momentum:
+        yield "TRAINER_NESTEROV=true: needs TRAINER_MOMENTUM above 0 [SL-nesterov-momentum]"
+
+
+def _strategy(config: Settings) -> Iterator[str]:
+    row = STRATEGIES[config.strategy]
+    allowed = ("none", *row.offload)
+    if config.offload not in allowed:
+        reason = ALL_OR_NOTHING
+        if not row.offload:
+            reason = NO_OFFLOAD[row.holds_whole_model]
+        elif config.offload == "all":
+            reason = "parameters leave the device only where they are gathered: zero3, fsdp, hsdp"
+        yield (
+            f"TRAINER_OFFLOAD={config.offload}: strategy {config.strategy} can keep there only "
+            f"{', '.join(allowed)} ({reason}) [SL-offload-strategy]"
+        )
+    if config.precision == "bf16_native" and not row.has_bf16_native:
+        own = ", ".join(name for name, each in STRATEGIES.items() if each.has_bf16_native)
+        yield (
+            f"TRAINER_PRECISION=bf16_native: DeepSpeed's own bf16, which {own} have; with strategy {config.strategy} "
+            "use bf16 [SL-bf16-native-strategy]"
+        )
+    yield from misplaced_knobs(config)
+    if wrong := [part for part in config.zeropp.split(",") if part not in ZEROPP_PARTS]:
+        yield (
+            f"TRAINER_ZEROPP={config.zeropp!r}: {wrong[0]!r} is none of {', '.join(ZEROPP_PARTS)} [SL-zeropp-part]"
+        )
+    if "zeropp" in config.model_fields_set and config.strategy != "zeropp":
+        yield (
+            f"TRAINER_ZEROPP: has no effect with strategy {config.strategy}, only with zeropp [SL-zeropp-strategy]"
+        )
+
+
+def _nd(config: Settings) -> Iterator[str]:
+    if config.strategy != "nd":
+        for name in ONLY_ND:
+            # 0 is what a degree has where nobody names it
+            if name in config.model_fields_set and (name not in DEGREES or getattr(config, name)):
+                yield (
+                    f"TRAINER_{name.upper()}: has no effect with strategy {config.strategy}, only with nd "
+                    "[SL-nd-setting-unused]"
+                )
+        return
+    if not config.is_text:
+        yield (
+            "TRAINER_STRATEGY=nd: trains language models, not images; name one of them in TRAINER_MODEL "
+            "(TRAINER_TASK=text says so of a hub id), or take ddp, fsdp or hsdp [SL-nd-images]"
+        )
+    given = [f"TRAINER_{name.upper()}={getattr(config, name)}" for name in DEGREES if getattr(config, name)]
+    if given and config.layout == "auto":
+        yield (
+            f"TRAINER_LAYOUT=auto, {', '.join(given)}: auto chooses the degrees itself; "
+            "set TRAINER_LAYOUT=given, or leave them out [SL-layout-auto-degrees]"
+        )
+
+
+def _length(config: Settings) -> Iterator[str]:
+    if 0 < config.target_perplexity <= 1:
+        yield (
+            f"TRAINER_TARGET_PERPLEXITY={config.target_perplexity:g}: no model reaches it, give more than 1 "
+            "[SL-perplexity-low]"
+        )
+    if {"epochs", "steps"} <= config.model_fields_set and config.steps:
+        yield (
+            "TRAINER_EPOCHS, TRAINER_STEPS: both say how long to train, give one of them and null to the other "
+            "[SL-epochs-and-steps]"
+        )
+    if config.steps and config.warmup_steps >= config.steps:
+        yield (
+            f"TRAINER_WARMUP_STEPS={config.warmup_steps}: must be below TRAINER_STEPS={config.steps} "
+            "[SL-warmup-above-steps]"
+        )
+
+
+def _recording(config: Settings) -> Iterator[str]:
+    """Recordings beside the profile that have no step to be made in."""
+    if config.profile_steps and config.profile_first_step <= config.profile_warmup:
+        yield (
+            f"TRAINER_PROFILE_FIRST_STEP={config.profile_first_step}: must be above "
+            f"TRAINER_PROFILE_WARMUP={config.profile_warmup}, whose steps come before it [SL-profile-before-warmup]"
+        )
     if config.memory_snapshot and not config.profile_steps:
         yield (
             "TRAINER_MEMORY_SNAPSHOT=true: records the steps of the profile, and TRAINER_PROFILE_STEPS=0 has none; "
             "expected false, or TRAINER_PROFILE_STEPS above 0 [SL-snapshot-no-profile]"
         )
-    if config.flops_profiler:
-        yield from _flops(config)
-
-
-def _flops(config: Settings) -> Iterator[str]:
-    if not STRATEGIES[config.strategy].deepspeed_stage:
-        having = ", ".join(name for name, row in STRATEGIES.items() if row.deepspeed_stage)
+    if not config.flops_profiler:
+        return
+    having = [name for name, row in STRATEGIES.items() if row.deepspeed_stage]
+    if config.strategy not in having:
         yield (
-            f"TRAINER_FLOPS_PROFILER=true: DeepSpeed's own, which {having} have; expected false with strategy "
-            f"{config.strategy}, of which flops_per_sample in config.json is the lab's own count "
+            f"TRAINER_FLOPS_PROFILER=true: DeepSpeed's own, which {', '.join(having)} have; expected false with "
+            f"strategy {config.strategy}, of which flops_per_sample in config.json is the lab's own count "
             "[SL-flops-profiler-strategy]"
         )
     elif config.compile:
@@ -51,202 +221,7 @@ def _flops(config: Settings) -> Iterator[str]:
         )
 
 
-def snapshot_problems(config: Settings, *, gpu: bool) -> list[str]:
-    """Args: gpu: whether the run trains on one."""
-    if not config.memory_snapshot or gpu or config.mode != "train":
-        return []
-    return [
-        "TRAINER_MEMORY_SNAPSHOT=true: is the history of torch's CUDA allocator, and there is no GPU here; expected "
-        "false on a CPU, where TRAINER_PROFILE_MEMORY=true has the allocations in the traces [SL-snapshot-no-gpu]"
-    ]
-
-
-ZEROPP_PARTS = ("hpz", "qwz", "qgz")
-
-DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
-ONLY_ND = ("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel")
-
-OF_TEACHER = ("distil_temperature", "distil_weight")
-
-NO_OFFLOAD = {
-    True: "each process holds all of the model; fsdp and zero3 can keep it there",
-    False: "not built here; larger dp_shard, tp or pp make a rank's share smaller",
-}
-"""By `holds_whole_model`, where nothing can be kept in host memory."""
-ALL_OR_NOTHING = (
-    "torch's optimizer keeps its state beside the shards that it updates, and fully_shard moves those with it; "
-    "the optimizer alone there: zero1, zero2, zero3"
-)
-
-
-def broken_settings(config: Settings) -> list[str]:
-    """One sentence per broken rule, without looking at the machine or the data."""
-    return [
-        *_model(config),
-        *misplaced_sizes(config, VIT_MODELS, TEXT_MODELS),
-        *_teacher(config),
-        *_data(config),
-        *_strategy(config),
-        *_nd(config),
-        *_optimizer(config),
-        *_work(config),
-    ]
-
-
-def _model(config: Settings) -> Iterator[str]:
-    if config.model_path and "model" in config.model_fields_set:
-        yield (
-            "TRAINER_MODEL, TRAINER_MODEL_PATH: both name a model, give one of them; TRAINER_MODEL=null takes back "
-            "what a chart or a file names [SL-model-twice]"
-        )
-    if (name := FINETUNED_NETWORKS.get(config.model)) and config.init == "scratch":
-        yield (
-            f"TRAINER_INIT=scratch, TRAINER_MODEL={config.model}: is {name} with published weights; with fresh ones "
-            f"take {name} [SL-finetuned-scratch]"
-        )
-    for name, field in type(config).model_fields.items() if config.is_text else ():
-        extra, value = field.json_schema_extra, getattr(config, name)
-        if isinstance(extra, dict) and "of_pixels" in extra and value != field.default:
-            yield (
-                f"TRAINER_{name.upper()}={value}: a language model sees no pixels; leave it out "
-                "[SL-pixels-for-text]"
-            )
-    if config.is_text and config.batch_norm != "local":
-        yield (
-            f"TRAINER_BATCH_NORM={config.batch_norm}: a language model has no batch norm; leave it out "
-            "[SL-batch-norm-for-text]"
-        )
-    if config.lora_targets and not config.lora_rank:
-        yield "TRAINER_LORA_TARGETS: has no effect without TRAINER_LORA_RANK above 0 [SL-lora-targets-unused]"
-    if config.lora_alpha != type(config).model_fields["lora_alpha"].default and not config.lora_rank:
-        yield (
-            f"TRAINER_LORA_ALPHA={config.lora_alpha:g}: has no effect without TRAINER_LORA_RANK above 0 "
-            "[SL-lora-alpha-unused]"
-        )
-
-
-def _teacher(config: Settings) -> Iterator[str]:
-    if config.teacher:
-        return
-    for name in OF_TEACHER:
-        if (value := getattr(config, name)) != type(config).model_fields[name].default:
-            yield (
-                f"TRAINER_{name.upper()}={value:g}: has no effect without TRAINER_TEACHER "
-                "[SL-teacher-setting-unused]"
-            )
-
-
-def _data(config: Settings) -> Iterator[str]:
-    if config.dataset_path and "dataset" in config.model_fields_set and config.dataset == "digits":
-        yield (
-            "TRAINER_DATASET_PATH: digits is built in, leave out one of dataset, dataset_path "
-            "[SL-dataset-twice]"
-        )
-
-
-def _strategy(config: Settings) -> Iterator[str]:
-    allowed = ("none", *STRATEGIES[config.strategy].offload)
-    if config.offload not in allowed:
-        reason = ALL_OR_NOTHING
-        if len(allowed) == 1:
-            reason = NO_OFFLOAD[STRATEGIES[config.strategy].holds_whole_model]
-        elif config.offload == "all":
-            reason = "parameters leave the device only where they are gathered: zero3, fsdp, hsdp"
-        yield (
-            f"TRAINER_OFFLOAD={config.offload}: strategy {config.strategy} can keep there only "
-            f"{', '.join(allowed)} ({reason}) [SL-offload-strategy]"
-        )
-    if config.precision == "bf16_native" and not STRATEGIES[config.strategy].has_bf16_native:
-        own = ", ".join(name for name, row in STRATEGIES.items() if row.has_bf16_native)
-        yield (
-            f"TRAINER_PRECISION=bf16_native: DeepSpeed's own bf16, which {own} have; with strategy {config.strategy} "
-            "use bf16 [SL-bf16-native-strategy]"
-        )
-    yield from misplaced_knobs(config)
-    parts = config.zeropp.split(",")
-    if wrong := [part for part in parts if part not in ZEROPP_PARTS]:
-        yield (
-            f"TRAINER_ZEROPP={config.zeropp!r}: {wrong[0]!r} is none of {', '.join(ZEROPP_PARTS)} "
-            "[SL-zeropp-part]"
-        )
-    if "zeropp" in config.model_fields_set and config.strategy != "zeropp":
-        yield (
-            f"TRAINER_ZEROPP: has no effect with strategy {config.strategy}, only with zeropp "
-            "[SL-zeropp-strategy]"
-        )
-
-
-def _nd(config: Settings) -> Iterator[str]:
-    if config.strategy != "nd":
-        given = [name for name in ONLY_ND if name in config.model_fields_set]
-        # 0 is what a degree has where nobody names it
-        given = [name for name in given if name not in DEGREES or getattr(config, name)]
-        for name in given:
-            yield (
-                f"TRAINER_{name.upper()}: has no effect with strategy {config.strategy}, only with nd "
-                "[SL-nd-setting-unused]"
-            )
-        return
-    if not config.is_text:
-        yield (
-            "TRAINER_STRATEGY=nd: trains language models, not images; name one of them in TRAINER_MODEL "
-            "(TRAINER_TASK=text says so of a hub id), or take ddp, fsdp or hsdp [SL-nd-images]"
-        )
-    given = [f"TRAINER_{name.upper()}={getattr(config, name)}" for name in DEGREES if getattr(config, name)]
-    if given and config.layout == "auto":
-        yield (
-            f"TRAINER_LAYOUT=auto, {', '.join(given)}: auto chooses the degrees itself; "
-            "set TRAINER_LAYOUT=given, or leave them out [SL-layout-auto-degrees]"
-        )
-
-
-def _optimizer(config: Settings) -> Iterator[str]:
-    for optimizer in OPTIMIZERS:
-        for name in list_own_settings(optimizer) if optimizer != config.optimizer else ():
-            if (value := getattr(config, name)) != type(config).model_fields[name].default:
-                yield (
-                    f"TRAINER_{name.upper()}={value}: has no effect with optimizer {config.optimizer}, only with "
-                    f"{optimizer} [SL-optimizer-setting-unused]"
-                )
-    if config.optimizer == "sgd" and config.nesterov and not config.momentum:
-        yield "TRAINER_NESTEROV=true: needs TRAINER_MOMENTUM above 0 [SL-nesterov-momentum]"
-
-
-def _work(config: Settings) -> Iterator[str]:
-    if config.is_text and config.target_accuracy_pct:
-        yield (
-            "TRAINER_TARGET_ACCURACY_PCT: a language model has no accuracy here; give TRAINER_TARGET_PERPLEXITY "
-            "[SL-accuracy-for-text]"
-        )
-    if not config.is_text and config.target_perplexity:
-        yield (
-            "TRAINER_TARGET_PERPLEXITY: images have no perplexity; give TRAINER_TARGET_ACCURACY_PCT "
-            "[SL-perplexity-for-images]"
-        )
-    if (
-        not config.is_text
-        and config.loss_chunk_tokens != type(config).model_fields["loss_chunk_tokens"].default
-    ):
-        yield (
-            f"TRAINER_LOSS_CHUNK_TOKENS={config.loss_chunk_tokens}: images have no tokens, their loss is not computed "
-            "in chunks; leave it out [SL-loss-chunks-for-images]"
-        )
-    if 0 < config.target_perplexity <= 1:
-        yield (
-            f"TRAINER_TARGET_PERPLEXITY={config.target_perplexity:g}: no model reaches it, give more than 1 "
-            "[SL-perplexity-low]"
-        )
-    if {"epochs", "steps"} <= config.model_fields_set and config.steps:
-        yield (
-            "TRAINER_EPOCHS, TRAINER_STEPS: both say how long to train, give one of them and null to the other "
-            "[SL-epochs-and-steps]"
-        )
-    if config.profile_steps and config.profile_first_step <= config.profile_warmup:
-        yield (
-            f"TRAINER_PROFILE_FIRST_STEP={config.profile_first_step}: must be above "
-            f"TRAINER_PROFILE_WARMUP={config.profile_warmup}, whose steps come before it [SL-profile-before-warmup]"
-        )
-    yield from recording_problems(config)
+def _resuming(config: Settings) -> Iterator[str]:
     yield from fault_problems(config.fault, config.allow_faults)
     if config.resume_from and config.resume == "never":
         yield (
@@ -258,11 +233,6 @@ def _work(config: Settings) -> Iterator[str]:
             f"TRAINER_RESUME_FROM={config.resume_from!r}: has no effect with TRAINER_MODE=evaluate "
             "[SL-resume-from-evaluate]"
         )
-    if config.steps and config.warmup_steps >= config.steps:
-        yield (
-            f"TRAINER_WARMUP_STEPS={config.warmup_steps}: must be below TRAINER_STEPS={config.steps} "
-            "[SL-warmup-above-steps]"
-        )
 
 
 MODEL, DATA, UPDATES = "another model", "other samples, or another order", "other updates"
@@ -271,55 +241,44 @@ DATA_SHA256 = "data_sha256"
 CLASS_NAMES_SHA256 = "class_names_sha256"
 """Their places in `resolved` of config.json."""
 WHY: dict[str, str] = {
-    **dict.fromkeys(("task", "model", "model_path", *SIZES, "image_size"), MODEL),
-    "batch_norm": "other statistics",
-    **dict.fromkeys(("lora_rank", "lora_alpha", "lora_targets"), "other parameters are trained"),
-    **dict.fromkeys(("seed", "init"), "other initial weights, another order of the samples"),
-    **dict.fromkeys(("dataset", "dataset_path", "image_column", "label_column", "tokenizer"), DATA),
-    **dict.fromkeys(
-        ("seq_len", "packing", "augment", "normalization", "validation_fraction", "train_samples"), DATA
-    ),
-    "global_batch_size": DATA,
-    **dict.fromkeys(("optimizer", "momentum"), "its state is of another kind"),
-    **dict.fromkeys(("lr", "lr_schedule", "warmup_steps", "weight_decay", "clip_norm"), UPDATES),
-    **dict.fromkeys(("nesterov", "beta1", "beta2", "eps"), UPDATES),
-    **dict.fromkeys(("label_smoothing", "teacher", "distil_temperature", "distil_weight"), "another loss"),
-    "mode": "only training goes on",
+    name: why
+    for why, names in (
+        (MODEL, ("task", "model", "model_path", *SIZES, "image_size")),
+        ("other statistics", ("batch_norm",)),
+        ("other parameters are trained", ("lora_rank", "lora_alpha", "lora_targets")),
+        ("other initial weights, another order of the samples", ("seed", "init")),
+        (
+            DATA,
+            ("dataset", "dataset_path", "image_column", "label_column", "tokenizer", "seq_len", "packing"),
+        ),
+        (DATA, ("augment", "normalization", "validation_fraction", "train_samples", "global_batch_size")),
+        ("its state is of another kind", ("optimizer", "momentum")),
+        (UPDATES, ("lr", "lr_schedule", "warmup_steps", "weight_decay", "clip_norm")),
+        (UPDATES, ("nesterov", "beta1", "beta2", "eps")),
+        ("another loss", ("label_smoothing", "teacher", "distil_temperature", "distil_weight")),
+        ("only training goes on", ("mode",)),
+    )
+    for name in names
 }
-MAY_DIFFER = (
-    *("run", "comparison", "results", "image", "accelerator", "wait_s", "grace_s", "allow_faults", "fault"),
-    *("strategy", "offload", "zeropp", "dp_replicate", "dp_shard"),
-    *("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel"),
-    *("accumulate", "reshard_after_forward", "prefetch_blocks", "reduce_bucket_mib", "gather_bucket_mib"),
-    *("overlap_reduction", "persistent_elements", "reduce_dtype", "static_graph"),
-    *("activation_checkpointing", "compile", "loss_chunk_tokens", "micro_batch_size", "data_residence"),
-    *("profile_first_step", "profile_warmup", "profile_steps", "profile_shapes", "profile_memory"),
-    *("memory_snapshot", "flops_profiler", "flight_recorder"),
-    *(
-        "checkpoint_every",
-        "checkpoint_minutes",
-        "checkpoint_keep",
-        "checkpoint_keep_finished",
-        "resume",
-        "resume_from",
-        "evaluate_every",
-        "log_every",
-        "tensorboard",
-    ),
-    *(
-        "target_accuracy_pct",
-        "target_perplexity",
-        "collective_timeout_s",
-        "max_attempts",
-        "deadline_s",
-        "oom_ladder",
-        "memory_forecast",
-        "on_not_finite",
-        "least_gb_per_s",
-        "allow_altered_answers",
-    ),
-    "precision",  # asked for; what it became is compared (RESOLVED)
-    *("steps", "epochs"),  # a longer plan goes on, unless the learning rate follows its end
+MAY_DIFFER = tuple(
+    name
+    for group in (
+        "run comparison results image accelerator wait_s grace_s allow_faults fault",
+        "strategy offload zeropp dp_replicate dp_shard",
+        "layout dimensions cp tp pp ep pp_schedule cp_kind sequence_parallel",
+        "accumulate reshard_after_forward prefetch_blocks reduce_bucket_mib gather_bucket_mib",
+        "overlap_reduction persistent_elements reduce_dtype static_graph",
+        "activation_checkpointing compile loss_chunk_tokens micro_batch_size data_residence",
+        "profile_first_step profile_warmup profile_steps profile_shapes profile_memory",
+        "memory_snapshot flops_profiler flight_recorder",
+        "checkpoint_every checkpoint_minutes checkpoint_keep checkpoint_keep_finished resume resume_from",
+        "evaluate_every log_every tensorboard target_accuracy_pct target_perplexity",
+        "collective_timeout_s max_attempts deadline_s oom_ladder memory_forecast on_not_finite",
+        "least_gb_per_s allow_altered_answers",
+        "precision",  # asked for; what it became is compared (RESOLVED)
+        "steps epochs",  # a longer plan goes on, unless the learning rate follows its end
+    )
+    for name in group.split()
 )
 RESOLVED: dict[str, str] = {
     "precision": "weights and moments of another kind, other rounding; give the same TRAINER_PRECISION",
@@ -335,36 +294,45 @@ RESOLVED: dict[str, str] = {
 NEW_TRAINING = "to begin a new training with its weights, name its folder `model` in TRAINER_MODEL_PATH"
 
 
+def snapshot_problems(config: Settings, *, gpu: bool) -> list[str]:
+    """Return why the run cannot record a memory snapshot.
+
+    Args:
+        gpu: whether it trains on one.
+    """
+    if not config.memory_snapshot or gpu or config.mode != "train":
+        return []
+    return [
+        "TRAINER_MEMORY_SNAPSHOT=true: is the history of torch's CUDA allocator, and there is no GPU here; expected "
+        "false on a CPU, where TRAINER_PROFILE_MEMORY=true has the allocations in the traces [SL-snapshot-no-gpu]"
+    ]
+
+
 def continuation_problems(before: Mapping[str, Any], config: Settings) -> list[str]:
     """One sentence that names all settings that keep this run from going on from another one; none if it may.
 
     Args:
         before: the other run's, as in its config.json; one that it did not know counts as left alone.
     """
-    changed = [*_changed(before, config)]
-    if config.lr_schedule != "constant" and any(
-        _differs(before, config, name) for name in ("steps", "epochs")
-    ):
+    differing = [
+        name
+        for name, field in Settings.model_fields.items()
+        if before.get(name, field.default) != getattr(config, name)
+    ]
+    changed = [
+        f"{name}={getattr(config, name)!r} (was {before.get(name)!r}: {WHY.get(name, 'another training')})"
+        for name in differing
+        if name not in MAY_DIFFER
+    ]
+    if config.lr_schedule != "constant" and {"steps", "epochs"} & {*differing}:
         changed.append(
             f"steps={config.steps}, epochs={config.epochs} (lr_schedule={config.lr_schedule} follows them)"
         )
-    if not changed:
-        return []
-    return [
-        f"TRAINER_RESUME_FROM={config.resume_from!r}: is another training: {'; '.join(changed)}. Leave them as they "
-        f"were there; or, {NEW_TRAINING} [SL-resume-other-settings]"
-    ]
-
-
-def _changed(before: Mapping[str, Any], config: Settings) -> Iterator[str]:
-    for name in Settings.model_fields:
-        if name not in MAY_DIFFER and _differs(before, config, name):
-            why = WHY.get(name, "another training")
-            yield f"{name}={getattr(config, name)!r} (was {before.get(name)!r}: {why})"
-
-
-def _differs(before: Mapping[str, Any], config: Settings, name: str) -> bool:
-    return before.get(name, Settings.model_fields[name].default) != getattr(config, name)
+    return _other_training(
+        config.resume_from,
+        changed,
+        f". Leave them as they were there; or, {NEW_TRAINING} [SL-resume-other-settings]",
+    )
 
 
 def resolved_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], resume_from: str) -> list[str]:
@@ -374,14 +342,13 @@ def resolved_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], re
         for name, why in RESOLVED.items()
         if name in before and name in resolved and before[name] != resolved[name]
     ]
+    return _other_training(resume_from, changed, f"; {NEW_TRAINING} [SL-resume-other-facts]")
+
+
+def _other_training(resume_from: str, changed: list[str], cure: str) -> list[str]:
     if not changed:
         return []
-    return [
-        (
-            f"TRAINER_RESUME_FROM={resume_from!r}: is another training: {'; '.join(changed)}; {NEW_TRAINING} "
-            "[SL-resume-other-facts]"
-        )
-    ]
+    return [f"TRAINER_RESUME_FROM={resume_from!r}: is another training: {'; '.join(changed)}{cure}"]
 
 
 def swapped_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], config: Settings) -> list[str]:

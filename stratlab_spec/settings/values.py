@@ -1,12 +1,12 @@
-"""The bounds of a setting that is a number, as a number and as text: for the trainer and for the charts' schema.
+"""What one value of a setting may be: numbers within bounds, folders for results, faults on demand.
 
-A pod's variables are text, and helm makes text of what `--set` cannot read (0.00001, 1e-5). So text must have its
-bounds too: 1e400 is infinite, and "2" no share. Bounds are powers of ten, which an expression without arithmetic can
-tell.
+Bounds of a number hold for numbers and for text, in the trainer and in the charts' schema. A pod's variables are text,
+and helm makes text of what `--set` cannot read (0.00001, 1e-5): 1e400 is infinite, and "2" no share. Bounds are powers
+of ten, which an expression without arithmetic can tell.
 
-Folders that the results volume must not hide: those of the system, and those of the images and pods.
+The results volume must not hide a folder of the system, of the images or of the pods.
 
-Faults on demand, as they are written: `kind@step[:rank][!]`, several with commas between them.
+Faults are written as `kind@step[:rank][!]`, several with commas between them.
 """
 
 from __future__ import annotations
@@ -76,30 +76,18 @@ def number_problem(entry: Schema, value: Any) -> str | None:
         return None
     if isinstance(value, str) and re.fullmatch(text_pattern(entry), value):
         value = float(value) if entry["type"] == "number" else int(value)
-    if isinstance(value, str) or not _is_within(entry, value):
-        return _expectation(entry)
-    return None
-
-
-def _is_within(entry: Schema, value: float) -> bool:
-    return (
-        math.isfinite(value)
-        and value >= entry.get("minimum", -math.inf)
-        and value > entry.get("exclusiveMinimum", -math.inf)
-        and value <= entry.get("maximum", math.inf)
-        and value < entry.get("exclusiveMaximum", math.inf)
-    )
-
-
-def _expectation(entry: Schema) -> str:
+    if (
+        not isinstance(value, str)
+        and math.isfinite(value)
+        and entry.get("minimum", -math.inf) <= value <= entry.get("maximum", math.inf)
+        and entry.get("exclusiveMinimum", -math.inf) < value < entry.get("exclusiveMaximum", math.inf)
+    ):
+        return None
     if entry["type"] == "integer":
         return f"expected a whole number from {entry['minimum']} to {entry['maximum']}"
     lowest = "above 0" if "exclusiveMinimum" in entry else f"from {entry['minimum']:g}"
-    most = (
-        f"and below {entry['exclusiveMaximum']:g}"
-        if "exclusiveMaximum" in entry
-        else f"to {entry['maximum']:g}"
-    )
+    below = entry.get("exclusiveMaximum")
+    most = f"to {entry['maximum']:g}" if below is None else f"and below {below:g}"
     return f"expected a number {lowest} {most}, written as 0.0015 or 1.5e-3"
 
 
@@ -117,38 +105,14 @@ def _up_to(largest: int) -> str:
 
 
 ITSELF = (
-    *(
-        "",
-        "bin",
-        "boot",
-        "dev",
-        "dev/shm",
-        "etc",
-        "home",
-        "lib",
-        "lib32",
-        "lib64",
-        "libx32",
-        "opt",
-        "proc",
-        "root",
-    ),
-    *("run", "sbin", "sys", "tmp", "usr", "usr/local", "var"),
+    *("", "bin", "boot", "dev", "dev/shm", "etc", "home", "lib", "lib32", "lib64", "libx32", "opt", "proc"),
+    *("root", "run", "sbin", "sys", "tmp", "usr", "usr/local", "var"),
 )
 """May not be the volume, but hold it."""
 WITH_ALL_BELOW = (
-    *("bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "sys"),
-    *(
-        "usr/bin",
-        "usr/lib",
-        "usr/lib32",
-        "usr/lib64",
-        "usr/sbin",
-        "usr/share",
-        "usr/local/bin",
-        "usr/local/lib",
-    ),
-    *("opt/venv", "opt/package", "opt/kube", "home/mpiuser", "run/secrets", "var/run", "var/lib/kubelet"),
+    *("bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "sys", "usr/bin", "usr/lib"),
+    *("usr/lib32", "usr/lib64", "usr/sbin", "usr/share", "usr/local/bin", "usr/local/lib", "opt/venv"),
+    *("opt/package", "opt/kube", "home/mpiuser", "run/secrets", "var/run", "var/lib/kubelet"),
 )
 
 PATTERN = f"^/(({'|'.join(filter(None, ITSELF))})?/?|({'|'.join(WITH_ALL_BELOW)})(/.*)?)$"

@@ -38,10 +38,10 @@ class Fault:
 
 LAUNCHER = "trainer/ranks/test_launcher.py::"
 STORE = "trainer/checkpoint/ranks/test_store.py::"
-FULL = "trainer/ranks/slow/test_full_volume.py::"
+FULL = "trainer/ranks/slow/test_worker.py::"
 FILLS = "nightly/trainer/test_runs.py::"
 ALONE = "faults/test_single_pods.py::"
-SENDER = "trainer/processes/test_sender.py::"
+SENDER = "trainer/processes/test_mlflow.py::"
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -124,7 +124,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "F14", "MLflow never comes back", "a run without its server, then `stratlab metrics replay`",
         "every point is there once; a second replay changes nothing",
-        ("stratlab/metrics/slow/test_replay.py", "trainer/processes/test_replay.py"),
+        ("stratlab/metrics/slow/test_replay.py", "trainer/processes/test_mlflow.py"),
     ),
     Fault(
         "F15", "a loss is not finite", "one rank's, in 5 runs of 2 to 4 ranks; 3 clean runs",
@@ -136,7 +136,7 @@ FAULTS: tuple[Fault, ...] = (
         "10 with what held it and what to try, or the next rung with the losses of a run that began there; 137 with "
         "limit and use",
         (
-            "trainer/outcome/ranks/test_out_of_memory.py", "trainer/launch/test_container_memory.py",
+            "trainer/outcome/ranks/test_out_of_memory.py", "trainer/launch/test_memory_limits.py",
             "nightly/trainer/test_ladder.py",
         ), "torch's error planted for a full device, files for the kernel's killer; it kills in the suite `cluster`",
     ),
@@ -177,7 +177,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "F24", "a rank is slow", "twice as slow in its data or its forward pass: 8 runs; 2 clean ones",
         "named within 20 steps with node and share in 8 of 8; nobody in a clean run",
-        ("faults/test_stragglers.py", "trainer/ranks/slow/test_stragglers.py"),
+        ("faults/test_stragglers.py", "trainer/ranks/slow/test_worker.py"),
     ),
     Fault(
         "F25", "a file of the data set is missing or cannot be read", "cut and removed while it trains",
@@ -193,8 +193,8 @@ FAULTS: tuple[Fault, ...] = (
         (
             "trainer/ranks/slow/test_resume.py::"
             "test_one_of_fsdp_ends_as_if_it_had_not_died_and_in_one_process_within_rounding",
-            "trainer/launch/test_taken.py::test_another_number_of_processes_needs_a_checkpoint",
-            "trainer/ranks/slow/test_resume_from.py", "nightly/trainer/test_moves.py",
+            "trainer/launch/test_preflight.py::test_another_number_of_processes_needs_a_checkpoint",
+            "trainer/ranks/slow/test_resume.py", "nightly/trainer/test_moves.py",
         ),
     ),
     Fault(

@@ -11,7 +11,7 @@ from pathlib import Path
 from stratlab.processes import free_port
 from stratlab.tracking_server import run_server
 from tests.faults.pods import Pods, open_pods
-from tests.trainer.processes.test_sender import kill_server, stored, written
+from tests.trainer.processes.test_mlflow import kill_server, stored, written
 
 OUTAGE_S = 600.0
 LONGEST_CALL_MS = 50.0
@@ -129,7 +129,7 @@ def test_a_server_that_comes_late(tmp_path: Path, record_property) -> None:
 
 
 def test_a_server_that_does_not_answer(tmp_path: Path, record_property) -> None:
-    """It takes connections and is silent; refusals: tests/trainer/processes/test_sender.py."""
+    """It takes connections and is silent; refusals: tests/trainer/processes/test_mlflow.py."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         settings = time_calls(tmp_path, f"http://127.0.0.1:{server.getsockname()[1]}")
         with open_pods(tmp_path, 1, 1, settings | {"TRAINER_STEPS": "80"}) as pods:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.ranks import fork_ranks
-from tests.trainer.ranks.slow.test_stragglers import STEPS, be_worker, settings, stragglers
+from tests.trainer.ranks.slow.test_worker import STEPS, be_worker, stragglers, straggling
 
 STRATEGIES = ("ddp", "fsdp", "zero2", "zero3")
 SLOW = [
@@ -20,7 +20,7 @@ SLOW = [
 
 @pytest.mark.parametrize(("strategy", "place", "rank", "step"), SLOW)
 def test_the_slow_rank_is_named_within_twenty_steps(tmp_path, record_property, strategy, place, rank, step):
-    env = settings(tmp_path, strategy, TRAINER_STEPS=str(step + 24))
+    env = straggling(tmp_path, strategy, TRAINER_STEPS=str(step + 24))
     ended = fork_ranks(be_worker(place, rank, step), 2, env=env, timeout_s=240)
     assert [r.exit_code for r in ended] == [0, 0], ended[0].output[-2000:]
     found = stragglers(tmp_path)
@@ -31,7 +31,7 @@ def test_the_slow_rank_is_named_within_twenty_steps(tmp_path, record_property, s
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero3"])
 def test_a_clean_run_names_nobody(tmp_path: Path, strategy):
-    env = settings(tmp_path, strategy, TRAINER_STEPS=str(4 * STEPS))
+    env = straggling(tmp_path, strategy, TRAINER_STEPS=str(4 * STEPS))
     ended = fork_ranks(be_worker("nowhere", 0, 1), 2, env=env, timeout_s=240)
     assert [r.exit_code for r in ended] == [0, 0], ended[0].output[-2000:]
     assert stragglers(tmp_path) == []

@@ -10,7 +10,7 @@ NAME = "cnn"
 
 def build_teacher(config: Any, image_size: int, dtype: Any) -> Any:
     """None without the setting. Weights by a seed of their own: where they come from is tested elsewhere
-    (tests/trainer/ranks/test_distillation.py)."""
+    (tests/trainer/ranks/test_worker.py)."""
     if not config.teacher:
         return None
     import torch

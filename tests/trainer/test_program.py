@@ -1,10 +1,30 @@
-"""The door of the trainer's smaller programs."""
+"""The trainer's programs at their edges: their door, exit codes, a mixed installation, certificates, a rank's facts."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+from torch import nn
+
+from stratlab_spec.exit_codes import (
+    BAD_CONFIG,
+    PeerLost,
+    StorageFull,
+    exit_code,
+    is_storage_full,
+    is_told_in_a_sentence,
+    reason,
+)
+from stratlab_spec.settings.config import Config
+from tests.codes import find_codes
+from trainer.distributed.machine import GIVEN
+from trainer.evaluation.command import main as evaluate
+from trainer.installation import find_intruders
+from trainer.prepare.preparation import main as prepare
 from trainer.program import PROGRAMS, main
+from trainer.worker import _describe_zeropp
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 2), (["raplay", "x"], 2), (["--help"], 0)])
@@ -20,3 +40,87 @@ def test_each_is_the_one_of_its_name(capsys):
         with pytest.raises(SystemExit) as ended:
             main([name, "--help"])
         assert ended.value.code == 0 and f"python -m trainer.program {name}" in capsys.readouterr().out
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named like torch's."""
+
+
+FULL, BAD_DISK = "No space left on device", "Input/output error"
+RESET = "[gloo] Read error [127.0.0.1]:1: Connection reset by peer"
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "told"),
+    [
+        (OutOfMemoryError(), 10, True),
+        (OSError(28, FULL), 13, True),
+        (PeerLost("rank 1 has given up"), 134, True),
+        (RuntimeError(RESET), 134, True),
+        (RuntimeError("Timed out waiting 1800000ms for recv operation to complete"), 134, False),
+        (RuntimeError("shapes do not match"), 1, False),
+    ],
+)
+def test_a_failure_has_its_code_and_a_stack_where_a_sentence_does_not_tell(failure, code, told):
+    assert (exit_code(failure), is_told_in_a_sentence(failure)) == (code, told)
+
+
+@pytest.mark.parametrize(
+    ("failure", "full"),
+    [
+        (RuntimeError(f"CheckpointException ... OSError: [Errno 28] {FULL}"), True),
+        (RuntimeError("[enforce fail at inline_container.cc:603] . unexpected pos 704 vs 598"), True),
+        (OSError(5, BAD_DISK), True),
+        (StorageFull("rank 1: no space"), True),
+        (RuntimeError("something else"), False),
+        (FileNotFoundError(2, "No such file"), False),
+    ],
+)
+def test_a_full_volume_is_known_by_its_words_and_by_its_cause(failure, full):
+    assert is_storage_full(failure) is full
+    wrapped = RuntimeError("saving failed")
+    wrapped.__cause__ = failure
+    assert is_storage_full(wrapped) is full
+
+
+def test_a_signal_is_named():
+    assert "11" in reason(139)
+
+
+def write_record(folder: Path, name: str, *lines: str) -> None:
+    (folder / f"{name}.dist-info").mkdir()
+    (folder / f"{name}.dist-info" / "RECORD").write_text("".join(f"{line},,\n" for line in lines))
+
+
+def test_who_has_written_into_the_folder_is_named(tmp_path: Path) -> None:
+    write_record(tmp_path, "stratlab_trainer-0.1.0", "trainer/__init__.py")
+    write_record(tmp_path, "other-1", "trainer.py", "other/trainer/__init__.py", "../../bin/trainer")
+    (tmp_path / "without_record-1.dist-info").mkdir()
+    assert find_intruders(tmp_path) == () == find_intruders(tmp_path / "trainer.zip")
+    write_record(tmp_path, "neural_trainer-0.3.1", "neural_trainer-0.3.1.dist-info/RECORD", "trainer/io.py")
+    find_intruders.cache_clear()
+    assert find_intruders(tmp_path) == ("neural-trainer 0.3.1",)
+
+
+@pytest.mark.parametrize(("main", "arguments"), [(evaluate, ["run"]), (prepare, ["--dataset", "x"])])
+def test_a_file_without_a_certificate_is_refused_first(main, arguments, tmp_path, monkeypatch, capsys):
+    (tmp_path / "ca.crt").write_text("no certificate")
+    monkeypatch.setenv(GIVEN, str(tmp_path / "ca.crt"))
+    assert main(arguments) == BAD_CONFIG
+    assert find_codes(capsys.readouterr().err) == ["SL-certificate-absent"]
+
+
+def test_what_zeropp_sends_in_few_bits_is_told():
+    """The matrix of 4096 stays whole on every rank by default, so only its gradient is sent in blocks."""
+    model = nn.Linear(64, 64)
+
+    def describe(**settings):
+        config = Config(run="r", strategy="zeropp", **settings)
+        return _describe_zeropp(SimpleNamespace(config=config, axes=SimpleNamespace(dp_shard=2)), model)
+
+    told = describe(zeropp="qwz,qgz")
+    assert [told[part]["parameters"] for part in ("qwz", "qgz")] == [0, 1]
+    assert describe(zeropp="qwz", persistent_elements=4095)["qwz"]["parameters"] == 1
+    assert describe() == {}
+    model.weight.requires_grad = False
+    assert describe(zeropp="qgz")["qgz"]["parameters"] == 0

@@ -1,10 +1,8 @@
-"""`run_experiment`: a run as a process of its own, as on a cluster; no state of it stays in the notebook.
+"""`run_experiment` and `deepspeed_config`: settings by keyword, as the options of `python -m trainer`.
 
-Settings by keyword -> the options of `python -m trainer`, and the settings that these resolve to.
-
-`deepspeed_config`: what DeepSpeed gets of a ZeRO stage, before any process starts and without a GPU.
-
-`python -m trainer.settings deepspeed`: prints what `deepspeed_config` gives.
+`run_experiment` starts a run as a process of its own, as on a cluster; no state of it stays in the notebook.
+`deepspeed_config` gives what DeepSpeed gets of a ZeRO stage, before any process starts and without a GPU;
+`python -m trainer.settings deepspeed` prints the same.
 """
 
 from __future__ import annotations
@@ -37,6 +35,7 @@ from trainer.launch.options import (
     DEFAULT_RESULTS,
     PER_NODE,
     RESULTS,
+    add_settings,
     build_environment,
     describe_count,
     name_by_chart,
@@ -67,11 +66,12 @@ def build_options(
     """
     if config and not is_passable(str(config)):
         problem = f"config={str(config)!r}: holds a character that no process can be given [SL-config-path]"
-        raise ConfigError([problem])
+        raise ConfigError(problem)
     options = ["--config", str(config)] if config else []
     options += ["--processes", str(processes)] if processes is not None else []
     for name, value in settings.items():
-        options += ["--set", f"{name}={_as_text(value)}"]
+        text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        options += ["--set", f"{name}={text}"]
     return options or ["--set", "strategy=single"]
 
 
@@ -88,12 +88,6 @@ def read_settings(
     """
     found, _ = build_environment(options, os.environ, make_name)
     return Config.from_env(found), found[PER_NODE]
-
-
-def _as_text(value: Scalar) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 LAST_LINES = 20
@@ -165,8 +159,7 @@ def _follow(command: list[str], echo: bool) -> tuple[int, str]:
         process.send_signal(signal.SIGTERM)
         process.wait()
         raise
-    code = process.wait()
-    return (code if code >= 0 else 128 - code), "".join(last)
+    return failures.from_status(process.wait()), "".join(last)
 
 
 Device = Literal["cuda", "cpu"]
@@ -207,7 +200,7 @@ def build_deepspeed(
     asked, processes = read_settings(options)
     per_node = int(processes)
     if isinstance(nodes, bool) or not isinstance(nodes, SupportsIndex) or index(nodes) < 1:
-        raise ConfigError([describe_count("nodes", nodes)])
+        raise ConfigError(describe_count("nodes", nodes))
     if problems := list(dict.fromkeys(_find_problems(asked, nodes, per_node, device))):
         raise ConfigError(problems)
     # late: a wrong setting is named at once
@@ -252,27 +245,6 @@ Labels and channels of the data set, where they are not known: --labels 37 --cha
 
 def main(arguments: Sequence[str]) -> int:
     """Prints the JSON; 0, or 2 or 3 with a sentence per broken rule."""
-    given = _parser().parse_args(arguments)
-    try:
-        found = build_deepspeed(_list_options(given), given.nodes, given.device, given.labels, given.channels)
-    except ConfigError as failure:
-        print(failure, file=sys.stderr)
-        return 2
-    except DataMissing as failure:
-        print(failure, file=sys.stderr)
-        return 3
-    print(json.dumps(found, indent=2))
-    return 0
-
-
-def _list_options(given: argparse.Namespace) -> list[str]:
-    """Those that `python -m trainer` knows too."""
-    named = (("--config", given.config), ("--processes", given.processes))
-    options = [word for name, value in named if value is not None for word in (name, value)]
-    return options + [word for pair in given.pairs for word in ("--set", pair)]
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m trainer.settings deepspeed",
         description="DeepSpeed's configuration of a ZeRO stage, as a run of these settings gives it to DeepSpeed.",
@@ -280,13 +252,19 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--config", metavar="FILE", help="settings as YAML, or a chart's values")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="pairs", help="may be repeated"
-    )
-    parser.add_argument("--processes", metavar="N", help="on each node; else what FILE says, else 1")
+    add_settings(parser, "settings as YAML, or a chart's values", "on each node; else what FILE says, else 1")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="machines (1)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what computes (cuda)")
     parser.add_argument("--labels", type=int, default=0, metavar="N", help="classes of the images")
     parser.add_argument("--channels", type=int, default=0, metavar="N", help="channels of the images")
-    return parser
+    given = parser.parse_args(arguments)
+    named = (("--config", given.config), ("--processes", given.processes))
+    options = [word for name, value in named if value is not None for word in (name, value)]
+    options += [word for pair in given.pairs for word in ("--set", pair)]
+    try:
+        found = build_deepspeed(options, given.nodes, given.device, given.labels, given.channels)
+    except (ConfigError, DataMissing) as failure:
+        print(failure, file=sys.stderr)
+        return failures.exit_code(failure)
+    print(json.dumps(found, indent=2))
+    return failures.DONE

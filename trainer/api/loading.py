@@ -143,14 +143,14 @@ def _read(
     """
     if run is None:
         found, _ = read_settings(build_options(config, 1, settings))
-    else:
-        if not isinstance(run, str | os.PathLike):
-            raise ConfigError([f"run={run!r}: expected a run directory [SL-run-no-path]"])
+    elif isinstance(run, str | os.PathLike):
         found = _read_run(Path(run), weights, config, settings)
+    else:
+        raise ConfigError(f"run={run!r}: expected a run directory [SL-run-no-path]")
     if found.is_text:
         from trainer.prepare.preparation import ensure_cache
 
-        ensure_cache(found, _say_nothing)
+        ensure_cache(found, lambda _: None)  # whoever loads is not told of the cache
     return found
 
 
@@ -161,22 +161,17 @@ def _read_run(
     from trainer.evaluation.command import choose_weights, read_config
 
     more = [*(["config"] if config else []), *(name for name in settings if name not in OF_A_RUN)]
+    problems = [
+        f"{name}={value!r}: expected a path; leave it out for the run's own [SL-setting-no-path]"
+        for name, value in settings.items()
+        if not isinstance(value, str | os.PathLike | None)
+    ][:1]
     if more:
-        raise ConfigError(
-            [
-                f"{', '.join(more)}: not beside a run directory, whose settings hold; expected {', '.join(OF_A_RUN)} "
-                "[SL-setting-beside-run]"
-            ]
-        )
-    for name, value in settings.items():
-        if not isinstance(value, str | os.PathLike | None):
-            problem = (
-                f"{name}={value!r}: expected a path; leave it out for the run's own [SL-setting-no-path]"
-            )
-            raise ConfigError([problem])
+        problems = [
+            f"{', '.join(more)}: not beside a run directory, whose settings hold; expected {', '.join(OF_A_RUN)} "
+            "[SL-setting-beside-run]"
+        ]
+    if problems:
+        raise ConfigError(problems)
     found = read_config(run).model_copy(update={name: str(value or "") for name, value in settings.items()})
     return found if weights is None else evaluated(found, choose_weights(run, weights))
-
-
-def _say_nothing(_: str) -> None:
-    """Whoever loads is not told of the cache."""

@@ -1,8 +1,7 @@
-"""What pods and ranks tell each other: one value per name, kept by the launcher of the first pod.
+"""What pods and ranks of a check tell each other, and what the check says of it.
 
-What a check was asked for and what its ranks have posted, read without torch.
-
-What the check says: one line per thing that was looked at, and the table of them.
+The board keeps one value per name, in a store of the first pod's launcher. A check was asked for something (`Asked`),
+its ranks have posted facts, and each thing that is judged is a `Finding`: one line of the table.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 from stratlab_spec.settings.config import ConfigError
@@ -64,10 +64,8 @@ def find_pod_index(env: MutableMapping[str, str], nodes: int) -> int:
     text = str(index) if index is not None else env.get("PET_NODE_RANK", "0" if nodes == 1 else "")
     if not text.isdigit() or int(text) >= nodes:
         raise ConfigError(
-            [
-                f"PET_NODE_RANK={text!r}: expected the number of this machine, 0 to {nodes - 1}, here or in HOSTNAME "
-                "[SL-node-rank]"
-            ]
+            f"PET_NODE_RANK={text!r}: expected the number of this machine, 0 to {nodes - 1}, here or in HOSTNAME "
+            "[SL-node-rank]"
         )
     return int(text)
 
@@ -78,42 +76,30 @@ def open_board(env: MutableMapping[str, str], index: int, wait_s: float) -> Boar
     Raises:
         PeerLost: the first pod is not there within `wait_s`.
     """
-    from torch.distributed import TCPStore
-
     endpoint = env.get("PET_RDZV_ENDPOINT", "")
     if not endpoint and "PET_MASTER_ADDR" in env:
         endpoint = f"{env['PET_MASTER_ADDR']}:{env.get('PET_MASTER_PORT', '29500')}"
-    host, _, port = endpoint.rpartition(":") if endpoint else ("127.0.0.1", "", "0")
     if index:
         wait_for_host(endpoint, wait_s)
-    store = TCPStore(
-        host,
-        int(port),
-        is_master=not index,
-        timeout=timedelta(seconds=ANSWER_S),
-        wait_for_workers=False,
-        multi_tenant=True,
-    )
-    env[ADDRESS] = f"{host}:{store.port}"
+    store = _open_store(endpoint or "127.0.0.1:0", is_master=not index, multi_tenant=True)
+    env[ADDRESS] = f"{store.host}:{store.port}"
     return Board(store)
 
 
 def reach_board() -> Board:
     """In a rank: that of its launcher."""
+    return Board(_open_store(os.environ[ADDRESS], is_master=False))
+
+
+def _open_store(endpoint: str, **options: bool) -> Any:
     from torch.distributed import TCPStore
 
-    host, _, port = os.environ[ADDRESS].rpartition(":")
-    return Board(
-        TCPStore(
-            host, int(port), is_master=False, timeout=timedelta(seconds=ANSWER_S), wait_for_workers=False
-        )
-    )
+    host, _, port = endpoint.rpartition(":")
+    return TCPStore(host, int(port), timeout=timedelta(seconds=ANSWER_S), wait_for_workers=False, **options)
 
 
 Facts = Mapping[int, Mapping[str, Any]]
 """Rank -> what it has posted (trainer/environment/rank.py)."""
-
-
 STOPPED = "stopped"
 """The end of a rank that nothing was wrong with: torch ends all of a pod where one has failed."""
 
@@ -124,7 +110,6 @@ class Asked:
 
     nodes: int
     per_node: int
-    accelerator: str = ""
     results: str = "results"
     least_gb_per_s: float = 0.0
     limit_s: float = 120.0
@@ -145,16 +130,12 @@ def read_error(found: Mapping[str, Any], name: str) -> str:
 
 
 def name_rank(rank: int, facts: Facts) -> str:
-    found = facts.get(rank, {})
-    where = found.get("node") or found.get("pod")
-    return (
-        f"rank {rank} ({found['pod']}{' on ' + where if where != found['pod'] else ''})"
-        if where
-        else f"rank {rank}"
-    )
+    pod, node = facts.get(rank, {}).get("pod"), facts.get(rank, {}).get("node")
+    where = f"{pod} on {node}" if node and node != pod else pod
+    return f"rank {rank} ({where})" if where else f"rank {rank}"
 
 
-def join_names(names: Sequence[Any] | set[Any] | Iterator[Any]) -> str:
+def join_names(names: Iterable[Any]) -> str:
     return ", ".join(map(str, sorted(names)))
 
 
@@ -169,6 +150,11 @@ class Finding:
     subject: str
     seen: str
     fix: str = ""
+
+
+ok = partial(Finding, "ok")
+warning = partial(Finding, "warning")
+problem = partial(Finding, PROBLEM)
 
 
 def describe(findings: Sequence[Finding]) -> str:

@@ -1,6 +1,7 @@
 """The launcher of the check: calls the roll, starts the ranks; in the first pod it judges, and tells the others.
 
-`python -m trainer.environment`: the check on this machine, or this machine's share of it.
+Pods of `mode: check` come in by `check_environment`, `python -m trainer.environment` by `main`: the check on this
+machine, or this machine's share of it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from trainer.environment.board import (
     describe,
     find_pod_index,
     open_board,
+    problem,
 )
 from trainer.launch import torchrun as visibility
 from trainer.launch.ledger import end, leave_last_words, read_pod_name
@@ -61,55 +63,58 @@ def check_environment(config: Config, stop: Stop, *, as_json: bool = False) -> i
     """
     pods = read_pods(os.environ)
     index = find_pod_index(os.environ, pods.nodes)
-    asked = Asked(
-        nodes=pods.nodes,
-        per_node=pods.processes_per_node,
-        accelerator=config.accelerator,
-        results=config.results,
-        least_gb_per_s=config.least_gb_per_s,
-        limit_s=config.collective_timeout_s,
-    )
     try:
         board = open_board(os.environ, index, config.wait_s)
     except PeerLost as failure:
         return _tell([_absent([0], config.wait_s, str(failure))], {}, as_json)
     try:
-        return _take_part(config, asked, pods, index, board, stop, as_json)
+        return _take_part(config, pods, index, board, stop, as_json)
     except Exception as failure:
         if failures.exit_code(failure) != failures.PEER_LOST:
             raise
         seen = f"pod 0 (counted from 0) was there and is lost: {str(failure).splitlines()[0]} [SL-pod-lost]"
-        return _tell([Finding(PROBLEM, "pods", seen, "its log and its node; then check again")], {}, as_json)
+        return _tell([problem("pods", seen, "its log and its node; then check again")], {}, as_json)
 
 
-def _take_part(
-    config: Config, asked: Asked, pods: Pods, index: int, board: Board, stop: Stop, as_json: bool
-) -> int:
+def _take_part(config: Config, pods: Pods, index: int, board: Board, stop: Stop, as_json: bool) -> int:
     if index == 0:
         board.post("token", uuid.uuid4().hex[:8])
-    own = {"name": read_pod_name(os.environ), "refusal": _find_refusal(config, pods)}
-    board.post(f"pod/{index}", own)
-    wanted = [f"pod/{each}" for each in range(pods.nodes)]
-    if missing := board.wait(wanted, config.wait_s, until="verdict"):
+    refusal = ""
+    try:
+        visibility.check(config.accelerator, pods.processes_per_node, os.environ)
+    except AcceleratorsMissing as missing:
+        refusal = str(missing)
+    board.post(f"pod/{index}", {"name": read_pod_name(os.environ), "refusal": refusal})
+    wanted, others = [f"pod/{each}" for each in range(pods.nodes)], {*range(1, pods.nodes)}
+    if late := board.wait(wanted, config.wait_s, until="verdict"):
         if index and board.read("verdict"):
             return _follow(board, index, 0.0, as_json)
-        absent = [int(name.split("/")[1]) for name in missing]
-        findings = [_absent(absent, config.wait_s)]
-        return _conclude(board, {*range(1, pods.nodes)} - {*absent, index}, findings, {}, as_json)
+        absent = [int(name.split("/")[1]) for name in late]
+        return _conclude(board, others - {*absent, index}, [_absent(absent, config.wait_s)], {}, as_json)
     ends = _run(config, pods, index, stop)
     if ends is None:
         return end(failures.TERMINATED, stop.asked_by)
     if index:
-        return _follow(board, index, asked.limit_s, as_json)
+        return _follow(board, index, config.collective_timeout_s, as_json)
+    asked = Asked(
+        nodes=pods.nodes,
+        per_node=pods.processes_per_node,
+        results=config.results,
+        least_gb_per_s=config.least_gb_per_s,
+        limit_s=config.collective_timeout_s,
+    )
     _wait_until_done(board, asked)
-    everybody = range(asked.ranks)
-    facts: dict[int, Any] = {rank: found for rank in everybody if (found := board.read(f"rank/{rank}"))}
-    stages = {rank: stage for rank in everybody if (stage := board.read(f"stage/{rank}"))}
-    told = [board.read(name) for name in wanted]
-    refusals = {pod["name"]: pod["refusal"] for pod in told if pod["refusal"]}
+    facts: dict[int, Any] = {
+        rank: found for rank in range(asked.ranks) if (found := board.read(f"rank/{rank}"))
+    }
+    stages = {rank: stage for rank in range(asked.ranks) if (stage := board.read(f"stage/{rank}"))}
+    present = [board.read(name) for name in wanted]
+    refusals = {pod["name"]: pod["refusal"] for pod in present if pod["refusal"]}
     findings = judge(asked, facts, stages, refusals, ends)
-    _keep(config, findings, facts)
-    return _conclude(board, {*range(1, pods.nodes)}, findings, facts, as_json)
+    content = {"schema_version": 1, "host": socket.gethostname(), **_as_content(findings, facts)}
+    with suppress(OSError):  # on the results volume, if that takes it, under the run's name
+        write_json(Path(config.results) / FOLDER / f"{config.run}.json", content)
+    return _conclude(board, others, findings, facts, as_json)
 
 
 def _conclude(
@@ -117,18 +122,9 @@ def _conclude(
 ) -> int:
     """Says the verdict, first here: mpirun ends all pods with the first one that has failed."""
     code = _tell(findings, facts, as_json)
-    board.post("verdict", [dataclasses.asdict(finding) for finding in findings])
+    board.post("verdict", _as_content(findings, facts)["findings"])
     board.wait([f"told/{other}" for other in others], LAST_WORDS_S)
     return code
-
-
-def _find_refusal(config: Config, pods: Pods) -> str:
-    """Why the processes of this pod would not find an accelerator each, as a run would be told; "" where they would."""
-    try:
-        visibility.check(config.accelerator, pods.processes_per_node, os.environ)
-    except AcceleratorsMissing as missing:
-        return str(missing)
-    return ""
 
 
 def _run(config: Config, pods: Pods, index: int, stop: Stop) -> dict[int, str] | None:
@@ -168,7 +164,7 @@ def _run(config: Config, pods: Pods, index: int, stop: Stop) -> dict[int, str] |
 
 def explain_ends(codes: Mapping[int, int]) -> dict[int, str]:
     """Of the ranks of a pod by exit code, negative for a signal; STOPPED, which torch has ended with a failed one."""
-    found = {rank: code if code >= 0 else 128 - code for rank, code in codes.items()}
+    found = {rank: failures.from_status(code) for rank, code in codes.items()}
     _, culprit = failures.first_failure(found)
     return {
         rank: failures.reason(code) if code == culprit or code != failures.TERMINATED else STOPPED
@@ -196,23 +192,17 @@ def _follow(board: Board, index: int, limit_s: float, as_json: bool) -> int:
 
 
 def _absent(indices: list[int], seconds: float, why: str = "") -> Finding:
-    pods = ", ".join(map(str, indices))
-    said = f" ({why})" if why else ""
-    return Finding(
-        PROBLEM,
+    pods, cause = ", ".join(map(str, indices)), f" ({why})" if why else ""
+    return problem(
         "pods",
-        f"pod {pods} (counted from 0) has not come within {seconds:.0f} s{said} [SL-pod-absent]",
+        f"pod {pods} (counted from 0) has not come within {seconds:.0f} s{cause} [SL-pod-absent]",
         "stratlab watch says what keeps a pod from a node; its log, where it runs: name resolution, network policies",
     )
 
 
 def _tell(findings: list[Finding], facts: dict[int, Any], as_json: bool) -> int:
     """Prints them, leaves the problems as the pod's last words; the exit code."""
-    if as_json:
-        content = {"findings": [dataclasses.asdict(each) for each in findings], "ranks": facts}
-        print(json.dumps(content, indent=1), flush=True)
-    else:
-        print(describe(findings), flush=True)
+    print(json.dumps(_as_content(findings, facts), indent=1) if as_json else describe(findings), flush=True)
     problems = [f"{each.subject}: {each.seen}" for each in findings if each.state == PROBLEM]
     code = FOUND if problems else failures.DONE
     reason = "the check found problems" if problems else failures.reason(failures.DONE)
@@ -220,29 +210,29 @@ def _tell(findings: list[Finding], facts: dict[int, Any], as_json: bool) -> int:
     return code
 
 
-def _keep(config: Config, findings: list[Finding], facts: dict[int, Any]) -> None:
-    """On the results volume, if that takes it: the check's content under the run's name."""
-    content = {
-        "schema_version": 1,
-        "host": socket.gethostname(),
-        "findings": [dataclasses.asdict(each) for each in findings],
-        "ranks": facts,
-    }
-    with suppress(OSError):
-        write_json(Path(config.results) / FOLDER / f"{config.run}.json", content)
+def _as_content(findings: list[Finding], facts: dict[int, Any]) -> dict[str, Any]:
+    return {"findings": [dataclasses.asdict(each) for each in findings], "ranks": facts}
 
 
 NVIDIA = "nvidia.com/gpu"
 LIMIT_S = 120
-VARIABLES = {
-    "processes": "PET_NPROC_PER_NODE",
-    "accelerator": "TRAINER_ACCELERATOR",
-    "results": "TRAINER_RESULTS",
-    "least_gb_per_s": "TRAINER_LEAST_GB_PER_S",
-    "wait_s": "TRAINER_WAIT_S",
-    "limit_s": "TRAINER_COLLECTIVE_TIMEOUT_S",
+OPTIONS = {
+    "processes": ("PET_NPROC_PER_NODE", "N", "on this machine; else one per visible GPU, else 1"),
+    "results": ("TRAINER_RESULTS", "DIR", "folder of the results (results)"),
+    "accelerator": (
+        "TRAINER_ACCELERATOR",
+        "RESOURCE",
+        f"of which each process gets one; {NVIDIA} where GPUs are visible",
+    ),
+    "least_gb_per_s": (
+        "TRAINER_LEAST_GB_PER_S",
+        "X",
+        "bus bandwidth that an all-reduce must reach; else by the links",
+    ),
+    "wait_s": ("TRAINER_WAIT_S", "S", "for the other machines (600)"),
+    "limit_s": ("TRAINER_COLLECTIVE_TIMEOUT_S", "S", f"for a process to have measured all ({LIMIT_S})"),
 }
-"""Option -> where a chart would have put it."""
+"""Option -> where a chart would have put it, its metavar and its help."""
 EPILOG = """\
 examples:
   python -m trainer.environment
@@ -256,42 +246,6 @@ Exit codes: 0 nothing is missing, 1 there is a problem, 2 bad configuration, 143
 
 def main(arguments: Sequence[str]) -> int:
     """Puts what was typed where a chart would have put it, and checks."""
-    options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    stop = Stop()
-    stop.listen()
-    try:
-        os.environ.update(_build_variables(options))
-        return check_environment(Config.from_env(os.environ), stop, as_json=options.as_json)
-    except ConfigError as failure:
-        return end(failures.BAD_CONFIG, _name_options(str(failure), options))
-    except Stopped:
-        return end(failures.TERMINATED, "before the ranks were there")
-
-
-def _name_options(text: str, options: argparse.Namespace) -> str:
-    """What is wrong in the words that were typed."""
-    for option, variable in VARIABLES.items():
-        if getattr(options, option) is not None:
-            text = text.replace(f"{variable}=", f"--{option.replace('_', '-')}=")
-    return text
-
-
-def _build_variables(options: argparse.Namespace) -> dict[str, str]:
-    devices = count_devices(os.environ)
-    processes = options.processes or os.environ.get("PET_NPROC_PER_NODE") or str(devices or 1)
-    accelerator = options.accelerator
-    if accelerator is None:
-        accelerator = os.environ.get("TRAINER_ACCELERATOR") or (NVIDIA if devices else "")
-    limit = options.limit_s or os.environ.get("TRAINER_COLLECTIVE_TIMEOUT_S") or str(LIMIT_S)
-    given = {variable: getattr(options, option) for option, variable in VARIABLES.items()}
-    given |= {"TRAINER_MODE": "check", "TRAINER_RUN": os.environ.get("TRAINER_RUN", "check")}
-    given |= {"PET_NPROC_PER_NODE": processes, "TRAINER_ACCELERATOR": accelerator}
-    given |= {"TRAINER_COLLECTIVE_TIMEOUT_S": limit}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m trainer.environment",
         description="Whether this machine, or each of several, has what a run needs: one line per thing, with what to "
@@ -300,17 +254,36 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--processes", metavar="N", help="on this machine; else one per visible GPU, else 1")
-    parser.add_argument("--results", metavar="DIR", help="folder of the results (results)")
-    parser.add_argument(
-        "--accelerator",
-        metavar="RESOURCE",
-        help=f"of which each process gets one; {NVIDIA} where GPUs are visible",
-    )
-    parser.add_argument(
-        "--least-gb-per-s", metavar="X", help="bus bandwidth that an all-reduce must reach; else by the links"
-    )
-    parser.add_argument("--wait-s", metavar="S", help="for the other machines (600)")
-    parser.add_argument("--limit-s", metavar="S", help=f"for a process to have measured all ({LIMIT_S})")
+    for option, (_, metavar, what) in OPTIONS.items():
+        parser.add_argument(_typed(option), metavar=metavar, help=what)
     parser.add_argument("--json", action="store_true", dest="as_json", help="findings and facts as JSON")
-    return parser
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    stop = Stop()
+    stop.listen()
+    try:
+        os.environ.update(_build_variables(options))
+        return check_environment(Config.from_env(os.environ), stop, as_json=options.as_json)
+    except ConfigError as failure:
+        text = str(failure)
+        for option, (variable, _, _) in OPTIONS.items():
+            if getattr(options, option) is not None:  # what is wrong in the words that were typed
+                text = text.replace(f"{variable}=", f"{_typed(option)}=")
+        return end(failures.BAD_CONFIG, text)
+    except Stopped:
+        return end(failures.TERMINATED, "before the ranks were there")
+
+
+def _typed(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def _build_variables(options: argparse.Namespace) -> dict[str, str]:
+    devices = count_devices(os.environ)
+    given = {name: getattr(options, option) for option, (name, _, _) in OPTIONS.items()}
+    given |= {"TRAINER_MODE": "check", "TRAINER_RUN": os.environ.get("TRAINER_RUN", "check")}
+    for name, usual in (("PET_NPROC_PER_NODE", devices or 1), ("TRAINER_COLLECTIVE_TIMEOUT_S", LIMIT_S)):
+        given[name] = given[name] or os.environ.get(name) or str(usual)
+    if given["TRAINER_ACCELERATOR"] is None:
+        given["TRAINER_ACCELERATOR"] = os.environ.get("TRAINER_ACCELERATOR") or (NVIDIA if devices else "")
+    return {name: value for name, value in given.items() if value is not None}

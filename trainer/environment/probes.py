@@ -1,14 +1,9 @@
-"""How fast an all-reduce is, from small to large messages; collective over the default group, which is of the hosts.
+"""What a rank of the check measures, alone and together with the others; nothing is judged here.
 
-How far the ranks' clocks are from rank 0's, whatever a message takes; collective over the default group.
-
-The device of a rank: whether it computes, how much of it is free, and how it is joined to the others of its pod.
-
-What a rank finds out without its peers and without a device: versions, shared memory, the results volume.
-
-Whether each rank reads on the results volume what the others wrote there; collective over the default group.
-
-By what ranks reach each other: what NCCL has chosen, and how fast the network of the node says it is.
+Alone: versions, shared memory, the results volume, the device (whether it computes, how much of it is free, how it is
+joined to the others of its pod) and the network (what NCCL has chosen, how fast the node says it is). Together, over
+the default group, which is of the hosts: how fast an all-reduce is from small to large messages, how far the clocks are
+from rank 0's, and whether each rank reads on the results volume what the others wrote there.
 """
 
 from __future__ import annotations
@@ -72,20 +67,18 @@ def measure_all_reduce(device: str, group: Any) -> list[dict[str, float]]:
         if found and found[-1]["ms"] * size / (found[-1]["mib"] * MIB) > LONGEST_S * 1e3:
             break
         message = torch.zeros(size // 4, device=device)
-        best = min(_time(message, group) for _ in range(REPEATS + 1))
+        best = float("inf")
+        for _ in range(REPEATS + 1):
+            _finish(message)
+            began = time.monotonic()
+            dist.all_reduce(message, group=group)
+            _finish(message)
+            best = min(best, time.monotonic() - began)
         slowest = torch.tensor(best, dtype=torch.float64)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)  # of all groups: all go on to the same size
         seconds = float(slowest)
         found.append({"mib": size / MIB, "ms": seconds * 1e3, "gb_per_s": bus_gb_per_s(size, ranks, seconds)})
     return found
-
-
-def _time(message: torch.Tensor, group: Any) -> float:
-    _finish(message)
-    began = time.monotonic()
-    dist.all_reduce(message, group=group)
-    _finish(message)
-    return time.monotonic() - began
 
 
 def _finish(message: torch.Tensor) -> None:
@@ -127,14 +120,9 @@ PCIE_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 ANCESTORS = {0: "SELF", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 
-def count_visible() -> int:
-    """Devices that torch can use in this process."""
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
 def describe_device(local_rank: int) -> dict[str, Any]:
     """What this rank would compute on; with "visible" alone where there is no device for it but others are."""
-    visible = count_visible()
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not visible:
         return {"visible": 0, "name": processor_name(), "type": "cpu"}
     if local_rank >= visible:
@@ -176,18 +164,18 @@ def _ask_nvml(local_rank: int, visible: int) -> dict[str, Any]:
     return {
         "driver": _text(ask(nvml.nvmlSystemGetDriverVersion)),
         "nvlink_gb_per_s": ask(lambda: _sum_links(nvml, own)),
-        "pcie_gb_per_s": ask(
-            lambda: (
-                PCIE_LANE[nvml.nvmlDeviceGetMaxPcieLinkGeneration(own)]
-                * nvml.nvmlDeviceGetCurrPcieLinkWidth(own)
-            )
-        ),
+        "pcie_gb_per_s": ask(lambda: _read_pcie(nvml, own)),
         "joined": {
             str(index): ask(partial(_name_join, nvml, own, other)) or "unknown"
             for index, other in enumerate(handles)
             if index != local_rank
         },
     }
+
+
+def _read_pcie(nvml: Any, handle: Any) -> float:
+    lane = PCIE_LANE[nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)]
+    return lane * float(nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
 
 
 def _sum_links(nvml: Any, handle: Any) -> float:
@@ -231,17 +219,19 @@ def describe_versions() -> dict[str, str]:
     }
 
 
+def _measure_room(folder: Path) -> dict[str, Any]:
+    """GiB of its file system, in all and free."""
+    state = os.statvfs(folder)
+    return {"gib": state.f_blocks * state.f_frsize / GIB, "free_gib": state.f_bavail * state.f_frsize / GIB}
+
+
 def describe_shared_memory() -> dict[str, Any]:
     """GiB of /dev/shm in all and free; a file of SHM_SAMPLE bytes is really written there.
 
     Raises:
         OSError: it cannot be.
     """
-    state = os.statvfs(SHM)
-    found: dict[str, Any] = {
-        "gib": state.f_blocks * state.f_frsize / GIB,
-        "free_gib": state.f_bavail * state.f_frsize / GIB,
-    }
+    found = _measure_room(SHM)
     sample = SHM / f"stratlab-{uuid.uuid4().hex}"
     try:
         with open(sample, "wb") as file:
@@ -263,11 +253,7 @@ def describe_volume(folder: Path) -> dict[str, Any]:
     sample = folder / f".sample-{uuid.uuid4().hex}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        state = os.statvfs(folder)
-        found = {
-            "free_gib": state.f_bavail * state.f_frsize / GIB,
-            "gib": state.f_blocks * state.f_frsize / GIB,
-        }
+        found = _measure_room(folder)
         before = time.time()
         with open(sample, "wb") as file:
             made = time.time()

@@ -10,7 +10,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stratlab_spec import exit_codes as failures
@@ -39,8 +39,7 @@ def check_shape(env: Mapping[str, str]) -> dict[str, Any]:
         problems = shape_problems(config, pods.world_size, pods.processes_per_node) if is_known else []
     except ConfigError as failure:
         problems = failure.problems
-    said = [spell(each, env, elsewhere=True) for each in problems]
-    return {"code": failures.BAD_CONFIG if said else failures.DONE, "problems": said}
+    return _answer(failures.BAD_CONFIG if problems else failures.DONE, problems, env, True)
 
 
 def check_run(
@@ -55,9 +54,6 @@ def check_run(
     """
     from trainer.launch.preflight import check, check_elsewhere, read_pods
     from trainer.launch.rendezvous import Lease
-
-    def say(problem: str) -> str:
-        return spell(problem, env, elsewhere=elsewhere)
 
     try:
         config = Config.from_env(env)
@@ -78,10 +74,14 @@ def check_run(
             )
             opened.add(held_out)
     except ConfigError as failure:
-        return {"code": failures.BAD_CONFIG, "problems": [*map(say, failure.problems)]}
+        return _answer(failures.BAD_CONFIG, failure.problems, env, elsewhere)
     except DataMissing as failure:
-        return {"code": failures.DATA_MISSING, "problems": say(str(failure)).splitlines()}
-    return {"code": failures.DONE, "problems": []}
+        return _answer(failures.DATA_MISSING, str(failure).splitlines(), env, elsewhere)
+    return _answer(failures.DONE, [], env, elsewhere)
+
+
+def _answer(code: int, problems: Iterable[str], env: Mapping[str, str], elsewhere: bool) -> dict[str, Any]:
+    return {"code": code, "problems": [spell(each, env, elsewhere=elsewhere) for each in problems]}
 
 
 def main(arguments: list[str]) -> int:

@@ -1,16 +1,11 @@
-"""Every start of a pod and its end, in a file of the pod's own on the results volume.
+"""Every start of a pod and its end, in a file of the pod's own on the results volume; and a pod's last words.
 
 The training operator replaces a pod that ended with a code from 128 for ever, and looks at a deadline only when
 something else happens to the job (v1.9). So the bounds are kept here, by the pod itself: a start is refused with a code
 that the operator takes for final. A file per pod, because lines appended by two nodes may overwrite each other on NFS.
 
-A pod's last words, for people and for Kubernetes.
-
-Which exit code a run of several pods has: `python -m trainer.program culprit`, for what has started them.
-
-mpirun and srun know one number, of who ended first or with the highest one. The pods' ledgers know all.
-
-What was done to a run because its own settings asked for it (`fault`) is told as that.
+mpirun and srun know one number of a run, of who ended first or with the highest one. The pods' ledgers know all:
+`python -m trainer.program culprit` says which exit code a run of several pods has.
 """
 
 from __future__ import annotations
@@ -23,6 +18,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +35,28 @@ LONGEST_SENTENCE = 1000  # of 4,096 bytes that Kubernetes keeps of a pod's end
 def read_pod_name(env: Mapping[str, str]) -> str:
     """The pod's name, the same again when it is replaced."""
     return env.get("HOSTNAME") or socket.gethostname()
+
+
+@dataclass(frozen=True)
+class _Start:
+    """One start of the pod, as its lines tell it."""
+
+    t: float
+    step: int
+    met_at: float | None
+    """When all pods were there; None if they never were."""
+    exit_code: int | None
+    is_running: bool
+
+    @property
+    def was_alone(self) -> bool:
+        """Whether it has lost its peers without having had them."""
+        return self.met_at is None and self.exit_code == failures.PEER_LOST
+
+    @property
+    def waited(self) -> bool:
+        """Whether it has spent its time waiting for the others, or still does."""
+        return self.met_at is None and (self.was_alone or self.is_running)
 
 
 class Ledger:
@@ -65,11 +83,16 @@ class Ledger:
                 (143: suspended, drained, deleted) do not count, nor those that never had all pods of the run.
             DeadlinePassed: the run began more than `deadline_s` ago, or has waited for pods for `wait_s`.
         """
-        wasted = self._count_wasted()
+        wasted = sum(
+            start.step == self._step and start.exit_code != failures.TERMINATED and not start.was_alone
+            for start in self._read_starts()
+        )
         if wasted >= config.max_attempts:
+            last = self._lines[-1]
+            reason = last.get("text") or last.get("reason") or failures.reason(137)  # it could write nothing
             raise NoProgress(
                 f"{wasted} starts of this pod came no further than step {self._step}, the last one ended with: "
-                f"{self._last_reason()}; mend the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts} "
+                f"{reason}; mend the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts} "
                 "[SL-no-progress]"
             )
         if self.seconds_left(config) <= 0:
@@ -82,14 +105,7 @@ class Ledger:
 
         What it waits for the other pods before they have met for the first time does not count.
         """
-        lines = self._since_done()
-        met = {line["launcher"]: line["t"] for line in lines if line["event"] == "met"}
-        waiting = self._alone() | {self._running}
-        began = [
-            met.get(line["launcher"], line["t"])
-            for line in lines
-            if line["event"] == "started" and (line["launcher"] in met or line["launcher"] not in waiting)
-        ]
+        began = [start.met_at or start.t for start in self._read_starts() if not start.waited]
         return (began[0] if began else time.time()) + config.deadline_s - time.time()
 
     def wait_left(self, config: Config) -> float:
@@ -104,21 +120,29 @@ class Ledger:
             "`stratlab watch` says what keeps a pod from a node [SL-pods-never-met]"
         )
 
-    def _alone(self) -> set[str]:
-        """Launchers that have lost their peers without having had them."""
-        lines = self._since_done()
-        met = {line["launcher"] for line in lines if line["event"] == "met"}
-        return {line["launcher"] for line in lines if line.get("exit_code") == failures.PEER_LOST} - met
+    def _read_starts(self) -> list[_Start]:
+        """Since the run has finished: then it starts again only to evaluate, and what came before does not count."""
+        done = [i for i, line in enumerate(self._lines) if line.get("exit_code") == failures.DONE]
+        lines = self._lines[done[-1] + 1 :] if done else self._lines
+        met = {line["launcher"]: line["t"] for line in lines if line["event"] == "met"}
+        codes = {line["launcher"]: line["exit_code"] for line in lines if line.get("exit_code") is not None}
+        return [
+            _Start(
+                t=line["t"],
+                step=line["step"],
+                met_at=met.get(line["launcher"]),
+                exit_code=codes.get(line["launcher"]),
+                is_running=line["launcher"] == self._running,
+            )
+            for line in lines
+            if line["event"] == "started"
+        ]
 
     def _waiting_since(self) -> float | None:
         """When this pod began to wait for the others; None if its last start had them, or was stopped."""
-        alone, since = self._alone(), None
-        for line in self._since_done():
-            if line["event"] == "started":
-                waits = line["launcher"] in alone or line["launcher"] == self._running
-                since = (since or line["t"]) if waits else None
-            elif line["event"] == "met":
-                since = None
+        since = None
+        for start in self._read_starts():
+            since = (since or start.t) if start.waited else None
         return since
 
     def deadline_sentence(self, config: Config) -> str:
@@ -141,9 +165,7 @@ class Ledger:
 
     def record_end(self, launcher: str, exit_code: int, text: str = "") -> None:
         """`text`: more than the code's own reason, if there is more; the pod's log goes when it is replaced."""
-        reason = failures.reason(exit_code)
-        told = {"text": text[:LONGEST_SENTENCE]} if exit_code and text and text != reason else {}
-        self._append(event="ended", launcher=launcher, exit_code=exit_code, reason=reason, **told)
+        self._append(event="ended", launcher=launcher, **describe_end(exit_code, text))
 
     def record_refusal(self, exit_code: int, text: str) -> None:
         """For `helm test`, which finds no run: why this pod did not start one. Nothing is lost if it cannot be kept."""
@@ -156,35 +178,20 @@ class Ledger:
         append_line(self._path, line)
         self._lines.append(line)
 
-    def _count_wasted(self) -> int:
-        lines = self._since_done()
-        stopped = {line["launcher"] for line in lines if line.get("exit_code") == failures.TERMINATED}
-        stopped |= self._alone()
-        starts = [line for line in lines if line["event"] == "started"]
-        return sum(line["step"] == self._step and line["launcher"] not in stopped for line in starts)
 
-    def _since_done(self) -> list[dict[str, Any]]:
-        """A finished run starts again only to evaluate; what came before does not count for that."""
-        done = [i for i, line in enumerate(self._lines) if line.get("exit_code") == failures.DONE]
-        return self._lines[done[-1] + 1 :] if done else self._lines
-
-    def _last_reason(self) -> str:
-        last = self._lines[-1]
-        return (
-            last.get("text") or last.get("reason") or failures.reason(137)
-        )  # nothing was written at its end
+def describe_end(exit_code: int, text: str) -> dict[str, Any]:
+    """What a line says of an end: `text` where it has more to tell than the code itself."""
+    reason = failures.reason(exit_code)
+    found: dict[str, Any] = {"exit_code": exit_code, "reason": reason}
+    return found | ({"text": text[:LONGEST_SENTENCE]} if exit_code and text and text != reason else {})
 
 
 def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:
     """{pod: exit code} of the pods whose newest line is an end after `since` (seconds since 1970)."""
-    last = {
-        path.stem: lines[-1] for path in sorted(folder.pods.glob("*.jsonl")) if (lines := read_events(path))
-    }
-    return {
-        pod: line["exit_code"]
-        for pod, line in last.items()
-        if line.get("exit_code") is not None and line["t"] >= since
-    }
+    files = {path.stem: read_events(path) for path in sorted(folder.pods.glob("*.jsonl"))}
+    last = {pod: lines[-1] for pod, lines in files.items() if lines}
+    ended = {pod: line for pod, line in last.items() if line.get("exit_code") is not None}
+    return {pod: line["exit_code"] for pod, line in ended.items() if line["t"] >= since}
 
 
 def reached_step(folder: RunDirectory) -> int:
@@ -234,7 +241,7 @@ def drop_unwritten() -> None:
 def leave_last_words(code: int, reason: str, text: str) -> None:
     """For Kubernetes alone."""
     if TERMINATION_LOG.exists():
-        line: dict[str, Any] = {"exit_code": code, "reason": reason, "message": text[:2000]}
+        line = {"exit_code": code, "reason": reason, "message": text[:2000]}
         try:
             TERMINATION_LOG.write_text(json.dumps(line) + "\n")
         except OSError as failure:

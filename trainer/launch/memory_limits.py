@@ -1,10 +1,9 @@
-"""What the kernel says of the memory of this container, or of no container (cgroup v2 or v1), when a rank was killed.
+"""Memory that a run lacks: before its ranks start, when a rank was killed, and when accelerators run out of it.
 
-The kernel's killer leaves no word in the process that it ends; its count, the limit and the highest use are in files.
-
-Whether a run may start with the memory that is foreseen for it; before its ranks, without torch.
-
-A run that does not fit into its accelerators goes on with less memory, in the same start of its pods.
+`check_memory` says, without torch, whether a run may start with the memory that is foreseen for it. `ContainerMemory`
+has what the kernel says of this container, or of no container (cgroup v2 or v1), when a rank was killed: the kernel's
+killer leaves no word in the process that it ends, and its count, the limit and the highest use are in files. `Ladder`
+lets a run that does not fit into its accelerators go on with less memory, in the same start of its pods:
 
     ranks end with 10  ─▶  next rung, into rungs.json  ─▶  ranks anew, from the newest checkpoint
     (where only a peer was lost, the launcher waits for the rung that another pod's writes)
@@ -19,9 +18,8 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stratlab_spec import exit_codes as failures
 from stratlab_spec.exit_codes import DataMissing, OutOfMemory
@@ -59,8 +57,7 @@ FROM_OUTSIDE = (
 )
 
 
-@dataclass(frozen=True)
-class _Names:
+class _Names(NamedTuple):
     """Of the files in the cgroup's folder."""
 
     killed: str
@@ -70,6 +67,7 @@ class _Names:
 
 V2 = _Names("memory.events", "memory.max", "memory.peak")
 V1 = _Names("memory/memory.oom_control", "memory/memory.limit_in_bytes", "memory/memory.max_usage_in_bytes")
+log = logging.getLogger("trainer")
 
 
 class ContainerMemory:
@@ -89,21 +87,27 @@ class ContainerMemory:
         killed = self._read_killed()
         if killed is None or self._killed is None:
             return ""
-        limit, peak = self._read_size(self._names.limit), self._read_size(self._names.peak)
         ended = killed - self._killed
-        if (
-            limit is None or limit >= NO_LIMIT
-        ):  # a pod without one, or no container at all: its peak may be a machine's
-            return _explain_without_limit(ended)
+        limit, peak = self._read_size(self._names.limit), self._read_size(self._names.peak)
+        if limit is None or limit >= NO_LIMIT:
+            # a pod without one, or no container at all: its peak may be a machine's
+            if ended <= 0:
+                seen = "the kernel's OOM killer has ended none of these processes"
+                return f"{seen}; {FROM_OUTSIDE} [SL-kill-from-outside]"
+            return (
+                f"the kernel's OOM killer has ended {ended} of these processes: no limit is set, so the machine ran "
+                "out of memory (`dmesg` names who took it); hold less: fewer processes, a smaller micro-batch "
+                "[SL-oom-kill-machine]"
+            )
         use = f"it used {peak / GIB:.2f} GiB at most" if peak is not None else "its highest use is not known"
         allowed = f"{limit / GIB:.2f} GiB are allowed, {use}"
-        if ended > 0:
-            return (
-                f"the kernel's OOM killer has ended {ended} of this container's processes: {allowed}; raise "
-                "run.resources.limits.memory or run.sharedMemory.sizeLimit, or hold less: fewer processes per node, "
-                "data_residence=stream, no offload [SL-oom-kill-limit]"
-            )
-        return f"not for this container's own limit: {allowed}; {FROM_OUTSIDE} [SL-kill-within-limit]"
+        if ended <= 0:
+            return f"not for this container's own limit: {allowed}; {FROM_OUTSIDE} [SL-kill-within-limit]"
+        return (
+            f"the kernel's OOM killer has ended {ended} of this container's processes: {allowed}; raise "
+            "run.resources.limits.memory or run.sharedMemory.sizeLimit, or hold less: fewer processes per node, "
+            "data_residence=stream, no offload [SL-oom-kill-limit]"
+        )
 
     def _read_killed(self) -> int | None:
         try:
@@ -117,19 +121,6 @@ class ContainerMemory:
             return int((self._folder / name).read_text())
         except (OSError, ValueError):  # "max": no limit
             return None
-
-
-def _explain_without_limit(ended: int) -> str:
-    if ended > 0:
-        return (
-            f"the kernel's OOM killer has ended {ended} of these processes: no limit is set, so the machine ran out of "
-            "memory (`dmesg` names who took it); hold less: fewer processes, a smaller micro-batch "
-            "[SL-oom-kill-machine]"
-        )
-    return f"the kernel's OOM killer has ended none of these processes; {FROM_OUTSIDE} [SL-kill-from-outside]"
-
-
-log = logging.getLogger("trainer")
 
 
 def check_memory(config: Config, pods: Pods) -> None:
@@ -162,16 +153,16 @@ def check_memory(config: Config, pods: Pods) -> None:
             device_gib,
         )
         return
-    told = f"foreseen: {forecast.describe()}; a device has {device_gib:.2f} GiB"
+    sentence = f"foreseen: {forecast.describe()}; a device has {device_gib:.2f} GiB"
     if forecast.on_device_gib <= GATE * device_gib:
-        log.info(told)
+        log.info(sentence)
         return
-    told += f"; try {forecast.advise(asked, device_gib)}"
+    sentence += f"; try {forecast.advise(asked, device_gib)}"
     if forecast.least_gib > device_gib and not forecast.at_most and not config.oom_ladder:
         raise OutOfMemory(
-            f"{told}, or run.config.memory_forecast=false to start in spite of it [SL-forecast-too-large]"
+            f"{sentence}, or run.config.memory_forecast=false to start in spite of it [SL-forecast-too-large]"
         )
-    log.warning("more than %.0f %% of the device is %s", 100 * GATE, told)
+    log.warning("more than %.0f %% of the device is %s", 100 * GATE, sentence)
 
 
 MOST_RUNGS = 5
@@ -248,11 +239,8 @@ class Ladder:
         if code == failures.OUT_OF_MEMORY:
             known = read_rungs(self._folder)
             return known if len(known) > len(self._taken) else self._add()
-        if code == failures.PEER_LOST and self._pods.nodes > 1 and len(self._taken) < MOST_RUNGS:
-            return self._wait_for_others()
-        return ""
-
-    def _wait_for_others(self) -> list[Rung] | str:
+        if code != failures.PEER_LOST or self._pods.nodes == 1 or len(self._taken) >= MOST_RUNGS:
+            return ""
         deadline = time.monotonic() + WAIT_S
         while len(known := read_rungs(self._folder)) <= len(self._taken):
             if time.monotonic() > deadline:
@@ -263,7 +251,7 @@ class Ladder:
     def _add(self) -> list[Rung] | str:
         if len(self._taken) >= MOST_RUNGS:
             return f"the ladder ends after {MOST_RUNGS} rungs [SL-ladder-ended]"
-        config = self._config_with(self._taken, {})
+        config = Config.from_env(self._env_with(self._taken))
         halved = sum("micro_batch_size" in rung["settings"] for rung in self._taken)
         passed_over: list[dict[str, Any]] = []
         for settings in list_candidates(config, halved):
@@ -291,21 +279,15 @@ class Ladder:
                 "its batch norm takes the statistics of a micro-batch: this would be another training "
                 "[SL-ladder-batch-norm]"
             )
-        env = self._env_with(self._taken, settings)
+        env = self._env_with([*self._taken, {"settings": settings}])
         try:
             check(Config.from_env(env), self._pods.world_size, env, replaces=True, makes_caches=False)
         except (ConfigError, DataMissing) as failure:
             return str(failure)
         return ""
 
-    def _config_with(self, rungs: Sequence[Rung], settings: Settings) -> Config:
-        return Config.from_env(self._env_with(rungs, settings))
-
-    def _env_with(self, rungs: Sequence[Rung], settings: Settings) -> dict[str, str]:
-        changed: Settings = {}
-        for rung in rungs:
-            changed |= rung["settings"]
-        changed |= settings
+    def _env_with(self, rungs: Sequence[Rung]) -> dict[str, str]:
+        changed = {name: value for rung in rungs for name, value in rung["settings"].items()}
         return {**self._env, **{f"{PREFIX}{name.upper()}": str(value) for name, value in changed.items()}}
 
     def _stand_on(self, rungs: list[Rung]) -> None:
@@ -313,7 +295,7 @@ class Ladder:
         self._taken = rungs
         if not rungs:
             return
-        self._env.update(self._env_with(rungs, {}))
+        self._env.update(self._env_with(rungs))
         self._env[VARIABLE] = json.dumps(rungs)
         if self._rendezvous:  # torch's store remembers a rendezvous that has ended
             self._env["PET_RDZV_ID"] = f"{self._rendezvous}-rung{len(rungs)}"

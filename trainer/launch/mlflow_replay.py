@@ -10,8 +10,8 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from stratlab_spec import exit_codes as failures
 from stratlab_spec.run_directory import RunDirectory, read_line, write_json
@@ -31,8 +31,7 @@ TAIL_BYTES, TAIL_LINES = 65_536, 20
 URI = "MLFLOW_TRACKING_URI"
 
 
-@dataclass(frozen=True)
-class Replayed:
+class Replayed(NamedTuple):
     """What was done."""
 
     run_id: str
@@ -56,7 +55,7 @@ def replay(folder: RunDirectory, uri: str, env: Mapping[str, str]) -> Replayed:
         MlflowError, OSError: the server is away still; what it has confirmed stays confirmed.
     """
     mlflow = Mlflow(uri, env)
-    before = read_line(folder.mlflow.read_bytes()) if folder.mlflow.exists() else {}
+    before = _read_record(folder)
     record, is_known = find_run(folder, mlflow, uri)
     run_id = record["run_id"]
     start = read_offset(folder) if is_known or before.get("run_id") == run_id else 0
@@ -65,8 +64,9 @@ def replay(folder: RunDirectory, uri: str, env: Mapping[str, str]) -> Replayed:
     end = send_new_lines(folder, mlflow, run_id, start)
     if not is_known:
         write_json(folder.mlflow, record)
-    size = folder.metrics.stat().st_size if folder.metrics.exists() else 0
-    return Replayed(run_id, _count_lines(folder, start, end), size - end, _close(folder, mlflow, run_id))
+    metrics = folder.metrics.read_bytes() if folder.metrics.exists() else b""
+    sent = metrics[start:end].count(b"\n")
+    return Replayed(run_id, sent, len(metrics) - end, _close(folder, mlflow, run_id))
 
 
 def is_behind(folder: RunDirectory, offset: int, latest: Mapping[str, int]) -> bool:
@@ -94,14 +94,6 @@ def _close(folder: RunDirectory, mlflow: Mlflow, run_id: str) -> str:
     return status
 
 
-def _count_lines(folder: RunDirectory, start: int, end: int) -> int:
-    if start == end:
-        return 0
-    with open(folder.metrics, "rb") as file:
-        file.seek(start)
-        return file.read(end - start).count(b"\n")
-
-
 def main(arguments: list[str]) -> int:
     """Replays one run; 0, 1 if the server could not be reached or refused, 2 if the folder is no run."""
     parser = argparse.ArgumentParser(
@@ -117,15 +109,13 @@ def main(arguments: list[str]) -> int:
     path = Path(options.run).absolute()
     folder = RunDirectory(path.parent.parent, path.parent.name, path.name)
     if not folder.config.is_file():
-        return _say(
-            f"{options.run}: is no run that has started, there is no {folder.config.name} [SL-replay-no-run]",
-            2,
-        )
+        problem = f"is no run that has started, there is no {folder.config.name} [SL-replay-no-run]"
+        return _say(f"{options.run}: {problem}", 2)
     try:
         trust_given(os.environ)
     except ConfigError as wrong:
         return _say(str(wrong), 2)
-    uri = options.tracking_uri.rstrip("/") or _known_uri(folder)
+    uri = options.tracking_uri.rstrip("/") or str(_read_record(folder).get("tracking_uri", ""))
     if not uri:
         return _say(
             f"{options.run}: has had no server; name one with --tracking-uri [SL-replay-no-server]", 2
@@ -142,9 +132,8 @@ def main(arguments: list[str]) -> int:
     return failures.DONE
 
 
-def _known_uri(folder: RunDirectory) -> str:
-    known = read_line(folder.mlflow.read_bytes()) if folder.mlflow.exists() else {}
-    return str(known.get("tracking_uri", ""))
+def _read_record(folder: RunDirectory) -> dict[str, Any]:
+    return read_line(folder.mlflow.read_bytes()) if folder.mlflow.exists() else {}
 
 
 def _say(sentence: str, code: int) -> int:

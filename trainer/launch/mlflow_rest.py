@@ -100,15 +100,14 @@ class Mlflow:
         if found:
             run_id = found[0]["info"]["run_id"]
         else:
-            all_tags = {UID_TAG: uid, "mlflow.runName": name, **tags}
             body = {
                 "experiment_id": experiment,
                 "run_name": name,
                 "start_time": int(time.time() * 1000),
-                "tags": [{"key": k, "value": v} for k, v in all_tags.items()],
+                "tags": _list_pairs({UID_TAG: uid, "mlflow.runName": name, **tags}),
             }
             run_id = self._ask("runs/create", body, "run", "info", "run_id")
-        pairs = [{"key": k, "value": str(v)[:PARAM_LENGTH]} for k, v in params.items()]
+        pairs = _list_pairs({k: str(v)[:PARAM_LENGTH] for k, v in params.items()})
         for start in range(0, len(pairs), 100):  # MLflow's limit of params per request
             self._call("runs/log-batch", {"run_id": run_id, "params": pairs[start : start + 100]})
         return run_id
@@ -119,9 +118,7 @@ class Mlflow:
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Adds them to the run's; one that is there gets its new value."""
-        self._call(
-            "runs/log-batch", {"run_id": run_id, "tags": [{"key": k, "value": v} for k, v in tags.items()]}
-        )
+        self._call("runs/log-batch", {"run_id": run_id, "tags": _list_pairs(tags)})
 
     def reopen_run(self, run_id: str) -> None:
         """A new attempt of a known run."""
@@ -151,6 +148,10 @@ class Mlflow:
     def end_run(self, run_id: str, status: str) -> None:
         """`status` is FINISHED, KILLED or FAILED."""
         self._call("runs/update", {"run_id": run_id, "status": status, "end_time": int(time.time() * 1000)})
+
+
+def _list_pairs(named: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"key": key, "value": value} for key, value in named.items()]
 
 
 def _error(failure: urllib.error.HTTPError) -> MlflowError:

@@ -67,7 +67,7 @@ class Sender(threading.Thread):
         self._stop_asked.set()
         self.join()
         deadline = time.monotonic() + min(LAST_TRY_S, seconds)
-        while not self._try_finish(exit_code):
+        while not (self._try_send() and self._try_close(exit_code)):
             if time.monotonic() > deadline:
                 closed = self._try_close(exit_code)
                 log.warning("metrics not sent to %s: they wait in %s", self._uri, self._folder.metrics)
@@ -94,15 +94,11 @@ class Sender(threading.Thread):
         except Exception as failure:  # a thread that dies would leave the run open for ever
             if repr(failure) != self._warned:
                 self._warned = repr(failure)
-                is_bug = not isinstance(failure, MlflowError | OSError)
                 text = "MLflow at %s: %s; training goes on, metrics wait on disk"
-                log.warning(text, self._uri, failure, exc_info=is_bug)
+                log.warning(text, self._uri, failure, exc_info=not isinstance(failure, MlflowError | OSError))
             return False
         self._warned = ""
         return True
-
-    def _try_finish(self, exit_code: int) -> bool:
-        return self._try_send() and self._try_close(exit_code)
 
     def _try_close(self, exit_code: int) -> bool:
         """True if this launcher has no open run in MLflow any more."""
@@ -164,15 +160,11 @@ def close_run(folder: RunDirectory, mlflow: Mlflow, run_id: str, status: str) ->
     Raises:
         MlflowError, OSError: it is still open, and may be closed again.
     """
-    if tags := _result_tags(folder):
+    summary = read_line(folder.summary.read_bytes()) if folder.summary.is_file() else {}
+    # `none` where the memory is inside its band; no tag where nobody could tell
+    if tags := {name: str(summary[name] or "none") for name in TEXT_RESULTS if name in summary}:
         mlflow.set_tags(run_id, tags)
     mlflow.end_run(run_id, status)
-
-
-def _result_tags(folder: RunDirectory) -> dict[str, str]:
-    """`none` where the memory is inside its band; no tag where nobody could tell."""
-    summary = read_line(folder.summary.read_bytes()) if folder.summary.is_file() else {}
-    return {name: str(summary[name] or "none") for name in TEXT_RESULTS if name in summary}
 
 
 @contextmanager
@@ -232,9 +224,7 @@ def read_offset(folder: RunDirectory) -> int:
         return 0
 
 
-def _send(
-    folder: RunDirectory, mlflow: Mlflow, run_id: str, points: list[dict[str, Any]], offset: int
-) -> None:
+def _send(folder: RunDirectory, mlflow: Mlflow, run_id: str, points: list[Any], offset: int) -> None:
     for start in range(0, len(points), BATCH):  # one line of a thousand ranks is more than a batch
         mlflow.log_batch(run_id, points[start : start + BATCH])
     temporary = folder.sent.with_name(".metrics.sent.tmp")

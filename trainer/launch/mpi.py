@@ -1,19 +1,17 @@
-"""Entry point of an MPIJob's launcher pod: `python -m trainer.mpi_launcher`.
+"""An MPIJob: its launcher pod, `python -m trainer.mpi_launcher`, and the first process of its worker pods.
 
-Waits for the worker pods, starts `python -m trainer` once in each with mpirun, and ends with the culprit's exit code.
-The workers see the variables that a PyTorchJob would give them and train over torch's own rendezvous: MPI starts them
-and carries their output, nothing else.
+The launcher waits for the worker pods, starts `python -m trainer` once in each with mpirun, and ends with the culprit's
+exit code. The workers see the variables that a PyTorchJob would give them and train over torch's own rendezvous: MPI
+starts them and carries their output, nothing else. Two operators: that of MPIJob v1 reaches its workers by `kubectl
+exec` and gives them no DNS names, so their addresses are asked of the API server; that of v2beta1 reaches them by ssh
+under names that resolve.
 
-Two operators: that of MPIJob v1 reaches its workers by `kubectl exec` and gives them no DNS names, so their addresses
-are asked of the API server; that of v2beta1 reaches them by ssh under names that resolve.
-
-First process of an MPIJob's worker pod: `python -m trainer.program worker_pod SECONDS [COMMAND ...]`.
+    python -m trainer.program worker_pod SECONDS [COMMAND ...]     # the first process of a worker pod
 
 mpirun starts the trainer from outside, beside this process, and all of a pod ends with its first process. So that one
 is told to go, tells the trainer, and stays until it has ended: until then its ranks commit a checkpoint. It ends well
-then (the operator of v1 calls the job failed when a worker has failed), and with 124 when SECONDS are over.
-
-COMMAND is what the pod runs meanwhile, as sshd; the pod ends with it.
+then (the operator of v1 calls the job failed when a worker has failed), and with 124 when SECONDS are over. COMMAND is
+what the pod runs meanwhile, as sshd; the pod ends with it.
 """
 
 from __future__ import annotations
@@ -57,7 +55,11 @@ def main_of_worker_pod(arguments: list[str]) -> int:
         return 2
     signal.signal(signal.SIGCHLD, lambda number, frame: None)  # an ignored one cannot be waited for
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-    child = _start(arguments[1:]) if arguments[1:] else 0
+    child = 0
+    if command := arguments[1:]:
+        child = subprocess.Popen(
+            command, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+        ).pid
     while (left := deadline - time.monotonic()) > 0:
         heard = signal.sigtimedwait(WATCHED, min(left, 60.0))
         codes = _reap()
@@ -76,13 +78,6 @@ def leave_to_culprit(env: Mapping[str, str]) -> None:
         time.sleep(CULPRIT_S)
 
 
-def _start(command: list[str]) -> int:
-    def unblock() -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-
-    return subprocess.Popen(command, preexec_fn=unblock).pid
-
-
 def _reap() -> dict[int, int]:
     """{pid: exit code} of the children that have ended; what has lost its parent in this pod is a child too."""
     ended = {}
@@ -91,8 +86,7 @@ def _reap() -> dict[int, int]:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break
-            code = os.waitstatus_to_exitcode(status)
-            ended[pid] = code if code >= 0 else 128 - code
+            ended[pid] = failures.from_status(os.waitstatus_to_exitcode(status))
     return ended
 
 
@@ -154,10 +148,10 @@ def main() -> int:
         return end(failures.BAD_CONFIG, str(failure))
     except Stopped:
         return end(failures.TERMINATED, stop.asked_by)
-    found = config.mode == "check" and code == failures.CRASHED
-    return end(
-        code, f"mpirun: {'the check found problems, its table is above' if found else failures.reason(code)}"
-    )
+    text = failures.reason(code)
+    if config.mode == "check" and code == failures.CRASHED:
+        text = "the check found problems, its table is above"
+    return end(code, f"mpirun: {text}")
 
 
 def launch(config: Config, hosts: list[str], stop: Stop) -> int:
@@ -197,13 +191,11 @@ def read_hosts(hostfile: Path) -> list[str]:
         lines = hostfile.read_text().splitlines()
     except OSError as failure:
         raise ConfigError(
-            [
-                f"{hostfile}: {failure.strerror}; the operator of an MPIJob puts it there [SL-hostfile-unreadable]"
-            ]
+            f"{hostfile}: {failure.strerror}; the operator of an MPIJob puts it there [SL-hostfile-unreadable]"
         ) from None
     hosts = [line.split()[0] for line in lines if line.strip()]
     if not hosts:
-        raise ConfigError([f"{hostfile}: names no worker [SL-hostfile-empty]"])
+        raise ConfigError(f"{hostfile}: names no worker [SL-hostfile-empty]")
     return hosts
 
 
@@ -211,7 +203,7 @@ def wait_for_workers(
     hosts: list[str], find: Callable[[str], str | None], timeout_s: float, poll_s: float = POLL_S
 ) -> list[str] | None:
     """Addresses of all workers, or None after `timeout_s`. v1 starts the launcher at once (mpi-operator issue 386)."""
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     found: dict[str, str] = {}
     while True:
         for host in hosts:
@@ -222,8 +214,8 @@ def wait_for_workers(
         now = time.monotonic()
         if now - began > timeout_s:
             return None
-        if now - told > SAY_EVERY_S:
-            told = now
+        if now - reported > SAY_EVERY_S:
+            reported = now
             missing = [host for host in hosts if host not in found]
             log.info("waiting for %d of %d workers: %s ...", len(missing), len(hosts), missing[0])
         time.sleep(poll_s)
@@ -320,4 +312,4 @@ def _run(
     stop.interrupt = before
     if stop.asked_at is not None:
         raise Stopped
-    return code if code >= 0 else 128 - code
+    return failures.from_status(code)

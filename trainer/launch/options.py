@@ -38,7 +38,16 @@ Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 4 accelerators
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise ConfigError([f"{message}; python -m trainer --help shows what there is [SL-option-unknown]"])
+        raise ConfigError(f"{message}; python -m trainer --help shows what there is [SL-option-unknown]")
+
+
+def add_settings(parser: argparse.ArgumentParser, config: str, processes: str) -> None:
+    """The options of every command that takes settings, with the help of --config and --processes."""
+    parser.add_argument("--config", metavar="FILE", help=config)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="pairs", help="may be repeated"
+    )
+    parser.add_argument("--processes", metavar="N", help=processes)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -55,14 +64,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings as YAML")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="pairs", help="may be repeated"
-    )
-    parser.add_argument(
-        "--processes",
-        metavar="N",
-        help="on this machine; else what FILE says, else one per visible GPU, else 1",
+    add_settings(
+        parser, "settings as YAML", "on this machine; else what FILE says, else one per visible GPU, else 1"
     )
     return parser.parse_args(arguments)
 
@@ -91,42 +94,34 @@ def build_environment(
         ConfigError: naming every option, key or file that is wrong.
     """
     options = parse(arguments)
-    file = read_settings_file(options.config) if options.config else Given({})
+    file = Given({}) if options.config is None else read_settings_file(Path(options.config))
     pairs = read_pairs(options.pairs)
     found = {**file.variables, **build_variables(file.settings), **env}
     for name in (name for name, value in pairs.items() if value is None):
         found.pop(f"{PREFIX}{name.upper()}", None)
     found |= build_variables(pairs)
-    said = [f"left out of {options.config}: {', '.join(file.left_out)}"] if file.left_out else []
-    found[PER_NODE] = _choose_processes(options.processes, env, file)
-    if not found.get(RUN):
-        if env.get("PET_NNODES", "1").split(":")[0] != "1":
-            raise ConfigError(
-                [
-                    "run: a run on several machines needs a name that all of them are given [SL-run-unnamed]: "
-                    "--set run=try"
-                ]
-            )
-        found[RUN] = make_name(found)
-        said.append(f"the run is called {found[RUN]}; --set run=NAME calls it otherwise")
-    folder = Path(found.get(RESULTS, DEFAULT_RESULTS)) / found.get(COMPARISON, "default") / found[RUN]
-    said.append(f"run directory: {folder}, processes: {found[PER_NODE]}")
-    return found, said
-
-
-def _choose_processes(typed: str | None, env: Mapping[str, str], file: Given) -> str:
-    """As it was typed. Whoever starts many runs finds out here, not in a process of each."""
-    places = (
-        ("processes", typed),
-        (PER_NODE, env.get(PER_NODE) or None),
-        ("run.processesPerNode", file.processes or None),
-    )
-    for name, value in places:
+    notes = [f"left out of {Path(options.config)}: {', '.join(file.left_out)}"] if file.left_out else []
+    # whoever starts many runs finds out here, not in a process of each
+    given = (("processes", options.processes), (PER_NODE, env.get(PER_NODE) or None))
+    for name, value in (*given, ("run.processesPerNode", file.processes or None)):
         if value is not None:
             if problem := count_problem(name, value):
-                raise ConfigError([problem])
-            return value
-    return str(count_devices(env) or 1)
+                raise ConfigError(problem)
+            found[PER_NODE] = value
+            break
+    else:
+        found[PER_NODE] = str(count_devices(env) or 1)
+    if not found.get(RUN):
+        if env.get("PET_NNODES", "1").split(":")[0] != "1":
+            problem = (
+                "run: a run on several machines needs a name that all of them are given [SL-run-unnamed]"
+            )
+            raise ConfigError(f"{problem}: --set run=try")
+        found[RUN] = make_name(found)
+        notes.append(f"the run is called {found[RUN]}; --set run=NAME calls it otherwise")
+    folder = Path(found.get(RESULTS, DEFAULT_RESULTS)) / found.get(COMPARISON, "default") / found[RUN]
+    notes.append(f"run directory: {folder}, processes: {found[PER_NODE]}")
+    return found, notes
 
 
 def count_problem(name: str, value: str) -> str:

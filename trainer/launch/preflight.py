@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,18 +74,23 @@ def read_pods(env: Mapping[str, str]) -> Pods:
     Raises:
         ConfigError: for an elastic range or a count that is not a number.
     """
-    problems, nodes = [], env.get("PET_NNODES", "1").split(":")
+    problems: list[str] = []
+    nodes = env.get("PET_NNODES", "1").split(":")
     if len(set(nodes)) > 1:
         problems.append(
             f"PET_NNODES={env['PET_NNODES']}: the size of a run is fixed, expected min = max [SL-nodes-elastic]"
         )
     per_node = env.get("PET_NPROC_PER_NODE", "1")
-    for name, value in (("PET_NNODES", nodes[0]), ("PET_NPROC_PER_NODE", per_node)):
-        if problem := count_problem(name, value):
-            problems.append(problem)
-    if problems:
-        raise ConfigError(problems)
+    counts = (("PET_NNODES", nodes[0]), ("PET_NPROC_PER_NODE", per_node))
+    problems += filter(None, (count_problem(name, value) for name, value in counts))
+    refuse(problems)
     return Pods(int(nodes[0]), int(per_node))
+
+
+def refuse(problems: Collection[str]) -> None:
+    """Raise ConfigError where there are problems."""
+    if problems:
+        raise ConfigError([*problems])
 
 
 def check(
@@ -149,38 +155,29 @@ def check_elsewhere(config: Config, pods: Pods) -> None:
     samples = None
     if not config.is_text and ours:
         image_size = config.image_size or default_image_size(config)
-        if lone_value := lone_value_problem(config, pods.world_size):
-            problems.append(lone_value)
-        if size_problem := image_size_problem(config, image_size):
-            problems.append(size_problem)
-        elif config.dataset in BUILT_IN_IMAGES and not config.dataset_path:
+        size_problem = image_size_problem(config, image_size)
+        problems += filter(None, (lone_value_problem(config, pods.world_size), size_problem))
+        if not size_problem and config.dataset in BUILT_IN_IMAGES and not config.dataset_path:
             data = open_data(config, image_size)
             samples, scale = len(data.train), scale_problem(config, data.source_edge, image_size)
             problems += [scale] if scale else []
     if samples is not None or config.steps:
         problems += plan_problems(config, samples)
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
 
 
 def _check_text(
     config: Config, world_size: int, env: Mapping[str, str], problems: list[str], makes_caches: bool
 ) -> None:
-    problems = problems + text_problems(config)
-    problems += broken_deepspeed_rules(
-        config, world_size, read_pods(env).processes_per_node, env=env, gpu=has_gpu()
-    )
-    if problems:
-        raise ConfigError(problems)
-    if problems := [*fit_problems(config, world_size, read_shape(config), largest_device_bytes())]:
-        raise ConfigError(problems)
+    per_node = read_pods(env).processes_per_node
+    problems += text_problems(config)
+    problems += broken_deepspeed_rules(config, world_size, per_node, env=env, gpu=has_gpu())
+    refuse(problems or [*fit_problems(config, world_size, read_shape(config), largest_device_bytes())])
     if not makes_caches and read_index(cache_folder(config)) is None:
         if config.dataset_path:  # here, where a look costs no more than the run's own
             check_given(config)
         return
-    rows = ensure_cache(config, _say)
-    if problems := _plan_problems(config, rows):
-        raise ConfigError(problems)
+    refuse(_plan_problems(config, ensure_cache(config, partial(print, flush=True))))
 
 
 def _plan_problems(config: Config, train_samples: int, before: Sequence[str] = ()) -> list[str]:
@@ -195,19 +192,13 @@ def _plan_problems(config: Config, train_samples: int, before: Sequence[str] = (
     return exhausted_problems(config, build_plan(config, train_samples).steps)
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
 def _check_images(
     config: Config, world_size: int, env: Mapping[str, str], problems: list[str], opens: bool
 ) -> None:
     per_node = read_pods(env).processes_per_node
     image_size = config.image_size or default_image_size(config)
     size_problem = image_size_problem(config, image_size)
-    problems = problems + [
-        problem for problem in (size_problem, lone_value_problem(config, world_size)) if problem
-    ]
+    problems += filter(None, (size_problem, lone_value_problem(config, world_size)))
     try:
         data = open_data(config, image_size if not size_problem else default_image_size(config))
     except ConfigError as failure:
@@ -218,8 +209,7 @@ def _check_images(
     problems += _plan_problems(config, len(data.train), problems)
     problems += [] if problems or config.mode != "train" else class_problems(config, data.class_names)
     problems += broken_deepspeed_rules(config, world_size, per_node, env=env, gpu=has_gpu())
-    if problems:
-        raise ConfigError(problems)
+    refuse(problems)
     if config.mode == "evaluate":
         check_classes(config, data)
     prepared = bool(config.dataset_path) and Path(config.dataset_path, DONE).is_file()
@@ -252,16 +242,16 @@ def _folder_problems(config: Config, world_size: int, env: Mapping[str, str]) ->
         return [f"{folder.path}: is no folder; {OTHER_NAME}, or remove it [SL-run-not-a-folder]"]
     if strangers := folder.find_strangers():
         return [f"{folder.path}: holds {strangers[0]} and nothing of a run; {OTHER_NAME} [SL-run-strangers]"]
+    has_checkpoints = bool(CheckpointFolder(folder).committed())
     if folder.config.exists():
-        goes_on = config.resume == "auto" and bool(CheckpointFolder(folder).committed())
         before = read_line(folder.config.read_bytes())
         if not (isinstance(before.get("config"), dict) and isinstance(before.get("resolved"), dict)):
             return [
                 f"{folder.config}: is not what a run writes, so nobody can tell what it was started with; "
                 f"{removal} [SL-run-config-odd]"
             ]
-        changed = _changed_settings(before, config, world_size, goes_on)
-        if changed:
+        goes_on = config.resume == "auto" and has_checkpoints
+        if changed := _changed_settings(before, config, world_size, goes_on):
             resize = ""
             if not goes_on and any(text.startswith("processes=") for text in changed):
                 resize = (
@@ -277,9 +267,8 @@ def _folder_problems(config: Config, world_size: int, env: Mapping[str, str]) ->
             f"{folder.config}: is not there beside the attempts of this run, so nobody can tell what it was started "
             f"with; {removal} [SL-run-config-missing]"
         ]
-    if CheckpointFolder(folder).committed():  # the run that it began with is not needed any more
-        return _writable_problems(config)
-    return _fresh_problems(config)
+    # with a checkpoint of its own, the run that it began with is not needed any more
+    return _writable_problems(config) if has_checkpoints else _fresh_problems(config)
 
 
 def _fresh_problems(config: Config) -> list[str]:

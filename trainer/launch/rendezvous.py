@@ -1,21 +1,18 @@
-"""Ranks follow the pods: pod `ddp-worker-2` of 2 processes each holds ranks 4 and 5, and worker-0 has rank 0's console.
+"""Where and when the pods of a run meet: which ranks each has, how long it waits, and who may write the folder.
 
+Ranks follow the pods: pod `ddp-worker-2` of 2 processes each holds ranks 4 and 5, and worker-0 has rank 0's console.
 torch's c10d rendezvous numbers the nodes in the order of their addresses as text, in which 10.1.0.10 comes before
 10.1.0.9 (dynamic_rendezvous.py, torch 2.13): after a restart, or on an unlucky day, rank 0 is in any pod. Its store is
 the launcher's, not rank 0's, so that the ranks may be dealt out anew before the process group is made.
 
-The other pods of a run: waited for as long as the chart says. A start that never had them all is no attempt.
+The other pods are waited for as long as the chart says. A start that never had them all is no attempt. Nodes come one
+at a time: of two pods one may run for hours before the other has a node. torch starts the ranks of a pod when all pods
+have met, so the first rank's mark says that they have.
 
-Nodes come one at a time: of two pods one may run for hours before the other has a node. torch starts the ranks of a pod
-when all pods have met, so the first rank's mark says that they have.
-
-One run directory, one start: the launcher of rank 0 says every two seconds that it is at work.
-
-Two releases of one name in two namespaces that share a volume, or a rehearsal beside a cluster, would write into one
-folder. What counts is that somebody else's file changes while it is watched, never how old it looks: clocks of nodes
-differ, and a pod that was killed leaves its file behind.
-
-Whether a run's folder is taken by a run that has finished: seen before data, tokenizers or devices are looked at.
+One run directory, one start: the launcher of rank 0 says every two seconds that it is at work. Two releases of one name
+in two namespaces that share a volume, or a rehearsal beside a cluster, would write into one folder. What counts is that
+somebody else's file changes while it is watched, never how old it looks: clocks of nodes differ, and a pod that was
+killed leaves its file behind.
 """
 
 from __future__ import annotations
@@ -123,12 +120,12 @@ class Peers(threading.Thread):
         self._store = open_store(host, int(port))
 
     def run(self) -> None:
-        told = time.monotonic()
+        reported = time.monotonic()
         while not self._over.wait(POLL_S):
             if self._look():
                 return
-            if time.monotonic() - told >= SAY_EVERY_S:
-                told = time.monotonic()
+            if time.monotonic() - reported >= SAY_EVERY_S:
+                reported = time.monotonic()
                 waited_s = time.time() - self._began
                 what = f"all {self._nodes} pods" if self._nodes > 1 else "the ranks to meet"
                 log.info("waiting for %s, %.0f s of %.0f s", what, waited_s, self.wait_s)
@@ -154,10 +151,8 @@ class Peers(threading.Thread):
     def _find_final_end(self) -> str:
         for pod, code in read_last_codes(self._folder, self._began).items():
             if pod != self._pod and failures.DONE < code < 128:
-                return (
-                    f"pod {pod} has ended for good: {failures.reason(code)} (exit code {code}) "
-                    "[SL-pod-ended-for-good]"
-                )
+                why = f"{failures.reason(code)} (exit code {code})"
+                return f"pod {pod} has ended for good: {why} [SL-pod-ended-for-good]"
         return ""
 
 
@@ -181,9 +176,8 @@ def wait_for_host(endpoint: str, wait_s: float, poll_s: float = 0.5) -> None:
                 return
         except OSError as failure:
             if time.monotonic() - began > wait_s:
-                raise PeerLost(
-                    f"{endpoint} was not there for {wait_s:.0f} s: {failure} [SL-host-absent]"
-                ) from failure
+                absent = f"{endpoint} was not there for {wait_s:.0f} s: {failure} [SL-host-absent]"
+                raise PeerLost(absent) from failure
         time.sleep(poll_s)
 
 
@@ -203,12 +197,8 @@ class Lease(threading.Thread):
     def __init__(self, folder: RunDirectory, launcher: str, pod: str) -> None:
         super().__init__(name="lease", daemon=True)
         self._folder = folder
-        self._facts = {
-            "launcher": launcher,
-            "pod": pod,
-            "host": socket.gethostname(),
-            **_describe(os.getpid()),
-        }
+        own = {"launcher": launcher, "pod": pod, "host": socket.gethostname()}
+        self._facts = own | _describe(os.getpid())
         self._released = threading.Event()
         self._left: dict[str, Any] = {}
         """What an earlier start has left, and does not change."""
@@ -232,13 +222,14 @@ class Lease(threading.Thread):
         held = _read(self._folder)
         if held in ({}, self._left):
             return
-        if again := held if _is_there(held) else _watch(self._folder, held):
+        process = _describe(held.get("pid", 0))
+        # of this machine or container: it may stand still (Ctrl-Z), while its ranks train on; of others nobody knows
+        is_there = process and process["pid"] != os.getpid() and process.items() <= held.items()
+        if again := held if is_there else _watch(self._folder, held):
             who = f"pod {again.get('pod')} on {again.get('host')}, process {again.get('pid', 'unknown')}"
             raise ConfigError(
-                [
-                    f"{self._folder.path}: is being written by another start of this run, {who}; end that one "
-                    "first, or choose another name (TRAINER_RUN) [SL-run-being-written]"
-                ]
+                f"{self._folder.path}: is being written by another start of this run, {who}; end that one "
+                "first, or choose another name (TRAINER_RUN) [SL-run-being-written]"
             )
         self._left = held
 
@@ -271,13 +262,6 @@ def _describe(pid: int) -> dict[str, Any]:
     return {}
 
 
-def _is_there(held: dict[str, Any]) -> bool:
-    """Whether another process of this machine or container holds it: it may stand still (Ctrl-Z), while its ranks
-    train on. Of another machine nobody knows."""
-    found = _describe(held.get("pid", 0))
-    return bool(found) and found["pid"] != os.getpid() and found.items() <= held.items()
-
-
 def _read(folder: RunDirectory) -> dict[str, Any]:
     try:
         return read_line(folder.lease.read_bytes())
@@ -303,8 +287,6 @@ def refuse_finished(config: Config, folder: RunDirectory, env: Mapping[str, str]
     """
     if config.mode == "train" and folder.summary.exists():
         raise ConfigError(
-            [
-                f"{folder.path}: this run has finished already; choose another name (TRAINER_RUN) or comparison "
-                f"(TRAINER_COMPARISON), or remove the folder [SL-run-finished]: {name_removal(folder.path, env)}"
-            ]
+            f"{folder.path}: this run has finished already; choose another name (TRAINER_RUN) or comparison "
+            f"(TRAINER_COMPARISON), or remove the folder [SL-run-finished]: {name_removal(folder.path, env)}"
         )

@@ -19,7 +19,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -28,6 +28,11 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # the second is what mpirun passes o
 OF_A_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 LEFT_TO_TORCH = "SIGQUIT"
 TO_RANKS = signal.SIGUSR1
+MEANT = {
+    "SIGINT": " (Ctrl-C)",
+    "SIGHUP": " (its terminal is closed)",
+    "SIGUSR1": " (passed on by mpirun or SLURM)",
+}
 MARGIN_S = 15.0
 """Of the grace period, for what the launcher has to do behind its ranks; a third of a short one."""
 LAST_S = 3.0
@@ -64,7 +69,8 @@ class Stop:
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self.asked_at is None:
             self.asked_at = time.monotonic()
-            self.asked_by = _name_signal(number)
+            name = signal.Signals(number).name
+            self.asked_by = f"by {name}{MEANT.get(name, '')}"
             if self.interrupt:
                 raise self.interrupt()
 
@@ -117,16 +123,6 @@ def ignore_further() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _name_signal(number: int) -> str:
-    name = signal.Signals(number).name
-    meant = {
-        "SIGINT": " (Ctrl-C)",
-        "SIGHUP": " (its terminal is closed)",
-        "SIGUSR1": " (passed on by mpirun or SLURM)",
-    }
-    return f"by {name}{meant.get(name, '')}"
-
-
 def _heard() -> list[int]:
     return [*SIGNALS, *(n for n in OF_A_TERMINAL if signal.getsignal(n) is not signal.SIG_IGN)]
 
@@ -164,19 +160,11 @@ def end_ranks(seconds: float) -> None:
 
 def find_ranks() -> list[int]:
     """The ranks among the children of this process, but for those that have ended."""
-    return [pid for pid in _children(os.getpid()) if _is_rank(pid)]
-
-
-def _children(parent: int) -> Iterator[int]:
+    found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            state, ppid = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            if int(ppid) == parent and state != "Z":
-                yield int(entry.name)
-
-
-def _is_rank(pid: int) -> bool:
-    with suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return any(rank in words for rank in RANKS)
-    return False
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            words = (entry / "cmdline").read_bytes().split(b"\0") if int(parent) == os.getpid() else []
+            if state != "Z" and any(rank in words for rank in RANKS):
+                found.append(int(entry.name))
+    return found

@@ -3,13 +3,11 @@
 While a run trains (setting `tensorboard`) its launcher follows the file, as it does for MLflow, so that no rank knows
 of it. Afterwards `python -m trainer.program tensorboard RUN ...` makes the same of any run: metrics.jsonl is the truth.
 
-TensorBoard's event file: records of TFRecord that hold protocol buffers, of which a scalar needs six fields.
-
-The format is old and does not change; TensorBoard itself, which writes it too, brings eleven packages that nothing
-else here needs. Its own reader reads these files in tests/trainer/record/test_event_file.py.
-
-Sources: tensorflow/core/util/event.proto, framework/summary.proto, and lib/io/record_writer.cc for the record: length,
-masked CRC-32C of the length, data, masked CRC-32C of the data.
+TensorBoard's event file holds records of TFRecord with protocol buffers, of which a scalar needs six fields. The format
+is old and does not change; TensorBoard itself, which writes it too, brings eleven packages that nothing else here
+needs. Its own reader reads these files in tests/trainer/launch/test_tensorboard.py. Sources:
+tensorflow/core/util/event.proto, framework/summary.proto, and lib/io/record_writer.cc for the record: length, masked
+CRC-32C of the length, data, masked CRC-32C of the data.
 """
 
 from __future__ import annotations
@@ -224,22 +222,17 @@ def main(arguments: list[str]) -> int:
         place = options.output / name if options.output else folder.tensorboard
         other = places.setdefault(place, folder)
         if other.path.resolve() != folder.path.resolve():
-            print(
-                f"error: {other.path}, {folder.path}: both would be {place} [SL-boards-clash]",
-                file=sys.stderr,
-            )
+            clash = f"{other.path}, {folder.path}: both would be {place} [SL-boards-clash]"
+            print(f"error: {clash}", file=sys.stderr)
             return failures.BAD_CONFIG
     for place, folder in places.items():
         try:
             file, _, left_out = write_events(folder, place)
         except OSError as failure:
-            print(
-                f"error: {failure.filename or place}: {failure.strerror} [SL-board-unwritable]",
-                file=sys.stderr,
-            )
-            if failures.is_storage_full(failure):
-                return failures.STORAGE_FULL
-            return failures.BAD_CONFIG if isinstance(failure, REFUSED) else failures.CRASHED
+            named = f"{failure.filename or place}: {failure.strerror}"
+            print(f"error: {named} [SL-board-unwritable]", file=sys.stderr)
+            refused = failures.BAD_CONFIG if isinstance(failure, REFUSED) else failures.CRASHED
+            return failures.STORAGE_FULL if failures.is_storage_full(failure) else refused
         print(file)
         if left_out:
             print(f"{folder.metrics}: {left_out} lines hold no metrics, and are left out", file=sys.stderr)

@@ -1,11 +1,10 @@
-"""Whether the accelerators that a run asks for are here: found out without torch, before anything else is done.
+"""The accelerators and the ranks of this pod: torch's elastic launcher starts one process on each.
 
-Without a device plugin, with a broken driver or in an image for CPUs torch says nothing and trains on the CPU, and the
-pod holds its GPU node to the end.
+Whether the accelerators are here is found out without torch, before anything else is done. Without a device plugin,
+with a broken driver or in an image for CPUs torch says nothing and trains on the CPU, and the pod holds its GPU node to
+the end.
 
 python -m trainer.program accelerators nvidia.com/gpu 1      # code 4 and a sentence if one process would not get one
-
-Starts the ranks of this pod through torch's elastic launcher, in this process.
 """
 
 from __future__ import annotations
@@ -61,45 +60,38 @@ def check(accelerator: str, per_pod: int, env: Mapping[str, str]) -> None:
         return
     needed = find_torch_cuda()
     if env.get(VARIANT) == "cpu":
-        refuse(
-            accelerator,
-            per_pod,
-            "this image is the variant for CPUs (build it with VARIANT=cuda) [SL-image-for-cpus]",
-        )
-    if not needed:
-        refuse(accelerator, per_pod, "the torch of this image is built without CUDA [SL-torch-no-cuda]")
-    try:
-        probe = subprocess.run(
-            [sys.executable, "-c", PROBE], env=dict(env), capture_output=True, text=True, timeout=ANSWER_S
-        )
-    except subprocess.TimeoutExpired:
-        refuse(accelerator, per_pod, f"the driver has not answered for {ANSWER_S:.0f} s [SL-driver-silent]")
-    if probe.returncode:
-        said = probe.stderr.strip().split("\n")[-1] or f"ended with {probe.returncode}"
-        refuse(accelerator, per_pod, f"{said} [SL-driver-failed]")
-    count, version = (int(word) for word in probe.stdout.split())
-    if count < per_pod:
-        refuse(accelerator, per_pod, f"{count or 'none'} visible [SL-too-few-devices]")
-    if version // 1000 < int(needed.partition(".")[0]):
-        known = f"{version // 1000}.{version % 1000 // 10}"
-        refuse(
-            accelerator,
-            per_pod,
-            f"the node's driver knows CUDA {known} and torch needs {needed} [SL-driver-too-old]",
-        )
+        seen = "this image is the variant for CPUs (build it with VARIANT=cuda) [SL-image-for-cpus]"
+    elif not needed:
+        seen = "the torch of this image is built without CUDA [SL-torch-no-cuda]"
+    else:
+        count, version, seen = _probe(env)
+        if not seen and count < per_pod:
+            seen = f"{count or 'none'} visible [SL-too-few-devices]"
+        elif not seen and version // 1000 < int(needed.partition(".")[0]):
+            known = f"{version // 1000}.{version % 1000 // 10}"
+            seen = f"the node's driver knows CUDA {known} and torch needs {needed} [SL-driver-too-old]"
+    if seen:
+        refuse(accelerator, per_pod, seen)
 
 
 def count_devices(env: Mapping[str, str]) -> int:
     """NVIDIA's devices that torch would find here; 0 where anything is missing."""
-    if not find_torch_cuda():
-        return 0
+    return _probe(env)[0] if find_torch_cuda() else 0
+
+
+def _probe(env: Mapping[str, str]) -> tuple[int, int, str]:
+    """Devices, the driver's CUDA version x 1000, and why neither can be told."""
     try:
         probe = subprocess.run(
             [sys.executable, "-c", PROBE], env=dict(env), capture_output=True, text=True, timeout=ANSWER_S
         )
     except subprocess.TimeoutExpired:
-        return 0
-    return int(probe.stdout.split()[0]) if probe.returncode == 0 else 0
+        return 0, 0, f"the driver has not answered for {ANSWER_S:.0f} s [SL-driver-silent]"
+    if probe.returncode:
+        last = probe.stderr.strip().split("\n")[-1] or f"ended with {probe.returncode}"
+        return 0, 0, f"{last} [SL-driver-failed]"
+    count, version = map(int, probe.stdout.split())
+    return count, version, ""
 
 
 def refuse(accelerator: str, per_pod: int, seen: str) -> NoReturn:
@@ -192,11 +184,8 @@ def _heard_between_looks(stop: Stop) -> Iterator[None]:
             found = look(agent, group)
         finally:
             stop.interrupt = interrupt
-        if (
-            stop.asked_at is not None
-            and interrupt
-            and found.state in (WorkerState.HEALTHY, WorkerState.SUCCEEDED)
-        ):
+        went_well = found.state in (WorkerState.HEALTHY, WorkerState.SUCCEEDED)
+        if interrupt and stop.asked_at is not None and went_well:
             raise interrupt()
         return found
 

@@ -78,8 +78,8 @@ class Watchdog(threading.Thread):
         self.ended = False
         """Whether the ranks of this pod were ended by it."""
         self._folder, self._pod, self._node = folder, pod, node
-        self._nodes, self._processes, self._timeout_s = nodes, processes, timeout_s
-        self._recorded = recorded
+        self._nodes, self._processes = nodes, processes
+        self._timeout_s, self._recorded = timeout_s, recorded
         self._margin_s = min(MOST_MARGIN_S, max(LEAST_MARGIN_S, MARGIN * timeout_s))
         self._poll_s = min(1.0, timeout_s / 20)
         self._over = threading.Event()
@@ -126,7 +126,11 @@ class Watchdog(threading.Thread):
         still = max((self._since(now, r.moved_ns) for r in readings.values()), default=0.0)
         if self._alarm is not None:
             self._follow(now, readings)
-        elif waits >= limit or (still >= limit / 2 and self._nodes > 1 and self._is_asked()):
+        elif waits >= limit or (
+            still >= limit / 2
+            and self._nodes > 1
+            and any(content.get("alarm") for content in self._read_pods())  # another pod asks
+        ):
             self._alarm = now - max(waits, limit)
             self._step = max((r.step for r in readings.values()), default=0)
             self._raise_alarm()
@@ -135,15 +139,16 @@ class Watchdog(threading.Thread):
         """After the alarm: it was none if the ranks go on, and it is over if they do not end by themselves."""
         assert self._alarm is not None
         latest = max((r.moved_ns for r in readings.values()), default=0) / 1e9
-        in_time = (
-            self._alarm + self._timeout_s - self._margin_s < latest < self._alarm + self._timeout_s - 1.0
-        )
-        if in_time or max((r.step for r in readings.values()), default=0) > self._step:
+        ends = self._alarm + self._timeout_s
+        if (
+            ends - self._margin_s < latest < ends - 1.0
+            or max((r.step for r in readings.values()), default=0) > self._step
+        ):
             log.warning("the ranks go on: %s", self.verdict.sentence if self.verdict else "")
             self._alarm, self.verdict = None, None
             with suppress(OSError):
                 self._folder.pod_hang(self._pod).unlink(missing_ok=True)
-        elif now - self._alarm > self._timeout_s + ENOUGH_S and not self.ended:
+        elif now > ends + ENOUGH_S and not self.ended:
             self.ended = True
             for reading in readings.values():
                 with suppress(OSError):  # it has ended
@@ -157,18 +162,13 @@ class Watchdog(threading.Thread):
         for local in range(self._processes):
             path, known = pulse_file(self._pulses, local), self._ranks.get(local)
             with suppress(OSError, ValueError):
-                if (
-                    known is None or path.stat().st_ino != known.inode
-                ):  # torch may start the ranks of a pod anew
+                # torch may start the ranks of a pod anew
+                if known is None or path.stat().st_ino != known.inode:
                     self._ranks[local] = Listener(path)
 
-    def _is_asked(self) -> bool:
-        return any(content.get("alarm") for content in self._read_pods())
-
     def _raise_alarm(self) -> None:
-        log.warning(
-            "a rank has waited for others for %.0f s: asking all", time.monotonic() - (self._alarm or 0)
-        )
+        waited_s = time.monotonic() - (self._alarm or 0)
+        log.warning("a rank has waited for others for %.0f s: asking all", waited_s)
         states = self._ask_ranks()
         until = time.monotonic() + self._margin_s / 2
         while True:
@@ -177,9 +177,8 @@ class Watchdog(threading.Thread):
             if len(pods) >= self._nodes or time.monotonic() > until or self._over.wait(self._poll_s):
                 break
         known = {state.rank: state for pod in pods for state in map(state_from, pod["ranks"])}
-        known |= {
-            state.rank: state for state in states
-        }  # a volume that takes no file keeps nobody from a verdict
+        # a volume that takes no file keeps nobody from a verdict
+        known |= {state.rank: state for state in states}
         self.verdict = judge([known[rank] for rank in sorted(known)], self._nodes * self._processes)
         self._write(states)
         log.error("%s; stacks: %s", self.verdict.sentence, self._folder.hangs)
@@ -192,24 +191,20 @@ class Watchdog(threading.Thread):
             with suppress(OSError):
                 os.kill(listener.read().process, ASK)
         until = time.monotonic() + ANSWER_S
-        while time.monotonic() < until and any(
-            listener.read().told < questions[local] for local, listener in self._ranks.items()
-        ):
+        while time.monotonic() < until:
+            if all(listener.read().told >= questions[local] for local, listener in self._ranks.items()):
+                break
             time.sleep(0.05)
         time.sleep(STACK_S)
-        return [
-            self._describe(listener, questions[local], sizes[local])
-            for local, listener in self._ranks.items()
-        ]
+        return [self._describe(each, questions[local], sizes[local]) for local, each in self._ranks.items()]
 
     def _describe(self, listener: Listener, question: int, before: int) -> RankState:
         reading, now = listener.read(), time.monotonic()
         answers = reading.told >= question
-        told: dict[str, Any] = {}
-        if answers:
-            with suppress(OSError):
-                told = read_line(answer_file(listener.path).read_bytes())
+        answer: dict[str, Any] = {}
         text = ""
+        with suppress(OSError):
+            answer = read_line(answer_file(listener.path).read_bytes()) if answers else {}
         with suppress(OSError):
             text = stack_file(listener.path).read_text(errors="replace")[before:]
         self._stacks[reading.rank] = text
@@ -221,11 +216,11 @@ class Watchdog(threading.Thread):
             still_s=self._since(now, reading.moved_ns),
             answers=answers,
             process_state=read_process_state(reading.process),
-            phase=told.get("phase", ""),
+            phase=answer.get("phase", ""),
             waits_s=self._since(now, reading.waiting_ns) if answers else 0.0,
-            pending=told.get("pending", []),
-            groups={name: Group(**group) for name, group in told.get("groups", {}).items()},
-            stack=read_stack(text, reading.thread) or [Frame(*frame) for frame in told.get("stack", [])],
+            pending=answer.get("pending", []),
+            groups={name: Group(**group) for name, group in answer.get("groups", {}).items()},
+            stack=read_stack(text, reading.thread) or [Frame(*frame) for frame in answer.get("stack", [])],
         )
 
     def _write(self, states: list[RankState]) -> None:

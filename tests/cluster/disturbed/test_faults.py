@@ -1,7 +1,7 @@
 """Every fault of the table, for every strategy and an MPIJob: what it costs, and that the run ends as if undisturbed.
 
 Per strategy: a run that nobody disturbs, and the same run that suffers all faults that a run survives one after the
-other. A full volume: tests/trainer/ranks/slow/test_full_volume.py. The rows lie in reports/raw/cluster-faults.json,
+other. A full volume: tests/trainer/ranks/slow/test_worker.py. The rows lie in reports/raw/cluster-faults.json,
 which `make nightly` keeps.
 """
 

@@ -38,7 +38,7 @@ CHOSEN = (
     "tests/trainer/launch/processes/test_mpi.py",
     # DeepSpeed
     "tests/trainer/engines/test_deepspeed.py",
-    "tests/trainer/settings/test_deepspeed_rules.py",
+    "tests/trainer/settings/test_library_rules.py",
 )
 
 

@@ -89,7 +89,7 @@ def test_counts_after_each_other_are_those_of_a_fresh_process() -> None:
 
 def test_a_teacher_is_whole_where_the_loss_is(tmp_path: Path) -> None:
     from stratlab_spec.models.teacher import count_teacher_bytes
-    from tests.trainer.shapes.test_teacher_rules import WORDS
+    from tests.trainer.shapes.test_teacher import WORDS
 
     (tmp_path / "config.json").write_text(json.dumps(WORDS))
 

@@ -13,7 +13,7 @@ from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.ranks import fork_ranks
 from tests.trainer.kept_runs import STEPS, be_worker, read, settings, train
-from tests.trainer.ranks.test_distillation import STUDENT, TAUGHT, losses, student
+from tests.trainer.ranks.test_worker import STUDENT, TAUGHT, losses, student
 from trainer.evaluation.command import evaluate_run_directory
 from trainer.launch.preflight import check
 from trainer.prepare.preparation import ensure_cache

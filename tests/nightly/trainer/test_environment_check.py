@@ -9,8 +9,7 @@ import pytest
 
 from tests.faults.test_network import ADDRESSES, NAMES, enter, network
 from tests.trainer.environment.planted import HANGS, SHIFTED, mounted, plant_in_ranks, slow_down
-from tests.trainer.environment.ranks.test_laptop import check, only
-from tests.trainer.environment.ranks.test_pods import checked, in_second
+from tests.trainer.environment.ranks.test_pods import check, checked, in_second, only
 
 __all__ = ["network"]
 SECOND = "pod try-worker-1"

@@ -18,8 +18,8 @@ from tests.codes import find_codes
 from tests.programs import find_python
 from tests.ranks import fork_ranks, run_ranks
 from tests.trainer.ranks import test_worker
-from tests.trainer.ranks.slow import test_full_volume
-from tests.trainer.ranks.slow.test_full_volume import launch_on
+from tests.trainer.ranks.slow import test_worker as test_full_volume
+from tests.trainer.ranks.slow.test_worker import launch_on
 from tests.trainer.ranks.test_launcher import ONE, environment
 from tests.trainer.ranks.test_worker import CHECKS, be_worker, settings
 from tests.trainer.strategies.ranks.test_state import load_and_continue, read, save_by_name

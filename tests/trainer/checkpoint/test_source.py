@@ -12,7 +12,7 @@ from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.fields import Settings
 from stratlab_spec.settings.rules import CLASS_NAMES_SHA256
 from tests.codes import find_codes
-from tests.trainer.launch.test_taken import leave_run, settings
+from tests.trainer.launch.test_preflight import leave_run, settings
 from trainer.checkpoint.folder import COMMIT
 from trainer.checkpoint.source import open_source
 from trainer.launch.batch_validation import check_run

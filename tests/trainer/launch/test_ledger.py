@@ -1,4 +1,4 @@
-"""The bounds that the training operator does not keep: attempts without progress, and the deadline."""
+"""Bounds that the training operator does not keep, whose exit code a run has, and kills that were asked for."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ import time
 
 import pytest
 
-from stratlab_spec.exit_codes import DeadlinePassed, NoProgress
+from stratlab_spec.exit_codes import DeadlinePassed, NoProgress, first_failure
 from stratlab_spec.run_directory import RunDirectory, append_line, read_events
 from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
-from trainer.launch.ledger import LONGEST_SENTENCE, Ledger, reached_step, read_last_codes
+from trainer.launch.ledger import (
+    LONGEST_SENTENCE,
+    Ledger,
+    explain_planted_kill,
+    find_culprit,
+    main,
+    reached_step,
+    read_last_codes,
+)
 
 CONFIG = Config(run="try", max_attempts=2, deadline_s=100, wait_s=1000)
 
@@ -205,3 +213,57 @@ def test_once_they_have_met_the_deadline_runs_and_waiting_begins_anew(folder, cl
     ledger.record_start("b")
     clock[0] += 20
     assert (ledger.wait_left(CONFIG), ledger.seconds_left(CONFIG)) == (980, 50)
+
+
+@pytest.mark.parametrize(
+    ("exit_codes", "culprit"),
+    [({0: 134, 1: 10}, (1, 10)), ({0: -9, 1: 134}, (0, 137)), ({0: -15, 1: -15}, (0, 143))],
+)
+def test_among_ranks_the_culprit_is_told_from_the_survivors(exit_codes, culprit):
+    assert first_failure(exit_codes) == culprit
+
+
+def leave(folder: RunDirectory, ends: dict[str, int]) -> None:
+    for pod, ended in ends.items():
+        ledger = Ledger(folder, pod)
+        ledger.record_start("a")
+        ledger.record_end("a", ended)
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "culprit"),
+    [
+        ({"w0": 134, "w1": 10}, 134, 10),
+        ({"w0": 137, "w1": 12}, 137, 12),  # which of them came first is not known: this one would come again
+        ({"w0": 143, "w1": 137}, 143, 137),
+        ({"w0": 0}, 1, 1),
+        ({}, -15, 143),
+    ],
+)
+def test_among_pods_the_culprit_is_read_from_the_ledgers(tmp_path, ends, code, culprit):
+    folder = RunDirectory(tmp_path, "default", "try")
+    leave(folder, ends)
+    assert find_culprit(folder, 0.0, code) == culprit
+
+
+def test_the_command_prints_the_code_of_the_one_who_failed_since_then(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TRAINER_RUN", "try")
+    monkeypatch.setenv("TRAINER_RESULTS", str(tmp_path))
+    leave(RunDirectory(tmp_path, "default", "try"), {"w0": 134, "w1": 10})
+    for since, code, printed in ((-60, "134", "10\n"), (60, "137", "137\n")):
+        assert main(["--since", str(time.time() + since), "--code", code]) == 0
+        assert capsys.readouterr().out == printed
+
+
+def test_only_a_kill_of_this_start_is_told_as_planted(tmp_path):
+    assert explain_planted_kill(tmp_path / "none", 0.0) == ""
+    for name, times in (("kill@8_1", (100.0, 300.0)), ("slow@3_0", (500.0,))):
+        lines = [json.dumps({"t": t, "attempt": 1, "kind": name[:4], "step": 8, "rank": 1}) for t in times]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    said = explain_planted_kill(tmp_path, 200.0)
+    assert find_codes(said) == ["SL-kill-planted"] and "rank 1 " in said and "step 8 " in said
+    assert explain_planted_kill(tmp_path, 400.0) == ""
+    (tmp_path / "kill@9_0").write_text('{"t": 500.0, "attempt"')  # cut
+    assert explain_planted_kill(tmp_path, 400.0) == ""
+    (tmp_path / "kill@7_0").mkdir()
+    assert explain_planted_kill(tmp_path, 400.0) == ""

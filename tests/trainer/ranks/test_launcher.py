@@ -122,8 +122,7 @@ def test_without_its_accelerators_a_run_ends_before_torch_and_for_good(tmp_path)
 
 def test_a_run_ends_with_0_and_is_not_started_twice(tmp_path):
     """Cold: what stands in for Python elsewhere has imported all of it."""
-    from tests.trainer.launch.test_tensorboard import expected  # the image has no TensorBoard
-    from tests.trainer.record.test_event_file import read
+    from tests.trainer.launch.test_tensorboard import expected, read  # the image has no TensorBoard
 
     done = launch(tmp_path, sys.executable, **ONE, TRAINER_TENSORBOARD="true")
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,17 +1,24 @@
 """The real worker in forked ranks: is the run directory what docs/architecture.md promises? Here of ddp; of every
-strategy in tests/nightly/trainer/test_runs.py."""
+strategy in tests/nightly/trainer/test_runs.py.
+
+A student learns from a finished run: real workers; what is recorded. What is resumed: tests/nightly/trainer.
+
+What every rank uses reaches rank 0 inside the collective that adds up the losses, and MLflow under its own names.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.ranks import fork_ranks
+from tests.ranks import fork_ranks, run_ranks
+from tests.trainer.kept_runs import lines, read, train
+from trainer.measuring.hardware import NAMES
 from trainer.measuring.profiler import hash_file
 
 STEPS = 16
@@ -61,14 +68,6 @@ def finished(tmp_path_factory) -> Callable[[str], Path]:
         return folder
 
     return of
-
-
-def read(folder: Path, name: str) -> dict[str, Any]:
-    return json.loads((folder / name).read_text())
-
-
-def lines(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def check_files(folder: Path) -> None:
@@ -162,3 +161,97 @@ CHECKS = [check_files, check_metrics, check_traces, check_summary, check_peak]
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_run_directory_is_complete(finished, check):
     check(finished("ddp"))
+
+
+TAUGHT = {
+    "TRAINER_TEACHER": "default/single",
+    "TRAINER_DISTIL_TEMPERATURE": "3",
+    "TRAINER_DISTIL_WEIGHT": "0.8",
+}
+STUDENT = {"TRAINER_MODEL": "vit_tiny", "TRAINER_MODEL_LAYERS": "2", "TRAINER_COMPARISON": "students"}
+
+
+def losses(folder: Path) -> list[float]:
+    return [line["loss"] for line in lines(folder) if line["kind"] == "train"]
+
+
+def student(results: Path, strategy: str, ranks: int, **more: str) -> Path:
+    train(results, strategy, ranks, **{**TAUGHT, **STUDENT, **more})
+    return results / more.get("TRAINER_COMPARISON", "students") / strategy
+
+
+def test_what_is_recorded_of_a_teacher(tmp_path: Path, uninterrupted) -> None:
+    (tmp_path / "default").mkdir()
+    (tmp_path / "default" / "single").symlink_to(uninterrupted("single", 1))
+    folder = student(tmp_path, "ddp", 2, TRAINER_STEPS="3", TRAINER_EVALUATE_EVERY="3")
+    resolved = read(folder, "config.json")["resolved"]
+    teacher = read(tmp_path / "default" / "single", "config.json")["resolved"]
+    assert resolved["teacher_parameters"] == teacher["parameters"] and len(resolved["teacher_sha256"]) == 64
+    assert resolved["teacher_flops_per_sample"] == pytest.approx(teacher["flops_per_sample"] / 3)
+    alone = 3 * 2 * (5 * (4 * 64**2 + 2 * 64 * 128) * 2 + 4 * 64 * 4**2) + 3 * 4 * 5**2 * 64 * 2
+    both = alone + resolved["teacher_flops_per_sample"]
+    assert resolved["flops_per_sample"] == pytest.approx(both, rel=0.01)
+    facts = read(folder, "ranks/rank0.json")
+    assert facts["dtypes"]["teacher"] == ["float32"] and "teacher" not in facts["state_memory_gib"]
+    assert not list((folder / "model").glob("*teacher*"))
+
+
+def record(folder, images: bool) -> None:
+    """Six steps of a rank with made-up system numbers; writes how many collectives there were.
+
+    Args:
+        images: each rank tells as many of its samples right as its number says.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from trainer.engine import StepResult
+    from trainer.measuring.operators import WireCounter
+    from trainer.metrics.tracking import Recorder
+
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+
+    def read_system() -> list[float]:
+        return [math.nan if name.startswith("gpu") else rank + i / 8 for i, name in enumerate(NAMES)]
+
+    path = folder / "metrics.jsonl" if rank == 0 else None
+    measures = ("accuracy", "all") if images else ()
+    recorder = Recorder(path, 1, 4, read_system=read_system, epoch_samples=16, step_measures=measures)
+    with WireCounter() as wire:
+        for step in range(1, 7):
+            right = torch.tensor([rank, 8]) if images else None
+            result = StepResult(torch.tensor(0.25 * (rank + 1)), torch.tensor(1.0), 8, measures=right)
+            recorder.record_step(step, 0.1, result, (0, 0, 0, 0, 0), False)
+        recorder.flush()
+        recorder.flush()  # nothing is waiting: no collective and no line
+    recorder.close()
+    (folder / f"rank{rank}.json").write_text(json.dumps(wire.operations))
+    dist.barrier()
+
+
+@pytest.mark.parametrize(("ranks", "images"), [(1, False), (3, True)])
+def test_every_rank_s_numbers_are_in_one_line_per_flush(ranks, images, tmp_path):
+    run_ranks(lambda: record(tmp_path, images), ranks)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    train = [line for line in lines if line["kind"] == "train"]
+    assert [line["loss"] for line in train] == [0.25 * ranks * (ranks + 1) / 2] * 6
+    system = [line for line in lines if line["kind"] == "system"]
+    assert [line["step"] for line in system] == [4, 6]
+    expected = {
+        f"rank{rank}_{name}": rank + i / 8
+        for rank in range(ranks)
+        for i, name in enumerate(NAMES)
+        if not name.startswith("gpu")
+    }
+    assert {key: value for key, value in system[0].items() if key.startswith("rank")} == expected
+    collectives = json.loads((tmp_path / "rank0.json").read_text())
+    if not images:
+        assert collectives == {}
+        return
+    assert collectives == {"all_reduce": [2, (6 + 2 * 6 + 2 * ranks * len(NAMES)) * 4]}
+    assert {line["train_accuracy_pct"] for line in train} == {100.0 * (0 + 1 + 2) / 8}
+    assert {line["train_all_pct"] for line in train} == {300.0}
+    epochs = [line for line in lines if line["kind"] == "epoch"]
+    assert [(line["step"], line["epoch"]) for line in epochs] == [(2, 1), (4, 2), (6, 3)]  # 8 of 16 a step
+    assert {line["epoch_train_accuracy_pct"] for line in epochs} == {37.5}

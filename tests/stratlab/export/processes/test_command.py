@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents.commands import read_commands, split
-from tests.trainer.launch.test_tensorboard import expected, make_run
-from tests.trainer.record.test_event_file import read
+from tests.trainer.launch.test_tensorboard import expected, make_run, read
 
 COMMANDS = sorted(command for command in read_commands() if command.startswith("stratlab export "))
 

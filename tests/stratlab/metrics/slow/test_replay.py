@@ -15,7 +15,7 @@ from stratlab.processes import free_port
 from stratlab.tracking_server import run_server
 from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
-from tests.trainer.processes.test_sender import kill_server, stored, written
+from tests.trainer.processes.test_mlflow import kill_server, stored, written
 
 
 def replay(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -1,14 +1,85 @@
-"""Knobs: each is a setting, known to the strategies that have it, refused to others, recorded as what it came to."""
+"""The table of strategies and knobs against what it is read by: engines, charts, the advice, remedies for memory."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
+import yaml
 
 from stratlab_spec.layout.mesh_rules import broken_rules
 from stratlab_spec.layout.parallel_dims import Axes
+from stratlab_spec.memory.prediction import describe_remedies, find_remedies
 from stratlab_spec.settings.config import Config, ConfigError
-from stratlab_spec.strategies import KNOBS, STRATEGIES, pipeline_problems, reduce_bucket_bytes, resolve_knobs
+from stratlab_spec.strategies import (
+    CHART_NAME,
+    KNOBS,
+    STRATEGIES,
+    pipeline_problems,
+    reduce_bucket_bytes,
+    resolve_knobs,
+)
 from tests.codes import find_codes
+
+
+def test_the_chart_maker_takes_the_names_of_this_table() -> None:
+    assert f'"{CHART_NAME}"' in Path("charts/new_chart.py").read_text()
+    assert not re.fullmatch(CHART_NAME, "fsdp_eager") and re.fullmatch(CHART_NAME, "fsdp-eager")
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_has_a_file_and_a_chart_that_says_what_it_is(name: str) -> None:
+    assert find_spec(f"trainer.strategies.{STRATEGIES[name].file}")
+    chart = Path("charts") / ("llm-2d" if name == "nd" else name)
+    config = yaml.safe_load((chart / "values.yaml").read_text())["run"]["config"]
+    assert config["strategy"] == name
+    own = STRATEGIES[name].defaults
+    assert {knob: config.get(knob, value) for knob, value in own.items()} == own
+    described = yaml.safe_load((chart / "Chart.yaml").read_text())["description"]
+    assert described != f"Strategy {name}.", f"{chart}: say in its description what is sharded"
+
+
+NAMED_IN_ENGINE = {"zeropp"}
+"""Whose name its engine's file reads (trainer/strategies/zero.py)."""
+
+
+def test_no_strategy_is_another_one_under_a_second_name() -> None:
+    found: dict[str, str] = {}
+    for name in STRATEGIES.keys() - NAMED_IN_ENGINE:
+        row = STRATEGIES[name]
+        what = repr((row.file, row.axes, row.deepspeed_stage, sorted(row.defaults.items())))
+        assert found.setdefault(what, name) == name, "its row's file, axes and defaults are the same"
+
+
+def test_a_row_can_give_a_knob_another_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a strategy of a present file is another one without its chart too."""
+    kept = replace(STRATEGIES["fsdp"], defaults={"reshard_after_forward": "off"})
+    monkeypatch.setitem(STRATEGIES, "fsdp", kept)
+    assert Config(run="r", strategy="fsdp").reshard_after_forward == "off"
+    assert Config(run="r", strategy="fsdp", reshard_after_forward="on").reshard_after_forward == "on"
+    assert Config(run="r", strategy="hsdp").reshard_after_forward == "auto"
+    assert resolve_knobs(Config(run="r", strategy="fsdp"))["reshard_after_forward"] == "off"
+
+
+def test_the_ways_to_less_end() -> None:
+    """Whoever follows the advice comes to an end, and never back."""
+    for column in ("holds_less", "sends_less"):
+        for name in STRATEGIES:
+            seen = [name]
+            while following := getattr(STRATEGIES[seen[-1]], column):
+                assert following not in seen
+                seen.append(following)
+
+
+def test_the_readme_tells_when_to_take_each() -> None:
+    readme = Path("README.md").read_text()
+    missing = [name for name in STRATEGIES if f"\n| `{name}` |" not in readme]
+    # nd is behind the charts llm-1d to llm-5d
+    assert missing == ["nd"], f"README.md, the table under 'Strategies': no row of {missing[:-1]}"
+
 
 TEXT = {"model": "qwen_tiny", "dataset": "arithmetic", "precision": "fp32"}
 GIVEN = {
@@ -119,3 +190,43 @@ def test_replicas_do_not_add_up_shards_of_micro_batches_in_bf16():
         assert problems(**replicas | {"dp_replicate": 1, "dp_shard": 4}) == []
     assert broken_rules(config_of("fsdp", global_batch_size=64, **sizes), 4) == []
     assert broken_rules(config_of("ddp", global_batch_size=64, **sizes), 4) == []
+
+
+BLOCKS, ONE = {"activation_checkpointing": "blocks"}, {"micro_batch_size": 1}
+
+
+def config(**settings) -> Config:
+    return Config(**{"run": "try", "global_batch_size": 96, "micro_batch_size": 12} | settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        (
+            {"strategy": "ddp"},
+            [{"micro_batch_size": 6}, BLOCKS, {"strategy": "zero1"}, {"offload": "optimizer"}],
+        ),
+        (
+            {"strategy": "ddp", "micro_batch_size": 3},
+            [ONE, BLOCKS, {"strategy": "zero1"}, {"offload": "optimizer"}],
+        ),
+        (
+            {"strategy": "zero2", **ONE, **BLOCKS, "offload": "optimizer"},
+            [{"strategy": "zero3"}, {"offload": "all"}],
+        ),
+        ({"strategy": "fsdp", **ONE, **BLOCKS, "offload": "all"}, []),
+    ],
+)
+def test_the_order(settings, found):
+    assert find_remedies(config(**settings), 4) == found
+    said = ", then ".join(f"run.config.{name}={value}" for each in found for name, value in each.items())
+    assert describe_remedies(found) == said
+
+
+def test_each_rung_is_a_valid_run():
+    for strategy in STRATEGIES.keys() - {"nd"}:
+        ranks = 1 if strategy == "single" else 4
+        now = {"strategy": strategy, "model": "vit_tiny"}
+        for rung in find_remedies(config(**now), ranks):
+            now |= rung
+            assert broken_rules(config(**now), ranks, 2) == []

@@ -1,9 +1,12 @@
-"""metrics.jsonl and MLflow: the same points, whatever happens to the server."""
+"""A real MLflow server: what is sent, resent and replayed, and what a run leaves as its last words."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,8 +15,10 @@ import mlflow
 import psutil
 import pytest
 
+from stratlab.processes import free_port
 from stratlab_spec.run_directory import RunDirectory, write_json
 from tests.codes import find_codes
+from trainer.launch.mlflow_replay import main, replay
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
 from trainer.launch.mlflow_sender import Sender, line_points, send_new_lines
 
@@ -96,3 +101,67 @@ def kill_server(port: int) -> None:
             if child.status() != psutil.STATUS_ZOMBIE and str(port) in child.cmdline():
                 for process in [*child.children(recursive=True), child]:
                     process.kill()
+
+
+def test_a_run_gets_all_of_what_its_server_never_had_or_has_lost(mlflow_server, tmp_path):
+    folder = open_folder(tmp_path, 1500)
+    folder.append_attempt("ended", 1, "me", exit_code=0)
+    write_json(folder.summary, {"forecast_memory_deviates": "logits"})
+    done = replay(folder, mlflow_server, {})
+    assert (done.lines, done.waiting_bytes, done.closed) == (1500, 0, "FINISHED")
+    assert stored(mlflow_server, done.run_id) == written(folder)
+    assert json.loads(folder.mlflow.read_text())["run_id"] == done.run_id
+    run = mlflow.MlflowClient(mlflow_server).get_run(done.run_id)
+    assert run.info.status == "FINISHED" and run.data.params["lr"] == "0.1"
+    assert run.data.tags["forecast_memory_deviates"] == "logits"
+
+    again = replay(folder, mlflow_server, {})
+    assert (again.run_id, again.lines, again.closed) == (done.run_id, 0, "")
+    append(folder, 1501, 1560)
+    folder.sent.write_text(str(folder.metrics.stat().st_size))  # confirmed, and gone since
+    assert replay(folder, mlflow_server, {}).lines == 1560
+    assert stored(mlflow_server, done.run_id) == written(folder)
+
+
+def test_what_cannot_be_sent_is_said(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    folder, away = open_folder(tmp_path, 2), f"http://127.0.0.1:{free_port()}"
+    for arguments, code, told in (
+        ([folder.path], 2, "SL-replay-no-server"),
+        ([tmp_path, "--tracking-uri", away], 2, "SL-replay-no-run"),
+        ([folder.path, "--tracking-uri", away], 1, "SL-replay-unsent"),
+    ):
+        assert main([*map(str, arguments)]) == code
+        said = capsys.readouterr().err
+        assert find_codes(said) == [told]
+    assert f" {folder.metrics.stat().st_size} bytes" in said and not folder.sent.exists()
+    folder.mlflow.write_text(json.dumps({"tracking_uri": away, "experiment_id": "1", "run_id": "a"}))
+    assert main([str(folder.path)]) == 1, "the server that the run had is asked where none is named"
+
+
+SAYS = """
+import sys
+from trainer.launch.ledger import drop_unwritten, end
+print('line')
+code = end(13, 'x')
+drop_unwritten()
+sys.exit(code)
+"""
+
+
+def run_on_full(*arguments: str, full: tuple[str, ...] = ("stdout", "stderr")) -> int:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as nowhere:
+        out, err = (nowhere if name in full else subprocess.DEVNULL for name in ("stdout", "stderr"))
+        return subprocess.run(
+            [sys.executable, *arguments], env=env, stdout=out, stderr=err, timeout=60
+        ).returncode
+
+
+@pytest.mark.parametrize("full", [("stdout",), ("stdout", "stderr")])
+def test_the_code_is_kept_where_its_words_cannot_be_written(full: tuple[str, ...]) -> None:
+    assert run_on_full("-c", SAYS, full=full) == 13
+
+
+def test_the_program_keeps_its_code_too() -> None:
+    assert run_on_full("-m", "trainer", "--set", "lr=-1") == 2
