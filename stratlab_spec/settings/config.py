@@ -193,11 +193,15 @@ PREFIX = "TRAINER_"
 
 
 class ConfigError(ValueError):
-    """What the user typed cannot run. `problems` holds one sentence per broken rule."""
+    """What the user typed cannot run. `problems` holds one sentence per broken rule.
 
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+    Args:
+        problems: or the only one.
+    """
+
+    def __init__(self, problems: str | list[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else problems
+        super().__init__("\n".join(self.problems))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[list[str]]]:
         """From process to process."""

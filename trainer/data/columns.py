@@ -66,10 +66,8 @@ def store_pictures(table: Any, column: str, split: str, data: str) -> StoredPict
     except Exception as failure:
         kind = table.features[column]
         raise ConfigError(
-            [
-                f"TRAINER_IMAGE_COLUMN={column!r}: holds {kind}, not images (PIL, bytes or paths) "
-                "[SL-image-column-kind]"
-            ]
+            f"TRAINER_IMAGE_COLUMN={column!r}: holds {kind}, not images (PIL, bytes or paths) "
+            "[SL-image-column-kind]"
         ) from failure
     return StoredPictures(cells.with_format(None), column, split, data)
 
@@ -87,12 +85,12 @@ def pick_columns(config: Config, table: Any, known: tuple[str, str] | None = Non
     import datasets
 
     image, label = known or ("", "")
-    data = data or name_data(config)
+    data = data or config.dataset_setting
     if not (config.image_column or config.label_column or known):
         if has_images_alone(table):
             raise DataMissing(f"{data}: {NO_CLASSES}")
         if problem := _find_text(table):
-            raise ConfigError([f"{data}: {problem}"])
+            raise ConfigError(f"{data}: {problem}")
     problems: list[str] = []
     found = Columns(
         _pick("IMAGE", config.image_column or image, table, datasets.Image, IMAGE_NAMES, problems),
@@ -103,13 +101,6 @@ def pick_columns(config: Config, table: Any, known: tuple[str, str] | None = Non
     if problems:
         raise ConfigError(problems)
     return found
-
-
-def name_data(config: Config) -> str:
-    """The setting that names the data set, for sentences."""
-    if config.dataset_path:
-        return f"TRAINER_DATASET_PATH={config.dataset_path!r}"
-    return f"TRAINER_DATASET={config.dataset!r}"
 
 
 def _find_text(table: Any) -> str:
@@ -232,10 +223,8 @@ def _find_other_kinds(splits: Mapping[str, Any], columns: Columns) -> Iterator[s
             continue
         if columns.label_given:
             raise ConfigError(
-                [
-                    f"TRAINER_LABEL_COLUMN={columns.label!r}: holds {kind} in the split {split!r}, expected one class "
-                    "[SL-label-column-kind]"
-                ]
+                f"TRAINER_LABEL_COLUMN={columns.label!r}: holds {kind} in the split {split!r}, expected one class "
+                "[SL-label-column-kind]"
             )
         value = table.with_format(None)[0][columns.label]
         yield (

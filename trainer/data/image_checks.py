@@ -177,7 +177,7 @@ def check_classes(config: Config, data: ImageData) -> None:
     known = read_names(read_model_json(config))
     if match_names(known, data.class_names) is None:
         said = describe_other(known, data.class_names, config.dataset_name)
-        raise ConfigError([f"TRAINER_MODEL_PATH={config.model_path!r}: {said} [SL-exported-classes]"])
+        raise ConfigError(f"TRAINER_MODEL_PATH={config.model_path!r}: {said} [SL-exported-classes]")
 
 
 def describe_head(config: Config, class_names: list[str]) -> str:

@@ -25,7 +25,7 @@ from PIL import Image
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config, hint_of_dataset
 from stratlab_spec.settings.wording import name_first
-from trainer.data.columns import describe_classes, name_data, pick_columns, read_labels
+from trainer.data.columns import describe_classes, pick_columns, read_labels
 from trainer.data.files import (
     FULL,
     MOST_FILES_NAMED,
@@ -243,7 +243,7 @@ def load_images(config: Config, image_size: int) -> ImageData:
         ConfigError: columns that are not there, or not to be told.
         DataMissing: no such data set, images that cannot be decoded, or samples without a class.
     """
-    source, data = _open_source(config), name_data(config)
+    source, data = _open_source(config), config.dataset_setting
     splits = choose_splits(source, data)
     known = KNOWN.get(config.dataset) if not config.dataset_path else None
     columns = pick_columns(
@@ -300,7 +300,7 @@ def _open_source(config: Config) -> dict[str, Any]:
     import datasets
 
     datasets.disable_progress_bars()
-    data = name_data(config)
+    data = config.dataset_setting
     if not config.dataset_path:
         known = KNOWN.get(config.dataset)
         try:

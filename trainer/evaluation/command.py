@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         trust_given(os.environ)
         if asked.output.is_dir() or not asked.output.absolute().parent.is_dir():
             raise ConfigError(
-                [f"--output={asked.output}: expected a file in a folder that is there [SL-evaluate-output]"]
+                f"--output={asked.output}: expected a file in a folder that is there [SL-evaluate-output]"
             )
         report = evaluate_run_directory(asked.run_directory, asked.weights, asked.dataset_path, asked.device)
         print(describe(report))
@@ -119,9 +119,7 @@ def read_config(path: Path) -> Config:
         given |= {"image_size": int(resolved["image_size"])} if "image_size" in resolved else {}
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise ConfigError(
-            [
-                f"{path}: not a run directory, config.json cannot be read ({failure}) [SL-evaluate-run-directory]"
-            ]
+            f"{path}: not a run directory, config.json cannot be read ({failure}) [SL-evaluate-run-directory]"
         ) from None
     # a setting at its default counts as not given: rules ask what the user typed
     fields = Config.model_fields
@@ -144,10 +142,8 @@ def choose_weights(path: Path, weights: str, named: str = "weights") -> Path:
         folder = Path(weights)
         if not weights or not folder.is_dir():
             raise ConfigError(
-                [
-                    f"{named}={weights!r}: expected final, best or a folder in Hugging Face format "
-                    "[SL-evaluate-weights]"
-                ]
+                f"{named}={weights!r}: expected final, best or a folder in Hugging Face format "
+                "[SL-evaluate-weights]"
             )
     else:
         folder = run.best_model if weights == "best" and run.best_model.is_dir() else run.model

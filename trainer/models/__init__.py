@@ -73,7 +73,7 @@ def _synchronise(model: ImageClassifier, config: Config) -> None:
     from trainer.models.batch_norm import apply_synchronised_batch_norm
 
     if not apply_synchronised_batch_norm(model):
-        raise ConfigError([no_batch_norm(config.model_name)])
+        raise ConfigError(no_batch_norm(config.model_name))
 
 
 def _build(
@@ -126,7 +126,7 @@ def _build_own(
     if channels != weight_channels:
         from trainer.models.model_with_loss import wrong_channels
 
-        raise ConfigError([wrong_channels(name, weight_channels, channels)])
+        raise ConfigError(wrong_channels(name, weight_channels, channels))
     if shape := read_vit_shape(config):
         from trainer.models.hugging_face import build_vit
 

@@ -63,7 +63,7 @@ def apply_checkpointing(model: ImageClassifier | Decoder, config: Config) -> Non
         kept = partial(create_selective_checkpoint_contexts, KEPT) if setting == SELECTIVE else None
         if _batch_norms(block):
             if config.compile:
-                raise ConfigError([compiled_batch_norm(config.model_name, setting)])
+                raise ConfigError(compiled_batch_norm(config.model_name, setting))
             options["context_fn"] = partial(_with_statistics_kept, block, kept)
         elif kept:
             options["context_fn"] = kept

@@ -122,7 +122,7 @@ def build_hugging_face(
         seen.num_channels = taken = channels
     taken = 3 if taken is None else taken
     if channels not in (1, taken) or (channels == 1 and taken not in (1, 3)):
-        raise ConfigError([wrong_channels(config.model_name, taken, channels)])
+        raise ConfigError(wrong_channels(config.model_name, taken, channels))
     order = match_names(read_names({"id2label": settings.id2label}), class_names)
     settings.num_labels = num_labels
     switch_dropout_off(settings)
@@ -140,12 +140,8 @@ def build_hugging_face(
         model.set_flops(_forward_flops(model, image_size, channels))
     except Exception as failure:  # it is a dry run: what a model raises for a size is its own affair
         raise ConfigError(
-            [
-                (
-                    f"TRAINER_IMAGE_SIZE={image_size}: {config.model_name} was made for {size} and fails: {failure} "
-                    "[SL-image-size-fails]"
-                )
-            ]
+            f"TRAINER_IMAGE_SIZE={image_size}: {config.model_name} was made for {size} and fails: {failure} "
+            "[SL-image-size-fails]"
         ) from failure
     return model
 

@@ -41,7 +41,7 @@ def apply_lora(model: ImageClassifier | Decoder, config: Config) -> None:
     given = [name for name in config.lora_targets.split(",") if name]
     targets = _find_targets(model, given) if given else find_attention(network) or find_products(model)
     if not targets:
-        raise ConfigError([nothing_to_adapt(config.model_name)])
+        raise ConfigError(nothing_to_adapt(config.model_name))
     torch.manual_seed(config.seed + SEED_OFFSET)
     alpha: Any = config.lora_alpha  # peft says int, and takes any number
     adapters = LoraConfig(
@@ -51,12 +51,8 @@ def apply_lora(model: ImageClassifier | Decoder, config: Config) -> None:
         inject_adapter_in_model(adapters, network)
     except ValueError as failure:  # a rank that grouped convolutions do not divide, for example
         raise ConfigError(
-            [
-                (
-                    f"TRAINER_LORA_RANK={config.lora_rank}, TRAINER_LORA_TARGETS={config.lora_targets!r}: {failure} "
-                    "[SL-lora-rank]"
-                )
-            ]
+            f"TRAINER_LORA_RANK={config.lora_rank}, TRAINER_LORA_TARGETS={config.lora_targets!r}: {failure} "
+            "[SL-lora-rank]"
         ) from failure
     for module in network.modules():
         # the model says what enters products in which type; peft would cast the input to fp32 for each adapter

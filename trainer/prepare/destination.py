@@ -207,12 +207,8 @@ def read_done(place: Place, request: Request) -> dict[str, Any] | None:
     except FileNotFoundError:
         if place.folder.is_dir() and any(place.folder.iterdir()) and not place.done.exists():
             raise ConfigError(
-                [
-                    (
-                        f"--name {request.name!r}: {place.folder} is there and was not made by prepare "
-                        "[SL-prepared-foreign]"
-                    )
-                ]
+                f"--name {request.name!r}: {place.folder} is there and was not made by prepare "
+                "[SL-prepared-foreign]"
             ) from None
         return None
     _check_same(done, place, request)
@@ -235,10 +231,8 @@ def _check_same(done: dict[str, Any], place: Place, request: Request) -> None:
         [done["kind"], done["source"], *filter(None, (done["subset"], done["asked_revision"]))]
     )
     raise ConfigError(
-        [
-            f"--name {request.name!r}: {place.folder} holds {content} "
-            f"already; choose another name, or remove the folder [SL-prepared-taken]"
-        ]
+        f"--name {request.name!r}: {place.folder} holds {content} "
+        f"already; choose another name, or remove the folder [SL-prepared-taken]"
     )
 
 

@@ -91,7 +91,7 @@ def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
         place.root.mkdir(exist_ok=True)
     except PermissionError as failure:
         raise ConfigError(
-            [f"--to {str(request.results)!r}: {failure.strerror} [SL-prepare-volume]"]
+            f"--to {str(request.results)!r}: {failure.strerror} [SL-prepare-volume]"
         ) from failure
     seen, told_s = None, -PROGRESS_S
     while True:

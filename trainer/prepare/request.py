@@ -77,7 +77,7 @@ class Request:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError([f"{message} [SL-prepare-arguments]"])
+        raise ConfigError(f"{message} [SL-prepare-arguments]")
 
 
 def read_request(arguments: Sequence[str]) -> Request:

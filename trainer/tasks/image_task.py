@@ -38,10 +38,8 @@ class ImageTask:
         data = open_data(config, image_size)
         if config.normalization == "imagenet" and config.init == "scratch" and data.channels != len(how.mean):
             raise ConfigError(
-                [
-                    f"TRAINER_NORMALIZATION=imagenet: has {len(how.mean)} channels, the images of "
-                    f"{config.dataset_name} have {data.channels}; leave it out [SL-normalization-channels]"
-                ]
+                f"TRAINER_NORMALIZATION=imagenet: has {len(how.mean)} channels, the images of "
+                f"{config.dataset_name} have {data.channels}; leave it out [SL-normalization-channels]"
             )
         self._config, self._share, self._device = config, share, device
         self._data, self._image_size = data, image_size

@@ -43,10 +43,8 @@ def find_preprocessing(config: Config) -> Preprocessing:
         return found
     if config.init == "pretrained":
         raise ConfigError(
-            [
-                f"TRAINER_NORMALIZATION=imagenet: the weights of {config.model_name} were trained with mean "
-                f"{', '.join(f'{x:g}' for x in found.mean)}; leave it out [SL-normalization-weights]"
-            ]
+            f"TRAINER_NORMALIZATION=imagenet: the weights of {config.model_name} were trained with mean "
+            f"{', '.join(f'{x:g}' for x in found.mean)}; leave it out [SL-normalization-weights]"
         )
     return dataclasses.replace(found, mean=IMAGENET_MEAN, std=IMAGENET_STD, source="asked for: ImageNet's")
 
@@ -112,11 +110,9 @@ def _of_processor(config: Config, source: str) -> Preprocessing:
         named = "MODEL_PATH" if config.model_path else "MODEL"
         how = "in a way that this lab does not know" if found is None else f"{off:.0f} of 255 off"
         raise ConfigError(
-            [
-                f"TRAINER_{named}={source!r}: its {kind} makes other pixels than resizing, cutting out the middle and "
-                f"normalising would ({how}); expected a model whose processor does no more than that "
-                "[SL-processor-differs]"
-            ]
+            f"TRAINER_{named}={source!r}: its {kind} makes other pixels than resizing, cutting out the middle and "
+            f"normalising would ({how}); expected a model whose processor does no more than that "
+            "[SL-processor-differs]"
         )
     return found
 

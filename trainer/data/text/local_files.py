@@ -172,10 +172,8 @@ def _load_split(name: str, split: str, reader: str, files: Sequence[Path]) -> An
         return table
     if len(table) == 1 and (cure := _find_cure(files[0], table.features)):
         raise ConfigError(
-            [
-                f"{name}: split {split!r}: {files[0].name} holds one object, expected one row per question "
-                f"[SL-json-one-object]; convert it, then remove it: {cure}"
-            ]
+            f"{name}: split {split!r}: {files[0].name} holds one object, expected one row per question "
+            f"[SL-json-one-object]; convert it, then remove it: {cure}"
         )
     return _read_texts(files) if _has_dates(table) else table
 

@@ -113,7 +113,7 @@ def load_questions(
         tables = _open(config, revision)
         _check_columns(config, tables)
     train_name = "train" if "train" in tables else next(iter(tables))
-    sources = {name: _Source(table, f"{named(config)}: split {name!r}") for name, table in tables.items()}
+    sources = {name: _Source(table, f"{config.dataset_setting}: split {name!r}") for name, table in tables.items()}
     train = sources[train_name].whole()
     given = {name: source.whole() for name, source in sources.items() if name != train_name}
     if not is_built_in(config):
@@ -133,7 +133,7 @@ def load_questions(
     for name, split in splits.items():
         if not len(split):
             raise DataMissing(
-                f"{named(config)}: no documents for the {name} split: {train_name!r} has {len(groups)} documents of "
+                f"{config.dataset_setting}: no documents for the {name} split: {train_name!r} has {len(groups)} documents of "
                 f"{len(np.unique(groups))} different questions, those of one question stay together; add documents, "
                 "the splits test and validation, or raise TRAINER_VALIDATION_FRACTION [SL-text-split-empty]"
             )
@@ -160,16 +160,9 @@ def hub_id(config: Config) -> str:
     return HUB_IDS.get(config.dataset, config.dataset)
 
 
-def named(config: Config) -> str:
-    """The setting that names the data set, for sentences."""
-    if config.dataset_path:
-        return f"TRAINER_DATASET_PATH={config.dataset_path!r}"
-    return f"TRAINER_DATASET={config.dataset!r}"
-
-
 def absent(config: Config) -> DataMissing:
     """What to raise where nothing lies at `dataset_path`."""
-    return DataMissing(f"{named(config)}: no such folder or file [SL-text-data-absent]")
+    return DataMissing(f"{config.dataset_setting}: no such folder or file [SL-text-data-absent]")
 
 
 def _open(config: Config, revision: str | None) -> dict[str, Any]:
@@ -180,7 +173,7 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
         raise absent(config)
     try:
         if config.dataset_path:
-            return open_local(named(config), Path(config.dataset_path))
+            return open_local(config.dataset_setting, Path(config.dataset_path))
         source = datasets.load_dataset(hub_id(config), revision=revision)
     except (ConfigError, DataMissing):
         raise
@@ -189,7 +182,7 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
             raise
         hint = "" if config.dataset_path else hint_of_dataset(config.dataset)
         raise DataMissing(
-            f"{named(config)}: cannot be loaded, expected a data set in `datasets` format (saved with save_to_disk, "
+            f"{config.dataset_setting}: cannot be loaded, expected a data set in `datasets` format (saved with save_to_disk, "
             f"or json, jsonl or parquet files) or an id on the hub: {_explain(failure)}{hint} "
             "[SL-text-data-unloadable]"
         ) from failure
@@ -208,7 +201,7 @@ def _check_columns(config: Config, tables: dict[str, Any]) -> None:
         missing = [column for column in (QUERY, RESPONSE) if column not in features]
         if missing:
             problems.append(
-                f"{named(config)}: split {split!r} has no column {' and no column '.join(missing)}; expected "
+                f"{config.dataset_setting}: split {split!r} has no column {' and no column '.join(missing)}; expected "
                 f"MetaMathQA's columns {QUERY} and {RESPONSE}, found {_name_columns(features) or 'none'}; "
                 "docs/text_data.md converts other forms [SL-text-column-absent]"
             )
@@ -217,7 +210,7 @@ def _check_columns(config: Config, tables: dict[str, Any]) -> None:
             kind = getattr(features[column], "dtype", type(features[column]).__name__)
             if kind not in ("string", "large_string"):
                 problems.append(
-                    f"{named(config)}: split {split!r}: column {column} holds {kind}, expected string "
+                    f"{config.dataset_setting}: split {split!r}: column {column} holds {kind}, expected string "
                     f"[SL-text-column-kind]; {_find_cure(kind)}"
                 )
     if problems:

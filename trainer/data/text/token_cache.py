@@ -27,7 +27,6 @@ from trainer.data.text.text_source import (
     hub_id,
     is_built_in,
     load_questions,
-    named,
 )
 from trainer.data.text.tokenizer import (
     CHUNK,
@@ -284,15 +283,13 @@ def _write_split(
                 note(f"{name}: {number} of {len(questions)} documents tokenised")
     if tally.counts[EMPTY] == tally.documents:
         raise DataMissing(
-            f"{named(config)}: no document of the {name} split has a question and an answer "
+            f"{config.dataset_setting}: no document of the {name} split has a question and an answer "
             "[SL-text-split-unanswered]"
         )
     if not kept:
         raise ConfigError(
-            [
-                f"TRAINER_SEQ_LEN={config.seq_len}: no document of the {name} split has room in a row for its "
-                "question and one token of its answer [SL-seq-len-too-short]"
-            ]
+            f"TRAINER_SEQ_LEN={config.seq_len}: no document of the {name} split has room in a row for its "
+            "question and one token of its answer [SL-seq-len-too-short]"
         )
     documents = np.array(kept, np.int64)
     lengths = documents[:, 1]

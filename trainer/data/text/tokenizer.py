@@ -313,17 +313,13 @@ def _render(tokenizer: Any, controls: _Controls, index: int, query: Any, respons
         whole = tokenizer.apply_chat_template(answered, tokenize=False)
     except Exception as failure:  # jinja's own, and whatever a template raises
         raise ConfigError(
-            [
-                f"TRAINER_TOKENIZER: its chat template refuses the document of row {index}: {failure} "
-                "[SL-chat-template-refuses]"
-            ]
+            f"TRAINER_TOKENIZER: its chat template refuses the document of row {index}: {failure} "
+            "[SL-chat-template-refuses]"
         ) from failure
     if not whole.startswith(prompt):
         raise ConfigError(
-            [
-                "TRAINER_TOKENIZER: its chat template does not put the answer behind its generation prompt, so "
-                f"that they cannot be told apart: {prompt!r} is no beginning of {whole!r} [SL-chat-template-order]"
-            ]
+            "TRAINER_TOKENIZER: its chat template does not put the answer behind its generation prompt, so "
+            f"that they cannot be told apart: {prompt!r} is no beginning of {whole!r} [SL-chat-template-order]"
         )
     answer = whole[len(prompt) :].rstrip()
     found = {
