@@ -13,7 +13,7 @@ import torchvision
 from stratlab_spec.registry import PUBLISHED_FILES, SERVER
 from tests.codes import find_codes
 from trainer.models.torchvision_networks import NETWORKS
-from trainer.prepare import request as published
+from trainer.prepare import origin, request
 from trainer.prepare.preparation import main
 
 CONTENT = b"weights"
@@ -26,8 +26,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / FILE).write_bytes(CONTENT)
     (tmp_path / "volume").mkdir()
-    monkeypatch.setattr(published, "SERVER", folder.as_uri())
-    monkeypatch.setattr(published, "PUBLISHED_FILES", {"vgg": FILE})
+    monkeypatch.setattr(origin, "SERVER", folder.as_uri())
+    for module in (origin, request):
+        monkeypatch.setattr(module, "PUBLISHED_FILES", {"vgg": FILE})
     return folder
 
 
@@ -54,7 +55,7 @@ def test_a_file_of_other_content_leaves_nothing_and_one_that_is_not_there_is_dat
     def refuse(url: str, timeout: float) -> None:
         raise urllib.error.HTTPError(url, 404, "Not Found", None, None)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(published.urllib.request, "urlopen", refuse)
+    monkeypatch.setattr(origin.urllib.request, "urlopen", refuse)
     assert prepare(tmp_path) == 3 and find_codes(capsys.readouterr().err) == ["SL-published-absent"]
 
 
