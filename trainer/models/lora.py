@@ -89,7 +89,9 @@ def save_adapter(
         state: the whole model's, by the names of `build_model`.
     """
     prefix = f"{model.core}." if model.core else ""
-    whole = [*model.heads, *_batch_norms(model.network())]
+    network = model.network()
+    norms = (n for n, m in network.named_modules() if isinstance(m, _NormBase) and m.track_running_stats)
+    whole = [*model.heads, *norms]
     kept = {}
     for name, tensor in state.items():
         inside = name.removeprefix(prefix)
@@ -110,19 +112,11 @@ def save_adapter(
         "lora_alpha": adapters.lora_alpha["default"],
         "lora_dropout": 0.0,
         "bias": "none",
-        "target_modules": sorted(_adapted(model.network())),
+        "target_modules": sorted(n for n, m in network.named_modules() if isinstance(m, LoraLayer)),
         "modules_to_save": whole or None,
     }
     (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
     save_file(kept, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-
-
-def _batch_norms(network: nn.Module) -> list[str]:
-    return [n for n, m in network.named_modules() if isinstance(m, _NormBase) and m.track_running_stats]
-
-
-def _adapted(network: nn.Module) -> list[str]:
-    return [name for name, module in network.named_modules() if isinstance(module, LoraLayer)]
 
 
 def _adaptable(network: nn.Module) -> list[str]:

@@ -1,10 +1,7 @@
-"""Weights of our own networks from a file, and how a folder says what it holds.
+"""The weights that a model starts from, without pickles.
 
-A decoder's initial weights by name, one parameter at a time: the same on every stage, mesh and number of ranks.
-
-A decoder's parameters in the files that transformers writes, read one at a time; never a pickle.
-
-Where a decoder's initial weights come from: the seed, a folder, or the hub.
+A decoder's come by name, one parameter at a time, from the seed, a folder or the hub: the same on every stage, mesh and
+number of ranks. Those of our own networks of images are read from a folder, whole.
 """
 
 from __future__ import annotations
@@ -147,7 +144,13 @@ class SafetensorsWeights:
         self._named = named
         self._file_of = _read_index(folder, named)
         self._open: dict[str, Any] = {}
-        if unread := sorted(self._unread()):
+        known = {_stored_name(name) for name in self.names if ".lora_" not in name}
+        experts = tuple(f"{found[1]}." for name in known if (found := _EXPERTS.match(name)))
+        if unread := sorted(
+            name
+            for name in self._file_of.keys() - known
+            if not _IDLE.search(name) and not name.startswith(experts)
+        ):
             raise self._missing(
                 f"has tensors that this model does not: {name_first(unread, MOST_NAMED)} [SL-tensors-unknown]"
             )
@@ -169,15 +172,6 @@ class SafetensorsWeights:
             return self._experts(fused[1], fused[2], wanted)
         return self._read(stored, wanted).float()
 
-    def _unread(self) -> set[str]:
-        known = {_stored_name(name) for name in self.names if ".lora_" not in name}
-        experts = {f"{found[1]}." for name in known if (found := _EXPERTS.match(name))}
-        return {
-            name
-            for name in self._file_of
-            if name not in known and not _IDLE.search(name) and not any(map(name.startswith, experts))
-        }
-
     def _experts(self, layer: str, matrix: str, wanted: tuple[int, ...]) -> Tensor:
         whole = torch.empty(wanted)
         parts = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else ("down_proj",)
@@ -191,20 +185,18 @@ class SafetensorsWeights:
     def _read(self, stored: str, wanted: tuple[int, ...]) -> Tensor:
         if stored not in self._file_of:
             raise self._missing(f"has no tensor {stored} [SL-tensor-absent]")
-        tensor = self._read_file(self._file_of[stored], stored)
+        file = self._file_of[stored]
+        try:
+            if file not in self._open:
+                self._open[file] = safe_open(self._folder / file, framework="pt")
+            tensor: Tensor = self._open[file].get_tensor(stored)
+        except Exception as failure:  # safetensors has an error class of its own, beside the disk's
+            raise _unreadable(self._named, file, failure) from failure
         if tuple(tensor.shape) != wanted:
             raise self._missing(
                 f"{stored} has the shape {tuple(tensor.shape)}, expected {wanted} [SL-tensor-shape]"
             )
         return tensor
-
-    def _read_file(self, file: str, stored: str) -> Tensor:
-        try:
-            if file not in self._open:
-                self._open[file] = safe_open(self._folder / file, framework="pt")
-            return self._open[file].get_tensor(stored)
-        except Exception as failure:  # safetensors has an error class of its own, beside the disk's
-            raise unreadable(self._named, file, failure) from failure
 
     def _missing(self, what: str) -> DataMissing:
         return DataMissing(f"{self._named}: {what}")
@@ -225,27 +217,19 @@ def _read_index(folder: Path, named: str) -> dict[str, str]:
             with safe_open(path, framework="pt") as opened:
                 files |= dict.fromkeys(opened.keys(), path.name)
     except Exception as failure:  # as above, and JSON's
-        raise unreadable(named, path.name, failure) from failure
+        raise _unreadable(named, path.name, failure) from failure
     if not files:
         raise DataMissing(no_weights(named))
     return files
 
 
-def unreadable(named: str, file: str, failure: Exception) -> DataMissing:
-    """What to raise for a file of weights.
-
-    Args:
-        named: the setting that led to it.
-    """
+def _unreadable(named: str, file: str, failure: Exception) -> DataMissing:
+    """What to raise for a file of weights; `named`: the setting that led to it."""
     return DataMissing(f"{named}: {file} cannot be read: {failure} [SL-weights-unreadable]")
 
 
-def fetch_weights(source: str, named: str) -> Path:
-    """The folder of a hub id's weights, from the cache or the hub.
-
-    Raises:
-        DataMissing: neither has them.
-    """
+def _fetch_weights(source: str, named: str) -> Path:
+    """The folder of a hub id's weights, from the cache or the hub."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -266,11 +250,10 @@ def open_weights(config: Config, shape: DecoderShape) -> Weights:
     fresh = RandomWeights(weight_shapes(shape, config), config.seed)
     if config.init == "scratch":
         return fresh
-    if config.model_path:
-        named = f"TRAINER_MODEL_PATH={config.model_path!r}"
-        return SafetensorsWeights(Path(config.model_path), fresh, named)
-    named = f"TRAINER_MODEL={config.model!r}"
-    return SafetensorsWeights(fetch_weights(hub_id(config), named), fresh, named)
+    folder = (
+        Path(config.model_path) if config.model_path else _fetch_weights(hub_id(config), config.model_setting)
+    )
+    return SafetensorsWeights(folder, fresh, config.model_setting)
 
 
 def read_weights(config: Config) -> dict[str, Tensor]:
@@ -284,14 +267,13 @@ def read_weights(config: Config) -> dict[str, Tensor]:
         files = sorted(Path(config.model_path).glob("*.safetensors"))
     except OSError as failure:  # the folder itself
         raise DataMissing(
-            f"TRAINER_MODEL_PATH={config.model_path!r}: cannot be read: {failure} "
-            "[SL-weights-folder-unreadable]"
+            f"{config.model_setting}: cannot be read: {failure} [SL-weights-folder-unreadable]"
         ) from failure
     for path in files:
         try:
             state |= load_file(path)
         except Exception as failure:  # safetensors has an error class of its own, beside the disk's
-            raise unreadable(f"TRAINER_MODEL_PATH={config.model_path!r}", path.name, failure) from failure
+            raise _unreadable(config.model_setting, path.name, failure) from failure
     return state
 
 
@@ -319,14 +301,9 @@ def load_weights(
         state = {name: tensor for name, tensor in state.items() if not name.startswith(named_heads)}
     fits = {name: t for name, t in state.items() if name in wanted and wanted[name].shape == t.shape}
     if lost := sorted(name for name in wanted if name not in fits and not name.startswith(heads)):
-        named = (
-            f"TRAINER_MODEL_PATH={config.model_path!r}"
-            if config.model_path
-            else f"TRAINER_MODEL={config.model!r}"
-        )
         raise DataMissing(
-            f"{named}: expected the tensors of {config.model_name}; {len(lost)} are not there or of another "
-            f"shape, first {lost[0]} [SL-weights-differ]"
+            f"{config.model_setting}: expected the tensors of {config.model_name}; {len(lost)} are not there or of "
+            f"another shape, first {lost[0]} [SL-weights-differ]"
         )
     network.load_state_dict(fits, strict=False)
     if order and all(name in fits for name in wanted if name.startswith(named_heads)):
