@@ -18,11 +18,11 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from stratlab_spec.models.decoder import TEXT_HUB_IDS
 from stratlab_spec.models.model_specs import HUB_IDS, nothing_to_adapt
 from stratlab_spec.settings.config import Config, ConfigError
+from trainer.models.batch_norm import find_batch_norms
 from trainer.models.decoder import Decoder
 from trainer.models.model_with_loss import ImageClassifier
 
@@ -90,8 +90,7 @@ def save_adapter(
     """
     prefix = f"{model.core}." if model.core else ""
     network = model.network()
-    norms = (n for n, m in network.named_modules() if isinstance(m, _NormBase) and m.track_running_stats)
-    whole = [*model.heads, *norms]
+    whole = [*model.heads, *find_batch_norms(network)]
     kept = {}
     for name, tensor in state.items():
         inside = name.removeprefix(prefix)

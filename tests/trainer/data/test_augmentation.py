@@ -23,7 +23,6 @@ from trainer.data.batches import Batch, SampleOrder, Share, build_batch, evaluat
 from trainer.data.images import Images
 from trainer.data.placement import (
     DeviceSource,
-    HostSource,
     Source,
     StreamSource,
     build_source,
@@ -212,7 +211,7 @@ def test_the_bytes_of_the_data_set_in_the_device_s_memory_are_known():
     images, labels = SAMPLES * 3 * 8 * 8, SAMPLES * 8
     assert DeviceSource(pictures(), "cpu").held_bytes == images + labels
     assert StreamSource(pictures(), "cpu").held_bytes == 0
-    kept = HostSource(pictures(), "cpu")
+    kept = Source(pictures(), "cpu")
     assert kept.held_bytes == 0
     kept.load(np.arange(10))
     assert kept.held_bytes == 10 * 3 * 8 * 8

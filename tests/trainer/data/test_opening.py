@@ -13,9 +13,9 @@ from stratlab_spec.exit_codes import DataMissing
 from tests.codes import find_codes
 from tests.trainer.data.pictures import BROKEN, opened, pngs, save, table, write
 from trainer.data import image_checks as opening
-from trainer.data.pictures import StoredPictures
 from trainer.data.image_checks import check_held_out
 from trainer.data.images import SPLIT_SEED
+from trainer.data.pictures import StoredPictures
 from trainer.launch.batch_validation import main as answer
 from trainer.prepare.origin import check_images
 
