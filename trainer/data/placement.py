@@ -45,7 +45,7 @@ def build_source(images: Images, residence: str, device: str) -> Source:
 
 
 class Source:
-    """Images that a batch can be taken from: decoded when first asked for, into host memory, which a CPU computes in."""
+    """Images that a batch can be taken from, decoded into host memory when first asked for; a CPU computes there."""
 
     def __init__(self, images: Images, device: str) -> None:
         self.images = images
