@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.data.batches import IGNORED
+from trainer.data.text.token_rows import IGNORED
 from trainer.models.chunked_cross_entropy import token_loss
 
 

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 
-from trainer.data.batches import IGNORED
+from trainer.data.text.token_rows import IGNORED
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainer.data.batches import IGNORED
+from trainer.data.text.token_rows import IGNORED
 
 TOP = 5
 

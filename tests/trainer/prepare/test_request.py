@@ -1,15 +1,26 @@
-"""What is asked for and cannot be is named by its option, all at once; and a lock and a rename that two want."""
+"""What is asked for and cannot be is named by its option, all at once; and a lock and a rename that two want.
+
+Whether somebody is at work is told by what changes while one looks, whatever the clocks say.
+
+The commands with arguments of their own name these, and no variable that their reader has not set.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
 from stratlab_spec.exit_codes import exit_code
-from stratlab_spec.settings.config import ConfigError
+from stratlab_spec.settings.config import Config, ConfigError
+from tests.codes import find_codes
+from tests.trainer.data.pictures import pngs, write
+from trainer.evaluation.command import main as evaluate
 from trainer.prepare.destination import Overtaken, Place, acquire, observe, publish
 from trainer.prepare.origin import find_os_error
+from trainer.prepare.preparation import main as prepare
 from trainer.prepare.request import read_request
 
 TOKENS = ("--dataset", "arithmetic", "--tokenize", "qwen_tiny")
@@ -72,3 +83,88 @@ def test_the_rename_has_one_winner(tmp_path: Path) -> None:
     with pytest.raises(Overtaken):
         publish(place, place.partial("b"))
     assert (place.folder / "file").read_text() == "a"
+
+
+@pytest.mark.parametrize("clock_s", [0.0, 4e9])  # of the node that writes
+def test_a_lock_is_stale_when_it_has_not_changed_while_it_was_watched(tmp_path: Path, clock_s: float) -> None:
+    lock = acquire(tmp_path, 1, stale_after_s=60.0)
+    assert lock is not None
+    os.utime(lock.path, (clock_s, clock_s))
+    first = observe(tmp_path, None, 1000.0, 60.0)
+    assert first is not None and first.since_s == 1000.0 and not first.is_stale(1060.0)
+    later = observe(tmp_path, first, 1055.0, 60.0)
+    assert later is not None and later.since_s == 1000.0 and later.is_stale(1060.5)
+    os.utime(lock.path, (clock_s + 1, clock_s + 1))
+    alive = observe(tmp_path, later, 1058.0, 60.0)
+    assert alive is not None and alive.since_s == 1058.0 and not alive.is_stale(1118.0)
+
+
+def test_the_highest_number_owns_and_the_one_below_notices(tmp_path: Path) -> None:
+    mine, other = (acquire(tmp_path, number, 60.0) for number in (1, 2))
+    assert mine is not None and other is not None and acquire(tmp_path, 2, 60.0) is None
+    other.check()
+    with pytest.raises(Overtaken):
+        mine.check()
+    mine.release()  # not its own any more
+    assert other.path.exists()
+    other.release()
+    assert not tmp_path.exists() and observe(tmp_path, None, 0.0, 60.0) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "code", "named", "cause"),
+    [
+        ([{"prompt": "a", "completion": "b"}], {}, 2, "--dataset", "SL-text-column-absent"),
+        (None, {}, 3, "--dataset", "SL-text-data-absent"),
+        (
+            [{"query": f"{i}", "response": "b"} for i in range(20)],
+            {"--tokenize": "/none"},
+            3,
+            "--tokenize",
+            "SL-tokenizer-folder-absent",
+        ),
+        (
+            [{"query": "q" * 20 + str(i), "response": "b"} for i in range(20)],
+            {"--seq-len": "8"},
+            2,
+            "--seq-len",
+            "SL-seq-len-too-short",
+        ),
+    ],
+)
+def test_of_a_token_cache(rows, more, code, named, cause, tmp_path, capsys):
+    data, volume = tmp_path / "data", tmp_path / "volume"
+    volume.mkdir()
+    if rows:
+        write(data, {"train.jsonl": "".join(json.dumps(row) + "\n" for row in rows).encode()})
+    given = {"--dataset": data, "--tokenize": "bytes", "--to": volume, **more}
+    assert prepare([str(part) for option in given.items() for part in option]) == code
+    said = capsys.readouterr().err
+    assert find_codes(said) == [cause] and named in said and "TRAINER_" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named", "cause"),
+    [
+        ([], 3, "--dataset-path", None),
+        (["--weights", "none"], 2, "--weights=", None),
+        (["--dataset-path", "pictures"], 3, "--dataset-path=", "SL-folder-unlabelled"),
+        (["--dataset-path", "classes"], 2, "--weights=", "SL-exported-classes"),
+    ],
+)
+def test_of_an_evaluation_and_of_pictures(arguments, code, named, cause, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "pictures", {f"{i}.png": content for i, content in enumerate(pngs(8))})
+    write(tmp_path / "classes", {f"{name}/{i}.png": pngs(1, i)[0] for name in "cd" for i in range(9)})
+    described = {"stratlab_model": "cnn", "class_names": ["a", "b"], "channels": 3}
+    config = Config(run="try", model="cnn", dataset_path=str(tmp_path / "gone"))
+    run = {"config": config.model_dump(), "resolved": {}}
+    files = {"model/config.json": json.dumps(described).encode(), "config.json": json.dumps(run).encode()}
+    folder = write(tmp_path / "default" / "try", files)
+    assert evaluate([str(folder), *arguments, "--device", "cpu"]) == code
+    said = capsys.readouterr().err
+    assert named in said and "TRAINER_" not in said and cause in (None, *find_codes(said))
+    if cause == "SL-folder-unlabelled":
+        assert prepare(["--dataset", "./pictures", "--name", "x", "--to", str(tmp_path)]) == 3
+        said = capsys.readouterr().err
+        assert find_codes(said) == [cause] and f"--dataset '{tmp_path}/pictures'" in said

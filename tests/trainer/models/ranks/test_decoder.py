@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from stratlab_spec.models.decoder_config import read_shape
 from tests.ranks import run_ranks
-from tests.trainer.models import test_taught_tokens, test_token_loss
+from tests.trainer.models import test_chunked_cross_entropy as test_taught_tokens
+from tests.trainer.models import test_chunked_cross_entropy as test_token_loss
+from tests.trainer.models.small_decoder import settings
 from trainer.models.chunked_cross_entropy import token_loss
+from trainer.models.decoder_build import build_decoder
+from trainer.models.weights import hash_of_state, hash_weights_by_name, open_weights
 
 
 def test_two_ranks_with_half_the_words_each_give_the_whole_loss():
@@ -33,3 +38,18 @@ def test_two_ranks_with_half_the_words_each_give_the_whole_loss():
             torch.testing.assert_close(same.grad, states.grad, rtol=2e-5, atol=2e-5)
 
     run_ranks(run, 2)
+
+
+def test_the_hash_does_not_depend_on_the_number_of_ranks():
+    config = settings("qwen_moe_tiny")
+    alone = hash_of_state(build_decoder(config))
+
+    def compare() -> None:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        weights = open_weights(config, read_shape(config))
+        found = hash_weights_by_name(weights, weights.names, dist.get_rank(), dist.get_world_size())
+        assert found == alone, (found, alone)
+
+    run_ranks(compare, 3)
