@@ -1,7 +1,4 @@
-"""Small data sets of pictures, and how a run opens them.
-
-A small data set laid out like CIFAR-100 on the hub: parquet files, `img`, `fine_label`, `coarse_label`.
-"""
+"""Small data sets of pictures, one of them laid out like CIFAR-100 on the hub, and how a run opens them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""No two things of a run, and no two runs, draw from the same stream of random numbers.
+"""Every strategy sees the same samples and the same pixels: whatever the world size, the micro-batch and the attempt.
 
-Every strategy must see the same pixels: whatever the world size, the micro-batch and the attempt.
+No two things of a run, and no two runs, draw from the same stream of random numbers.
 """
 
 from __future__ import annotations

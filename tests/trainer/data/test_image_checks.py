@@ -1,9 +1,4 @@
-"""Faults of labels: refused before a run, with split, sample and value.
-
-What a run holds out is opened before it trains, and test pictures that are learnt too are counted.
-
-Images that would be enlarged or reduced beyond sense are refused before anything starts.
-"""
+"""What is refused or told before a run: wrong labels, broken or repeated pictures, images enlarged beyond sense."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bf16 makes of a model: in which types it computes, and what it keeps for the backward pass."""
+"""What bf16 and fp16 make of a model: types, what is kept for the backward pass, and the scale of the loss."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What is asked for and cannot be is named by its option, all at once; and a lock and a rename that two want.
-
-Whether somebody is at work is told by what changes while one looks, whatever the clocks say.
-
-The commands with arguments of their own name these, and no variable that their reader has not set.
-"""
+"""What is asked for and cannot be is named by its option, all at once; who is at work; a rename that two want."""
 
 from __future__ import annotations
 

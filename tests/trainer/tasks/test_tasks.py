@@ -1,11 +1,4 @@
-"""Which task the settings mean.
-
-Top-5 by hand, and what a training step counts.
-
-What an evaluation adds up, by hand.
-
-What a token of a language model costs, by hand.
-"""
+"""Which task the settings mean; what an evaluation adds up, and what a token of a language model costs, by hand."""
 
 from __future__ import annotations
 
@@ -150,18 +143,15 @@ WEIGHTS = 3 * (64 + 2 * 32 + 64 + 3 * 128) + 80
 ATTENTION = 12 * 3 * 8 * 64  # 12 L H Q T
 
 
-@pytest.mark.parametrize(("lora_rank", "per_weight"), [(0, 6), (4, 4)])
-def test_a_token_s_operations_by_hand(lora_rank, per_weight):
+@pytest.mark.parametrize(
+    ("lora_rank", "teacher", "per_weight", "attention"),
+    [(0, None, 6, ATTENTION), (4, None, 4, ATTENTION), (0, SHAPE, 6 + 2, ATTENTION + ATTENTION / 3)],
+)
+def test_a_token_s_operations_by_hand(lora_rank, teacher, per_weight, attention):
+    """A teacher adds its forward pass."""
     config = Config(run="try", model="qwen_tiny", seq_len=64, lora_rank=lora_rank)
-    task = SimpleNamespace(_config=config, _shape=SHAPE, _teacher_shape=None)
+    task = SimpleNamespace(_config=config, _shape=SHAPE, _teacher_shape=teacher)
     found = TextTask.cost(task, None)  # type: ignore[arg-type]
-    assert found["flops_per_token"] == per_weight * WEIGHTS + ATTENTION / 2
-    assert found["flops_per_token_literature"] == per_weight * WEIGHTS + ATTENTION
+    assert found["flops_per_token"] == per_weight * WEIGHTS + attention / 2
+    assert found["flops_per_token_literature"] == per_weight * WEIGHTS + attention
     assert found["flops_per_sample"] == 64 * found["flops_per_token"]
-
-
-def test_a_teacher_adds_its_forward_pass():
-    config = Config(run="try", model="qwen_tiny", seq_len=64)
-    task = SimpleNamespace(_config=config, _shape=SHAPE, _teacher_shape=SHAPE)
-    found = TextTask.cost(task, None)  # type: ignore[arg-type]
-    assert found["flops_per_token"] == (6 + 2) * WEIGHTS + (ATTENTION + ATTENTION / 3) / 2

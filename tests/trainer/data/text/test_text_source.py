@@ -1,4 +1,4 @@
-"""Files as people have them: read whole, or refused with the cure; never a part of them in silence."""
+"""Questions and answers as people have them: read whole, split once, or refused with the cure."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Rows of tokens, from how documents are packed to the batches of a rank."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -23,7 +25,6 @@ from tests.trainer.data.text.token_caches import (
 )
 from trainer.data.batches import SampleOrder, Share, build_text_batch, text_evaluation_batches
 from trainer.data.text import token_cache as cache_module
-from trainer.data.text import token_rows as rows_module
 from trainer.data.text.text_source import SPLITS, load_questions
 from trainer.data.text.token_cache import cache_folder, pack_lengths
 from trainer.data.text.token_rows import IGNORED, open_text
@@ -111,10 +112,6 @@ def test_ids_above_16_bits_have_room(tmp_path, monkeypatch):
         monkeypatch.setattr(cache_module, "count_vocabulary", lambda tokenizer, vocab=vocab: vocab)
         data = build(text_config(tmp_path / str(vocab), train_samples=50))
         assert np.load(data.folder / "train-ids.npy").dtype == dtype and data.vocab == vocab
-
-
-def test_the_label_of_what_is_not_learnt_is_everywhere_the_same():
-    assert rows_module.IGNORED == IGNORED
 
 
 def test_what_is_missing_or_damaged_is_said(tmp_path):

@@ -1,4 +1,4 @@
-"""What a model learns is what stands in the data: what a template drops is told, and refused where it is much."""
+"""From a chat to token ids. What a template drops is told, and refused where it is much."""
 
 from __future__ import annotations
 

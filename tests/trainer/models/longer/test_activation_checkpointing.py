@@ -1,4 +1,4 @@
-"""What `selective` computes again: by the calls of a step, nothing computed."""
+"""What is recomputed gives the same gradients with less memory; what `selective` computes again, by its calls."""
 
 from __future__ import annotations
 

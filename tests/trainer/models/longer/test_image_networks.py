@@ -1,7 +1,4 @@
-"""Weights by name: from a fake hub on loopback, and from torchvision's cache on the disk.
-
-The head of weights is read by the names of its classes: the same logits by name, whatever the order.
-"""
+"""Every image network by its name: size, operations, blocks, its published weights, and the head by class names."""
 
 from __future__ import annotations
 

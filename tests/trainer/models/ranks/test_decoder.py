@@ -1,4 +1,4 @@
-"""Two ranks with half the words each."""
+"""A language model on several ranks: its loss with a part of the words on each, and the hash of its weights."""
 
 from __future__ import annotations
 
