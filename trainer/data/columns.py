@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ class Columns:
     """the label's was asked for"""
 
 
-def pick_columns(config: Config, table: Any, known: tuple[str, str] | None = None, data: str = "") -> Columns:
+def pick_columns(config: Config, table: Any, known: Sequence[str] = (), data: str = "") -> Columns:
     """The columns that were asked for, else those known for this data set, else those of the right type.
 
     Args:

@@ -16,7 +16,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ from trainer.data.files import (
     usual_name,
 )
 from trainer.data.image_checks import AT_ONCE, find_unreadable
-from trainer.data.images import ImageData, Images, first_samples, hash_splits, hold_out
+from trainer.data.images import TEST_FRACTION, ImageData, Images, first_samples, hash_splits, hold_out
 from trainer.data.pictures import FULL, Opened, StoredPictures, Unreadable, name_all, store_pictures
 
 ONE_FOLDER_PER_CLASS = "put the images into one folder per class, two classes at least"
@@ -116,7 +116,8 @@ def _find_pictures(path: Path) -> list[PurePath]:
 
 
 def _is_picture(file: PurePath) -> bool:
-    known = file.suffix.lower() in {*Image.registered_extensions(), ".jpg"}
+    suffix = file.suffix.lower()
+    known = suffix == ".jpg" or suffix in Image.registered_extensions()
     return known and not file.name.startswith(".")
 
 
@@ -193,25 +194,17 @@ def _read_classes(pictures: list[PurePath], where: str) -> list[tuple[str, PureP
     return [(picture.parts[-2], PurePath(where, picture)) for picture in pictures]
 
 
-TEST_FRACTION = 0.2
 PROBES = 64
 DARK = 1 / 16
 """Of the range of 16 bits: what 12 bits reach in it."""
 STORED_PER_IMAGE_SIZE = 8 / 7  # 256 for 224: what a random crop has room in (He et al. 2016, section 3.4)
 
 
-class Known(NamedTuple):
-    """A data set by a short name. The columns are its authors'."""
-
-    hub_id: str
-    image_column: str
-    label_column: str
-
-
 KNOWN = {
-    "cifar100": Known("uoft-cs/cifar100", "img", "fine_label"),
-    "food101": Known("ethz/food101", "image", "label"),  # its `validation` is the published test split
+    "cifar100": ("uoft-cs/cifar100", "img", "fine_label"),
+    "food101": ("ethz/food101", "image", "label"),  # its `validation` is the published test split
 }
+"""Data sets by a short name: the id on the hub, and the columns of images and classes as their authors call them."""
 
 
 def load_images(config: Config, image_size: int) -> ImageData:
@@ -229,10 +222,8 @@ def load_images(config: Config, image_size: int) -> ImageData:
     """
     source, data = _open_source(config), config.dataset_setting
     splits = choose_splits(source, data)
-    known = KNOWN.get(config.dataset) if not config.dataset_path else None
-    columns = pick_columns(
-        config, splits["train"], (known.image_column, known.label_column) if known else None
-    )
+    _, *known = KNOWN.get(config.dataset, [""]) if not config.dataset_path else [""]
+    columns = pick_columns(config, splits["train"], known)
     names, codes = read_labels(splits, columns)
     pictures = {split: store_pictures(table, columns.image, split, data) for split, table in splits.items()}
     probes, broken = _probe(pictures["train"])
@@ -284,9 +275,8 @@ def _open_source(config: Config) -> dict[str, Any]:
     datasets.disable_progress_bars()
     data = config.dataset_setting
     if not config.dataset_path:
-        known = KNOWN.get(config.dataset)
         try:
-            return dict(datasets.load_dataset(known.hub_id if known else config.dataset))
+            return dict(datasets.load_dataset(KNOWN.get(config.dataset, [config.dataset])[0]))
         except Exception as failure:  # a dozen classes of the hub's client: they all mean "not to be had"
             hint = hint_of_dataset(config.dataset)
             raise DataMissing(

@@ -1,7 +1,7 @@
 """A registry by name. A model is a `Learner` of images, and knows its own costs.
 
-ViT family: ours. Those of settings/network_table.py: ours or torchvision's.
-Everything else: Hugging Face's, by hub id or folder.
+The ViT family and the networks of stratlab_spec/registry.py are ours or torchvision's; everything else is Hugging
+Face's, by hub id or folder.
 """
 
 from __future__ import annotations

@@ -87,10 +87,7 @@ class TokenLoss(nn.Module):
     """
 
     def __init__(
-        self,
-        smoothing: float = 0.0,
-        chunk_tokens: int = CHUNK_TOKENS,
-        group: dist.ProcessGroup | None = None,
+        self, smoothing: float = 0.0, chunk_tokens: int = CHUNK_TOKENS, group: dist.ProcessGroup | None = None
     ) -> None:
         super().__init__()
         self.smoothing = smoothing

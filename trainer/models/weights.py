@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,15 +31,24 @@ STANDARD_DEVIATION = 0.02
 """Of fresh matrices: initializer_range of Qwen2 and Qwen3-MoE."""
 
 
-class Weights(Protocol):
-    """Whole parameters by their names inside the Decoder. A tied head has none: it is the embedding."""
+class Weights:
+    """Whole parameters by their names inside the Decoder. A tied head has none: it is the embedding.
+
+    Args:
+        shapes: by name, in the order of the model.
+    """
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        self._shapes = shapes
 
     @property
     def names(self) -> list[str]:
         """Of all parameters, in the order of the model."""
+        return list(self._shapes)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Of one parameter, without reading it."""
+        return self._shapes[name]
 
     def tensor(self, name: str) -> Tensor:
         """One parameter, whole: fp32 on the CPU.
@@ -47,28 +56,19 @@ class Weights(Protocol):
         Raises:
             DataMissing: it is not there or has another shape.
         """
+        raise NotImplementedError
 
 
-class RandomWeights:
+class RandomWeights(Weights):
     """Matrices normal(0, 0.02), norms one, biases zero; LoRA's A as peft draws it (kaiming uniform), B zero.
 
     Each parameter has a generator of its own, seeded by the run's seed and the parameter's name, so that neither the
     order nor the ranks that ask matter.
-
-    Args:
-        shapes: by name.
     """
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], seed: int) -> None:
-        self._shapes = shapes
+        super().__init__(shapes)
         self._seed = seed
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._shapes)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._shapes[name]
 
     def tensor(self, name: str) -> Tensor:
         size = self._shapes[name]
@@ -123,7 +123,7 @@ _IDLE = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")
 _EXPERTS = re.compile(r"(.*\.mlp\.experts)\.(gate_up_proj|down_proj)$")
 
 
-class SafetensorsWeights:
+class SafetensorsWeights(Weights):
     """Parameters in the *.safetensors of a folder in Hugging Face format, read when asked for.
 
     The files hold one tensor per expert and matrix (transformers, conversion_mapping.py, "qwen2_moe"); they are put
@@ -139,6 +139,7 @@ class SafetensorsWeights:
     """
 
     def __init__(self, folder: Path, fresh: Weights, named: str) -> None:
+        super().__init__({name: fresh.shape(name) for name in fresh.names})
         self._folder = folder
         self._fresh = fresh
         self._named = named
@@ -154,13 +155,6 @@ class SafetensorsWeights:
             raise self._missing(
                 f"has tensors that this model does not: {name_first(unread, MOST_NAMED)} [SL-tensors-unknown]"
             )
-
-    @property
-    def names(self) -> list[str]:
-        return self._fresh.names
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._fresh.shape(name)
 
     def tensor(self, name: str) -> Tensor:
         if ".lora_" in name:

@@ -29,6 +29,7 @@ from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.run_directory import write_json
 from stratlab_spec.settings.config import ConfigError
 from trainer.data.files import walk_files
+from trainer.data.text.token_cache import DONE, PREPARED
 from trainer.prepare.origin import Written
 from trainer.prepare.request import Request
 
@@ -169,15 +170,12 @@ def _newest(folder: Path) -> int | None:
 
 PACKAGES = ("datasets", "huggingface-hub", "pyarrow", "safetensors")
 
-DONE = "DONE.json"
-"""Of a prepared folder: it is whole."""
-
 
 class Place:
     """Names of all that belongs to one prepared data set or model."""
 
     def __init__(self, results: Path, name: str) -> None:
-        self.root = results / "_prepared"  # no comparison can be called so
+        self.root = results / PREPARED
         self.folder = self.root / name
         self.done = self.folder / DONE
         self.locks = self.root / f".{name}.locks"

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -233,9 +234,7 @@ def _write_model(request: Request, folder: Path) -> Written:
             "[SL-source-no-safetensors]"
         )
     snapshot_download(request.source, revision=revision, local_dir=folder, allow_patterns=list(MODEL_FILES))
-    for leftover in sorted((folder / ".cache").rglob("*"), reverse=True):  # the client's notes
-        leftover.rmdir() if leftover.is_dir() else leftover.unlink()
-    (folder / ".cache").rmdir()
+    shutil.rmtree(folder / ".cache")  # the client's notes
     return Written(revision, None, _count_parameters(folder))
 
 

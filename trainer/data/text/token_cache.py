@@ -145,6 +145,9 @@ class _Left:
 
 VERSION = 3  # raise it when the same settings give other files
 PREPARED = "_prepared"
+"""Folder of what `trainer.prepare` writes below the results; no comparison can be called so."""
+DONE = "DONE.json"
+"""Of a prepared folder: it is whole."""
 INDEX = "index.json"
 TOKENIZER = "tokenizer"
 ARRAYS = ("ids", "documents", "rows")
@@ -168,7 +171,7 @@ def describe_cache(config: Config) -> dict[str, Any]:
         if not path.exists():
             raise absent(config)
         try:
-            data["sha256"] = json.loads((path / "DONE.json").read_text())["sha256"]
+            data["sha256"] = json.loads((path / DONE).read_text())["sha256"]
         except (OSError, ValueError, KeyError):
             data["files"] = describe_files(path)
     return {
