@@ -6,8 +6,7 @@ import torch
 
 from stratlab_spec.models.decoder_config import read_shape
 from tests.ranks import run_ranks
-from tests.trainer.models import test_chunked_cross_entropy as test_taught_tokens
-from tests.trainer.models import test_chunked_cross_entropy as test_token_loss
+from tests.trainer.models import test_chunked_cross_entropy as reference
 from tests.trainer.models.small_decoder import settings
 from trainer.models.chunked_cross_entropy import token_loss
 from trainer.models.decoder_build import build_decoder
@@ -21,12 +20,9 @@ def test_two_ranks_with_half_the_words_each_give_the_whole_loss():
         import torch.distributed as dist
 
         dist.init_process_group("gloo")
-        for smoothing, taught in ((0.0, None), (0.2, None), (0.2, test_taught_tokens.draw_teacher())):
-            states, weight, labels = test_token_loss.draw_case()
-            if taught is None:
-                theirs = test_token_loss.plain_loss(states, weight, labels, smoothing)
-            else:
-                theirs = test_taught_tokens.plain_loss(states, weight, labels, taught, smoothing)
+        for smoothing, taught in ((0.0, None), (0.2, None), (0.2, reference.draw_teacher())):
+            states, weight, labels = reference.draw_case()
+            theirs = reference.plain_loss(states, weight, labels, smoothing, taught)
             theirs.backward()
             at = slice(6 * dist.get_rank(), 6 * dist.get_rank() + 6)
             mine, same = (t.detach().clone().requires_grad_() for t in (weight[at], states))
