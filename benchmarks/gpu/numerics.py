@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend
 
 from benchmarks.gpu import attention_paths as paths
 from benchmarks.gpu.session import NotHere, Session
-from trainer.data.batches import IGNORED
+from trainer.data.text.token_rows import IGNORED
 from trainer.models.chunked_cross_entropy import token_loss
 from trainer.models.decoder import causal_attention
 from trainer.models.model_with_loss import sum_losses

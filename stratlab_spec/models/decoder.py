@@ -153,11 +153,6 @@ def hub_id(config: Config) -> str:
     return config.model
 
 
-def named_setting(config: Config) -> str:
-    """The setting that names the model, for errors."""
-    return f"MODEL_PATH={config.model_path!r}" if config.model_path else f"MODEL={config.model!r}"
-
-
 def parameter_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
     """Shape of every parameter by its name inside the Decoder, in the order of the module; no adapters.
 

@@ -18,7 +18,6 @@ from stratlab_spec.models.decoder import (
     DecoderShape,
     decoder_size_problems,
     hub_id,
-    named_setting,
     resize_decoder,
 )
 from stratlab_spec.settings.config import Config, ConfigError
@@ -35,7 +34,7 @@ def read_shape(config: Config) -> DecoderShape:
     """
     if not config.model_path and config.model in SHAPES:
         return resize_decoder(SHAPES[config.model], config)
-    return shape_of_json(read_json(config), f"TRAINER_{named_setting(config)}")
+    return shape_of_json(read_json(config), config.model_setting)
 
 
 def read_json(config: Config) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def read_json(config: Config) -> dict[str, Any]:
         content = json.loads(path.read_text())
     except Exception as failure:  # network, disk, no JSON: all mean "not to be had"
         raise DataMissing(
-            f"TRAINER_{named_setting(config)}: expected a language model in Hugging Face format; its config.json "
+            f"{config.model_setting}: expected a language model in Hugging Face format; its config.json "
             f"cannot be read: {failure} [SL-decoder-json-unreadable]"
         ) from failure
     return content if isinstance(content, dict) else {}

@@ -165,9 +165,13 @@ PREFIX = "TRAINER_"
 
 
 class ConfigError(ValueError):
-    """What the user typed cannot run. `problems` has a sentence per broken rule; one may be given as it is."""
+    """What the user typed cannot run. `problems` holds one sentence per broken rule.
 
-    def __init__(self, problems: list[str] | str) -> None:
+    Args:
+        problems: or the only one.
+    """
+
+    def __init__(self, problems: str | list[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else problems
         super().__init__("\n".join(self.problems))
 

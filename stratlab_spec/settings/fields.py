@@ -393,6 +393,20 @@ class Settings(BaseModel):
         """What the model is called in tables: the last part of its path, or its name or id."""
         return _last_part(self.model_path) or self.model
 
+    @property
+    def dataset_setting(self) -> str:
+        """The setting that names the data set, for sentences."""
+        if self.dataset_path:
+            return f"TRAINER_DATASET_PATH={self.dataset_path!r}"
+        return f"TRAINER_DATASET={self.dataset!r}"
+
+    @property
+    def model_setting(self) -> str:
+        """The setting that names the model, for sentences."""
+        return (
+            f"TRAINER_MODEL_PATH={self.model_path!r}" if self.model_path else f"TRAINER_MODEL={self.model!r}"
+        )
+
 
 @functools.cache
 def _number_schemas() -> dict[str, dict[str, Any]]:

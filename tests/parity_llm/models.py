@@ -98,7 +98,7 @@ def draw_rows(step: int, packed: bool) -> tuple[Tensor, Tensor]:
     """(inputs [ROWS, 2, SEQ_LEN], labels [ROWS, SEQ_LEN]) of the global batch; the same in every process."""
     import torch
 
-    from trainer.data.batches import IGNORED
+    from trainer.data.text.token_rows import IGNORED
 
     draw = torch.Generator().manual_seed(1000 * packed + step)
 
@@ -128,7 +128,8 @@ def draw_rows(step: int, packed: bool) -> tuple[Tensor, Tensor]:
 
 def build_share(step: int, packed: bool, rank: int, ranks: int, micro_size: int) -> Batch:
     """What one of `ranks` that see different rows gets of it."""
-    from trainer.data.batches import IGNORED, Batch
+    from trainer.data.batches import Batch
+    from trainer.data.text.token_rows import IGNORED
 
     inputs, labels = draw_rows(step, packed)
     mine = slice(rank * ROWS // ranks, (rank + 1) * ROWS // ranks)
@@ -141,7 +142,7 @@ def split_documents(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """(ids, labels) with every document in a row of its own, filled up on the right: no packing any more."""
     import torch
 
-    from trainer.data.batches import IGNORED
+    from trainer.data.text.token_rows import IGNORED
 
     ids, found = [], []
     for (row, positions), wanted in zip(inputs, labels, strict=True):

@@ -90,7 +90,7 @@ def _mean_of_the_rank(whole: Any) -> Any:
     def local(self: Any, batch: Any, lr: float) -> Any:
         import torch.distributed as dist
 
-        from trainer.data.batches import IGNORED
+        from trainer.data.text.token_rows import IGNORED
 
         own = sum(int((labels != IGNORED).sum()) for _, labels in batch.micro)
         return whole(self, replace(batch, global_labels=own * dist.get_world_size()), lr)

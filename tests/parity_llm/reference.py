@@ -32,7 +32,7 @@ def _train(folder: Path, packed: bool, teacher: Path | None) -> dict[str, Any]:
     import torch.nn.functional as F
     from transformers import AutoModelForCausalLM
 
-    from trainer.data.batches import IGNORED
+    from trainer.data.text.token_rows import IGNORED
 
     def load(path: Path) -> Any:
         return AutoModelForCausalLM.from_pretrained(path, attn_implementation="sdpa", dtype=torch.float32)

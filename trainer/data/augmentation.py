@@ -4,11 +4,10 @@ All random numbers of a step are drawn on the host for the whole global batch, f
 So a sample's look does not depend on rank, world size or micro-batch. A pixel is computed from its own sample alone,
 by operations whose result does not depend on how many samples they are given.
 
-    stored uint8 -> crop, flip, rotation... as one affine sampling -> colours (randaugment.py) -> mixed with its partner
+    stored uint8 -> crop, flip, rotation... as one affine sampling -> colours -> mixed with its partner
 
-RandAugment (Cubuk et al. 2019, arXiv 1909.13719) on whole batches: 2 of 14 operations per sample, magnitude 9 of 30.
-
-Which sample gets which operation is known on the host, so each operation runs on its samples only and nothing waits.
+RandAugment (Cubuk et al. 2019, arXiv 1909.13719) works on whole batches: 2 of 14 operations per sample, magnitude 9 of
+30. Which sample gets which operation is known on the host, so each operation runs on its samples alone and none waits.
 Unlike in the paper the geometric operations of a sample come first, because they are part of one affine sampling.
 """
 
@@ -244,11 +243,7 @@ def prepare_images(
 
 
 def augment_images(
-    stored: Tensor,
-    numbers: NDArray[np.float64],
-    config: Config,
-    image_size: int,
-    how: Preprocessing = PLAIN,
+    stored: Tensor, numbers: NDArray[np.float64], config: Config, image_size: int, how: Preprocessing = PLAIN
 ) -> Tensor:
     """Stored images as they are to look, [m, C, image_size, image_size], 0 to 255.
 

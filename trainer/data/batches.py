@@ -1,8 +1,6 @@
-"""From sample indices to this rank's micro-batches on its device.
+"""From sample indices to this rank's micro-batches on its device, of images and of text.
 
-Which sample comes when: a function of the seed, the number of samples and the position, and of nothing else.
-
-From row indices to this rank's micro-batches of text on its device.
+Which sample comes when is a function of the seed, the number of samples and the position, and of nothing else.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from torch import Tensor
 
 from stratlab_spec.models.model_specs import PLAIN, Preprocessing
 from stratlab_spec.settings.config import Config
-from trainer.data.augmentation import Looks, draw_looks, mix, prepare_images
+from trainer.data.augmentation import draw_looks, mix, prepare_images
 from trainer.data.images import Images
-from trainer.data.placement import HostSource, Source, StreamSource, to_device
-from trainer.data.text.token_rows import TokenRows
+from trainer.data.placement import Source, StreamSource, to_device
+from trainer.data.text.token_rows import IGNORED, TokenRows
 
 
 class SampleOrder:
@@ -68,8 +66,6 @@ class SampleOrder:
 
 
 STEPS_AHEAD = 2
-IGNORED = -100
-"""Label of a token that is not learnt: the question, padding."""
 
 
 @dataclass(frozen=True)
@@ -113,15 +109,24 @@ def build_batch(
 
     Images are resized to `images.image_size`, augmented and normalised on the device.
     """
-    source = HostSource(images, device) if isinstance(images, Images) else images
+    source = Source(images, device) if isinstance(images, Images) else images
     indices = order.batch(step, config.global_batch_size)
     looks = draw_looks(config, step)
-    micro = []
-    for rows in _micro_rows(share, config):
+
+    def look_at(rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        stored, labels = source.load(indices[rows])
+        return prepare_images(stored, config, source.images.image_size, how, looks.numbers[rows]), labels
+
+    def build_micro(rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        own, labels = look_at(rows)
         if looks.partners is None:
-            micro.append(_look_at(source, indices, rows, looks, config, how))
-        else:
-            micro.append(_mixed(source, indices, rows, looks, config, how, device))
+            return own, labels
+        other, other_labels = look_at(looks.partners[rows])
+        own_share, classes = to_device(looks.own_share[rows], device), source.images.classes
+        wanted, other_wanted = (F.one_hot(each, classes).float() for each in (labels, other_labels))
+        return mix(own, other, own_share), mix(wanted, other_wanted, own_share)
+
+    micro = [build_micro(rows) for rows in _micro_rows(share, config)]
     source.expect(_coming(order, step, config, share))
     return Batch(micro, config.global_batch_size, config.global_batch_size)
 
@@ -144,36 +149,6 @@ def _coming(order: SampleOrder, step: int, config: Config, share: Share) -> Iter
                 yield indices[partners[rows]]
 
 
-def _look_at(
-    source: Source,
-    indices: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    looks: Looks,
-    config: Config,
-    how: Preprocessing,
-) -> tuple[Tensor, Tensor]:
-    stored, labels = source.load(indices[rows])
-    size = source.images.image_size
-    return prepare_images(stored, config, size, how, looks.numbers[rows]), labels
-
-
-def _mixed(
-    source: Source,
-    indices: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    looks: Looks,
-    config: Config,
-    how: Preprocessing,
-    device: str,
-) -> tuple[Tensor, Tensor]:
-    assert looks.partners is not None
-    own, own_labels = _look_at(source, indices, rows, looks, config, how)
-    other, other_labels = _look_at(source, indices, looks.partners[rows], looks, config, how)
-    share, classes = to_device(looks.own_share[rows], device), source.images.classes
-    labels = mix(F.one_hot(own_labels, classes).float(), F.one_hot(other_labels, classes).float(), share)
-    return mix(own, other, share), labels
-
-
 def evaluation_batches(
     images: Images | Source, config: Config, share: Share, device: str, how: Preprocessing = PLAIN
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -183,7 +158,7 @@ def evaluation_batches(
     """
     if isinstance(images, Images):
         # decoding ahead pays where decoding is work: files on the disk, and every image only once
-        source: Source = StreamSource(images, device) if images.slow else HostSource(images, device)
+        source = StreamSource(images, device) if images.slow else Source(images, device)
     else:
         source = images
     micro_size = config.micro_batch_size

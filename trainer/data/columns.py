@@ -1,13 +1,14 @@
-"""Which column holds the images and which the class: as asked for, else the data set's own.
+"""The two columns of a data set of images, and the class of every sample.
 
-The class of every sample of the splits that a run uses: checked, and numbered by name in all of them alike.
+A column is the one that was asked for, else the data set's own. Classes are checked, and numbered by name in all splits
+alike.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.models.model_specs import compose_accents
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.wording import name_first
-from trainer.data.files import StoredPictures
 
 # Tried in this order where the types leave a choice (CIFAR-100 has fine_label and coarse_label) or say nothing.
 IMAGE_NAMES = ("image", "img")
@@ -41,40 +41,8 @@ class Columns:
     label_given: bool = False
     """the label's was asked for"""
 
-    def open_pictures(self, table: Any, split: str) -> StoredPictures:
-        """The pictures of a split, not decoded: `datasets` would convert them to the mode that a column declares.
 
-        Raises:
-            ConfigError: the column holds something else.
-        """
-        return store_pictures(table, self.image, split, self.data)
-
-
-def store_pictures(table: Any, column: str, split: str, data: str) -> StoredPictures:
-    """The pictures in a column of a table.
-
-    Args:
-        split, data: what the split and the data set are called in sentences.
-
-    Raises:
-        ConfigError: the column holds something else.
-    """
-    import datasets
-
-    try:
-        cells = table.select_columns([column]).cast_column(column, datasets.Image(decode=False))
-    except Exception as failure:
-        kind = table.features[column]
-        raise ConfigError(
-            [
-                f"TRAINER_IMAGE_COLUMN={column!r}: holds {kind}, not images (PIL, bytes or paths) "
-                "[SL-image-column-kind]"
-            ]
-        ) from failure
-    return StoredPictures(cells.with_format(None), column, split, data)
-
-
-def pick_columns(config: Config, table: Any, known: tuple[str, str] | None = None, data: str = "") -> Columns:
+def pick_columns(config: Config, table: Any, known: Sequence[str] = (), data: str = "") -> Columns:
     """The columns that were asked for, else those known for this data set, else those of the right type.
 
     Args:
@@ -87,12 +55,17 @@ def pick_columns(config: Config, table: Any, known: tuple[str, str] | None = Non
     import datasets
 
     image, label = known or ("", "")
-    data = data or name_data(config)
+    data, names = data or config.dataset_setting, list(table.column_names)
     if not (config.image_column or config.label_column or known):
-        if has_images_alone(table):
+        pictures = [name for name in names if isinstance(table.features[name], datasets.Image)]
+        if names and pictures == names:
             raise DataMissing(f"{data}: {NO_CLASSES}")
-        if problem := _find_text(table):
-            raise ConfigError([f"{data}: {problem}"])
+        if TEXT_NAMES & {*names} and not pictures and not {*IMAGE_NAMES} & {*names}:
+            raise ConfigError(
+                f"{data}: holds text (columns {', '.join(names)}), and this model learns images; a language model "
+                "reads it: TRAINER_MODEL=qwen_tiny, or charts/llm-1d; where TRAINER_MODEL_PATH is one, "
+                "TRAINER_TASK=text [SL-text-for-images]"
+            )
     problems: list[str] = []
     found = Columns(
         _pick("IMAGE", config.image_column or image, table, datasets.Image, IMAGE_NAMES, problems),
@@ -103,36 +76,6 @@ def pick_columns(config: Config, table: Any, known: tuple[str, str] | None = Non
     if problems:
         raise ConfigError(problems)
     return found
-
-
-def name_data(config: Config) -> str:
-    """The setting that names the data set, for sentences."""
-    if config.dataset_path:
-        return f"TRAINER_DATASET_PATH={config.dataset_path!r}"
-    return f"TRAINER_DATASET={config.dataset!r}"
-
-
-def _find_text(table: Any) -> str:
-    """Of a table of text, who reads it; "" of another one."""
-    names = set(table.column_names)
-    if names & TEXT_NAMES and not names & set(IMAGE_NAMES) and not _image_columns(table):
-        return (
-            f"holds text (columns {', '.join(table.column_names)}), and this model learns images; a language model "
-            "reads it: TRAINER_MODEL=qwen_tiny, or charts/llm-1d; where TRAINER_MODEL_PATH is one, TRAINER_TASK=text "
-            "[SL-text-for-images]"
-        )
-    return ""
-
-
-def has_images_alone(table: Any) -> bool:
-    """Whether a table holds pictures and nothing else."""
-    return bool(table.column_names) and _image_columns(table) == list(table.column_names)
-
-
-def _image_columns(table: Any) -> list[str]:
-    import datasets
-
-    return [name for name in table.column_names if isinstance(table.features[name], datasets.Image)]
 
 
 def _pick(what: str, given: str, table: Any, kind: type, usual: tuple[str, ...], problems: list[str]) -> str:
@@ -146,8 +89,7 @@ def _pick(what: str, given: str, table: Any, kind: type, usual: tuple[str, ...],
     typed = [name for name in table.column_names if isinstance(table.features[name], kind)]
     if len(typed) == 1:
         return typed[0]
-    named = [name for name in usual if name in (typed or table.column_names)]
-    if named:
+    if named := [name for name in usual if name in (typed or table.column_names)]:
         return named[0]
     reason = f"{', '.join(typed)} could be meant" if typed else f"none is of type {kind.__name__}"
     problems.append(f"TRAINER_{what}_COLUMN: name one of the columns {has}; {reason} [SL-column-unclear]")
@@ -180,7 +122,9 @@ def read_labels(splits: Mapping[str, Any], columns: Columns) -> Labels:
         raise DataMissing(f"{columns.data}: {'; '.join(problems)}")
     named = {split: _name_values(table, columns.label) for split, table in splits.items()}
     feature = splits["train"].features[columns.label]
-    names = list(dict.fromkeys(_read_names(feature) or _sort_names(named["train"])))
+    # without names, in the order of the values themselves: 10 comes behind 9
+    raw = {value.raw: value.name for value in named["train"] if not value.why}
+    names = list(dict.fromkeys(_read_names(feature) or (raw[value] for value in sorted(raw))))
     for split, found in named.items():
         problems += _describe_wrong(split, columns.label, found, set(names))
     if problems:
@@ -232,10 +176,8 @@ def _find_other_kinds(splits: Mapping[str, Any], columns: Columns) -> Iterator[s
             continue
         if columns.label_given:
             raise ConfigError(
-                [
-                    f"TRAINER_LABEL_COLUMN={columns.label!r}: holds {kind} in the split {split!r}, expected one class "
-                    "[SL-label-column-kind]"
-                ]
+                f"TRAINER_LABEL_COLUMN={columns.label!r}: holds {kind} in the split {split!r}, expected one class "
+                "[SL-label-column-kind]"
             )
         value = table.with_format(None)[0][columns.label]
         yield (
@@ -258,31 +200,23 @@ def _read_names(feature: Any) -> list[str] | None:
 
 
 def _judge(value: Any, names: list[str] | None) -> _Value:
+    number = int(value) if isinstance(value, float) and value.is_integer() else value
+    why = ""
     if value is None:
-        return _Value(value, "", "null [SL-label-null]")
-    if names is not None:
-        if 0 <= value < len(names):
-            return _Value(value, names[value])
-        return _Value(value, "", f"outside 0 to {len(names) - 1} [SL-label-code]")
-    if isinstance(value, float):
-        if math.isnan(value):
-            return _Value(value, "", "NaN [SL-label-nan]")
-        if not value.is_integer():
-            return _Value(value, "", "no whole number [SL-label-fraction]")
-        value = int(value)
-    if isinstance(value, int) and value < 0:
-        return _Value(value, "", "negative [SL-label-negative]")
-    if isinstance(value, str | int):
-        if not str(value).strip():
-            return _Value(value, "", "empty [SL-label-empty]")
-        return _Value(value, compose_accents(str(value)))
-    return _Value(value, "", f"of type {type(value).__name__} [SL-label-type]")
-
-
-def _sort_names(values: list[_Value]) -> list[str]:
-    """In the order of the values themselves: 10 comes behind 9."""
-    raw = {value.raw: value.name for value in values if not value.why}
-    return list(dict.fromkeys(raw[value] for value in sorted(raw)))
+        why = "null [SL-label-null]"
+    elif names is not None:
+        why = "" if 0 <= value < len(names) else f"outside 0 to {len(names) - 1} [SL-label-code]"
+    elif isinstance(number, float):
+        why = "NaN [SL-label-nan]" if math.isnan(number) else "no whole number [SL-label-fraction]"
+    elif not isinstance(number, str | int):
+        why = f"of type {type(value).__name__} [SL-label-type]"
+    elif isinstance(number, int) and number < 0:
+        why = "negative [SL-label-negative]"
+    elif not str(number).strip():
+        why = "empty [SL-label-empty]"
+    if why:
+        return _Value(number, "", why)
+    return _Value(number, names[value] if names else compose_accents(str(number)))
 
 
 def _describe_wrong(split: str, column: str, values: list[_Value], known: set[str]) -> Iterator[str]:

@@ -1,11 +1,8 @@
-"""Opens pictures before anything depends on them, on all cores, and finds those that stand in two splits.
+"""Checks of images and classes before the ranks start, without torch.
 
-A run opens what it holds out, up to AT_ONCE pictures: they are met after its last step. Larger data sets are opened
-by `trainer.prepare`.
-
-How far images may be resized: a model learns nothing worth comparing from pixels that are not there.
-
-Which exported weights are judged, and on what; without torch, for the checks before the ranks.
+Pictures are opened before anything depends on them, on all cores. A run opens what it holds out, up to AT_ONCE: they
+are met after its last step. Larger data sets are opened by `trainer.prepare`. How far images may be resized has bounds:
+a model learns nothing worth comparing from pixels that are not there.
 """
 
 from __future__ import annotations
@@ -26,8 +23,8 @@ from stratlab_spec.models.model_specs import (
 from stratlab_spec.registry import SIZES
 from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import Config, ConfigError
-from trainer.data.files import StoredPictures, Unreadable, name_all
 from trainer.data.images import ImageData
+from trainer.data.pictures import StoredPictures, Unreadable, name_all
 
 AT_ONCE = 5_000
 COMPARED = 50_000
@@ -67,24 +64,21 @@ def check_held_out(data: ImageData, test_alone: bool = False, prepared: bool = F
 
 def describe_repeated(test: StoredPictures, train: list[StoredPictures]) -> Iterator[str]:
     """One line where test pictures stand in the train split too, whose parts are given."""
-    if count := _count_repeated(test, train):
-        yield (
-            f"{test.data}: {count:,} of the {len(test):,} test pictures stand in the train split too, byte for byte; "
-            "what is learnt by heart raises the test accuracy"
-        )
-
-
-def _count_repeated(test: StoredPictures, train: list[StoredPictures]) -> int:
-    """By a hash of their bytes, which is taken where the sizes are equal."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         sizes = [*pool.map(test.size, range(len(test)))]
         known = {*sizes} - {0}
         learnt: set[bytes] = set()
         for part in train:
+            # hashed where the sizes are equal
             alike = [i for i, size in enumerate(pool.map(part.size, range(len(part)))) if size in known]
             learnt.update(pool.map(_hash, [part] * len(alike), alike))
         found = [i for i, size in enumerate(sizes) if size]
-        return sum(digest in learnt for digest in pool.map(_hash, [test] * len(found), found))
+        count = sum(digest in learnt for digest in pool.map(_hash, [test] * len(found), found))
+    if count:
+        yield (
+            f"{test.data}: {count:,} of the {len(test):,} test pictures stand in the train split too, byte for byte; "
+            "what is learnt by heart raises the test accuracy"
+        )
 
 
 def _hash(pictures: StoredPictures, index: int) -> bytes:
@@ -177,7 +171,7 @@ def check_classes(config: Config, data: ImageData) -> None:
     known = read_names(read_model_json(config))
     if match_names(known, data.class_names) is None:
         said = describe_other(known, data.class_names, config.dataset_name)
-        raise ConfigError([f"TRAINER_MODEL_PATH={config.model_path!r}: {said} [SL-exported-classes]"])
+        raise ConfigError(f"TRAINER_MODEL_PATH={config.model_path!r}: {said} [SL-exported-classes]")
 
 
 def describe_head(config: Config, class_names: list[str]) -> str:

@@ -1,12 +1,12 @@
-"""A folder with one folder of pictures per class, with or without splits above them.
+"""Any data set of images in `datasets` format: a hub id, a saved folder, or a folder of images.
+
+A folder with one folder of pictures per class, with or without splits above them, is read here:
 
     pets/train/cat/1.jpg  pets/test/cat/2.jpg     splits, by any usual name in any case: Train, VAL, testing
     pets/cat/1.jpg        pets/dog/2.jpg          one split
     pets/a/cat/1.jpg      pets/b/dog/2.jpg        the innermost folder is the class, and lies equally deep for all
 
 Whatever could be read in two ways is refused. A class is known by its name: one list of names holds for all splits.
-
-Any image-classification data set in `datasets` format: a hub id, a saved folder, or a folder of images.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,23 +25,20 @@ from PIL import Image
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config, hint_of_dataset
 from stratlab_spec.settings.wording import name_first
-from trainer.data.columns import describe_classes, name_data, pick_columns, read_labels
+from trainer.data.columns import describe_classes, pick_columns, read_labels
 from trainer.data.files import (
-    FULL,
+    HIDDEN,
     MOST_FILES_NAMED,
-    Opened,
-    StoredPictures,
-    Unreadable,
     check_unread,
     choose_splits,
     describe_unused,
-    find_unused,
     load_with_own_names,
-    name_all,
+    open_saved,
     usual_name,
 )
 from trainer.data.image_checks import AT_ONCE, find_unreadable
-from trainer.data.images import ImageData, Images, first_samples, hash_splits, hold_out
+from trainer.data.images import TEST_FRACTION, ImageData, Images, first_samples, hash_splits, hold_out
+from trainer.data.pictures import FULL, Opened, StoredPictures, Unreadable, name_all, store_pictures
 
 ONE_FOLDER_PER_CLASS = "put the images into one folder per class, two classes at least"
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -60,6 +57,8 @@ def read_picture_folder(path: Path, data: str) -> dict[str, Any] | None:
     Raises:
         DataMissing: pictures whose classes are not clear.
     """
+    import datasets
+
     pictures = _find_pictures(path)
     if not pictures:
         return None
@@ -68,7 +67,12 @@ def read_picture_folder(path: Path, data: str) -> dict[str, Any] | None:
     except _Unclear as failure:
         raise DataMissing(f"{data}: {failure}") from None
     names = sorted({name for classes in splits.values() for name, _ in classes})
-    return {split: _build_table(path, classes, names) for split, classes in splits.items()}
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
+    tables = {}
+    for split, classes in splits.items():  # a ClassLabel takes names for codes
+        rows = {"image": [str(path / file) for _, file in classes], "label": [name for name, _ in classes]}
+        tables[split] = datasets.Dataset.from_dict(rows, features=features)
+    return tables
 
 
 class _Unclear(Exception):
@@ -93,10 +97,7 @@ def describe_unlisted(path: Path, data: str, tables: Mapping[str, Any]) -> Itera
         for name in chunk.field("path").to_pylist()
         if name
     }
-    known = _list_extensions()
-    pictures = sorted(
-        file for file in _list_files(path) if file.suffix.lower() in known and not file.name.startswith(".")
-    )
+    pictures = sorted(filter(_is_picture, _list_files(path)))
     unlisted = [file for file in pictures if os.path.abspath(path / file) not in listed]
     if listed and unlisted:
         yield (
@@ -107,21 +108,17 @@ def describe_unlisted(path: Path, data: str, tables: Mapping[str, Any]) -> Itera
 
 def _find_pictures(path: Path) -> list[PurePath]:
     """Sorted, relative to `path`; none where other files are the data."""
-    known, pictures, others = _list_extensions(), [], 0
-    for file in _list_files(path):
-        extension = file.suffix.lower()
-        if file.name in METADATA or extension in TABLES:
-            return []
-        if extension in known and not file.name.startswith("."):
-            pictures.append(file)
-        others += extension in DATA_FILES
-    return sorted(pictures) if len(pictures) > others else []
+    files = [*_list_files(path)]
+    if any(file.name in METADATA or file.suffix.lower() in TABLES for file in files):
+        return []
+    pictures = sorted(filter(_is_picture, files))
+    return pictures if len(pictures) > sum(file.suffix.lower() in DATA_FILES for file in files) else []
 
 
-def _list_extensions() -> set[str]:
-    from PIL import Image
-
-    return {*Image.registered_extensions(), ".jpg"}
+def _is_picture(file: PurePath) -> bool:
+    suffix = file.suffix.lower()
+    known = suffix == ".jpg" or suffix in Image.registered_extensions()
+    return known and not file.name.startswith(".")
 
 
 def _list_files(path: Path) -> Iterator[PurePath]:
@@ -129,7 +126,7 @@ def _list_files(path: Path) -> Iterator[PurePath]:
     seen: set[str] = set()
     for parent, folders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(parent)
-        folders[:] = [name for name in folders if not name.startswith((".", "__")) and real not in seen]
+        folders[:] = [name for name in folders if not name.startswith(HIDDEN) and real not in seen]
         if real not in seen:
             seen.add(real)
             yield from (PurePath(parent, name).relative_to(path) for name in names)
@@ -197,37 +194,17 @@ def _read_classes(pictures: list[PurePath], where: str) -> list[tuple[str, PureP
     return [(picture.parts[-2], PurePath(where, picture)) for picture in pictures]
 
 
-def _build_table(path: Path, classes: list[tuple[str, PurePath]], names: list[str]) -> Any:
-    import datasets
-
-    code = {name: i for i, name in enumerate(names)}
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
-    rows = {
-        "image": [str(path / picture) for _, picture in classes],
-        "label": [code[name] for name, _ in classes],
-    }
-    return datasets.Dataset.from_dict(rows, features=features)
-
-
-TEST_FRACTION = 0.2
 PROBES = 64
 DARK = 1 / 16
 """Of the range of 16 bits: what 12 bits reach in it."""
 STORED_PER_IMAGE_SIZE = 8 / 7  # 256 for 224: what a random crop has room in (He et al. 2016, section 3.4)
 
 
-class Known(NamedTuple):
-    """A data set by a short name. The columns are its authors'."""
-
-    hub_id: str
-    image_column: str
-    label_column: str
-
-
 KNOWN = {
-    "cifar100": Known("uoft-cs/cifar100", "img", "fine_label"),
-    "food101": Known("ethz/food101", "image", "label"),  # its `validation` is the published test split
+    "cifar100": ("uoft-cs/cifar100", "img", "fine_label"),
+    "food101": ("ethz/food101", "image", "label"),  # its `validation` is the published test split
 }
+"""Data sets by a short name: the id on the hub, and the columns of images and classes as their authors call them."""
 
 
 def load_images(config: Config, image_size: int) -> ImageData:
@@ -243,17 +220,17 @@ def load_images(config: Config, image_size: int) -> ImageData:
         ConfigError: columns that are not there, or not to be told.
         DataMissing: no such data set, images that cannot be decoded, or samples without a class.
     """
-    source, data = _open_source(config), name_data(config)
+    source, data = _open_source(config), config.dataset_setting
     splits = choose_splits(source, data)
-    known = KNOWN.get(config.dataset) if not config.dataset_path else None
-    columns = pick_columns(
-        config, splits["train"], (known.image_column, known.label_column) if known else None
-    )
+    _, *known = KNOWN.get(config.dataset, [""]) if not config.dataset_path else [""]
+    columns = pick_columns(config, splits["train"], known)
     names, codes = read_labels(splits, columns)
-    pictures = {split: columns.open_pictures(table, split) for split, table in splits.items()}
+    pictures = {split: store_pictures(table, columns.image, split, data) for split, table in splits.items()}
     probes, broken = _probe(pictures["train"])
     sizes = [probe.rgb.size for probe in probes]
-    edge = _stored_size(sizes, image_size)
+    largest = math.ceil(image_size * STORED_PER_IMAGE_SIZE)
+    square = len(set(sizes)) == 1 and sizes[0][0] == sizes[0][1] <= largest
+    edge = sizes[0][0] if square else largest
     parts = {split: _images(pictures[split], codes[split], len(names), edge, image_size) for split in splits}
     train = parts["train"]
     test = parts.get("test") or parts.get("validation")
@@ -266,7 +243,7 @@ def load_images(config: Config, image_size: int) -> ImageData:
     digest = _hash(train, validation, test, broken)
     shorter = int(np.median([min(size) for size in sizes]))
     notes = (
-        *describe_unused(data, find_unused(source, splits)),
+        *describe_unused(data, source, splits),
         *(describe_unlisted(Path(config.dataset_path), data, source) if config.dataset_path else ()),
         *describe_classes(data, names, train.labels, test.labels),
         *_describe_pixels(data, probes),
@@ -284,27 +261,22 @@ def open_folder(path: Path, data: str) -> dict[str, Any]:
         DataMissing: pictures whose classes are not clear, or data files that would be left out.
         Exception: whatever `datasets` raises.
     """
-    import datasets
-
-    if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
-        source = datasets.load_from_disk(str(path))
-        return dict(source) if isinstance(source, dict) else {"train": source}
-    found = read_picture_folder(path, data)
-    if found is None:
-        check_unread(data, path)
-        return load_with_own_names(path, data)
-    return found
+    if (saved := open_saved(path)) is not None:
+        return saved
+    if (pictures := read_picture_folder(path, data)) is not None:
+        return pictures
+    check_unread(data, path)
+    return load_with_own_names(path, data)
 
 
 def _open_source(config: Config) -> dict[str, Any]:
     import datasets
 
     datasets.disable_progress_bars()
-    data = name_data(config)
+    data = config.dataset_setting
     if not config.dataset_path:
-        known = KNOWN.get(config.dataset)
         try:
-            return dict(datasets.load_dataset(known.hub_id if known else config.dataset))
+            return dict(datasets.load_dataset(KNOWN.get(config.dataset, [config.dataset])[0]))
         except Exception as failure:  # a dozen classes of the hub's client: they all mean "not to be had"
             hint = hint_of_dataset(config.dataset)
             raise DataMissing(
@@ -374,12 +346,6 @@ def _describe_pixels(data: str, probes: list[Opened]) -> Iterator[str]:
             f"{data}: {several} of the {len(probes)} pictures looked at have several frames; the first one of each "
             "is used"
         )
-
-
-def _stored_size(sizes: list[tuple[int, int]], image_size: int) -> int:
-    largest = math.ceil(image_size * STORED_PER_IMAGE_SIZE)
-    width, height = sizes[0]
-    return width if len(set(sizes)) == 1 and width == height and width <= largest else largest
 
 
 def _images(

@@ -3,11 +3,8 @@
 Images stay uint8 at the size they are stored in; `trainer/data/batches.py` resizes them on the device. Resizing on the
 CPU would be what is measured: one core upsamples fewer images per second than a GPU trains on.
 
-A hash that two runs share exactly if they saw the same data.
-
-Real handwritten digits that come inside scikit-learn: 1797 scans of 8x8 pixels, 10 classes (UCI, 1998).
-
-Made-up images that a model can learn, from nothing but their index: for tests and for measuring speed.
+The two that are built in: real handwritten digits that come inside scikit-learn (1797 scans of 8x8 pixels, 10 classes,
+UCI 1998), and made-up images that a model can learn, from nothing but their index, for tests and for measuring speed.
 """
 
 from __future__ import annotations
@@ -24,10 +21,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.data.files import StoredPictures
+from trainer.data.pictures import StoredPictures
 
 CACHE_LIMIT_BYTES = 2 << 30
 DECODE_THREADS = 8
+PROBES = 16
 SPLIT_SEED = 20_240_229  # of the held-out samples: never the run's seed, or two seeds would not be comparable
 
 Decode = Callable[[int], NDArray[np.uint8]]
@@ -149,11 +147,11 @@ def first_samples(images: Images, limit: int) -> Images:
     return images.part(np.random.default_rng(SPLIT_SEED).permutation(len(images))[:limit])
 
 
-PROBES = 16
-
-
 def hash_splits(*splits: Images) -> str:
-    """sha256 over all labels and over the pixels of 16 evenly spaced images of each split."""
+    """sha256 over all labels and over the pixels of 16 evenly spaced images of each split.
+
+    Two runs share it exactly if they saw the same data.
+    """
     digest = hashlib.sha256()
     for split in splits:
         digest.update(repr((len(split), split.shape)).encode())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,22 +23,6 @@ STREAM_THREADS = 2  # batches decoded at the same time; each uses the threads of
 
 Loaded = tuple[Tensor, Tensor]
 """(uint8 [sample, channel, height, width], labels int64 [sample]) on the device."""
-
-
-class Source(Protocol):
-    """Images that a batch can be taken from."""
-
-    images: Images
-
-    @property
-    def held_bytes(self) -> int:
-        """Of the data set, in the memory of the device that computes."""
-
-    def load(self, indices: NDArray[np.int64]) -> Loaded:
-        """These samples, on the device."""
-
-    def expect(self, wanted: Iterable[NDArray[np.int64]]) -> None:
-        """What the next calls of `load` will ask for; changes nothing but how long they take."""
 
 
 def resolve_residence(asked: str, images: Images, device_type: str) -> str:
@@ -57,11 +41,11 @@ def build_source(images: Images, residence: str, device: str) -> Source:
     """The split `images` under a resolved residence; `device` moves all of it now."""
     if residence == "stream":
         return StreamSource(images, device)
-    return HostSource(images, device) if device == "cpu" else DeviceSource(images, device)
+    return Source(images, device) if device == "cpu" else DeviceSource(images, device)
 
 
-class HostSource:
-    """In host memory, decoded when first asked for; on a CPU that is the device."""
+class Source:
+    """Images that a batch can be taken from, decoded into host memory when first asked for; a CPU computes there."""
 
     def __init__(self, images: Images, device: str) -> None:
         self.images = images
@@ -69,21 +53,23 @@ class HostSource:
 
     @property
     def held_bytes(self) -> int:
+        """Of the data set, in the memory of the device that computes."""
         return self.images.bytes_cached
 
     def load(self, indices: NDArray[np.int64]) -> Loaded:
+        """These samples, on the device."""
         pixels, labels = self.images.pixels(indices), self.images.labels[indices]
         return to_device(pixels, self._device), to_device(labels, self._device)
 
     def expect(self, wanted: Iterable[NDArray[np.int64]]) -> None:
-        """Nothing to prepare."""
+        """What the next calls of `load` will ask for; changes nothing but how long they take."""
 
 
-class DeviceSource:
+class DeviceSource(Source):
     """All images in the accelerator's memory; a batch is one gather there."""
 
     def __init__(self, images: Images, device: str) -> None:
-        self.images = images
+        super().__init__(images, device)
         self._pixels = torch.empty((len(images), *images.shape), dtype=torch.uint8, device=device)
         for start in range(0, len(images), CHUNK):
             chunk = np.arange(start, min(start + CHUNK, len(images)))
@@ -98,16 +84,12 @@ class DeviceSource:
         where = to_device(indices, self._pixels.device)
         return self._pixels[where], self._labels[where]
 
-    def expect(self, wanted: Iterable[NDArray[np.int64]]) -> None:
-        """Nothing to prepare."""
 
-
-class StreamSource:
+class StreamSource(Source):
     """Decodes in background threads what was announced, in pinned memory; the rest when it is asked for."""
 
     def __init__(self, images: Images, device: str) -> None:
-        self.images = images
-        self._device = device
+        super().__init__(images, device)
         self._threads = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="stream")
         self._coming: dict[bytes, Future[Tensor]] = {}
 
@@ -118,9 +100,8 @@ class StreamSource:
     def load(self, indices: NDArray[np.int64]) -> Loaded:
         coming = self._coming.pop(indices.tobytes(), None)
         pixels = coming.result() if coming else self._decode(indices)
-        return pixels.to(self._device, non_blocking=True), to_device(
-            self.images.labels[indices], self._device
-        )
+        labels = to_device(self.images.labels[indices], self._device)
+        return pixels.to(self._device, non_blocking=True), labels
 
     def expect(self, wanted: Iterable[NDArray[np.int64]]) -> None:
         announced = {indices.tobytes(): indices for indices in wanted}

@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         trust_given(os.environ)
         if asked.output.is_dir() or not asked.output.absolute().parent.is_dir():
             raise ConfigError(
-                [f"--output={asked.output}: expected a file in a folder that is there [SL-evaluate-output]"]
+                f"--output={asked.output}: expected a file in a folder that is there [SL-evaluate-output]"
             )
         report = evaluate_run_directory(asked.run_directory, asked.weights, asked.dataset_path, asked.device)
         print(describe(report))
@@ -82,7 +82,13 @@ def evaluate_run_directory(
 
         ensure_cache(config, lambda text: print(spell_options(text, OPTIONS)))
     else:
-        _look_at_images(config)
+        from trainer.data import open_data
+
+        # what is odd about the test split is printed before torch is there
+        data = open_data(config, config.image_size or default_image_size(config))
+        check_classes(config, data)
+        for note in (*data.notes, *check_held_out(data, test_alone=True)):
+            print(spell_options(note, OPTIONS), file=sys.stderr)
 
     import torch  # late: a wrong folder is named at once
 
@@ -94,16 +100,6 @@ def evaluate_run_directory(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     found, _ = open_task(config, Share(0, 1), device).judge()
     return found.report("test") | {"weights": config.model_path}
-
-
-def _look_at_images(config: Config) -> None:
-    """Opens the test split and prints what is odd about it, before torch is there."""
-    from trainer.data import open_data
-
-    data = open_data(config, config.image_size or default_image_size(config))
-    check_classes(config, data)
-    for note in (*data.notes, *check_held_out(data, test_alone=True)):
-        print(spell_options(note, OPTIONS), file=sys.stderr)
 
 
 def read_config(path: Path) -> Config:
@@ -119,9 +115,7 @@ def read_config(path: Path) -> Config:
         given |= {"image_size": int(resolved["image_size"])} if "image_size" in resolved else {}
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise ConfigError(
-            [
-                f"{path}: not a run directory, config.json cannot be read ({failure}) [SL-evaluate-run-directory]"
-            ]
+            f"{path}: not a run directory, config.json cannot be read ({failure}) [SL-evaluate-run-directory]"
         ) from None
     # a setting at its default counts as not given: rules ask what the user typed
     fields = Config.model_fields
@@ -140,17 +134,12 @@ def choose_weights(path: Path, weights: str, named: str = "weights") -> Path:
         DataMissing: no weights are in it.
     """
     run = RunDirectory(path.parent.parent, path.parent.name, path.name)
-    if weights not in ("final", "best"):
-        folder = Path(weights)
-        if not weights or not folder.is_dir():
-            raise ConfigError(
-                [
-                    f"{named}={weights!r}: expected final, best or a folder in Hugging Face format "
-                    "[SL-evaluate-weights]"
-                ]
-            )
-    else:
+    if weights in ("final", "best"):
         folder = run.best_model if weights == "best" and run.best_model.is_dir() else run.model
+    elif not weights or not (folder := Path(weights)).is_dir():
+        raise ConfigError(
+            f"{named}={weights!r}: expected final, best or a folder in Hugging Face format [SL-evaluate-weights]"
+        )
     if not (folder / "config.json").is_file():
         raise DataMissing(
             f"{folder}: no model in Hugging Face format. A run leaves one at its end if it was started with "
@@ -163,12 +152,10 @@ def choose_weights(path: Path, weights: str, named: str = "weights") -> Path:
 def describe(report: dict[str, Any]) -> str:
     """The accuracy, the loss and a table per class, or loss and perplexity, for a terminal."""
     if "perplexity" in report:
-        return "\n".join(
-            [
-                f"weights     {report['weights']}",
-                f"perplexity  {report['perplexity']:.4f}",
-                f"loss        {report['loss']:.4f} over {report['labels']} tokens of {report['samples']} rows",
-            ]
+        return (
+            f"weights     {report['weights']}\n"
+            f"perplexity  {report['perplexity']:.4f}\n"
+            f"loss        {report['loss']:.4f} over {report['labels']} tokens of {report['samples']} rows"
         )
     width = max(len("class"), *(len(row["label"]) for row in report["per_class"]))
     lines = [
@@ -191,13 +178,11 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run_directory", type=Path, help="folder of the run: <results>/<comparison>/<run>")
-    parser.add_argument(
-        "--weights", default="final", help="final (default), best, or a folder in Hugging Face format"
-    )
-    parser.add_argument("--dataset-path", default="", help="where the data set lies on this machine")
-    parser.add_argument("--device", default="", help="cpu, cuda, cuda:1; default: the accelerator, if any")
-    parser.add_argument(
-        "--output", type=Path, default=Path("evaluation.json"), help="file for the report (evaluation.json)"
-    )
+    add = parser.add_argument
+    add("run_directory", type=Path, help="folder of the run: <results>/<comparison>/<run>")
+    add("--weights", default="final", help="final (default), best, or a folder in Hugging Face format")
+    add("--dataset-path", default="", help="where the data set lies on this machine")
+    add("--device", default="", help="cpu, cuda, cuda:1; default: the accelerator, if any")
+    output = Path("evaluation.json")
+    add("--output", type=Path, default=output, help=f"file for the report ({output})")
     return parser

@@ -21,9 +21,10 @@ from trainer.measuring.memory import peak_device_memory_gib, peak_host_memory_gi
 from trainer.metrics.summary import FROM_CONFIG
 from trainer.metrics.tracking import Recorder
 from trainer.tasks import open_task
-from trainer.tasks.evaluation import Evaluation
 
 log = logging.getLogger("trainer")
+RESOLVED = ("world_size", "nodes", "backend", "device_type", "device_name", "precision", "parameters")
+"""Of what is resolved, what a summary repeats."""
 
 
 def evaluate_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None:
@@ -73,7 +74,22 @@ def evaluate_run(config: Config, world: World, launcher: str, pulse: Pulse) -> N
         write_json(folder.rank_facts(world.rank), seen)
     dist.barrier()
     if world.rank == 0:
-        _write(config, folder, attempt, resolved | facts, found)
+        measures = {f"test_{name}": value for name, value in found.measures().items()}
+        write_json(folder.evaluation, found.report("test") | {"weights": config.model_path})
+        if attempt:
+            recorder = Recorder(folder.metrics, attempt, config.log_every)
+            recorder.record("eval", 0, **measures)
+            recorder.close()
+            summary = {
+                **{name: getattr(config, name) for name in (*FROM_CONFIG, "mode")},
+                "model": config.model_name,
+                "dataset": config.dataset_name,
+                **{name: (resolved | facts)[name] for name in RESOLVED},
+                **measures,
+            }
+            write_json(folder.summary, summary)
+        text = ", ".join(f"{name} {value:.4g}" for name, value in found.measures().items())
+        log.info("test %s of %d samples", text, found.samples)
     dist.barrier()
     watchdog.stop()
     dist.destroy_process_group()
@@ -92,30 +108,3 @@ def _open(
     facts = {"from_step": 0, "world_size": len(hosts), "mode": "evaluate", "host": hosts[0]}
     folder.append_attempt("started", number, launcher, **facts)
     return number
-
-
-def _write(
-    config: Config,
-    folder: RunDirectory,
-    attempt: int | None,
-    resolved: dict[str, Any],
-    found: Evaluation,
-) -> None:
-    report = found.report("test") | {"weights": config.model_path}
-    measures = {f"test_{name}": value for name, value in found.measures().items()}
-    write_json(folder.evaluation, report)
-    if attempt:
-        recorder = Recorder(folder.metrics, attempt, config.log_every)
-        recorder.record("eval", 0, **measures)
-        recorder.close()
-        names = ("world_size", "nodes", "backend", "device_type", "device_name", "precision", "parameters")
-        summary = {
-            **{name: getattr(config, name) for name in (*FROM_CONFIG, "mode")},
-            "model": config.model_name,
-            "dataset": config.dataset_name,
-            **{name: resolved[name] for name in names},
-            **measures,
-        }
-        write_json(folder.summary, summary)
-    text = ", ".join(f"{name} {value:.4g}" for name, value in found.measures().items())
-    log.info("test %s of %d samples", text, found.samples)

@@ -1,7 +1,7 @@
 """A registry by name. A model is a `Learner` of images, and knows its own costs.
 
-ViT family: ours. Those of settings/network_table.py: ours or torchvision's.
-Everything else: Hugging Face's, by hub id or folder.
+The ViT family and the networks of stratlab_spec/registry.py are ours or torchvision's; everything else is Hugging
+Face's, by hub id or folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stratlab_spec.models.model_specs import (
 from stratlab_spec.registry import NETWORKS
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.library_rules import NONE
-from trainer.models.model_with_loss import ClassLoss, ImageClassifier
+from trainer.models.model_with_loss import ClassLoss, ImageClassifier, wrong_channels
 
 
 def build_model(
@@ -57,7 +57,10 @@ def build_model(
         model = _build(config, image_size, channels, num_labels, empty, whole, class_names)
         model.loss = ClassLoss(config.label_smoothing)
         if config.batch_norm == "synchronised":
-            _synchronise(model, config)
+            from trainer.models.batch_norm import apply_synchronised_batch_norm
+
+            if not apply_synchronised_batch_norm(model):
+                raise ConfigError(no_batch_norm(config.model_name))
         if config.lora_rank:
             from trainer.models.lora import apply_lora
 
@@ -67,13 +70,6 @@ def build_model(
 
         apply_checkpointing(model, config)
     return model
-
-
-def _synchronise(model: ImageClassifier, config: Config) -> None:
-    from trainer.models.batch_norm import apply_synchronised_batch_norm
-
-    if not apply_synchronised_batch_norm(model):
-        raise ConfigError([no_batch_norm(config.model_name)])
 
 
 def _build(
@@ -93,8 +89,25 @@ def _build(
         from trainer.models.hugging_face import build_hugging_face
 
         return build_hugging_face(config, source, image_size, channels, num_labels, empty, whole, class_names)
-    weight_channels = _weight_channels(config, channels)
-    model = _build_own(config, name, image_size, channels, num_labels, weight_channels)
+    described = read_model_json(config) if pretrained and config.model_path else {}
+    weight_channels = channels  # without weights that will be loaded, those of the images
+    if pretrained:
+        weight_channels = int(described.get("channels", channels)) if config.model_path else 3
+    sizes = (image_size, channels, num_labels)
+    model: ImageClassifier
+    if name in TORCHVISION:
+        from trainer.models.torchvision_networks import build_torchvision
+
+        model = build_torchvision(name, *sizes, weight_channels)
+    elif channels != weight_channels:
+        raise ConfigError(wrong_channels(name, weight_channels, channels))
+    elif shape := read_vit_shape(config):
+        from trainer.models.hugging_face import build_vit
+
+        model = build_vit(shape, *sizes)
+    else:
+        module, _, function = NETWORKS[name].builder.partition(":")
+        model = getattr(import_module(f"trainer.models.{module}"), function)(config, *sizes)
     if pretrained and not empty:
         from trainer.models.weights import load_weights, read_weights
 
@@ -104,35 +117,5 @@ def _build(
             from trainer.models.torchvision_networks import download_weights
 
             state = download_weights(name)
-        known = read_names(read_model_json(config)) if config.model_path else []
-        load_weights(config, model, state, whole, match_names(known, class_names))
+        load_weights(config, model, state, whole, match_names(read_names(described), class_names))
     return model
-
-
-def _weight_channels(config: Config, channels: int) -> int:
-    """Of the weights that will be loaded; without any, those of the images."""
-    if config.init == "scratch":
-        return channels
-    return int(read_model_json(config).get("channels", channels)) if config.model_path else 3
-
-
-def _build_own(
-    config: Config, name: str, image_size: int, channels: int, num_labels: int, weight_channels: int
-) -> ImageClassifier:
-    if name in TORCHVISION:
-        from trainer.models.torchvision_networks import build_torchvision
-
-        return build_torchvision(name, image_size, channels, num_labels, weight_channels)
-    if channels != weight_channels:
-        from trainer.models.model_with_loss import wrong_channels
-
-        raise ConfigError([wrong_channels(name, weight_channels, channels)])
-    if shape := read_vit_shape(config):
-        from trainer.models.hugging_face import build_vit
-
-        return build_vit(shape, image_size, channels, num_labels)
-    module, _, function = NETWORKS[name].builder.partition(":")
-    found: ImageClassifier = getattr(import_module(f"trainer.models.{module}"), function)(
-        config, image_size, channels, num_labels
-    )
-    return found

@@ -1,4 +1,4 @@
-"""Running statistics of batch norm over all ranks, and what parity with one process means for such a model.
+"""Batch norm over several processes, and what parity with one process means for such a model.
 
 batch_norm     a layer normalises, in training, with            losses and gradients are those of one process with
 local          the micro-batch of its own rank                  the same micro_batch_size
@@ -6,9 +6,8 @@ synchronised   the micro-batches of all ranks together          all of them as i
 
 Under every strategy alike. `local`: the running statistics differ from rank to rank, and so do those of one process,
 which has seen every micro-batch; before the model is judged or kept, the ranks agree on their mean.
-`synchronised` (synchronised_batch_norm.py): they are equal on every rank, and those of one process.
-
-Batch norm over the micro-batches of all processes together, on CPUs and GPUs (torch's SyncBatchNorm refuses CPUs).
+`synchronised`: they are equal on every rank, and those of one process. It is computed on CPUs and GPUs (torch's
+SyncBatchNorm refuses CPUs):
 
     forward    each rank's mean and variance per channel ─ all-gather ─▶ those of all samples, equal on every rank
     backward   each rank's sums of dy and of dy x normalised ─ all-reduce ─▶ the gradient through mean and variance
@@ -28,10 +27,9 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 
-def running_statistics(model: nn.Module) -> list[Tensor]:
-    """Running means and variances of all batch norm layers, in the order of the modules."""
-    layers = [m for m in model.modules() if isinstance(m, _NormBase) and m.running_mean is not None]
-    return [tensor for layer in layers for tensor in (layer.running_mean, layer.running_var)]
+def find_batch_norms(model: nn.Module) -> dict[str, _NormBase]:
+    """The layers that keep running statistics, by name, in the order of the modules."""
+    return {n: m for n, m in model.named_modules() if isinstance(m, _NormBase) and m.track_running_stats}
 
 
 @torch.no_grad()
@@ -41,7 +39,8 @@ def average_running_statistics(model: nn.Module) -> None:
     Nothing happens for a model without batch norm or with one process. To be called before an evaluation and before
     a checkpoint of rank 0's state; calling it twice changes nothing.
     """
-    statistics = running_statistics(model)
+    layers = find_batch_norms(model).values()
+    statistics = [tensor for layer in layers for tensor in (layer.running_mean, layer.running_var)]
     if not statistics or not dist.is_initialized() or dist.get_world_size() == 1:
         return
     flat = torch.cat([tensor.float().flatten() for tensor in statistics])
@@ -100,7 +99,7 @@ class _Normalise(torch.autograd.Function):
                 "[SL-batch-norm-one-value]"
             )
         # not var_mean: it wants the images in fp32, and on a GPU room of its own (0.4 GiB for 2048 channels of 7 x 7)
-        exact = given.new_zeros(given.shape[1], dtype=_exact(given))
+        exact = given.new_zeros(given.shape[1], dtype=torch.promote_types(given.dtype, torch.float32))
         mean, variance = torch.batch_norm_update_stats(given, exact, exact, 0.0)
         if (processes := _processes()) > 1:
             gathered = [mean.new_empty(2, len(mean)) for _ in range(processes)]
@@ -120,7 +119,10 @@ class _Normalise(torch.autograd.Function):
         given, weight, mean, variance = ctx.saved_tensors
         exact = None if weight is None else weight.to(mean.dtype)
         slope = torch.rsqrt(variance + ctx.eps)
-        given_back = gradients[0].contiguous(memory_format=_layout(given))
+        # images whose channels lie side by side keep that: else each gradient would be copied, twice
+        beside = given.dim() == 4 and given.is_contiguous(memory_format=torch.channels_last)
+        layout = torch.channels_last if beside else torch.contiguous_format
+        given_back = gradients[0].contiguous(memory_format=layout)
         found, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
             given_back, given, exact, None, None, mean, slope, True, ctx.eps, [True] * 3
         )
@@ -139,17 +141,6 @@ class _Normalise(torch.autograd.Function):
             of_bias.to(weight.dtype) if wanted[2] else None,
             None,
         )
-
-
-def _exact(given: Tensor) -> torch.dtype:
-    """Of statistics: no less than fp32."""
-    return torch.promote_types(given.dtype, torch.float32)
-
-
-def _layout(given: Tensor) -> torch.memory_format:
-    """Images whose channels lie side by side keep that: else each gradient would be copied, twice."""
-    beside = given.dim() == 4 and given.is_contiguous(memory_format=torch.channels_last)
-    return torch.channels_last if beside else torch.contiguous_format
 
 
 def _processes() -> int:

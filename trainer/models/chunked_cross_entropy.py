@@ -1,12 +1,4 @@
-"""The loss of a student beside its labels, of a chunk of tokens: the teacher's logits are made and used chunk by chunk.
-
-    teacher's states ─▶ its logits ─┐
-    student's logits ───────────────┴─▶ losses, and in the place of the student's logits their gradient
-
-Where tp ranks share the vocabulary each makes the teacher's logits of its own words alone; the two all-reduces of the
-loss carry a few more numbers per token.
-
-Loss of a language model, from the states before its head: no more than a chunk of logits is ever there.
+"""Loss of a language model, from the states before its head: no more than a chunk of logits is ever there.
 
     some tokens' states ─▶ logits ─▶ losses, and in the place of the logits their gradient ─▶ gradients of states, head
 
@@ -19,7 +11,8 @@ smaller chunks take less memory and more time.
 Where tp ranks share the vocabulary, no rank ever has the logits of all words: two all-reduces of a few numbers per
 token, the largest logit and the sums, as in Megatron-LM (arXiv 1909.08053, section 3).
 
-With a teacher a chunk of its logits is there beside the student's (trainer/models/chunked_cross_entropy.py).
+A student beside its labels has a teacher, whose logits too are made and used chunk by chunk; where tp ranks share the
+vocabulary each makes those of its own words alone, and the two all-reduces carry a few more numbers per token.
 """
 
 from __future__ import annotations
@@ -35,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 
-from trainer.data.batches import IGNORED
+from trainer.data.text.token_rows import IGNORED
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,78 +64,10 @@ class Lesson:
         self._states = taught.states.flatten(0, -2)
         self._weight = taught.weight[first : first + words].to(dtype)
         self._dtype = dtype
-        self.temperature, self.share = taught.temperature, taught.share
 
     def logits(self, at: slice) -> Tensor:
         """[token, words of this rank]."""
         return self._states[at].to(self._dtype) @ self._weight.T
-
-
-def score_taught(
-    logits: Tensor,
-    labels: Tensor,
-    group: dist.ProcessGroup | None,
-    smoothing: float,
-    unit: float,
-    wanted: Tensor,
-    temperature: float,
-    share: float,
-) -> Tensor:
-    """(1 - share) x the labels' loss, as without a teacher, + share x T^2 KL(teacher || student) at temperature T.
-
-    With softmaxes q of the logits, p and t of student and teacher at T, the logits' gradient is
-    (1 - share) (q - labels) + share T (p - t).
-
-    Args:
-        logits: [token, words of this rank]; overwritten with the gradient.
-        labels: int64 [token].
-        group: ranks that share the words.
-        unit: factor of the gradient; 0 = the logits stay as they are.
-        wanted: the teacher's logits [token, words of this rank]; they are overwritten.
-
-    Returns:
-        The sum over the tokens that count, fp32.
-    """
-    ranks, rank = (group.size(), group.rank()) if group else (1, 0)
-    trains, width = unit > 0, logits.shape[1]
-    counts = labels != IGNORED
-    column = labels - rank * width
-    mine = counts & (column >= 0) & (column < width)
-    column = column.clamp(0, width - 1)[:, None]
-    ours, theirs = logits.float(), wanted.float()
-    peaks = torch.stack([ours.amax(1), theirs.amax(1)])
-    if group:
-        dist.all_reduce(peaks, dist.ReduceOp.MAX, group=group)
-    lowered = ours.sub_(peaks[0][:, None]) if trains else ours - peaks[0][:, None]
-    softer = lowered / temperature
-    apart = theirs.sub_(peaks[1][:, None]).div_(temperature)
-    softer_theirs = apart.exp()
-    # of exp, of the label's logit, of all logits; at temperature T of exp, ours and theirs, of theirs x distance
-    sums = peaks.new_zeros(6, len(labels))
-    sums[1] = torch.where(mine, lowered.gather(1, column).squeeze(1), 0.0)
-    if smoothing:
-        sums[2] = lowered.sum(1)
-    sums[5] = apart.sub_(softer).mul_(softer_theirs).sum(1)
-    sums[0] = lowered.exp_().sum(1)
-    sums[3] = softer.exp_().sum(1)
-    sums[4] = softer_theirs.sum(1)
-    if group:
-        dist.all_reduce(sums, group=group)
-    words = width * ranks
-    hard, soft = counts * (1.0 - share), counts * (share * temperature)
-    if trains:
-        lowered *= (hard / sums[0])[:, None]
-        if smoothing:
-            lowered -= (hard * (smoothing / words))[:, None]
-        lowered.scatter_add_(1, column, (mine * (smoothing - 1.0) * (1.0 - share))[:, None])
-        lowered += softer.mul_((soft / sums[3])[:, None])
-        lowered -= softer_theirs.mul_((soft / sums[4])[:, None])
-        if logits.dtype != torch.float32:
-            logits.copy_(lowered if unit == 1.0 else lowered.mul_(unit))
-    of_labels = sums[0].log() - (1 - smoothing) * sums[1] - smoothing / words * sums[2]
-    distance = sums[5] / sums[4] - sums[4].log() + sums[3].log()
-    losses = (1 - share) * of_labels + share * temperature**2 * distance
-    return torch.where(counts, losses, 0.0).sum()
 
 
 CHUNK_TOKENS = 2048
@@ -162,10 +87,7 @@ class TokenLoss(nn.Module):
     """
 
     def __init__(
-        self,
-        smoothing: float = 0.0,
-        chunk_tokens: int = CHUNK_TOKENS,
-        group: dist.ProcessGroup | None = None,
+        self, smoothing: float = 0.0, chunk_tokens: int = CHUNK_TOKENS, group: dist.ProcessGroup | None = None
     ) -> None:
         super().__init__()
         self.smoothing = smoothing
@@ -266,11 +188,12 @@ class _ChunkedLoss(torch.autograd.Function):
                 # all-reduces of a whole chunk: many small ones would take longer than all the rest
                 wanted = None if lesson is None else lesson.logits(at)
                 for part in _slices(len(logits), len(logits) if group else ROWS_AT_ONCE):
-                    given = (logits[part], labels[at][part], group, smoothing, unit if trains else 0)
-                    if lesson is None or wanted is None:
-                        total += _score(*given)
-                    else:
-                        total += score_taught(*given, wanted[part], lesson.temperature, lesson.share)
+                    theirs: Any = ()
+                    if taught is not None and wanted is not None:
+                        theirs = (wanted[part], taught.temperature, taught.share)
+                    total += _score(
+                        logits[part], labels[at][part], group, smoothing, unit if trains else 0, *theirs
+                    )
                 if of_states is not None:
                     of_states[at] = _multiply(logits, cast_weight)
                 if trains_weight:
@@ -319,14 +242,28 @@ def _slices(size: int, step: int) -> Iterator[slice]:
 
 
 def _score(
-    logits: Tensor, labels: Tensor, group: dist.ProcessGroup | None, smoothing: float, unit: float
+    logits: Tensor,
+    labels: Tensor,
+    group: dist.ProcessGroup | None,
+    smoothing: float,
+    unit: float,
+    wanted: Tensor | None = None,
+    temperature: float = 1.0,
+    share: float = 0.0,
 ) -> Tensor:
-    """Sum of the losses; the logits are overwritten with its gradient.
+    """Sum of the losses of the tokens that count, fp32; the logits are overwritten with its gradient.
+
+    With a teacher (1 - share) x the labels' loss + share x T^2 KL(teacher || student) at temperature T. With softmaxes
+    q of the logits, p and t of student and teacher at T, the logits' gradient is (1 - share) (q - labels) +
+    share T (p - t).
 
     Args:
         logits: [token, words of this rank].
         labels: int64 [token].
+        group: ranks that share the words.
         unit: factor of the gradient; 0 = the logits stay as they are.
+        wanted: the teacher's logits [token, words of this rank], which are overwritten; None = no teacher.
+        share: of the loss that is the distance to the teacher.
     """
     ranks, rank = (group.size(), group.rank()) if group else (1, 0)
     trains, width = unit > 0, logits.shape[1]
@@ -334,25 +271,41 @@ def _score(
     counts = labels != IGNORED
     column = labels - rank * width
     mine = counts & (column >= 0) & (column < width)
-    column = column.clamp(0, width - 1)
-    shares = logits.float()
-    peak = shares.amax(1)
+    column = column.clamp(0, width - 1)[:, None]
+    both = [logits.float()] if wanted is None else [logits.float(), wanted.float()]
+    peaks = torch.stack([part.amax(1) for part in both])
     if group:
-        dist.all_reduce(peak, dist.ReduceOp.MAX, group=group)
-    lowered = shares.sub_(peak[:, None]) if trains else shares - peak[:, None]
-    sums = peak.new_zeros(3, len(peak))  # of exp, of the label's logit, of all logits
-    sums[1] = torch.where(mine, lowered.gather(1, column[:, None]).squeeze(1), 0.0)
+        dist.all_reduce(peaks, dist.ReduceOp.MAX, group=group)
+    lowered = both[0].sub_(peaks[0][:, None]) if trains else both[0] - peaks[0][:, None]
+    # of exp, of the label's logit, of all logits; at temperature T of exp, ours and theirs, of theirs x distance
+    sums = peaks.new_zeros(3 * len(both), len(labels))
+    sums[1] = torch.where(mine, lowered.gather(1, column).squeeze(1), 0.0)
     if smoothing:
         sums[2] = lowered.sum(1)
+    if wanted is not None:
+        softer = lowered / temperature
+        apart = both[1].sub_(peaks[1][:, None]).div_(temperature)
+        softer_theirs = apart.exp()
+        sums[5] = apart.sub_(softer).mul_(softer_theirs).sum(1)
+        sums[3] = softer.exp_().sum(1)
+        sums[4] = softer_theirs.sum(1)
     sums[0] = lowered.exp_().sum(1)
     if group:
         dist.all_reduce(sums, group=group)
     if trains:
-        lowered *= (counts / sums[0])[:, None]
+        hard = counts * (1.0 - share)
+        lowered *= (hard / sums[0])[:, None]
         if smoothing:
-            lowered -= (counts * (smoothing / words))[:, None]
-        lowered.scatter_add_(1, column[:, None], (mine * (smoothing - 1.0))[:, None])
+            lowered -= (hard * (smoothing / words))[:, None]
+        lowered.scatter_add_(1, column, (mine * (smoothing - 1.0) * (1.0 - share))[:, None])
+        if wanted is not None:
+            soft = counts * (share * temperature)
+            lowered += softer.mul_((soft / sums[3])[:, None])
+            lowered -= softer_theirs.mul_((soft / sums[4])[:, None])
         if logits.dtype != torch.float32:  # else they are the same numbers
             logits.copy_(lowered if unit == 1.0 else lowered.mul_(unit))
     losses = sums[0].log() - (1 - smoothing) * sums[1] - smoothing / words * sums[2]
+    if wanted is not None:
+        distance = sums[5] / sums[4] - sums[4].log() + sums[3].log()
+        losses = (1 - share) * losses + share * temperature**2 * distance
     return torch.where(counts, losses, 0.0).sum()

@@ -1,9 +1,8 @@
 """Language models: transformers' Qwen2ForCausalLM and Qwen3MoeForCausalLM behind the contract of this registry.
 
-Causal attention inside documents, registered with transformers under the name `stratlab`.
-
-transformers builds no mask for a name that its mask registry does not know (masking_utils.py,
-_preprocess_mask_arguments, 5.23), and hands keyword arguments of the model's forward on to the attention function.
+Causal attention inside documents is registered with transformers under the name `stratlab`. transformers builds no mask
+for a name that its mask registry does not know (masking_utils.py, _preprocess_mask_arguments, 5.23), and hands keyword
+arguments of the model's forward on to the attention function.
 """
 
 from __future__ import annotations
@@ -100,8 +99,10 @@ class Decoder(Learner):
         self, hf: Any, shape: DecoderShape, *, packed: bool, seq_len: int, bounds: Bounds | None = None
     ) -> None:
         super().__init__()
-        self.hf = hf
-        self.hf.lm_head = _own_head(hf.lm_head)
+        self.hf, given = hf, hf.lm_head
+        head = self.hf.lm_head = Head(given.in_features, given.out_features, bias=False, device="meta")
+        head.weight = given.weight  # which may be the embedding's
+        head.loss = TokenLoss()
         for layer in self.blocks():
             if hasattr(layer.mlp, "experts"):
                 layer.mlp.experts, layer.mlp.gate = Experts(layer.mlp.experts), Router(layer.mlp.gate)
@@ -112,7 +113,8 @@ class Decoder(Learner):
         """(i, n): queries are the i-th of n parts of the row (trainer/parallel/context.py)."""
         self.columns = (0, 1)
         """(i, n): what it is given of a row is the i-th of n parts (likewise)."""
-        self.forward_flops = _forward_flops(shape, seq_len)
+        attention_flops = 2.0 * shape.layers * shape.queries * seq_len**2
+        self.forward_flops = ForwardFlops(2.0 * count_matmul_parameters(shape) * seq_len, attention_flops)
         self.flops_per_sample = self.forward_flops.training()
         """Forward and backward of one row as one document, causal-exact; with LoRA 4 N."""
         self.flops_per_token_literature = count_flops_per_token(shape, seq_len, causal=False)
@@ -176,14 +178,6 @@ class Decoder(Learner):
             self.hf.lm_head.weight = self.hf.model.embed_tokens.weight
 
 
-def _own_head(given: nn.Linear) -> Head:
-    """With the same weight, which may be the embedding's."""
-    head = Head(given.in_features, given.out_features, bias=False, device="meta")
-    head.weight = given.weight
-    head.loss = TokenLoss()
-    return head
-
-
 def documents_of(inputs: Tensor) -> Tensor:
     """int64 [row, token] from [row, 2, token]: the column at which each token's document starts."""
     return torch.arange(inputs.shape[2], device=inputs.device) - inputs[:, 1]
@@ -237,8 +231,3 @@ def restore_buffers(module: nn.Module, device: str) -> None:
         if rotary is not None:
             with torch.device(device):
                 owner.rotary_emb = type(rotary)(rotary.config)
-
-
-def _forward_flops(shape: DecoderShape, seq_len: int) -> ForwardFlops:
-    attention_flops = 2.0 * shape.layers * shape.queries * seq_len**2
-    return ForwardFlops(2.0 * count_matmul_parameters(shape) * seq_len, attention_flops)

@@ -1,6 +1,6 @@
-"""A language model as a run trains it: its weights, adapters and activation checkpointing.
+"""A language model as a run trains it: its weights, its adapters, and the activation checkpointing of any model.
 
-Activation checkpointing: what of a block is kept for the backward pass, and what is computed again in it.
+What of a block is kept for the backward pass, and what is computed again in it:
 
 activation_checkpointing   keeps of a block                                computes again
 none                       all that autograd asks for                      nothing
@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from stratlab_spec.models.decoder import count_flops_per_token
@@ -27,6 +26,7 @@ from stratlab_spec.models.model_specs import compiled_batch_norm
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.library_rules import NONE, SELECTIVE, recomputes
 from trainer.models import packing
+from trainer.models.batch_norm import find_batch_norms
 from trainer.models.decoder import Decoder, build_hugging_face, restore_buffers
 from trainer.models.model_with_loss import ImageClassifier
 from trainer.models.packing import Bounds
@@ -61,9 +61,9 @@ def apply_checkpointing(model: ImageClassifier | Decoder, config: Config) -> Non
             continue
         options: dict[str, Any] = {"use_reentrant": False}
         kept = partial(create_selective_checkpoint_contexts, KEPT) if setting == SELECTIVE else None
-        if _batch_norms(block):
+        if find_batch_norms(block):
             if config.compile:
-                raise ConfigError([compiled_batch_norm(config.model_name, setting)])
+                raise ConfigError(compiled_batch_norm(config.model_name, setting))
             options["context_fn"] = partial(_with_statistics_kept, block, kept)
         elif kept:
             options["context_fn"] = kept
@@ -76,10 +76,6 @@ def _recompute(block: nn.Module, forward: Any, options: dict[str, Any], *args: A
     return checkpoint(forward, *args, **options, **kwargs)
 
 
-def _batch_norms(block: nn.Module) -> list[_NormBase]:
-    return [m for m in block.modules() if isinstance(m, _NormBase) and m.track_running_stats]
-
-
 def _with_statistics_kept(block: nn.Module, kept: Callable[[], Contexts] | None) -> Contexts:
     forward, again = kept() if kept else (nullcontext(), nullcontext())
     return forward, _statistics_kept(block, again)
@@ -88,7 +84,7 @@ def _with_statistics_kept(block: nn.Module, kept: Callable[[], Contexts] | None)
 @contextmanager
 def _statistics_kept(block: nn.Module, inner: AbstractContextManager[Any]) -> Iterator[None]:
     """Batch norm must not count the same micro-batch twice: a momentum of 0 leaves its statistics as they are."""
-    layers = _batch_norms(block)
+    layers = find_batch_norms(block).values()
     before = [(layer, layer.momentum, layer.num_batches_tracked) for layer in layers]
     try:
         for layer in layers:

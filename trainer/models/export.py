@@ -1,9 +1,4 @@
-"""A trained model as files that others can read: safetensors only, no pickles.
-
-A model's weights with the adapters added to them.
-
-A trained decoder as files of transformers.
-"""
+"""A trained model as files that others can read: safetensors only, no pickles; adapters are added to the weights."""
 
 from __future__ import annotations
 
@@ -19,72 +14,7 @@ from torch import Tensor, nn
 from stratlab_spec.models.model_specs import read_model_json, registered_name, write_preprocessing
 from stratlab_spec.settings.config import Config
 from trainer.models.decoder import Decoder, build_hugging_face
-from trainer.models.model_with_loss import ImageClassifier, find_classifier
-
-
-def merge_adapters(
-    classifier: ImageClassifier | Decoder, state: dict[str, Tensor], config: Config
-) -> dict[str, Tensor]:
-    """The state by the names inside the core, each adapter added to its weight: W + alpha / rank * B A."""
-    prefix = f"{classifier.core}." if classifier.core else ""
-    inside = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
-    merged = {name.replace(".base_layer.", "."): t for name, t in inside.items() if ".lora_" not in name}
-    for name, down in inside.items():
-        if not name.endswith(".lora_A.default.weight"):
-            continue
-        layer = name.removesuffix(".lora_A.default.weight")
-        up = inside[f"{layer}.lora_B.default.weight"]
-        base = merged[f"{layer}.weight"]
-        product = (up.flatten(1) @ down.flatten(1)).view_as(base)
-        merged[f"{layer}.weight"] = base + config.lora_alpha / config.lora_rank * product
-    return merged
-
-
-_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
-
-
-def export_decoder(
-    model: nn.Module, state: dict[str, Tensor], config: Config, facts: dict[str, Any], folder: Path
-) -> None:
-    """`AutoModelForCausalLM.from_pretrained(folder)` gives the same logits; adapters merged, and alone beside.
-
-    Args:
-        model: tells the shape; may be wrapped, sharded or empty.
-        state: the whole model's tensors on the CPU, by the names of `build_decoder`.
-        facts: `tokenizer`, if there is one: written beside the model.
-    """
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
-    decoder = find_decoder(model)
-    if config.lora_rank:
-        from trainer.models.lora import save_adapter
-
-        save_adapter(state, decoder, config, folder / "adapter")
-    merged = merge_adapters(decoder, state, config)
-    if decoder.shape.tied:
-        merged["lm_head.weight"] = merged["model.embed_tokens.weight"]
-    with torch.device("meta"):
-        hf = build_hugging_face(decoder.shape)
-    hf.load_state_dict(merged, strict=True, assign=True)
-    hf.tie_weights()
-    hf.config.use_cache = True
-    tokenizer, source = facts.get("tokenizer"), read_model_json(config)
-    for name in _TOKENS:
-        value = getattr(tokenizer, name, None) if tokenizer else source.get(name)
-        setattr(hf.config, name, value)
-        setattr(hf.generation_config, name, value)
-    hf.save_pretrained(folder)
-    if tokenizer:
-        tokenizer.save_pretrained(folder)
-
-
-def find_decoder(model: nn.Module) -> Decoder:
-    """The decoder inside whatever a strategy wrapped around it."""
-    for module in model.modules():
-        if isinstance(module, Decoder):
-            return module
-    raise AssertionError("no decoder inside")
+from trainer.models.model_with_loss import ImageClassifier
 
 
 def export_model(
@@ -105,29 +35,51 @@ def export_model(
         facts: image_size, channels, num_labels, class_names, preprocessing; of a language model its
             `tokenizer`, if there is one.
     """
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
     folder.mkdir(parents=True, exist_ok=True)
-    if config.is_text:
-        return export_decoder(model, state, config, facts, folder)
-    classifier = find_classifier(model)
+    # inside whatever a strategy wrapped around it
+    inner = next(part for part in model.modules() if isinstance(part, Decoder | ImageClassifier))
     if config.lora_rank:
         from trainer.models.lora import save_adapter
 
-        save_adapter(state, classifier, config, folder / "adapter")
-    if classifier.core == "hf":
-        _write_hugging_face(classifier, state, config, facts, folder)
-    else:
-        _write_own(classifier, state, config, facts, folder)
+        save_adapter(state, inner, config, folder / "adapter")
+    if isinstance(inner, Decoder):
+        return _write_decoder(inner, state, config, facts.get("tokenizer"), folder)
+    write = _write_hugging_face if inner.core == "hf" else _write_own
+    write(inner, state, config, facts, folder)
     write_preprocessing(facts["preprocessing"], facts["image_size"], folder)
+
+
+def _write_decoder(
+    decoder: Decoder, state: dict[str, Tensor], config: Config, tokenizer: Any, folder: Path
+) -> None:
+    """`AutoModelForCausalLM.from_pretrained(folder)` gives the same logits."""
+    merged = merge_adapters(decoder, state, config)
+    if decoder.shape.tied:
+        merged["lm_head.weight"] = merged["model.embed_tokens.weight"]
+    with torch.device("meta"):
+        hf = build_hugging_face(decoder.shape)
+    hf.load_state_dict(merged, strict=True, assign=True)
+    hf.tie_weights()
+    hf.config.use_cache = True
+    source = read_model_json(config)
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        value = getattr(tokenizer, name, None) if tokenizer else source.get(name)
+        setattr(hf.config, name, value)
+        setattr(hf.generation_config, name, value)
+    hf.save_pretrained(folder)
+    if tokenizer:
+        tokenizer.save_pretrained(folder)
 
 
 def _write_hugging_face(
     classifier: ImageClassifier, state: dict[str, Tensor], config: Config, facts: dict[str, Any], folder: Path
 ) -> None:
     """Through a fresh model of the same configuration: the one at hand may be sharded."""
-    import transformers
     from transformers import AutoModelForImageClassification
 
-    transformers.utils.logging.disable_progress_bar()
     settings = copy.deepcopy(classifier.hf.config)  # type: ignore[union-attr]
     settings.id2label = {i: str(name) for i, name in enumerate(facts["class_names"])}
     settings.label2id = {name: i for i, name in settings.id2label.items()}
@@ -151,3 +103,21 @@ def _write_own(
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in merged.items()}
     save_file(whole, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n")
+
+
+def merge_adapters(
+    classifier: ImageClassifier | Decoder, state: dict[str, Tensor], config: Config
+) -> dict[str, Tensor]:
+    """The state by the names inside the core, each adapter added to its weight: W + alpha / rank * B A."""
+    prefix = f"{classifier.core}." if classifier.core else ""
+    inside = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+    merged = {name.replace(".base_layer.", "."): t for name, t in inside.items() if ".lora_" not in name}
+    for name, down in inside.items():
+        if not name.endswith(".lora_A.default.weight"):
+            continue
+        layer = name.removesuffix(".lora_A.default.weight")
+        up = inside[f"{layer}.lora_B.default.weight"]
+        base = merged[f"{layer}.weight"]
+        product = (up.flatten(1) @ down.flatten(1)).view_as(base)
+        merged[f"{layer}.weight"] = base + config.lora_alpha / config.lora_rank * product
+    return merged

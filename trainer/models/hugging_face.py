@@ -1,11 +1,12 @@
 """Any image classification model that Hugging Face's library builds from a config.json: by hub id or from a folder.
 
-Vision transformers from a shape instead of a download: Hugging Face's implementation.
+Also vision transformers from a shape instead of a download, in Hugging Face's implementation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -76,11 +77,7 @@ class HuggingFaceModel(ImageClassifier):
         lists = [m for m in self.hf.modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
         if not lists:
             return [child for child in self.hf.children() if any(True for _ in child.parameters())]
-        return list(max(lists, key=_parameters))
-
-
-def _parameters(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
+        return list(max(lists, key=lambda part: sum(p.numel() for m in part for p in m.parameters())))
 
 
 def build_vit(shape: VitShape, image_size: int, channels: int, num_labels: int) -> ImageClassifier:
@@ -113,7 +110,9 @@ def build_hugging_face(
         DataMissing: nothing to be had there, or another architecture than its config.json says.
         ConfigError: channels or an image size that the weights do not take.
     """
-    settings, pretrained = _read_settings(config, source), config.init == "pretrained"
+    pretrained, loads = config.init == "pretrained", config.init == "pretrained" and not empty
+    with _refusing(config, source):
+        settings = AutoConfig.from_pretrained(source)
     seen = getattr(settings, "vision_config", settings)  # of a model for images and text
     size, taken = getattr(seen, "image_size", None), getattr(seen, "num_channels", None)
     if not pretrained and size is not None:
@@ -122,16 +121,22 @@ def build_hugging_face(
         seen.num_channels = taken = channels
     taken = 3 if taken is None else taken
     if channels not in (1, taken) or (channels == 1 and taken not in (1, 3)):
-        raise ConfigError([wrong_channels(config.model_name, taken, channels)])
+        raise ConfigError(wrong_channels(config.model_name, taken, channels))
     order = match_names(read_names({"id2label": settings.id2label}), class_names)
     settings.num_labels = num_labels
     switch_dropout_off(settings)
     switch_dropout_off(seen)
-    loads = pretrained and not empty
-    hf = _load(config, source, settings, whole) if loads else _construct(config, source, settings)
-    if loads and order is None:
-        _renew_heads(hf, _construct(config, source, settings))
-    elif loads and order:
+    if loads:
+        hf = _load(config, source, settings, whole)
+    if not loads or order is None:
+        with _refusing(config, source):
+            fresh = AutoModelForImageClassification.from_config(settings, dtype=torch.float32)
+    if not loads:
+        hf = fresh
+    elif order is None:
+        for head in find_heads(hf):
+            hf.get_submodule(head).load_state_dict(fresh.get_submodule(head).state_dict())
+    elif order:
         reorder_head(hf, find_heads(hf), order)
     model = HuggingFaceModel(hf, repeat=taken if channels != taken else 0)
     try:
@@ -140,19 +145,10 @@ def build_hugging_face(
         model.set_flops(_forward_flops(model, image_size, channels))
     except Exception as failure:  # it is a dry run: what a model raises for a size is its own affair
         raise ConfigError(
-            [
-                (
-                    f"TRAINER_IMAGE_SIZE={image_size}: {config.model_name} was made for {size} and fails: {failure} "
-                    "[SL-image-size-fails]"
-                )
-            ]
+            f"TRAINER_IMAGE_SIZE={image_size}: {config.model_name} was made for {size} and fails: {failure} "
+            "[SL-image-size-fails]"
         ) from failure
     return model
-
-
-def _renew_heads(hf: Any, fresh: Any) -> None:
-    for head in find_heads(hf):
-        hf.get_submodule(head).load_state_dict(fresh.get_submodule(head).state_dict())
 
 
 def find_heads(hf: Any) -> list[str]:
@@ -187,38 +183,28 @@ def resize_positions(hf: nn.Module, image_size: int) -> None:
         hf.config.image_size = image_size  # type: ignore[union-attr]
 
 
-def _named(config: Config) -> str:
-    name, value = ("MODEL_PATH", config.model_path) if config.model_path else ("MODEL", config.model)
-    return f"TRAINER_{name}={value!r}"
-
-
 def _missing(config: Config, source: str, failure: object) -> DataMissing:
     place = (
         "" if config.model_path else f" {source} from the hub, its cache in HF_HOME, or TRAINER_MODEL_PATH:"
     )
     return DataMissing(
-        f"{_named(config)}: expected{place} an image classification model in Hugging Face format "
+        f"{config.model_setting}: expected{place} an image classification model in Hugging Face format "
         f"(config.json, *.safetensors); it cannot be loaded: {failure} [SL-model-unloadable]"
     )
 
 
-def _read_settings(config: Config, source: str) -> Any:
+@contextmanager
+def _refusing(config: Config, source: str) -> Iterator[None]:
+    """Network, disk, an unknown architecture or one for something else: they all mean "not to be had"."""
     try:
-        return AutoConfig.from_pretrained(source)
-    except Exception as failure:  # network, disk, unknown architecture: all mean "not to be had"
-        raise _missing(config, source, failure) from failure
-
-
-def _construct(config: Config, source: str, settings: Any) -> Any:
-    try:
-        return AutoModelForImageClassification.from_config(settings, dtype=torch.float32)
-    except Exception as failure:  # an architecture for something else, or none named where there are several
+        yield
+    except Exception as failure:
         raise _missing(config, source, failure) from failure
 
 
 def _load(config: Config, source: str, settings: Any, whole: bool) -> Any:
     transformers.utils.logging.disable_progress_bar()  # it would fill the rank's log
-    try:
+    with _refusing(config, source):
         hf, found = AutoModelForImageClassification.from_pretrained(
             source,
             config=settings,
@@ -227,8 +213,6 @@ def _load(config: Config, source: str, settings: Any, whole: bool) -> Any:
             dtype=torch.float32,
             output_loading_info=True,
         )
-    except Exception as failure:  # as above
-        raise _missing(config, source, failure) from failure
     fresh = found["missing_keys"] | {key for key, *_ in found["mismatched_keys"]}
     heads = () if whole else tuple(f"{head}." for head in find_heads(hf))
     if lost := sorted(key for key in fresh if not key.startswith(heads)):

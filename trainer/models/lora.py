@@ -18,11 +18,11 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from stratlab_spec.models.decoder import TEXT_HUB_IDS
 from stratlab_spec.models.model_specs import HUB_IDS, nothing_to_adapt
 from stratlab_spec.settings.config import Config, ConfigError
+from trainer.models.batch_norm import find_batch_norms
 from trainer.models.decoder import Decoder
 from trainer.models.model_with_loss import ImageClassifier
 
@@ -41,7 +41,7 @@ def apply_lora(model: ImageClassifier | Decoder, config: Config) -> None:
     given = [name for name in config.lora_targets.split(",") if name]
     targets = _find_targets(model, given) if given else find_attention(network) or find_products(model)
     if not targets:
-        raise ConfigError([nothing_to_adapt(config.model_name)])
+        raise ConfigError(nothing_to_adapt(config.model_name))
     torch.manual_seed(config.seed + SEED_OFFSET)
     alpha: Any = config.lora_alpha  # peft says int, and takes any number
     adapters = LoraConfig(
@@ -51,12 +51,8 @@ def apply_lora(model: ImageClassifier | Decoder, config: Config) -> None:
         inject_adapter_in_model(adapters, network)
     except ValueError as failure:  # a rank that grouped convolutions do not divide, for example
         raise ConfigError(
-            [
-                (
-                    f"TRAINER_LORA_RANK={config.lora_rank}, TRAINER_LORA_TARGETS={config.lora_targets!r}: {failure} "
-                    "[SL-lora-rank]"
-                )
-            ]
+            f"TRAINER_LORA_RANK={config.lora_rank}, TRAINER_LORA_TARGETS={config.lora_targets!r}: {failure} "
+            "[SL-lora-rank]"
         ) from failure
     for module in network.modules():
         # the model says what enters products in which type; peft would cast the input to fp32 for each adapter
@@ -93,7 +89,8 @@ def save_adapter(
         state: the whole model's, by the names of `build_model`.
     """
     prefix = f"{model.core}." if model.core else ""
-    whole = [*model.heads, *_batch_norms(model.network())]
+    network = model.network()
+    whole = [*model.heads, *find_batch_norms(network)]
     kept = {}
     for name, tensor in state.items():
         inside = name.removeprefix(prefix)
@@ -114,19 +111,11 @@ def save_adapter(
         "lora_alpha": adapters.lora_alpha["default"],
         "lora_dropout": 0.0,
         "bias": "none",
-        "target_modules": sorted(_adapted(model.network())),
+        "target_modules": sorted(n for n, m in network.named_modules() if isinstance(m, LoraLayer)),
         "modules_to_save": whole or None,
     }
     (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2) + "\n")
     save_file(kept, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-
-
-def _batch_norms(network: nn.Module) -> list[str]:
-    return [n for n, m in network.named_modules() if isinstance(m, _NormBase) and m.track_running_stats]
-
-
-def _adapted(network: nn.Module) -> list[str]:
-    return [name for name, module in network.named_modules() if isinstance(module, LoraLayer)]
 
 
 def _adaptable(network: nn.Module) -> list[str]:

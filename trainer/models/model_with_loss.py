@@ -1,8 +1,7 @@
 """What an engine trains: a network that knows its loss. The task's models are these; an engine knows nothing more.
 
-What all models share: their costs, their repeated parts, and where the network lies that is known elsewhere.
-
-Counts the forward pass of any model with torch's counter, on the meta device: nothing is computed.
+All models share their costs, their repeated parts, and where the network lies that is known elsewhere. The forward pass
+of any model of images is counted with torch's counter, on the meta device: nothing is computed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainer.data.batches import IGNORED
+from trainer.data.text.token_rows import IGNORED
 
 TOP = 5
 
@@ -182,14 +181,6 @@ class ImageClassifier(Learner):
     def network(self) -> nn.Module:
         """The core itself."""
         return self.get_submodule(self.core)
-
-
-def find_classifier(model: nn.Module) -> ImageClassifier:
-    """Our model inside whatever a strategy wrapped around it."""
-    for module in model.modules():
-        if isinstance(module, ImageClassifier):
-            return module
-    raise AssertionError("no model of this registry inside")
 
 
 def repeat_channel(images: Tensor, channels: int) -> Tensor:

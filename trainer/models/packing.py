@@ -43,28 +43,15 @@ class Offer:
     """torch has varlen_attn, and the kernel that it calls."""
 
 
-@dataclass(frozen=True)
-class PathRule:
-    """A path, and where it is to be had."""
-
-    path: str
-    device_type: str
-    dtypes: tuple[torch.dtype, ...]
-    capability: tuple[int, int]
-    """The lowest."""
-
-
-RULES = (PathRule(VARLEN, "cuda", (torch.bfloat16, torch.float16), (8, 0)),)
-"""The first that holds is taken; where none holds it is a mask."""
+VARLEN_DTYPES = (torch.bfloat16, torch.float16)
+VARLEN_CAPABILITY = (8, 0)
+"""The lowest."""
 
 
 def choose_path(offer: Offer, dtype: torch.dtype) -> str:
     """varlen or mask, for products in `dtype`."""
-    for rule in RULES:
-        fits = offer.device_type == rule.device_type and dtype in rule.dtypes
-        if fits and offer.capability >= rule.capability and offer.varlen:
-            return rule.path
-    return MASK
+    fits = offer.varlen and offer.device_type == "cuda" and offer.capability >= VARLEN_CAPABILITY
+    return VARLEN if fits and dtype in VARLEN_DTYPES else MASK
 
 
 @functools.cache

@@ -29,11 +29,7 @@ class Teacher:
     """
 
     def __init__(
-        self,
-        model: Learner,
-        temperature: float,
-        weight: float,
-        rescale: tuple[Tensor, Tensor] | None = None,
+        self, model: Learner, temperature: float, weight: float, rescale: tuple[Tensor, Tensor] | None = None
     ) -> None:
         self.model = model
         self.temperature = temperature

@@ -103,7 +103,7 @@ def build_torchvision(
         inner.features = group_stages(inner.features)
     repeat = channels == 1 and weight_channels == PUBLISHED_CHANNELS
     if channels != weight_channels and not repeat:
-        raise ConfigError([wrong_channels(name, weight_channels, channels)])
+        raise ConfigError(wrong_channels(name, weight_channels, channels))
     return TorchvisionNetwork(name, inner, image_size, channels, repeat)
 
 

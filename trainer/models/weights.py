@@ -1,10 +1,7 @@
-"""Weights of our own networks from a file, and how a folder says what it holds.
+"""The weights that a model starts from, without pickles.
 
-A decoder's initial weights by name, one parameter at a time: the same on every stage, mesh and number of ranks.
-
-A decoder's parameters in the files that transformers writes, read one at a time; never a pickle.
-
-Where a decoder's initial weights come from: the seed, a folder, or the hub.
+A decoder's come by name, one parameter at a time, from the seed, a folder or the hub: the same on every stage, mesh and
+number of ranks. Those of our own networks of images are read from a folder, whole.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -34,15 +31,24 @@ STANDARD_DEVIATION = 0.02
 """Of fresh matrices: initializer_range of Qwen2 and Qwen3-MoE."""
 
 
-class Weights(Protocol):
-    """Whole parameters by their names inside the Decoder. A tied head has none: it is the embedding."""
+class Weights:
+    """Whole parameters by their names inside the Decoder. A tied head has none: it is the embedding.
+
+    Args:
+        shapes: by name, in the order of the model.
+    """
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        self._shapes = shapes
 
     @property
     def names(self) -> list[str]:
         """Of all parameters, in the order of the model."""
+        return list(self._shapes)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Of one parameter, without reading it."""
+        return self._shapes[name]
 
     def tensor(self, name: str) -> Tensor:
         """One parameter, whole: fp32 on the CPU.
@@ -50,28 +56,19 @@ class Weights(Protocol):
         Raises:
             DataMissing: it is not there or has another shape.
         """
+        raise NotImplementedError
 
 
-class RandomWeights:
+class RandomWeights(Weights):
     """Matrices normal(0, 0.02), norms one, biases zero; LoRA's A as peft draws it (kaiming uniform), B zero.
 
     Each parameter has a generator of its own, seeded by the run's seed and the parameter's name, so that neither the
     order nor the ranks that ask matter.
-
-    Args:
-        shapes: by name.
     """
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], seed: int) -> None:
-        self._shapes = shapes
+        super().__init__(shapes)
         self._seed = seed
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._shapes)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._shapes[name]
 
     def tensor(self, name: str) -> Tensor:
         size = self._shapes[name]
@@ -126,7 +123,7 @@ _IDLE = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")
 _EXPERTS = re.compile(r"(.*\.mlp\.experts)\.(gate_up_proj|down_proj)$")
 
 
-class SafetensorsWeights:
+class SafetensorsWeights(Weights):
     """Parameters in the *.safetensors of a folder in Hugging Face format, read when asked for.
 
     The files hold one tensor per expert and matrix (transformers, conversion_mapping.py, "qwen2_moe"); they are put
@@ -142,22 +139,22 @@ class SafetensorsWeights:
     """
 
     def __init__(self, folder: Path, fresh: Weights, named: str) -> None:
+        super().__init__({name: fresh.shape(name) for name in fresh.names})
         self._folder = folder
         self._fresh = fresh
         self._named = named
         self._file_of = _read_index(folder, named)
         self._open: dict[str, Any] = {}
-        if unread := sorted(self._unread()):
+        known = {_stored_name(name) for name in self.names if ".lora_" not in name}
+        experts = tuple(f"{found[1]}." for name in known if (found := _EXPERTS.match(name)))
+        if unread := sorted(
+            name
+            for name in self._file_of.keys() - known
+            if not _IDLE.search(name) and not name.startswith(experts)
+        ):
             raise self._missing(
                 f"has tensors that this model does not: {name_first(unread, MOST_NAMED)} [SL-tensors-unknown]"
             )
-
-    @property
-    def names(self) -> list[str]:
-        return self._fresh.names
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._fresh.shape(name)
 
     def tensor(self, name: str) -> Tensor:
         if ".lora_" in name:
@@ -168,15 +165,6 @@ class SafetensorsWeights:
         if fused and stored not in self._file_of:
             return self._experts(fused[1], fused[2], wanted)
         return self._read(stored, wanted).float()
-
-    def _unread(self) -> set[str]:
-        known = {_stored_name(name) for name in self.names if ".lora_" not in name}
-        experts = {f"{found[1]}." for name in known if (found := _EXPERTS.match(name))}
-        return {
-            name
-            for name in self._file_of
-            if name not in known and not _IDLE.search(name) and not any(map(name.startswith, experts))
-        }
 
     def _experts(self, layer: str, matrix: str, wanted: tuple[int, ...]) -> Tensor:
         whole = torch.empty(wanted)
@@ -191,20 +179,18 @@ class SafetensorsWeights:
     def _read(self, stored: str, wanted: tuple[int, ...]) -> Tensor:
         if stored not in self._file_of:
             raise self._missing(f"has no tensor {stored} [SL-tensor-absent]")
-        tensor = self._read_file(self._file_of[stored], stored)
+        file = self._file_of[stored]
+        try:
+            if file not in self._open:
+                self._open[file] = safe_open(self._folder / file, framework="pt")
+            tensor: Tensor = self._open[file].get_tensor(stored)
+        except Exception as failure:  # safetensors has an error class of its own, beside the disk's
+            raise _unreadable(self._named, file, failure) from failure
         if tuple(tensor.shape) != wanted:
             raise self._missing(
                 f"{stored} has the shape {tuple(tensor.shape)}, expected {wanted} [SL-tensor-shape]"
             )
         return tensor
-
-    def _read_file(self, file: str, stored: str) -> Tensor:
-        try:
-            if file not in self._open:
-                self._open[file] = safe_open(self._folder / file, framework="pt")
-            return self._open[file].get_tensor(stored)
-        except Exception as failure:  # safetensors has an error class of its own, beside the disk's
-            raise unreadable(self._named, file, failure) from failure
 
     def _missing(self, what: str) -> DataMissing:
         return DataMissing(f"{self._named}: {what}")
@@ -225,27 +211,19 @@ def _read_index(folder: Path, named: str) -> dict[str, str]:
             with safe_open(path, framework="pt") as opened:
                 files |= dict.fromkeys(opened.keys(), path.name)
     except Exception as failure:  # as above, and JSON's
-        raise unreadable(named, path.name, failure) from failure
+        raise _unreadable(named, path.name, failure) from failure
     if not files:
         raise DataMissing(no_weights(named))
     return files
 
 
-def unreadable(named: str, file: str, failure: Exception) -> DataMissing:
-    """What to raise for a file of weights.
-
-    Args:
-        named: the setting that led to it.
-    """
+def _unreadable(named: str, file: str, failure: Exception) -> DataMissing:
+    """What to raise for a file of weights; `named`: the setting that led to it."""
     return DataMissing(f"{named}: {file} cannot be read: {failure} [SL-weights-unreadable]")
 
 
-def fetch_weights(source: str, named: str) -> Path:
-    """The folder of a hub id's weights, from the cache or the hub.
-
-    Raises:
-        DataMissing: neither has them.
-    """
+def _fetch_weights(source: str, named: str) -> Path:
+    """The folder of a hub id's weights, from the cache or the hub."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -266,11 +244,10 @@ def open_weights(config: Config, shape: DecoderShape) -> Weights:
     fresh = RandomWeights(weight_shapes(shape, config), config.seed)
     if config.init == "scratch":
         return fresh
-    if config.model_path:
-        named = f"TRAINER_MODEL_PATH={config.model_path!r}"
-        return SafetensorsWeights(Path(config.model_path), fresh, named)
-    named = f"TRAINER_MODEL={config.model!r}"
-    return SafetensorsWeights(fetch_weights(hub_id(config), named), fresh, named)
+    folder = (
+        Path(config.model_path) if config.model_path else _fetch_weights(hub_id(config), config.model_setting)
+    )
+    return SafetensorsWeights(folder, fresh, config.model_setting)
 
 
 def read_weights(config: Config) -> dict[str, Tensor]:
@@ -284,14 +261,13 @@ def read_weights(config: Config) -> dict[str, Tensor]:
         files = sorted(Path(config.model_path).glob("*.safetensors"))
     except OSError as failure:  # the folder itself
         raise DataMissing(
-            f"TRAINER_MODEL_PATH={config.model_path!r}: cannot be read: {failure} "
-            "[SL-weights-folder-unreadable]"
+            f"{config.model_setting}: cannot be read: {failure} [SL-weights-folder-unreadable]"
         ) from failure
     for path in files:
         try:
             state |= load_file(path)
         except Exception as failure:  # safetensors has an error class of its own, beside the disk's
-            raise unreadable(f"TRAINER_MODEL_PATH={config.model_path!r}", path.name, failure) from failure
+            raise _unreadable(config.model_setting, path.name, failure) from failure
     return state
 
 
@@ -319,14 +295,9 @@ def load_weights(
         state = {name: tensor for name, tensor in state.items() if not name.startswith(named_heads)}
     fits = {name: t for name, t in state.items() if name in wanted and wanted[name].shape == t.shape}
     if lost := sorted(name for name in wanted if name not in fits and not name.startswith(heads)):
-        named = (
-            f"TRAINER_MODEL_PATH={config.model_path!r}"
-            if config.model_path
-            else f"TRAINER_MODEL={config.model!r}"
-        )
         raise DataMissing(
-            f"{named}: expected the tensors of {config.model_name}; {len(lost)} are not there or of another "
-            f"shape, first {lost[0]} [SL-weights-differ]"
+            f"{config.model_setting}: expected the tensors of {config.model_name}; {len(lost)} are not there or of "
+            f"another shape, first {lost[0]} [SL-weights-differ]"
         )
     network.load_state_dict(fits, strict=False)
     if order and all(name in fits for name in wanted if name.startswith(named_heads)):

@@ -1,10 +1,9 @@
-"""Who is at work: numbered files in one folder. The highest number is the owner.
+"""The folder under its name: whether it is there and is what was asked for, who is at work on it, how it gets there.
 
-A lock whose heartbeat stops is never deleted or overwritten but outnumbered, and only one process can create the next
-number. So two that find the same stale lock cannot both take over, and an owner that was only paused sees that it was
-overtaken. Staleness is "has not changed while I watched", so that the clocks of the nodes do not matter.
-
-The folder under its name: whether it is there, whether it is what was asked for, and how it comes to be there.
+Who is at work: numbered files in one folder. The highest number is the owner. A lock whose heartbeat stops is never
+deleted or overwritten but outnumbered, and only one process can create the next number. So two that find the same stale
+lock cannot both take over, and an owner that was only paused sees that it was overtaken. Staleness is "has not changed
+while I watched", so that the clocks of the nodes do not matter.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import shutil
 import socket
 import threading
 import uuid
@@ -30,6 +28,8 @@ from typing import Any
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.run_directory import write_json
 from stratlab_spec.settings.config import ConfigError
+from trainer.data.files import walk_files
+from trainer.data.text.token_cache import DONE, PREPARED
 from trainer.prepare.origin import Written
 from trainer.prepare.request import Request
 
@@ -66,9 +66,7 @@ def observe(folder: Path, before: Seen | None, now_s: float, stale_after_s: floa
     if number is None:
         return None
     try:
-        with open(
-            folder / str(number)
-        ) as file:  # NFS asks the server for the time when a file is opened, only then
+        with open(folder / str(number)) as file:  # only then NFS asks the server for the file's time
             heartbeat, text = os.fstat(file.fileno()).st_mtime_ns, file.read()
     except FileNotFoundError:
         return None
@@ -172,15 +170,12 @@ def _newest(folder: Path) -> int | None:
 
 PACKAGES = ("datasets", "huggingface-hub", "pyarrow", "safetensors")
 
-DONE = "DONE.json"
-"""Of a prepared folder: it is whole."""
-
 
 class Place:
     """Names of all that belongs to one prepared data set or model."""
 
     def __init__(self, results: Path, name: str) -> None:
-        self.root = results / "_prepared"  # no comparison can be called so
+        self.root = results / PREPARED
         self.folder = self.root / name
         self.done = self.folder / DONE
         self.locks = self.root / f".{name}.locks"
@@ -207,15 +202,20 @@ def read_done(place: Place, request: Request) -> dict[str, Any] | None:
     except FileNotFoundError:
         if place.folder.is_dir() and any(place.folder.iterdir()) and not place.done.exists():
             raise ConfigError(
-                [
-                    (
-                        f"--name {request.name!r}: {place.folder} is there and was not made by prepare "
-                        "[SL-prepared-foreign]"
-                    )
-                ]
+                f"--name {request.name!r}: {place.folder} is there and was not made by prepare "
+                "[SL-prepared-foreign]"
             ) from None
         return None
-    _check_same(done, place, request)
+    asked = {"kind": request.kind, "source": request.source, "subset": request.subset}
+    if (
+        request.revision not in (done["asked_revision"], done["revision"])
+        or not asked.items() <= done.items()
+    ):
+        content = " ".join(filter(None, (done[key] for key in (*asked, "asked_revision"))))
+        raise ConfigError(
+            f"--name {request.name!r}: {place.folder} holds {content} "
+            f"already; choose another name, or remove the folder [SL-prepared-taken]"
+        )
     for entry in done["files"]:
         path = place.folder / entry["path"]
         if not path.is_file() or path.stat().st_size != entry["bytes"]:
@@ -226,25 +226,13 @@ def read_done(place: Place, request: Request) -> dict[str, Any] | None:
     return done
 
 
-def _check_same(done: dict[str, Any], place: Place, request: Request) -> None:
-    asked = {"kind": request.kind, "source": request.source, "subset": request.subset}
-    same_revision = request.revision in (done["asked_revision"], done["revision"])
-    if same_revision and all(done[key] == value for key, value in asked.items()):
-        return
-    content = " ".join(
-        [done["kind"], done["source"], *filter(None, (done["subset"], done["asked_revision"]))]
-    )
-    raise ConfigError(
-        [
-            f"--name {request.name!r}: {place.folder} holds {content} "
-            f"already; choose another name, or remove the folder [SL-prepared-taken]"
-        ]
-    )
-
-
 def write_done(folder: Path, request: Request, written: Written, seconds: float) -> dict[str, Any]:
     """Hashes every file, brings them to the disk, and writes DONE.json beside them; its content."""
-    files = [_hash_file(path, folder) for path in _walk(folder)]
+    files = [_hash_file(path, folder) for path in walk_files(folder)]
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
     lines = "".join(f"{entry['path']} {entry['sha256']}\n" for entry in files)
     done = {
         "schema_version": 1,
@@ -257,13 +245,21 @@ def write_done(folder: Path, request: Request, written: Written, seconds: float)
         "parameters": written.parameters,
         "bytes": sum(entry["bytes"] for entry in files),
         "sha256": hashlib.sha256(lines.encode()).hexdigest(),
-        "versions": _read_versions(),
+        "versions": {"python": platform.python_version()} | versions,
         "seconds": round(seconds, 1),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "files": files,
     }
-    write_json(folder / "DONE.json", done)
+    write_json(folder / DONE, done)
     return done
+
+
+def _hash_file(path: Path, folder: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+        size = os.fstat(file.fileno()).st_size
+    return {"path": str(path.relative_to(folder)), "bytes": size, "sha256": digest}
 
 
 def publish(place: Place, data: Path) -> None:
@@ -283,43 +279,3 @@ def publish(place: Place, data: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def remove(folder: Path) -> None:
-    """Away with work in progress; what an NFS server still holds open stays."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def size_bytes(folder: Path) -> int:
-    """Of all files, as far as they can be seen."""
-    total = 0
-    for path in _walk(folder):
-        try:
-            total += path.stat().st_size
-        except OSError:
-            continue
-    return total
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
-        folders.sort()
-        yield from (Path(parent, name) for name in sorted(names))
-
-
-def _hash_file(path: Path, folder: Path) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        os.fsync(file.fileno())
-        size = os.fstat(file.fileno()).st_size
-    return {"path": str(path.relative_to(folder)), "bytes": size, "sha256": digest}
-
-
-def _read_versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions

@@ -1,26 +1,34 @@
 """Where data sets and models come from, how they are written, and whether what was written can be read again.
 
-What a data set of images lacks that every run would stumble over, said before it is written.
+What a data set of images lacks, over which every run would stumble, is said before it is written. Weights that
+torchvision publishes are downloaded without torch, to where torch looks for them below a TORCH_HOME.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import hashlib
 import json
 import math
 import os
+import shutil
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.registry import PUBLISHED_FILES, SERVER
 from stratlab_spec.settings.config import Config, ConfigError
-from trainer.data.columns import Columns, describe_classes, pick_columns, read_labels, store_pictures
-from trainer.data.files import Unreadable, choose_splits, name_all
+from trainer.data.columns import describe_classes, pick_columns, read_labels
+from trainer.data.files import as_tables, choose_splits
 from trainer.data.image_checks import describe_repeated, find_unreadable, say_nothing
 from trainer.data.image_datasets import describe_unlisted, open_folder
-from trainer.prepare.request import Request, write_weights
+from trainer.data.pictures import Unreadable, name_all, store_pictures
+from trainer.prepare.request import Request
 
 
 def check_images(
@@ -48,7 +56,14 @@ def check_images(
     ]
     if not pictures:
         return
-    columns = _check_labels(data, tables, say)
+    splits, columns = choose_splits(tables, data), None
+    with contextlib.suppress(ConfigError):  # a setting of the runs says which column is which
+        columns = pick_columns(Config(run="prepare"), splits["train"], data=data)
+    if columns:
+        names, codes = read_labels(splits, columns)
+        if "test" in codes:
+            for line in describe_classes(data, names, codes["train"], codes["test"]):
+                say(line)
     broken: list[Unreadable] = []
     looked, total = 0, sum(map(len, pictures))
     for some in pictures:
@@ -57,29 +72,29 @@ def check_images(
         looked += len(some)
     if broken:
         raise name_all(broken, looked)
-    splits = choose_splits(tables, data)
     if columns and "test" in splits:
-        test, train = (columns.open_pictures(splits[split], split) for split in ("test", "train"))
+        test, train = (
+            store_pictures(splits[split], columns.image, split, data) for split in ("test", "train")
+        )
         for line in describe_repeated(test, [train]):
             say(line)
 
 
-def _check_labels(data: str, tables: Mapping[str, Any], say: Callable[[str], None]) -> Columns | None:
-    """The columns that hold pictures and classes; None: a setting of the runs says which."""
-    splits = choose_splits(tables, data)
-    try:
-        columns = pick_columns(Config(run="prepare"), splits["train"], data=data)
-    except ConfigError:
-        return None
-    names, codes = read_labels(splits, columns)
-    if "test" in codes:
-        for line in describe_classes(data, names, codes["train"], codes["test"]):
-            say(line)
-    return columns
-
-
-# Of a model, only what cannot run code when it is read.
 MODEL_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.md", "LICENSE*")
+"""Of a model, only what cannot run code when it is read."""
+_NOT_TO_BE_HAD = (
+    *("RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError", "EntryNotFoundError"),
+    *("RemoteEntryNotFoundError", "DatasetNotFoundError", "DataFilesNotFoundError", "EmptyDatasetError"),
+    "HFValidationError",
+)
+"""Of the hub's client and of `datasets`: the same request would fail again. By name, to import neither here."""
+_AWAY = ("ConnectError", "ConnectTimeout", "ConnectionError", "OfflineModeIsEnabled")
+"""Of the first call of all, so nothing has been loaded yet: a name that is not known, nobody who answers."""
+QUIET = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_TELEMETRY")
+BELOW_HOME = Path("hub", "checkpoints")
+PIECE_BYTES = 1 << 20
+SILENCE_S = 60.0
+"""Without a byte, after which the server counts as not reached."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +123,10 @@ def write_source(
         OSError: with ENOSPC somewhere in its causes: the volume is full.
     """
     # read once, when the hub's client is imported
-    os.environ |= {
-        "HF_HOME": str(scratch),
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-    }
-    if request.kind == "weights":
-        write_weights(request, folder)
-        return Written(None, None, None)
+    os.environ |= {"HF_HOME": str(scratch)} | dict.fromkeys(QUIET, "1")
     try:
+        if request.kind == "weights":
+            return write_weights(request, folder)
         if request.kind == "model":
             return _write_model(request, folder)
         return _write_dataset(request, folder, note, say)
@@ -128,32 +138,8 @@ def write_source(
         raise
 
 
-# Of the hub's client and of `datasets`: the same request would fail again. By name, to import neither here.
-_NOT_TO_BE_HAD = (
-    "RepositoryNotFoundError",
-    "RevisionNotFoundError",
-    "GatedRepoError",
-    "EntryNotFoundError",
-    "RemoteEntryNotFoundError",
-    "DatasetNotFoundError",
-    "DataFilesNotFoundError",
-    "EmptyDatasetError",
-    "HFValidationError",
-)
-
-
-# The first call of all, so nothing has been loaded yet: a name that is not known, nobody who answers.
-_AWAY = ("ConnectError", "ConnectTimeout", "ConnectionError", "OfflineModeIsEnabled")
-
-
 class HubAway(Exception):
     """Nobody answers where the hub should be. The same may go well in a minute, and a Job tries again."""
-
-
-def check_local(request: Request) -> None:
-    """Raises DataMissing for a path where nothing is, before anything is locked."""
-    if request.is_local and not Path(request.source).is_dir():
-        raise DataMissing(f"--dataset {request.source!r}: no such folder [SL-source-folder-absent]")
 
 
 def _write_dataset(
@@ -163,8 +149,8 @@ def _write_dataset(
 
     datasets.disable_progress_bars()
     revision = None if request.is_local else _resolve(request)
-    source = _open_local(request.source) if request.is_local else _open_hub(request, revision)
-    source = datasets.DatasetDict(source if isinstance(source, dict) else {"train": source})
+    opened = _open_local(request.source) if request.is_local else _open_hub(request, revision)
+    source = datasets.DatasetDict(as_tables(opened))
     check_images(request.source, source, note, say)
     if request.is_local:
         for line in describe_unlisted(Path(request.source), f"--dataset {request.source!r}", source):
@@ -248,9 +234,7 @@ def _write_model(request: Request, folder: Path) -> Written:
             "[SL-source-no-safetensors]"
         )
     snapshot_download(request.source, revision=revision, local_dir=folder, allow_patterns=list(MODEL_FILES))
-    for leftover in sorted((folder / ".cache").rglob("*"), reverse=True):  # the client's notes
-        leftover.rmdir() if leftover.is_dir() else leftover.unlink()
-    (folder / ".cache").rmdir()
+    shutil.rmtree(folder / ".cache")  # the client's notes
     return Written(revision, None, _count_parameters(folder))
 
 
@@ -275,15 +259,44 @@ def _count_parameters(folder: Path) -> int:
     return total
 
 
-def find_os_error(failure: BaseException) -> OSError | None:
-    """The error of the operating system behind a failure: libraries wrap it."""
-    cause: BaseException | None = failure
-    while cause is not None:
-        if (
-            isinstance(cause, OSError)
-            and cause.errno is not None
-            and not isinstance(cause, FileNotFoundError)
+def write_weights(request: Request, folder: Path) -> Written:
+    """The file of one network, in `folder`/hub/checkpoints; its name holds the first digits of its sha256.
+
+    Raises:
+        DataMissing: the server has no such file.
+        OSError: the server cannot be reached, the volume is full, or what came is not that file.
+    """
+    name = PUBLISHED_FILES[request.source]
+    place = folder / BELOW_HOME
+    place.mkdir(parents=True)
+    digest = hashlib.sha256()
+    try:
+        with (
+            urllib.request.urlopen(f"{SERVER}/{name}", timeout=SILENCE_S) as answer,
+            open(place / name, "wb") as file,
         ):
-            return cause
-        cause = cause.__cause__ or cause.__context__
+            while piece := answer.read(PIECE_BYTES):
+                digest.update(piece)
+                file.write(piece)
+    except urllib.error.HTTPError as failure:
+        if failure.code == 404:
+            raise DataMissing(
+                f"--weights {request.source!r}: {SERVER}/{name}: {failure} [SL-published-absent]"
+            ) from failure
+        raise
+    wanted = name.rpartition("-")[2].removesuffix(".pth")
+    if not digest.hexdigest().startswith(wanted):
+        raise OSError(
+            f"{name}: its sha256 begins with {digest.hexdigest()[:8]}, not with {wanted} "
+            "[SL-published-sha256]"
+        )
+    return Written(None, None, None)
+
+
+def find_os_error(failure: BaseException | None) -> OSError | None:
+    """The error of the operating system behind a failure: libraries wrap it."""
+    while failure is not None:
+        if isinstance(failure, OSError) and failure.errno and not isinstance(failure, FileNotFoundError):
+            return failure
+        failure = failure.__cause__ or failure.__context__
     return None

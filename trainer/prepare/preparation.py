@@ -1,15 +1,15 @@
-"""A data set as rows of token ids, made once for all runs that read it: see docs/text_data.md.
+"""The work itself: look whether it is there, else take the lock, write beside the place, verify, rename.
 
-The work itself: look whether it is there, else take the lock, write beside the place, verify, rename.
-
-The launcher's part: before ranks start, the token cache of their run is there.
-
-The command `python -m trainer.prepare`: see request.py for its settings.
+It is started by the command `python -m trainer.prepare`, whose settings are in request.py, and by the launcher, which
+makes the token cache of its run before ranks start. A token cache is a data set as rows of token ids, made once for all
+runs that read it: see docs/text_data.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -23,6 +23,7 @@ from stratlab_spec import exit_codes as failures
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.wording import spell_options
+from trainer.data.files import walk_files
 from trainer.data.text.text_source import hub_id, is_built_in
 from trainer.data.text.token_cache import cache_folder, write_cache
 from trainer.data.text.token_rows import open_text, read_index
@@ -37,12 +38,10 @@ from trainer.prepare.destination import (
     observe,
     publish,
     read_done,
-    remove,
-    size_bytes,
     ticking,
     write_done,
 )
-from trainer.prepare.origin import HubAway, Written, check_local, find_os_error, write_source
+from trainer.prepare.origin import HubAway, Written, find_os_error, write_source
 from trainer.prepare.request import TOKEN_OPTIONS, Request, read_request, token_request
 
 
@@ -59,19 +58,15 @@ def write_tokens(
     if request.own_process:
         # read once, when the hub's client is imported
         os.environ |= {"HF_HOME": str(scratch / "hub"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    revision = None if config.dataset_path or is_built_in(config) else _find_commit(hub_id(config))
+    revision = None
+    if not config.dataset_path and not is_built_in(config):
+        from huggingface_hub import HfApi
+
+        # offline or unknown: a cached copy is used, and where there is none, opening it says so in a sentence
+        with contextlib.suppress(Exception):
+            revision = HfApi().repo_info(hub_id(config), repo_type="dataset").sha
     index = write_cache(config, folder, scratch, note, revision)
     return Written(revision, {name: facts["documents"] for name, facts in index["splits"].items()}, None)
-
-
-def _find_commit(name: str) -> str | None:
-    """What the newest revision of a data set is now; None where the hub is not asked, and a cached copy is used."""
-    from huggingface_hub import HfApi
-
-    try:
-        return HfApi().repo_info(name, repo_type="dataset").sha
-    except Exception:  # offline or unknown: opening it says so in a sentence, where there is no copy either
-        return None
 
 
 PROGRESS_S = 5.0
@@ -91,7 +86,7 @@ def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
         place.root.mkdir(exist_ok=True)
     except PermissionError as failure:
         raise ConfigError(
-            [f"--to {str(request.results)!r}: {failure.strerror} [SL-prepare-volume]"]
+            f"--to {str(request.results)!r}: {failure.strerror} [SL-prepare-volume]"
         ) from failure
     seen, told_s = None, -PROGRESS_S
     while True:
@@ -134,13 +129,16 @@ def _work(request: Request, place: Place, lock: Lock, say: Callable[[str], None]
     notes: list[str] = []
 
     def report() -> None:
-        written = size_bytes(partial) / MIB
+        written = 0.0
+        for path in walk_files(partial):
+            with contextlib.suppress(OSError):  # gone since
+                written += path.stat().st_size / MIB
         note = f", {notes[-1]}" if notes else ""
         say(f"{request.name}: {written:.0f} MiB written, {time.monotonic() - started_s:.0f} s{note}")
 
     for leftover in place.partials():
         say(f"{request.name}: removing what a dead start has left: {leftover.name}")
-        remove(leftover)
+        shutil.rmtree(leftover, ignore_errors=True)  # what an NFS server still holds open stays
     say(f"{request.name}: preparing {request.kind} {request.source}")
     try:
         with ticking(request.stale_after_s / BEATS, lock.beat), ticking(PROGRESS_S, report):
@@ -160,7 +158,7 @@ def _work(request: Request, place: Place, lock: Lock, say: Callable[[str], None]
         lock.check()  # where this start was overtaken, its files were removed under it
         raise
     finally:
-        remove(partial)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _say_notes(request: Request, place: Place, say: Callable[[str], None]) -> None:
@@ -218,7 +216,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         trust_given(os.environ)
         request = read_request(arguments)
-        check_local(request)
+        if request.is_local and not Path(request.source).is_dir():  # before anything is locked
+            raise DataMissing(f"--dataset {request.source!r}: no such folder [SL-source-folder-absent]")
         prepare(request, _say)
         return failures.DONE
     except Stopped:
@@ -233,11 +232,9 @@ def main(arguments: Sequence[str]) -> int:
         code = failures.exit_code(failure)
         if code == failures.CRASHED and os_error is not None:
             code = failures.exit_code(os_error)
-        text = (
-            str(failure)
-            if isinstance(failure, ConfigError | DataMissing)
-            else f"{type(failure).__name__}: {_with_cure(failure)}"
-        )
+        text = f"{type(failure).__name__}: {_with_cure(failure)}"
+        if isinstance(failure, ConfigError | DataMissing):
+            text = str(failure)
     print(f"{failures.reason(code)} (exit code {code}):\n{_spell(text)}", file=sys.stderr, flush=True)
     return code
 

@@ -1,25 +1,18 @@
-"""What is asked for, from the command line or by a run: every setting is declared and checked here.
-
-Weights that torchvision publishes, downloaded without torch to where torch looks for them below a TORCH_HOME.
-"""
+"""What is asked for, from the command line or by a run: every setting is declared and checked here."""
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import re
-import urllib.error
-import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.registry import PUBLISHED_FILES, SERVER
+from stratlab_spec.registry import PUBLISHED_FILES
 from stratlab_spec.settings.config import Config, ConfigError, describe_error
 from stratlab_spec.settings.fields import LONGEST_NAME, TEXT_MODELS
 from trainer.data.text.token_cache import cache_name, data_name
@@ -77,7 +70,7 @@ class Request:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError([f"{message} [SL-prepare-arguments]"])
+        raise ConfigError(f"{message} [SL-prepare-arguments]")
 
 
 def read_request(arguments: Sequence[str]) -> Request:
@@ -92,50 +85,40 @@ def read_request(arguments: Sequence[str]) -> Request:
         return _read_tokens(given)
     kind = next(name for name in KINDS if getattr(given, name) is not None)
     source = getattr(given, kind)
-    problems = []
-    if kind == "weights":
-        if source not in PUBLISHED_FILES:
-            problems.append(
-                f"--weights {source!r}: expected one of {', '.join(PUBLISHED_FILES)} [SL-weights-name]"
-            )
-    elif source.startswith((".", "/")):
+    if kind != "weights" and source.startswith((".", "/")):
         source = os.path.abspath(source)
-    elif not HUB_ID.fullmatch(source):
-        problems.append(
+    if problems := [*_source_problems(given, kind, source), *_volume_problems(given)]:
+        raise ConfigError(problems)
+    return Request(kind, source, given.name, given.to, given.revision, given.subset, given.stale_after_s)
+
+
+def _source_problems(given: argparse.Namespace, kind: str, source: str) -> Iterator[str]:
+    local = kind != "weights" and os.path.isabs(source)
+    if kind == "weights" and source not in PUBLISHED_FILES:
+        yield f"--weights {source!r}: expected one of {', '.join(PUBLISHED_FILES)} [SL-weights-name]"
+    if kind != "weights" and not local and not HUB_ID.fullmatch(source):
+        yield (
             f"--{kind} {source!r}: neither a path (/... or ./...) nor an id on the hub (owner/name) [SL-source-name]"
         )
-    if kind == "model" and os.path.isabs(source):
-        problems.append(
-            f"--model {source!r}: expected an id on the hub; a local model needs no preparing "
-            "[SL-model-local]"
-        )
+    if kind == "model" and local:
+        yield f"--model {source!r}: expected an id on the hub; a local model needs no preparing [SL-model-local]"
     if source == "digits":
-        problems.append(
-            "--dataset 'digits': is built into the trainer, there is nothing to prepare [SL-dataset-built-in]"
-        )
+        yield "--dataset 'digits': is built into the trainer, there is nothing to prepare [SL-dataset-built-in]"
     if unused := [option for option in TOKEN_OPTIONS if getattr(given, option) is not None]:
-        problems.append(f"{', '.join(map(_flag, unused))}: only with --tokenize [SL-option-needs-tokenize]")
+        yield f"{', '.join(map(_flag, unused))}: only with --tokenize [SL-option-needs-tokenize]"
     if given.name is None:
-        problems.append("--name: is missing; it names the folder [SL-name-absent]")
+        yield "--name: is missing; it names the folder [SL-name-absent]"
     elif not NAME.fullmatch(given.name) or len(given.name) > LONGEST_NAME:
-        problems.append(
+        yield (
             f"--name {given.name!r}: use letters, digits, ., _ and -, start with a letter or digit, and take at most "
             f"{LONGEST_NAME} characters [SL-name-form]"
         )
     if given.revision and kind == "weights":
-        problems.append(
-            f"--revision {given.revision!r}: weights of torchvision have none [SL-revision-of-weights]"
-        )
-    elif given.revision and (os.path.isabs(source) or not REVISION.fullmatch(given.revision)):
-        problems.append(
-            f"--revision {given.revision!r}: a branch, tag or commit of an id on the hub [SL-revision-form]"
-        )
+        yield f"--revision {given.revision!r}: weights of torchvision have none [SL-revision-of-weights]"
+    elif given.revision and (local or not REVISION.fullmatch(given.revision)):
+        yield f"--revision {given.revision!r}: a branch, tag or commit of an id on the hub [SL-revision-form]"
     if given.subset and kind != "dataset":
-        problems.append(f"--subset {given.subset!r}: a model has none [SL-subset-of-model]")
-    problems += _volume_problems(given)
-    if problems:
-        raise ConfigError(problems)
-    return Request(kind, source, given.name, given.to, given.revision, given.subset, given.stale_after_s)
+        yield f"--subset {given.subset!r}: a model has none [SL-subset-of-model]"
 
 
 def token_request(config: Config, stale_after_s: float = STALE_AFTER_S, *, own_process: bool) -> Request:
@@ -149,53 +132,44 @@ def token_request(config: Config, stale_after_s: float = STALE_AFTER_S, *, own_p
 
 
 def _read_tokens(given: argparse.Namespace) -> Request:
-    problems = _volume_problems(given)
     refused = {"name": None, "model": None, "weights": None, "revision": "", "subset": ""}
-    for option in [option for option, default in refused.items() if getattr(given, option) != default]:
-        problems.append(
-            f"--{option}: not with --tokenize, whose folder is named after its content "
-            "[SL-option-with-tokenize]"
-        )
+    problems = [
+        *_volume_problems(given),
+        *(
+            f"--{option}: not with --tokenize, whose folder is named after its content [SL-option-with-tokenize]"
+            for option, default in refused.items()
+            if getattr(given, option) != default
+        ),
+    ]
     if given.dataset is None:
         problems.append("--tokenize: --dataset is missing [SL-dataset-not-given]")
     settings: dict[str, Any] = {"run": "prepare", "results": str(given.to), "task": "text"}
     for option, setting in TOKEN_OPTIONS.items():
         if getattr(given, option) is not None:
             settings[setting] = getattr(given, option)
-    settings |= _named_setting("dataset", given.dataset or "arithmetic", ())
-    settings |= _named_setting("tokenizer", given.tokenize, TEXT_MODELS)
+    data, tokenizer = given.dataset or "arithmetic", given.tokenize
+    local = data.startswith((".", "/"))
+    settings["dataset_path" if local else "dataset"] = os.path.abspath(data) if local else data
+    if tokenizer.startswith((".", "/")):
+        tokenizer = os.path.abspath(tokenizer)
+    settings["model" if tokenizer in TEXT_MODELS else "tokenizer"] = tokenizer
     try:
         config = Config.model_validate(settings)
     except ValidationError as failure:
         options = {setting: _flag(option) for option, setting in TOKEN_OPTIONS.items()}
         for error in failure.errors():
-            setting = str(error["loc"][0])
-            problems.append(
-                f"{options.get(setting, f'--{setting}')} {error['input']!r}: {describe_error(error)} "
-                "[SL-option-value]"
-            )
+            option = options.get(str(error["loc"][0]), f"--{error['loc'][0]}")
+            problems.append(f"{option} {error['input']!r}: {describe_error(error)} [SL-option-value]")
     if problems:
         raise ConfigError(problems)
     return token_request(config, given.stale_after_s, own_process=True)
 
 
-def _named_setting(setting: str, value: str, presets: tuple[str, ...]) -> dict[str, str]:
-    """The setting of a run that names the same: a path, a preset of the trainer, or an id on the hub."""
-    if value.startswith((".", "/")):
-        path = os.path.abspath(value)
-        return {"dataset_path": path} if setting == "dataset" else {setting: path}
-    return {"model": value} if value in presets else {setting: value}
-
-
-def _volume_problems(given: argparse.Namespace) -> list[str]:
-    problems = []
+def _volume_problems(given: argparse.Namespace) -> Iterator[str]:
     if not given.to.is_dir():
-        problems.append(
-            f"--to {str(given.to)!r}: no such folder; is the results volume mounted? [SL-to-absent]"
-        )
+        yield f"--to {str(given.to)!r}: no such folder; is the results volume mounted? [SL-to-absent]"
     if not 1 <= given.stale_after_s <= 3600:
-        problems.append(f"--stale-after-s {given.stale_after_s:g}: from 1 to 3600 [SL-stale-after]")
-    return problems
+        yield f"--stale-after-s {given.stale_after_s:g}: from 1 to 3600 [SL-stale-after]"
 
 
 def _flag(option: str) -> str:
@@ -210,39 +184,29 @@ def _build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    what = parser.add_mutually_exclusive_group(required=True)
+    what, add = parser.add_mutually_exclusive_group(required=True), parser.add_argument
     what.add_argument(
         "--dataset", metavar="SOURCE", help="id on the hub, or a local path in `datasets` format"
     )
-    parser.add_argument(
+    add(
         "--tokenize",
         metavar="TOKENIZER",
         help="makes the token cache of runs with this data set: the name of a language model of the trainer, an id "
         "on the hub, or a local folder with a tokenizer.json",
     )
-    parser.add_argument("--seq-len", type=int, metavar="TOKENS", help="with --tokenize: as in the run")
-    parser.add_argument(
-        "--no-packing", action="store_const", const=False, help="with --tokenize: one document per row"
-    )
-    parser.add_argument(
-        "--validation-fraction", type=float, metavar="SHARE", help="with --tokenize: as in the run"
-    )
-    parser.add_argument("--train-samples", type=int, metavar="COUNT", help="with --tokenize: as in the run")
+    tokenize = "with --tokenize: as in the run"
+    add("--seq-len", type=int, metavar="TOKENS", help=tokenize)
+    add("--no-packing", action="store_const", const=False, help="with --tokenize: one document per row")
+    add("--validation-fraction", type=float, metavar="SHARE", help=tokenize)
+    add("--train-samples", type=int, metavar="COUNT", help=tokenize)
     what.add_argument("--model", metavar="ID", help="id on the hub; its safetensors files, never pickles")
-    what.add_argument(
-        "--weights",
-        metavar="NETWORK",
-        help="torchvision's for <NETWORK>_finetuned; the folder is then a TORCH_HOME",
-    )
-    parser.add_argument("--name", help="name of the folder; that of a token cache is made from its settings")
-    parser.add_argument(
-        "--to", required=True, type=Path, metavar="FOLDER", help="where the results volume is"
-    )
-    parser.add_argument(
-        "--revision", default="", help="branch, tag or commit on the hub (default: the newest)"
-    )
-    parser.add_argument("--subset", default="", help="of a data set that has several")
-    parser.add_argument(
+    weights = "torchvision's for <NETWORK>_finetuned; the folder is then a TORCH_HOME"
+    what.add_argument("--weights", metavar="NETWORK", help=weights)
+    add("--name", help="name of the folder; that of a token cache is made from its settings")
+    add("--to", required=True, type=Path, metavar="FOLDER", help="where the results volume is")
+    add("--revision", default="", help="branch, tag or commit on the hub (default: the newest)")
+    add("--subset", default="", help="of a data set that has several")
+    add(
         "--stale-after-s",
         type=float,
         default=STALE_AFTER_S,
@@ -250,42 +214,3 @@ def _build_parser() -> argparse.ArgumentParser:
         help=f"without a heartbeat for so long, this start counts as dead (default: {STALE_AFTER_S:g})",
     )
     return parser
-
-
-BELOW_HOME = Path("hub", "checkpoints")
-PIECE_BYTES = 1 << 20
-SILENCE_S = 60.0
-"""Without a byte, after which the server counts as not reached."""
-
-
-def write_weights(request: Request, folder: Path) -> None:
-    """The file of one network, in `folder`/hub/checkpoints; its name holds the first digits of its sha256.
-
-    Raises:
-        DataMissing: the server has no such file.
-        OSError: the server cannot be reached, the volume is full, or what came is not that file.
-    """
-    name = PUBLISHED_FILES[request.source]
-    place = folder / BELOW_HOME
-    place.mkdir(parents=True)
-    digest = hashlib.sha256()
-    try:
-        with (
-            urllib.request.urlopen(f"{SERVER}/{name}", timeout=SILENCE_S) as answer,
-            open(place / name, "wb") as file,
-        ):
-            while piece := answer.read(PIECE_BYTES):
-                digest.update(piece)
-                file.write(piece)
-    except urllib.error.HTTPError as failure:
-        if failure.code == 404:
-            raise DataMissing(
-                f"--weights {request.source!r}: {SERVER}/{name}: {failure} [SL-published-absent]"
-            ) from failure
-        raise
-    wanted = name.rpartition("-")[2].removesuffix(".pth")
-    if not digest.hexdigest().startswith(wanted):
-        raise OSError(
-            f"{name}: its sha256 begins with {digest.hexdigest()[:8]}, not with {wanted} "
-            "[SL-published-sha256]"
-        )

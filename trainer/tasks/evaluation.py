@@ -1,7 +1,4 @@
-"""How good a model is on one split, each rank a share of it.
-
-Judging finished weights, held whole by each rank, without an engine.
-"""
+"""How good a model is on one split, each rank a share of it: in an engine, or with finished weights."""
 
 from __future__ import annotations
 
@@ -65,9 +62,8 @@ class Classification:
     def report(self, split: str) -> dict[str, Any]:
         per_class = []
         for i, (name, row) in enumerate(zip(self.class_names, self.confusion, strict=True)):
-            total = sum(row)
-            accuracy = 100.0 * row[i] / total if total else None
-            per_class.append({"label": name, "samples": total, "accuracy_pct": accuracy})
+            accuracy = 100.0 * row[i] / sum(row) if any(row) else None
+            per_class.append({"label": name, "samples": sum(row), "accuracy_pct": accuracy})
         return {
             "split": split,
             "samples": self.samples,
@@ -98,13 +94,7 @@ class LanguageModelling:
         return {"loss": self.loss, "perplexity": self.perplexity}
 
     def report(self, split: str) -> dict[str, Any]:
-        return {
-            "split": split,
-            "samples": self.rows,
-            "labels": self.labels,
-            "loss": self.loss,
-            "perplexity": self.perplexity,
-        }
+        return {"split": split, "samples": self.rows, "labels": self.labels, **self.measures()}
 
 
 def do_nothing() -> None:

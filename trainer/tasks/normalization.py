@@ -43,19 +43,16 @@ def find_preprocessing(config: Config) -> Preprocessing:
         return found
     if config.init == "pretrained":
         raise ConfigError(
-            [
-                f"TRAINER_NORMALIZATION=imagenet: the weights of {config.model_name} were trained with mean "
-                f"{', '.join(f'{x:g}' for x in found.mean)}; leave it out [SL-normalization-weights]"
-            ]
+            f"TRAINER_NORMALIZATION=imagenet: the weights of {config.model_name} were trained with mean "
+            f"{', '.join(f'{x:g}' for x in found.mean)}; leave it out [SL-normalization-weights]"
         )
     return dataclasses.replace(found, mean=IMAGENET_MEAN, std=IMAGENET_STD, source="asked for: ImageNet's")
 
 
 def find_rescaling(ours: Preprocessing, theirs: Preprocessing) -> tuple[Tensor, Tensor] | None:
     """(factor, offset) [channel, 1, 1] from pixels that are normalised in our way to pixels in theirs; None = alike."""
-    (mean, std), (other_mean, other_std) = (
-        (torch.tensor(how.mean).view(-1, 1, 1), torch.tensor(how.std).view(-1, 1, 1))
-        for how in (ours, theirs)
+    mean, std, other_mean, other_std = (
+        torch.tensor(values).view(-1, 1, 1) for values in (ours.mean, ours.std, theirs.mean, theirs.std)
     )
     factor, offset = std / other_std, (mean - other_mean) / other_std
     if bool((factor == 1).all() and (offset == 0).all()):
@@ -75,13 +72,11 @@ def _of_weights(config: Config) -> Preprocessing:
         ConfigError: a processor that does more than resize, cut out the middle and normalise.
     """
     name, pretrained = registered_name(config), config.init == "pretrained"
-    if config.model_path:
-        return _of_processor(config, config.model_path) if pretrained or not name else PLAIN
-    if not pretrained:
-        return PLAIN if name else _of_processor(config, config.model)
-    if name in TORCHVISION:
+    if name and not pretrained:
+        return PLAIN
+    if name in TORCHVISION and not config.model_path:
         return _of_torchvision(name)
-    return _of_processor(config, HUB_IDS.get(name, config.model))
+    return _of_processor(config, config.model_path or HUB_IDS.get(name, config.model))
 
 
 def _of_torchvision(name: str) -> Preprocessing:
@@ -102,8 +97,12 @@ def _of_torchvision(name: str) -> Preprocessing:
 
 
 def _of_processor(config: Config, source: str) -> Preprocessing:
-    processor = _open(source)
-    if processor is None:
+    from transformers import AutoImageProcessor
+
+    try:
+        processor = AutoImageProcessor.from_pretrained(source)
+    except (OSError, ValueError) as failure:  # no such file; a file that names no processor
+        log.info("%s: %s", source, failure)
         log.warning("%s: no %s there, so its images go from -1 to 1 (mean and deviation 0.5)", source, FILE)
         return Preprocessing(source=f"assumed: {Path(source).name} has no {FILE}")
     kind = type(processor).__name__
@@ -112,24 +111,11 @@ def _of_processor(config: Config, source: str) -> Preprocessing:
         named = "MODEL_PATH" if config.model_path else "MODEL"
         how = "in a way that this lab does not know" if found is None else f"{off:.0f} of 255 off"
         raise ConfigError(
-            [
-                f"TRAINER_{named}={source!r}: its {kind} makes other pixels than resizing, cutting out the middle and "
-                f"normalising would ({how}); expected a model whose processor does no more than that "
-                "[SL-processor-differs]"
-            ]
+            f"TRAINER_{named}={source!r}: its {kind} makes other pixels than resizing, cutting out the middle and "
+            f"normalising would ({how}); expected a model whose processor does no more than that "
+            "[SL-processor-differs]"
         )
     return found
-
-
-def _open(source: str) -> Any:
-    """transformers' processor; None where there is none."""
-    from transformers import AutoImageProcessor
-
-    try:
-        return AutoImageProcessor.from_pretrained(source)
-    except (OSError, ValueError) as failure:  # no such file; a file that names no processor
-        log.info("%s: %s", source, failure)
-        return None
 
 
 def read_processor(processor: Any) -> Preprocessing | None:
@@ -172,7 +158,7 @@ def _edges(processor: Any) -> tuple[int, int]:
     if not getattr(processor, "do_resize", True):
         return 0, 0
     share = getattr(processor, "crop_pct", None)  # ConvNeXT's, below its largest size
-    if share and _is_shortest(processor.size) and size < 384:
+    if share and dict(processor.size).get("shortest_edge") and size < 384:
         return int(size / share), size
     return size, crop if getattr(processor, "do_center_crop", False) and crop else size
 
@@ -183,10 +169,6 @@ def _edge(size: Any) -> int:
     if height != width:
         return 0
     return int(height or given.get("shortest_edge") or 0)
-
-
-def _is_shortest(size: Any) -> bool:
-    return bool(dict(size).get("shortest_edge"))
 
 
 def measure_difference(processor: Any, how: Preprocessing) -> float:

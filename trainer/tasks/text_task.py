@@ -17,10 +17,9 @@ from stratlab_spec.models.decoder import (
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.teacher import naming_the_teacher, teacher_config, teacher_problems
 from stratlab_spec.settings.config import Config, ConfigError
-from trainer.data.batches import Batch, SampleOrder, Share, build_text_batch, text_evaluation_batches
-from trainer.data.text.token_rows import TokenRows, open_text
+from trainer.data.batches import Batch, Share, build_text_batch, text_evaluation_batches
+from trainer.data.text.token_rows import open_text
 from trainer.distributed.world import Precision
-from trainer.engine import Engine
 from trainer.hang_detection.heartbeat import Pulse
 from trainer.hang_detection.rank_zero_task import do_alone, leave_alone
 from trainer.models.decoder import Decoder
@@ -29,41 +28,28 @@ from trainer.models.model_with_loss import Learner
 from trainer.models.packing import Bounds
 from trainer.models.teacher import Teacher, place_teacher
 from trainer.models.weights import hash_of_state, hash_weights_by_name, open_weights
-from trainer.tasks.evaluation import Evaluation, add_up_split, do_nothing, open_judge, read_language_modelling
+from trainer.tasks import Split, Task
+from trainer.tasks.evaluation import Evaluation, add_up_split, do_nothing, read_language_modelling
 
 
-class TextTask:
-    """The rows of tokens of a run and what is done with them; see trainer/tasks/__init__.py."""
+class TextTask(Task):
+    """The rows of tokens of a run, in files that are mapped into the host's memory, and what is done with them."""
 
     def __init__(self, config: Config, share: Share, device: str) -> None:
         self._data = data = open_text(config)
         self._shape = read_shape(config)
-        self._config, self._share, self._device = config, share, device
-        self._order = SampleOrder(config.seed, len(data.train))
         self._teacher_shape: DecoderShape | None = None
-        self.teacher_facts: dict[str, Any] = {}
-        self.train_samples = len(data.train)
-        self.facts: dict[str, Any] = {
-            "train_samples": len(data.train),
-            "validation_samples": len(data.validation),
-            "test_samples": len(data.test),
+        facts = {
             "seq_len": config.seq_len,
             "data_sha256": data.sha256,
             "tokenizer_sha256": data.tokenizer_sha256,
             "text": data.facts,
         }
+        super().__init__(config, share, device, (data.train, data.validation, data.test), facts)
 
     @property
     def model_facts(self) -> dict[str, Any]:
         return {"tokenizer": self._data.tokenizer}
-
-    @property
-    def order_sha256(self) -> str:
-        return self._order.sha256
-
-    @property
-    def held_bytes(self) -> int:
-        return 0  # its files are mapped into the host's memory
 
     def build_model(self, empty: bool) -> Learner:
         return self._build(self._config, empty)
@@ -124,45 +110,17 @@ class TextTask:
         }
         return {"flops_per_sample": per_token["flops_per_token"] * self._config.seq_len, **per_token}
 
-    def start(self, done_steps: int) -> None:
-        for step in range(1, done_steps + 1):  # the hash of the order covers the whole run
-            self._order.batch(step, self._config.global_batch_size)
-
     def next_batch(self, step: int) -> Batch:
-        config = self._config
-        return build_text_batch(
-            self._data.train,
-            self._order,
-            step,
-            config.global_batch_size,
-            config.micro_batch_size,
-            share=self._share,
-            device=self._device,
-        )
+        sizes = (self._config.global_batch_size, self._config.micro_batch_size)
+        return build_text_batch(self._data.train, self._order, step, *sizes, self._share, self._device)
 
-    def evaluate(
-        self, engine: Engine, split: str, after_batch: Callable[[], None] = do_nothing
-    ) -> Evaluation:
-        return self._add_up(engine.evaluate, split, after_batch)
-
-    def _add_up(
+    def measure(
         self,
         evaluate: Callable[[Tensor, Tensor], Tensor],
-        split: str,
+        split: Split,
         after_batch: Callable[[], None] = do_nothing,
     ) -> Evaluation:
-        sums = add_up_split(evaluate, self._batches(split), after_batch)
-        return read_language_modelling(sums, len(self._rows(split)))
-
-    def _rows(self, split: str) -> TokenRows:
-        return self._data.validation if split == "validation" else self._data.test
-
-    def _batches(self, split: str) -> Any:
-        return text_evaluation_batches(
-            self._rows(split), self._config.micro_batch_size, self._share, self._device
-        )
-
-    def judge(self) -> tuple[Evaluation, dict[str, Any]]:
-        model = self.build_model(empty=False)
-        judge, facts = open_judge(self._config, model, self._device)
-        return self._add_up(judge, "test"), facts | self.cost(model)
+        rows = self._data.validation if split == "validation" else self._data.test
+        size = self._config.micro_batch_size
+        batches = text_evaluation_batches(rows, size, self._share, self._device)
+        return read_language_modelling(add_up_split(evaluate, batches, after_batch), len(rows))

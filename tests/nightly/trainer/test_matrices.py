@@ -13,7 +13,7 @@ from stratlab_spec.layout.parallel_dims import resolve_layout
 from tests.parity_llm.cases import Case
 from tests.parity_llm.models import write_models
 from tests.ranks import run_ranks
-from tests.trainer.data.cifar_like import build_cifar_like
+from tests.trainer.data.pictures import build_cifar_like
 from tests.trainer.fine_tuning import Shape, check_every_strategy_fine_tunes
 from tests.trainer.ranks import test_text_worker
 from tests.trainer.ranks.test_decoder_memory import DENSE, MOE, compare, config, narrowed

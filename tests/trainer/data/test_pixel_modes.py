@@ -13,7 +13,7 @@ from PIL import Image
 
 from tests.codes import find_codes
 from tests.trainer.data.pictures import opened, save, table
-from trainer.data.files import NoRange, open_picture
+from trainer.data.pictures import NoRange, open_picture
 
 EDGE = 16
 WHITE = (255, 255, 255)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from stratlab_spec.settings.config import Config
-from trainer.data.batches import IGNORED
+from trainer.data.text.token_rows import IGNORED
 from trainer.measuring.operators import ProductTypes
 from trainer.models.decoder_build import build_decoder
 from trainer.models.mixed_precision import apply_low_precision

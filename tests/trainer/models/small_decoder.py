@@ -9,7 +9,7 @@ from torch import Tensor
 
 from stratlab_spec.models.decoder import SHAPES
 from stratlab_spec.settings.config import Config
-from trainer.data.batches import IGNORED
+from trainer.data.text.token_rows import IGNORED
 from trainer.models.decoder import Decoder
 from trainer.models.decoder_build import build_decoder
 

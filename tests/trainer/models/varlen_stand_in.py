@@ -67,11 +67,10 @@ def varlen_attn(
 def on_varlen() -> Iterator[None]:
     """While it is entered packed rows go the way they go on a GPU, in fp32 too, by the stand-in."""
     offer = packing.Offer("cuda", (9, 0), varlen=True)
-    rule = packing.PathRule(packing.VARLEN, "cuda", (torch.float32, torch.bfloat16), (8, 0))
     with ExitStack() as stack:
         for owner, name, value in (
             (packing, "read_offer", lambda device: offer),
-            (packing, "RULES", (rule,)),
+            (packing, "VARLEN_DTYPES", (torch.float32, torch.bfloat16)),
             (varlen, "varlen_attn", varlen_attn),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))

@@ -1,15 +1,30 @@
-"""What is asked for and cannot be is named by its option, all at once; and a lock and a rename that two want."""
+"""What is asked for and cannot be is named by its option, all at once; who is at work; a rename that two want.
+
+Weights of torchvision come from a server that is a folder here.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import urllib.error
 from pathlib import Path
 
 import pytest
+import torchvision
 
 from stratlab_spec.exit_codes import exit_code
-from stratlab_spec.settings.config import ConfigError
+from stratlab_spec.registry import PUBLISHED_FILES, SERVER
+from stratlab_spec.settings.config import Config, ConfigError
+from tests.codes import find_codes
+from tests.trainer.data.pictures import pngs, write
+from trainer.evaluation.command import main as evaluate
+from trainer.models.torchvision_networks import NETWORKS
+from trainer.prepare import origin, request
 from trainer.prepare.destination import Overtaken, Place, acquire, observe, publish
 from trainer.prepare.origin import find_os_error
+from trainer.prepare.preparation import main as prepare
 from trainer.prepare.request import read_request
 
 TOKENS = ("--dataset", "arithmetic", "--tokenize", "qwen_tiny")
@@ -72,3 +87,154 @@ def test_the_rename_has_one_winner(tmp_path: Path) -> None:
     with pytest.raises(Overtaken):
         publish(place, place.partial("b"))
     assert (place.folder / "file").read_text() == "a"
+
+
+@pytest.mark.parametrize("clock_s", [0.0, 4e9])  # of the node that writes
+def test_a_lock_is_stale_when_it_has_not_changed_while_it_was_watched(tmp_path: Path, clock_s: float) -> None:
+    lock = acquire(tmp_path, 1, stale_after_s=60.0)
+    assert lock is not None
+    os.utime(lock.path, (clock_s, clock_s))
+    first = observe(tmp_path, None, 1000.0, 60.0)
+    assert first is not None and first.since_s == 1000.0 and not first.is_stale(1060.0)
+    later = observe(tmp_path, first, 1055.0, 60.0)
+    assert later is not None and later.since_s == 1000.0 and later.is_stale(1060.5)
+    os.utime(lock.path, (clock_s + 1, clock_s + 1))
+    alive = observe(tmp_path, later, 1058.0, 60.0)
+    assert alive is not None and alive.since_s == 1058.0 and not alive.is_stale(1118.0)
+
+
+def test_the_highest_number_owns_and_the_one_below_notices(tmp_path: Path) -> None:
+    mine, other = (acquire(tmp_path, number, 60.0) for number in (1, 2))
+    assert mine is not None and other is not None and acquire(tmp_path, 2, 60.0) is None
+    other.check()
+    with pytest.raises(Overtaken):
+        mine.check()
+    mine.release()  # not its own any more
+    assert other.path.exists()
+    other.release()
+    assert not tmp_path.exists() and observe(tmp_path, None, 0.0, 60.0) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "code", "named", "cause"),
+    [
+        ([{"prompt": "a", "completion": "b"}], {}, 2, "--dataset", "SL-text-column-absent"),
+        (None, {}, 3, "--dataset", "SL-text-data-absent"),
+        (
+            [{"query": f"{i}", "response": "b"} for i in range(20)],
+            {"--tokenize": "/none"},
+            3,
+            "--tokenize",
+            "SL-tokenizer-folder-absent",
+        ),
+        (
+            [{"query": "q" * 20 + str(i), "response": "b"} for i in range(20)],
+            {"--seq-len": "8"},
+            2,
+            "--seq-len",
+            "SL-seq-len-too-short",
+        ),
+    ],
+)
+def test_of_a_token_cache(rows, more, code, named, cause, tmp_path, capsys):
+    data, volume = tmp_path / "data", tmp_path / "volume"
+    volume.mkdir()
+    if rows:
+        write(data, {"train.jsonl": "".join(json.dumps(row) + "\n" for row in rows).encode()})
+    given = {"--dataset": data, "--tokenize": "bytes", "--to": volume, **more}
+    assert prepare([str(part) for option in given.items() for part in option]) == code
+    said = capsys.readouterr().err
+    assert find_codes(said) == [cause] and named in said and "TRAINER_" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named", "cause"),
+    [
+        ([], 3, "--dataset-path", None),
+        (["--weights", "none"], 2, "--weights=", None),
+        (["--dataset-path", "pictures"], 3, "--dataset-path=", "SL-folder-unlabelled"),
+        (["--dataset-path", "classes"], 2, "--weights=", "SL-exported-classes"),
+    ],
+)
+def test_of_an_evaluation_and_of_pictures(arguments, code, named, cause, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "pictures", {f"{i}.png": content for i, content in enumerate(pngs(8))})
+    write(tmp_path / "classes", {f"{name}/{i}.png": pngs(1, i)[0] for name in "cd" for i in range(9)})
+    described = {"stratlab_model": "cnn", "class_names": ["a", "b"], "channels": 3}
+    config = Config(run="try", model="cnn", dataset_path=str(tmp_path / "gone"))
+    run = {"config": config.model_dump(), "resolved": {}}
+    files = {"model/config.json": json.dumps(described).encode(), "config.json": json.dumps(run).encode()}
+    folder = write(tmp_path / "default" / "try", files)
+    assert evaluate([str(folder), *arguments, "--device", "cpu"]) == code
+    said = capsys.readouterr().err
+    assert named in said and "TRAINER_" not in said and cause in (None, *find_codes(said))
+    if cause == "SL-folder-unlabelled":
+        assert prepare(["--dataset", "./pictures", "--name", "x", "--to", str(tmp_path)]) == 3
+        said = capsys.readouterr().err
+        assert find_codes(said) == [cause] and f"--dataset '{tmp_path}/pictures'" in said
+
+
+CONTENT = b"weights"
+FILE = f"net-{hashlib.sha256(CONTENT).hexdigest()[:8]}.pth"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    (folder / FILE).write_bytes(CONTENT)
+    (tmp_path / "volume").mkdir()
+    monkeypatch.setattr(origin, "SERVER", folder.as_uri())
+    for module in (origin, request):
+        monkeypatch.setattr(module, "PUBLISHED_FILES", {"vgg": FILE})
+    return folder
+
+
+def prepare_weights(tmp_path: Path, network: str = "vgg", *more: str) -> int:
+    return prepare(["--weights", network, "--name", "w", "--to", str(tmp_path / "volume"), *more])
+
+
+def test_the_folder_of_weights_is_a_torch_home(tmp_path: Path, server: Path) -> None:
+    assert prepare_weights(tmp_path) == 0
+    folder = tmp_path / "volume" / "_prepared" / "w"
+    assert (folder / "hub" / "checkpoints" / FILE).read_bytes() == CONTENT
+    done = json.loads((folder / "DONE.json").read_text())
+    assert (done["kind"], done["source"], done["bytes"]) == ("weights", "vgg", len(CONTENT))
+    assert prepare_weights(tmp_path) == 0
+
+
+def test_a_file_of_other_content_leaves_nothing_and_one_that_is_not_there_is_data_missing(
+    tmp_path: Path, server: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (server / FILE).write_bytes(b"cut off")
+    assert prepare_weights(tmp_path) == 1 and find_codes(capsys.readouterr().err) == ["SL-published-sha256"]
+    assert not (tmp_path / "volume" / "_prepared" / "w").exists()
+
+    def refuse(url: str, timeout: float) -> None:
+        raise urllib.error.HTTPError(url, 404, "Not Found", None, None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(origin.urllib.request, "urlopen", refuse)
+    assert prepare_weights(tmp_path) == 3 and find_codes(capsys.readouterr().err) == ["SL-published-absent"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("alexnet",), "SL-weights-name"),
+        (("vgg", "--revision", "main"), "SL-revision-of-weights"),
+        (("vgg", "--subset", "a"), "SL-subset-of-model"),
+        (("vgg", "--seq-len", "8"), "SL-option-needs-tokenize"),
+        (("vgg", "--model", "a/b"), "SL-prepare-arguments"),
+    ],
+)
+def test_wrong_options_of_weights(
+    tmp_path: Path, server: Path, arguments, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare_weights(tmp_path, *arguments) == 2 and find_codes(capsys.readouterr().err) == [code]
+
+
+def test_the_table_of_published_files_is_torchvisions_own() -> None:
+    """What a network is fine-tuned from by name, and where torchvision looks for it."""
+    get = torchvision.models.get_model_weights
+    urls = {name: get(row.function).DEFAULT.url for name, row in NETWORKS.items()}
+    assert urls == {name: f"{SERVER}/{file}" for name, file in PUBLISHED_FILES.items()}

@@ -1,8 +1,7 @@
 """Opens the files of a local data set of text, each split for itself, with every text as it stands in its file.
 
 `datasets` gives all splits the columns of the first one, and takes texts for dates where all of a part look like them.
-
-Which files hold a data set of text: those that are read, and what to do with others.
+Files that are not read are refused with what to do with them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,16 @@ from typing import Any
 
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import ConfigError
-from trainer.data.files import PACKED, READERS, TABLES, check_unread, is_data, list_files, name_files
+from trainer.data.files import (
+    PACKED,
+    READERS,
+    TABLES,
+    check_unread,
+    is_data,
+    list_files,
+    name_files,
+    open_saved,
+)
 
 READ = "a json, jsonl or parquet file"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
@@ -24,17 +32,6 @@ SPLIT = re.compile(
     r"(?<![a-z])(train|training|test|testing|eval|evaluation|validation|valid|val|dev)(?![a-z])", re.I
 )
 PART = re.compile(r"(.*-)(\d+)-of-(\d+)(\..*)")
-
-
-def find_reader(named: str, file: Path) -> str:
-    """What `datasets` calls the reader of one file.
-
-    Raises:
-        DataMissing: a file of another kind, or an empty one.
-    """
-    if problem := _find_problem(file):
-        raise DataMissing(f"{named}: {problem}")
-    return READERS[file.suffix]
 
 
 def check_folder(named: str, folder: Path) -> None:
@@ -131,18 +128,16 @@ def open_local(name: str, path: Path) -> dict[str, Any]:
     """
     import datasets
 
-    if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
-        source = datasets.load_from_disk(str(path))
-        return dict(source) if isinstance(source, dict) else {"train": source}
+    if (saved := open_saved(path)) is not None:
+        return saved
     if path.is_file():
-        return {"train": _load_split(name, "train", find_reader(name, path), [path])}
+        if problem := _find_problem(path):
+            raise DataMissing(f"{name}: {problem}")
+        return {"train": _load_split(name, "train", [path])}
     check_folder(name, path)
     check_unread(name, path)
     listed = datasets.load_dataset_builder(str(path)).config.data_files or {}
-    found = {str(split): [Path(file) for file in files] for split, files in listed.items()}
-    return {
-        split: _load_split(name, split, READERS[files[0].suffix], files) for split, files in found.items()
-    }
+    return {str(split): _load_split(name, str(split), [*map(Path, files)]) for split, files in listed.items()}
 
 
 def describe_cast(failure: Exception) -> str:
@@ -157,9 +152,10 @@ def describe_cast(failure: Exception) -> str:
     )
 
 
-def _load_split(name: str, split: str, reader: str, files: Sequence[Path]) -> Any:
+def _load_split(name: str, split: str, files: Sequence[Path]) -> Any:
     import datasets
 
+    reader = READERS[files[0].suffix]
     try:
         table = datasets.load_dataset(reader, data_files={split: [*map(str, files)]}, split=split)
     except Exception as failure:
@@ -172,10 +168,8 @@ def _load_split(name: str, split: str, reader: str, files: Sequence[Path]) -> An
         return table
     if len(table) == 1 and (cure := _find_cure(files[0], table.features)):
         raise ConfigError(
-            [
-                f"{name}: split {split!r}: {files[0].name} holds one object, expected one row per question "
-                f"[SL-json-one-object]; convert it, then remove it: {cure}"
-            ]
+            f"{name}: split {split!r}: {files[0].name} holds one object, expected one row per question "
+            f"[SL-json-one-object]; convert it, then remove it: {cure}"
         )
     return _read_texts(files) if _has_dates(table) else table
 

@@ -1,11 +1,11 @@
 """Questions and answers from the hub, a folder or a file in MetaMathQA's columns, split once and for all.
 
-The built-in data set: word problems in the columns and the tone of MetaMathQA, made from their number alone.
+The built-in data set `arithmetic` has word problems in the columns and the tone of MetaMathQA, made from their number
+alone.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config, ConfigError, hint_of_dataset
+from trainer.data.files import as_tables, walk_files
 from trainer.data.images import SPLIT_SEED
 from trainer.data.text.local_files import ORIGINAL, QUERY, RESPONSE, TO_UTF_8, describe_cast, open_local
 
@@ -54,7 +55,8 @@ def _ask_short(random: np.random.Generator) -> Asked:
 
 def _tell_story(random: np.random.Generator) -> Asked:
     name, thing = NAMES[random.integers(len(NAMES))], THINGS[random.integers(len(THINGS))]
-    terms = [int(term) for term in random.integers(2, 50, size=1 + _count_sums(random))]
+    count = int(random.choice((1, 2, 3, 4), p=(0.6, 0.25, 0.1, 0.05)))
+    terms = [int(term) for term in random.integers(2, 50, size=1 + count)]
     total, sums = terms[0], []
     for i, term in enumerate(terms[1:]):
         takes = i % 2 == 1 and term < total
@@ -68,10 +70,6 @@ def _tell_story(random: np.random.Generator) -> Asked:
     )
     answer = f"{', '.join(text for text, _, _ in sums)}\n#### {total}\nThe answer is: {total}"
     return queries, answer, ("GSM_AnsAug", "GSM_Rephrased")
-
-
-def _count_sums(random: np.random.Generator) -> int:
-    return int(random.choice((1, 2, 3, 4), p=(0.6, 0.25, 0.1, 0.05)))
 
 
 HUB_IDS = {"metamathqa": "meta-math/MetaMathQA"}
@@ -113,15 +111,23 @@ def load_questions(
         tables = _open(config, revision)
         _check_columns(config, tables)
     train_name = "train" if "train" in tables else next(iter(tables))
-    sources = {name: _Source(table, f"{named(config)}: split {name!r}") for name, table in tables.items()}
+    sources = {
+        name: _Source(table, f"{config.dataset_setting}: split {name!r}") for name, table in tables.items()
+    }
     train = sources[train_name].whole()
     given = {name: source.whole() for name, source in sources.items() if name != train_name}
     if not is_built_in(config):
-        _tell_unused(tables, train_name, tell)
+        columns = [each for each in tables[train_name].features if each not in (QUERY, RESPONSE, ORIGINAL)]
+        if columns:
+            tell(f"columns of the data set that are not used: {_name_columns(columns)}")
+        if unused := [name for name in tables if name not in (train_name, "validation", "test")]:
+            tell(f"splits of the data set that are not used: {', '.join(unused)}")
     test = given.get("test") or given.get("validation")
     groups = sources[train_name].groups()
     for name in given.keys() & {"validation", "test"}:
-        _tell_repeated(name, sources[train_name], sources[name], tell)
+        known, asked = set(sources[train_name].queries()), sources[name].queries()
+        if repeated := sum(query in known for query in asked):
+            tell(f"{name}: {repeated} of {len(asked)} questions stand in the training split too")
     if test is None:
         train, test = _hold_out(train, groups, round(len(groups) * TEST_FRACTION))
     validation = given.get("validation") if "test" in given else None
@@ -133,9 +139,10 @@ def load_questions(
     for name, split in splits.items():
         if not len(split):
             raise DataMissing(
-                f"{named(config)}: no documents for the {name} split: {train_name!r} has {len(groups)} documents of "
-                f"{len(np.unique(groups))} different questions, those of one question stay together; add documents, "
-                "the splits test and validation, or raise TRAINER_VALIDATION_FRACTION [SL-text-split-empty]"
+                f"{config.dataset_setting}: no documents for the {name} split: {train_name!r} has {len(groups)} "
+                f"documents of {len(np.unique(groups))} different questions, those of one question stay together; "
+                "add documents, the splits test and validation, or raise TRAINER_VALIDATION_FRACTION "
+                "[SL-text-split-empty]"
             )
     return splits
 
@@ -160,16 +167,9 @@ def hub_id(config: Config) -> str:
     return HUB_IDS.get(config.dataset, config.dataset)
 
 
-def named(config: Config) -> str:
-    """The setting that names the data set, for sentences."""
-    if config.dataset_path:
-        return f"TRAINER_DATASET_PATH={config.dataset_path!r}"
-    return f"TRAINER_DATASET={config.dataset!r}"
-
-
 def absent(config: Config) -> DataMissing:
     """What to raise where nothing lies at `dataset_path`."""
-    return DataMissing(f"{named(config)}: no such folder or file [SL-text-data-absent]")
+    return DataMissing(f"{config.dataset_setting}: no such folder or file [SL-text-data-absent]")
 
 
 def _open(config: Config, revision: str | None) -> dict[str, Any]:
@@ -180,35 +180,31 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
         raise absent(config)
     try:
         if config.dataset_path:
-            return open_local(named(config), Path(config.dataset_path))
+            return open_local(config.dataset_setting, Path(config.dataset_path))
         source = datasets.load_dataset(hub_id(config), revision=revision)
     except (ConfigError, DataMissing):
         raise
     except Exception as failure:  # a dozen classes of the hub's client and of the readers: "not to be had"
         if isinstance(failure, OSError) and failure.errno is not None:
             raise
+        cause = failure.__cause__ or failure
+        explained = describe_cast(failure) or str(cause) or type(cause).__name__
         hint = "" if config.dataset_path else hint_of_dataset(config.dataset)
         raise DataMissing(
-            f"{named(config)}: cannot be loaded, expected a data set in `datasets` format (saved with save_to_disk, "
-            f"or json, jsonl or parquet files) or an id on the hub: {_explain(failure)}{hint} "
+            f"{config.dataset_setting}: cannot be loaded, expected a data set in `datasets` format (saved with "
+            f"save_to_disk, or json, jsonl or parquet files) or an id on the hub: {explained}{hint} "
             "[SL-text-data-unloadable]"
         ) from failure
-    return dict(source) if isinstance(source, dict) else {"train": source}
-
-
-def _explain(failure: Exception) -> str:
-    cause = failure.__cause__ or failure
-    return describe_cast(failure) or str(cause) or type(cause).__name__
+    return as_tables(source)
 
 
 def _check_columns(config: Config, tables: dict[str, Any]) -> None:
     problems = []
     for split, table in tables.items():
         features = table.features
-        missing = [column for column in (QUERY, RESPONSE) if column not in features]
-        if missing:
+        if missing := [column for column in (QUERY, RESPONSE) if column not in features]:
             problems.append(
-                f"{named(config)}: split {split!r} has no column {' and no column '.join(missing)}; expected "
+                f"{config.dataset_setting}: split {split!r} has no column {' and no column '.join(missing)}; expected "
                 f"MetaMathQA's columns {QUERY} and {RESPONSE}, found {_name_columns(features) or 'none'}; "
                 "docs/text_data.md converts other forms [SL-text-column-absent]"
             )
@@ -216,39 +212,21 @@ def _check_columns(config: Config, tables: dict[str, Any]) -> None:
         for column in (QUERY, RESPONSE):
             kind = getattr(features[column], "dtype", type(features[column]).__name__)
             if kind not in ("string", "large_string"):
+                change = "str.decode('utf-8')" if "binary" in kind else "astype(str)"
+                cure = f"write it as text; in pandas, rows[column] = rows[column].{change}"
+                if kind in ("List", "LargeList", "dict"):
+                    cure = "write one text per row: docs/text_data.md converts other forms"
                 problems.append(
-                    f"{named(config)}: split {split!r}: column {column} holds {kind}, expected string "
-                    f"[SL-text-column-kind]; {_find_cure(kind)}"
+                    f"{config.dataset_setting}: split {split!r}: column {column} holds {kind}, expected string "
+                    f"[SL-text-column-kind]; {cure}"
                 )
     if problems:
         raise ConfigError(problems)
 
 
-def _find_cure(kind: str) -> str:
-    """Of a column that holds no text."""
-    if kind in ("List", "LargeList", "dict"):
-        return "write one text per row: docs/text_data.md converts other forms"
-    change = "str.decode('utf-8')" if "binary" in kind else "astype(str)"
-    return f"write it as text; in pandas, rows[column] = rows[column].{change}"
-
-
 def _name_columns(names: Iterable[str]) -> str:
     """A name with a character that is not seen, as a byte order mark, is quoted."""
     return ", ".join(name if name.isprintable() else ascii(name) for name in names)
-
-
-def _tell_repeated(name: str, train: _Source, other: _Source, tell: Callable[[str], None]) -> None:
-    known, asked = set(train.queries()), other.queries()
-    if repeated := sum(query in known for query in asked):
-        tell(f"{name}: {repeated} of {len(asked)} questions stand in the training split too")
-
-
-def _tell_unused(tables: dict[str, Any], train_name: str, tell: Callable[[str], None]) -> None:
-    used = (train_name, "validation", "test")
-    if columns := [each for each in tables[train_name].features if each not in (QUERY, RESPONSE, ORIGINAL)]:
-        tell(f"columns of the data set that are not used: {_name_columns(columns)}")
-    if splits := [name for name in tables if name not in used]:
-        tell(f"splits of the data set that are not used: {', '.join(splits)}")
 
 
 @dataclass(frozen=True)
@@ -329,14 +307,7 @@ def _hold_out(whole: Questions, groups: NDArray[np.int64], wanted: int) -> tuple
 
 def describe_files(path: Path) -> list[list[Any]]:
     """[name, bytes, modification time in ns] of every file: another list means other data, without reading it."""
-    if path.is_file():
-        return [[path.name, path.stat().st_size, path.stat().st_mtime_ns]]
-    found = []
-    for parent, folders, names in os.walk(path):
-        folders.sort()
-        for name in sorted(names):
-            facts = os.stat(os.path.join(parent, name))
-            found.append(
-                [os.path.relpath(os.path.join(parent, name), path), facts.st_size, facts.st_mtime_ns]
-            )
-    return found
+    files = (
+        [(path.name, path)] if path.is_file() else [(str(f.relative_to(path)), f) for f in walk_files(path)]
+    )
+    return [[name, file.stat().st_size, file.stat().st_mtime_ns] for name, file in files]

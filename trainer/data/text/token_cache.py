@@ -1,6 +1,6 @@
-"""Which documents share a row.
+"""The token cache: where it lies, what its name depends on, which documents share a row, and how it is written.
 
-The token cache: where it lies, what its name depends on, and how it is written. Files: docs/text_data.md.
+Its files: docs/text_data.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config, ConfigError
 from trainer.data.images import SPLIT_SEED
-from trainer.data.text import text_source as arithmetic
+from trainer.data.text import text_source
 from trainer.data.text.text_source import (
     TEST_FRACTION,
     Questions,
@@ -27,14 +27,13 @@ from trainer.data.text.text_source import (
     hub_id,
     is_built_in,
     load_questions,
-    named,
 )
 from trainer.data.text.tokenizer import (
+    ALTERED,
     CHUNK,
+    CUT,
     EMPTY,
     Tally,
-    as_array,
-    count_altered,
     count_vocabulary,
     encode_chats,
     hash_tokenizer,
@@ -144,13 +143,11 @@ class _Left:
         return [first, total - first]
 
 
-def pad_lengths(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The same for one document per row."""
-    return np.arange(len(lengths)), np.ones(len(lengths), np.int64)
-
-
 VERSION = 3  # raise it when the same settings give other files
 PREPARED = "_prepared"
+"""Folder of what `trainer.prepare` writes below the results; no comparison can be called so."""
+DONE = "DONE.json"
+"""Of a prepared folder: it is whole."""
 INDEX = "index.json"
 TOKENIZER = "tokenizer"
 ARRAYS = ("ids", "documents", "rows")
@@ -166,30 +163,26 @@ def describe_cache(config: Config) -> dict[str, Any]:
     Raises:
         DataMissing: no such data set, or no tokenizer in the folder.
     """
+    data: dict[str, Any] = {"name": data_name(config)}
+    if is_built_in(config):
+        data["version"] = text_source.VERSION
+    elif config.dataset_path:
+        path = Path(config.dataset_path)
+        if not path.exists():
+            raise absent(config)
+        try:
+            data["sha256"] = json.loads((path / DONE).read_text())["sha256"]
+        except (OSError, ValueError, KeyError):
+            data["files"] = describe_files(path)
     return {
         "version": VERSION,
-        "data": _describe_data(config),
+        "data": data,
         "tokenizer": identify_tokenizer(config),
         "seq_len": config.seq_len,
         "packing": config.packing,
         "split": [SPLIT_SEED, TEST_FRACTION, config.validation_fraction],
         "train_samples": config.train_samples,
     }
-
-
-def _describe_data(config: Config) -> dict[str, Any]:
-    if is_built_in(config):
-        return {"name": data_name(config), "version": arithmetic.VERSION}
-    if not config.dataset_path:
-        return {"name": data_name(config)}
-    path = Path(config.dataset_path)
-    if not path.exists():
-        raise absent(config)
-    described: dict[str, Any] = {"name": data_name(config)}
-    try:
-        return described | {"sha256": json.loads((path / "DONE.json").read_text())["sha256"]}
-    except (OSError, ValueError, KeyError):
-        return described | {"files": describe_files(path)}
 
 
 def data_name(config: Config) -> str:
@@ -246,7 +239,10 @@ def write_cache(
         "pad_id": pad or 0,
         "tokenizer_sha256": hash_tokenizer(tokenizer),
         "splits": facts,
-        "fidelity": count_altered(tallies.values()),
+        "fidelity": {
+            "documents": sum(tally.documents for tally in tallies.values()),
+            ALTERED: sum(tally.counts[ALTERED] for tally in tallies.values()),
+        },
         "notes": notes,
     }
     tokenizer.save_pretrained(folder / TOKENIZER)
@@ -268,35 +264,28 @@ def _write_split(
     dtype = np.uint16 if vocab <= 1 << 16 else np.uint32
     path = scratch / f"{name}.ids"
     kept: list[tuple[int, int, int]] = []  # index in the source, tokens, tokens before the answer
-    left_out = cut = 0
     with open(path, "wb") as file:
-        chunk = []
         for number, document in enumerate(encode_chats(questions, tokenizer, config.seq_len, tally), 1):
-            if document is None:
-                left_out += 1
-            else:
-                cut += document.cut
+            if document is not None:
                 kept.append((document.index, len(document.ids), document.prompt))
-                chunk.append(document)
-            if chunk and (number % CHUNK == 0 or number == len(questions)):
-                as_array(chunk, dtype).tofile(file)
-                chunk = []
+                file.write(np.asarray(document.ids, dtype).tobytes())
+            if number % CHUNK == 0 or number == len(questions):
                 note(f"{name}: {number} of {len(questions)} documents tokenised")
     if tally.counts[EMPTY] == tally.documents:
         raise DataMissing(
-            f"{named(config)}: no document of the {name} split has a question and an answer "
+            f"{config.dataset_setting}: no document of the {name} split has a question and an answer "
             "[SL-text-split-unanswered]"
         )
     if not kept:
         raise ConfigError(
-            [
-                f"TRAINER_SEQ_LEN={config.seq_len}: no document of the {name} split has room in a row for its "
-                "question and one token of its answer [SL-seq-len-too-short]"
-            ]
+            f"TRAINER_SEQ_LEN={config.seq_len}: no document of the {name} split has room in a row for its "
+            "question and one token of its answer [SL-seq-len-too-short]"
         )
     documents = np.array(kept, np.int64)
     lengths = documents[:, 1]
-    order, counts = pack_lengths(lengths, config.seq_len) if config.packing else pad_lengths(lengths)
+    order, counts = np.arange(len(lengths)), np.ones(len(lengths), np.int64)  # one document per row
+    if config.packing:
+        order, counts = pack_lengths(lengths, config.seq_len)
     ends = np.cumsum(counts)
     documents, begins = documents[order], (np.cumsum(lengths) - lengths)[order]
     rows = np.zeros((len(counts) + 1, 3), np.int64)
@@ -304,7 +293,13 @@ def _write_split(
     rows[1:, 1] = np.cumsum(documents[:, 1])[ends - 1]
     rows[1:, 2] = np.cumsum(documents[:, 1] - documents[:, 2])[ends - 1]
     note(f"{name}: {len(counts)} rows of {config.seq_len} tokens")
-    _write_ids(array_path(folder, name, "ids"), np.memmap(path, dtype, "r"), begins, documents[:, 1])
+    ids, done = np.memmap(path, dtype, "r"), 0
+    target = np.lib.format.open_memmap(array_path(folder, name, "ids"), "w+", dtype, (len(ids),))
+    for begin, length in zip(begins, documents[:, 1], strict=True):  # into the order of the rows
+        target[done : done + length] = ids[begin : begin + length]
+        done += length
+    assert done == len(ids)
+    target.flush()
     np.save(array_path(folder, name, "documents"), documents)
     np.save(array_path(folder, name, "rows"), rows)
     path.unlink()
@@ -312,8 +307,8 @@ def _write_split(
     fewest = -(-tokens // config.seq_len) if config.packing else len(counts)
     return {
         "documents": len(documents),
-        "documents_cut": cut,
-        "documents_left_out": left_out,
+        "documents_cut": tally.counts[CUT],
+        "documents_left_out": len(questions) - len(documents),
         "rows": len(counts),
         "tokens": tokens,
         "labels": int(rows[-1, 2]),
@@ -321,22 +316,6 @@ def _write_split(
         "possible_useful_pct": 100 * tokens / (fewest * config.seq_len),
         "sha256": _hash_arrays(folder, name),
     }
-
-
-def _write_ids(path: Path, ids: NDArray[Any], begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-    """Copies the documents into the order of the rows, some at a time."""
-    target = np.lib.format.open_memmap(path, "w+", ids.dtype, (len(ids),))
-    done = 0
-    for start in range(0, len(begins), CHUNK):
-        parts = [
-            ids[b : b + n]
-            for b, n in zip(begins[start : start + CHUNK], lengths[start : start + CHUNK], strict=True)
-        ]
-        joined = np.concatenate(parts)
-        target[done : done + len(joined)] = joined
-        done += len(joined)
-    assert done == len(ids)
-    target.flush()
 
 
 def _hash_arrays(folder: Path, split: str) -> str:

@@ -1,6 +1,6 @@
 """The token cache as ranks see it: rows of token ids, positions and labels, read from memory-mapped files.
 
-What keeps a run from training on text, as far as that can be told before the ranks start.
+Also what keeps a run from training on text, as far as that can be told before the ranks start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainer.data.text.tokenizer import (
 )
 
 IGNORED = -100
-"""As in trainer.data.batches, which needs torch."""
+"""Label of a token that is not learnt: the question, padding."""
 DOCUMENTS, TOKENS, LABELS = 0, 1, 2  # columns of `rows`: running totals before each row
 LENGTH, PROMPT = 1, 2  # columns of `documents`; 0 is the index in the source
 
@@ -210,14 +210,8 @@ def _open_split(folder: Path, split: str, index: dict[str, Any]) -> TokenRows:
         raise DataMissing(
             f"{folder}: the {split} split is not what {INDEX} says; remove the folder [SL-token-cache-differs]"
         )
-    return TokenRows(
-        ids,
-        documents,
-        rows,
-        seq_len=index["seq_len"],
-        packed=index["packing"],
-        pad_id=index["pad_id"],
-    )
+    facts = {"seq_len": index["seq_len"], "packed": index["packing"], "pad_id": index["pad_id"]}
+    return TokenRows(ids, documents, rows, **facts)
 
 
 IMAGES = ("digits", "synthetic", "cifar100", "food101")
@@ -229,32 +223,24 @@ def text_problems(config: Config) -> list[str]:
     Raises:
         DataMissing: no such tokenizer, a model whose shape is not to be had, or answers that a token cache has lost.
     """
-    problems = []
+    problems, index, shape = [], None, read_shape(config)
     if not config.dataset_path and config.dataset in IMAGES:
         problems.append(
             f"TRAINER_DATASET={config.dataset!r}: holds images, and {config.model_name} reads text; use arithmetic, "
             "metamathqa, the hub id of a data set with the columns query and response, or TRAINER_DATASET_PATH "
             "[SL-images-for-text]"
         )
-        return problems + _vocabulary_problems(config, None)
-    longest = read_shape(config).max_positions
-    if config.seq_len > longest:
-        problems.append(too_long(config, longest))
-    index = read_index(cache_folder(config))
-    if index:
-        refuse_altered(config, index["fidelity"])
-    return problems + _vocabulary_problems(config, index["vocab"] if index else None)
-
-
-def _vocabulary_problems(config: Config, vocab: int | None) -> list[str]:
-    needed = count_vocabulary(load_tokenizer(config)) if vocab is None else vocab
-    room = read_shape(config).vocab
-    if needed <= room:
-        return []
-    named = f"TRAINER_TOKENIZER={tokenizer_source(config)!r}"
-    widened = config.model in SHAPES and not config.model_path and config.init == "scratch"
-    cure = f"set TRAINER_MODEL_VOCAB={needed}, or " if widened else ""
-    return [
-        f"{named}: has {needed} tokens, {config.model_name} has room for {room}; {cure}use the model's own tokenizer "
-        "[SL-tokenizer-above-model]"
-    ]
+    else:
+        if config.seq_len > shape.max_positions:
+            problems.append(too_long(config, shape.max_positions))
+        if index := read_index(cache_folder(config)):
+            refuse_altered(config, index["fidelity"])
+    needed = index["vocab"] if index else count_vocabulary(load_tokenizer(config))
+    if needed > shape.vocab:
+        widened = config.model in SHAPES and not config.model_path and config.init == "scratch"
+        cure = f"set TRAINER_MODEL_VOCAB={needed}, or " if widened else ""
+        problems.append(
+            f"TRAINER_TOKENIZER={tokenizer_source(config)!r}: has {needed} tokens, {config.model_name} has room for "
+            f"{shape.vocab}; {cure}use the model's own tokenizer [SL-tokenizer-above-model]"
+        )
+    return problems

@@ -1,8 +1,7 @@
-"""Which tokenizer a run uses, without torch: `tokenizer`, else the model's own, else bytes for the tiny presets.
+"""From a question and its answer to token ids, in the chat form that the tokenizer's template gives them.
 
-What of the texts is not learnt as it stands in the data: counted while they are tokenised, told, refused if much.
-
-From a question and its answer to token ids: the chat form that the tokenizer's template gives them.
+The tokenizer is the setting `tokenizer`, else the model's own, else bytes for the tiny presets; without torch. What of
+the texts is not learnt as it stands in the data is counted while they are tokenised, told, and refused if it is much.
 """
 
 from __future__ import annotations
@@ -16,9 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config, ConfigError
@@ -79,7 +75,7 @@ def identify_tokenizer(config: Config) -> dict[str, str]:
             with open(path, "rb") as file:
                 digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
         elif name == "tokenizer.json":
-            raise DataMissing(f"{_named(config)}: {_absence(source)}")
+            raise _absent(config, source)
     return {"name": os.path.basename(os.path.normpath(source)), "sha256": digest.hexdigest()}
 
 
@@ -100,7 +96,7 @@ def load_tokenizer(config: Config) -> Any:
     if source == BYTES:
         return build_byte_tokenizer()
     if is_folder(source) and not Path(source, "tokenizer.json").is_file():
-        raise DataMissing(f"{_named(config)}: {_absence(source)}")
+        raise _absent(config, source)
     try:
         return read_tokenizer(source)
     except Exception as failure:  # of the hub's client, of two parsers: all mean "not to be had"
@@ -152,20 +148,18 @@ def hash_tokenizer(tokenizer: Any) -> str:
 
 
 def _named(config: Config) -> str:
-    if config.tokenizer:
-        return f"TRAINER_TOKENIZER={config.tokenizer!r}"
-    if config.model_path:
-        return f"TRAINER_MODEL_PATH={config.model_path!r}, TRAINER_TOKENIZER=''"
-    return f"TRAINER_MODEL={config.model!r}, TRAINER_TOKENIZER=''"
+    own = f"{config.model_setting}, TRAINER_TOKENIZER=''"
+    return f"TRAINER_TOKENIZER={config.tokenizer!r}" if config.tokenizer else own
 
 
-def _absence(source: str) -> str:
-    if not Path(source).is_dir():
-        return "no such folder [SL-tokenizer-folder-absent]"
-    return (
-        "holds no tokenizer.json; name a tokenizer on the hub or a folder in TRAINER_TOKENIZER "
-        "[SL-tokenizer-file-absent]"
-    )
+def _absent(config: Config, source: str) -> DataMissing:
+    lacks = "no such folder [SL-tokenizer-folder-absent]"
+    if Path(source).is_dir():
+        lacks = (
+            "holds no tokenizer.json; name a tokenizer on the hub or a folder in TRAINER_TOKENIZER "
+            "[SL-tokenizer-file-absent]"
+        )
+    return DataMissing(f"{_named(config)}: {lacks}")
 
 
 MOST_ALTERED = 0.05
@@ -208,20 +202,11 @@ def keeps_text(text: str, rendered: str) -> bool:
     return text.strip() in rendered or "".join(text.split()) in "".join(rendered.split())
 
 
-def count_altered(tallies: Iterable[Tally]) -> dict[str, int]:
-    """For index.json: the documents of all splits, and those of them that the template alters."""
-    kept = list(tallies)
-    return {
-        "documents": sum(tally.documents for tally in kept),
-        ALTERED: sum(tally.counts[ALTERED] for tally in kept),
-    }
-
-
 def refuse_altered(config: Config, counted: Mapping[str, Any]) -> None:
     """Refuses texts of which the chat template drops too many parts.
 
     Args:
-        counted: of `count_altered`.
+        counted: of index.json: the documents of all splits, and those of them that the template alters.
 
     Raises:
         DataMissing: above `MOST_ALTERED`, unless the settings allow it.
@@ -289,17 +274,17 @@ def encode_chats(
         for index, chat, prompt, answer in zip(indices, chats, prompt_ids, answer_ids, strict=True):
             if answer and answer[-1] not in special and tokenizer.eos_token_id is not None:
                 answer = [*answer, tokenizer.eos_token_id]
+            document, kinds = None, [*chat.kinds]
             if not answer or not prompt:
-                tally.add(int(index), [EMPTY])
-                yield None
+                kinds = [EMPTY]
             elif len(prompt) >= seq_len:
-                tally.add(int(index), [*chat.kinds, LONG])
-                yield None
+                kinds.append(LONG)
             else:
                 ids = prompt + answer
-                cut = len(ids) > seq_len
-                tally.add(int(index), [*chat.kinds, *([CUT] if cut else [])])
-                yield Document(int(index), ids[:seq_len], len(prompt), cut)
+                document = Document(int(index), ids[:seq_len], len(prompt), cut=len(ids) > seq_len)
+                kinds += [CUT] if document.cut else []
+            tally.add(int(index), kinds)
+            yield document
 
 
 def _render(tokenizer: Any, controls: _Controls, index: int, query: Any, response: Any) -> _Chat:
@@ -313,17 +298,13 @@ def _render(tokenizer: Any, controls: _Controls, index: int, query: Any, respons
         whole = tokenizer.apply_chat_template(answered, tokenize=False)
     except Exception as failure:  # jinja's own, and whatever a template raises
         raise ConfigError(
-            [
-                f"TRAINER_TOKENIZER: its chat template refuses the document of row {index}: {failure} "
-                "[SL-chat-template-refuses]"
-            ]
+            f"TRAINER_TOKENIZER: its chat template refuses the document of row {index}: {failure} "
+            "[SL-chat-template-refuses]"
         ) from failure
     if not whole.startswith(prompt):
         raise ConfigError(
-            [
-                "TRAINER_TOKENIZER: its chat template does not put the answer behind its generation prompt, so "
-                f"that they cannot be told apart: {prompt!r} is no beginning of {whole!r} [SL-chat-template-order]"
-            ]
+            "TRAINER_TOKENIZER: its chat template does not put the answer behind its generation prompt, so "
+            f"that they cannot be told apart: {prompt!r} is no beginning of {whole!r} [SL-chat-template-order]"
         )
     answer = whole[len(prompt) :].rstrip()
     found = {
@@ -341,8 +322,11 @@ class _Controls:
         self._backend = tokenizer.backend_tokenizer
         facts = tokenizer.added_tokens_decoder.values()
         tokens = sorted((f.content for f in facts if f.special and f.content), key=len, reverse=True)
-        self._tokens = _build_pattern(tokens)
-        self._hidden = _build_pattern([_hide(token) for token in tokens])
+        # one group, so that `split` keeps what it finds; never matches without tokens
+        self._tokens, self._hidden = (
+            re.compile(f"({'|'.join(map(re.escape, each)) or '(?!)'})")
+            for each in (tokens, [_hide(token) for token in tokens])
+        )
 
     def hide(self, text: str) -> str:
         """The text with a mark inside each control token, so that it is none."""
@@ -369,13 +353,3 @@ class _Controls:
 
 def _hide(token: str) -> str:
     return token[0] + MARK + token[1:]
-
-
-def _build_pattern(tokens: list[str]) -> re.Pattern[str]:
-    """One group, so that `split` keeps what it finds; never matches without tokens."""
-    return re.compile(f"({'|'.join(map(re.escape, tokens)) or '(?!)'})")
-
-
-def as_array(documents: list[Document], dtype: Any) -> NDArray[Any]:
-    """All their ids, one after the other."""
-    return np.concatenate([np.asarray(document.ids, dtype) for document in documents])

@@ -1,13 +1,21 @@
+"""Questions and answers as people have them: read whole, split once, or refused with the cure."""
+
 from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import shlex
+from pathlib import Path
 
 import datasets
 import pytest
 
-from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.settings.config import Config
+from stratlab_spec.exit_codes import DATA_MISSING, DataMissing, exit_code
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import text_config, write_jsonl
-from trainer.data.text.text_source import load_questions
+from trainer.data.text.text_source import VERSION, check_given, generate_arithmetic, load_questions
 from trainer.launch.batch_validation import check_run
 
 
@@ -111,3 +119,159 @@ def test_given_documents_are_looked_at_before_anything_starts(rows, code, told, 
     found = check_run(env, elsewhere=False, replaces=False, opened=set())
     assert found["code"] == code and find_codes(found["problems"]) == told, found
     assert not list(tmp_path.rglob("tokens-*"))
+
+
+ROWS = [{"query": f"wie groß ist {i}?", "response": f"a{i}"} for i in range(40)]
+LINES = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
+CSV = 'query,response\r\n"Say ""hi"", please\r\nnow",hi\r\n'
+BOM = b"\xef\xbb\xbf"
+
+Files = dict[str, bytes | str | None]
+
+
+def place(tmp_path: Path, files: Files) -> Path:
+    """A file by its name, or the folder f where names begin with it; None = parquet."""
+    for name, content in files.items():
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            datasets.Dataset.from_list(ROWS).to_parquet(str(path))
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return tmp_path / "data" / next(iter(files)).split("/")[0]
+
+
+def config_of(tmp_path: Path, files: Files):
+    return text_config(tmp_path, dataset_path=str(place(tmp_path, files)))
+
+
+def texts_of(config) -> list[tuple[str, str]]:
+    found = load_questions(config).values()
+    return [pair for split in found for pair in zip(*split.read(split.indices), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("files", "code", "told"),
+    [
+        ({"a.JSONL": LINES}, "SL-text-file-kind", "rename it to a.jsonl"),
+        ({"a.jsonl.gz": gzip.compress(LINES.encode())}, "SL-text-file-kind", "gunzip a.jsonl.gz"),
+        ({"a.tsv": CSV}, "SL-text-file-kind", r"sep='\t'"),
+        ({"a": LINES}, "SL-text-file-kind", "docs/text_data.md"),
+        ({"a.jsonl": ""}, "SL-text-file-empty", "/a.jsonl"),
+        ({"a.jsonl": LINES.encode("utf-16")}, "SL-text-file-utf-16", "iconv -f utf-16"),
+        ({"a.jsonl": LINES.encode("latin1")}, "SL-text-not-utf-8", "row 0 "),
+        ({"a.jsonl": LINES[:-9]}, "SL-text-data-unloadable", "/a.jsonl"),
+        ({"f/train.jsonl": LINES, "f/test.csv": CSV}, "SL-text-file-kind", "f': test.csv: "),
+        ({"f/train.txt": "one\ntwo\n"}, "SL-folder-without-data", "train.txt"),
+        ({"f/a.jsonl": LINES, "f/b.parquet": None}, "SL-data-files-unread", "a.jsonl"),
+        ({"f/train.jsonl": LINES, "f/rest.jsonl": LINES}, "SL-data-files-unread", "rest.jsonl"),
+        ({"f/train.jsonl": LINES, "f/Test.jsonl": LINES}, "SL-split-name-case", "Test.jsonl"),
+        ({"f/train/a.jsonl": LINES, "f/Validation/a.jsonl": LINES}, "SL-split-name-case", "Validation"),
+        ({"f/data/train-00000-of-00003.parquet": None}, "SL-data-parts-absent", "train-00001-of-00003"),
+        ({"f/train-a.jsonl": LINES, "f/train-b.jsonl": '{"q": "a"}\n'}, "SL-files-columns-differ", "'train'"),
+    ],
+)
+def test_what_is_not_read_is_refused_with_the_cure(files, code, told, tmp_path):
+    config = config_of(tmp_path, files)
+    looks = [load_questions, check_given]
+    for look in looks[: 1 if code == "SL-text-not-utf-8" else 2]:  # texts are not read before they are needed
+        with pytest.raises(DataMissing) as failure:
+            look(config)
+        assert find_codes(failure.value) == [code] and told in str(failure.value)
+        assert exit_code(failure.value) == DATA_MISSING
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"a.jsonl": BOM + LINES.encode()},
+        {"a.json": BOM + json.dumps(ROWS, ensure_ascii=False).encode()},
+        {"a.json": LINES},
+        {"f/README.md": "# Ours", "f/train.jsonl": LINES, "f/notes.txt": "x", "f/.cache/old.csv": CSV},
+        {"f/data/train-00000-of-00001.parquet": None},
+    ],
+    ids="+".join,
+)
+def test_what_is_read_is_read_whole(files, tmp_path):
+    found = texts_of(config_of(tmp_path, files))
+    assert sorted(found) == sorted((row["query"], row["response"]) for row in ROWS)
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "told"),
+    [
+        ({"instruction": "Add.", "input": "2 3", "output": "5"}, "SL-text-column-absent", "instruction"),
+        ({"messages": [{"role": "user", "content": "Hi"}]}, "SL-text-column-absent", "messages"),
+        ({"\ufeffquery": "a", "response": "b"}, "SL-text-column-absent", "'\\ufeffquery'"),
+        ({"query": "2+3?", "response": 5}, "SL-text-column-kind", "int64"),
+        ({"query": ["2+3?"], "response": "5"}, "SL-text-column-kind", "List"),
+    ],
+)
+def test_other_columns_are_refused_before_anything_starts(row, code, told, tmp_path):
+    config = config_of(tmp_path, {"a.jsonl": (json.dumps(row) + "\n") * 20})
+    with pytest.raises(ConfigError) as failure:
+        check_given(config)
+    assert find_codes(failure.value) == [code]
+    assert told in str(failure.value) and config.dataset_path in str(failure.value)
+
+
+def test_a_question_without_an_original_is_one_of_its_own(tmp_path):
+    """Else all of them were one group, and none could be held out."""
+    rows = [row | {"original_question": "o" if row is ROWS[-1] else None} for row in ROWS]
+    found = load_questions(config_of(tmp_path, {"a.jsonl": "".join(json.dumps(row) + "\n" for row in rows)}))
+    assert {name: len(split) for name, split in found.items()} == {"train": 34, "validation": 4, "test": 2}
+
+
+def lines(answers: list[str], first: int = 0) -> str:
+    rows = [{"query": f"q{first + i}", "response": answer, "n": i} for i, answer in enumerate(answers)]
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+DAYS = [f"20{i:02}-01-02" for i in range(40)]
+MOMENTS = lines([f"{day}T03:04:05Z" for day in DAYS])
+WORDS = [f"a{i}" for i in range(40)]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train.jsonl": BOM + MOMENTS.encode()},
+        {"train.json": json.dumps([json.loads(line) for line in lines(DAYS).splitlines()], indent=1)},
+        {"f/train.jsonl": lines(WORDS), "f/test.jsonl": lines(DAYS, 40)},
+        {"f/train-a.jsonl": lines(WORDS), "f/train-b.jsonl": lines(DAYS, 40)},
+    ],
+    ids=["moments", "array", "test", "second file"],
+)
+def test_answers_that_look_like_dates_are_the_text_that_stands_in_the_file(files, tmp_path):
+    config = config_of(tmp_path, files)
+    texts = [answer for _, answer in texts_of(config)]
+    written = json.dumps([c if isinstance(c, str) else c.decode() for c in files.values()])
+    assert len(texts) in (40, 80) and all(text in written for text in texts)
+    check_given(config)
+
+
+@pytest.mark.parametrize(
+    ("form", "indent"),
+    [
+        ({name: [row[name] for row in ROWS] for name in ("query", "response")}, None),
+        ({name: {i: row[name] for i, row in enumerate(ROWS)} for name in ("query", "response")}, 1),
+        ({"train": ROWS, "test": ROWS[:3], "version": 1}, None),
+    ],
+    ids=["columns", "numbered columns", "rows in fields"],
+)
+def test_a_file_of_one_object_is_refused_with_a_command_that_cures_it(form, indent, tmp_path, monkeypatch):
+    config = config_of(tmp_path, {"f/train.json": json.dumps(form, indent=indent, ensure_ascii=False)})
+    with pytest.raises(ConfigError) as failure:
+        load_questions(config)
+    assert find_codes(failure.value) == ["SL-json-one-object"]
+    cure = shlex.split("python -c " + failure.value.problems[-1].split("python -c ", 1)[1])
+    monkeypatch.chdir(config.dataset_path)
+    exec(cure[2], {})
+    Path("train.json").unlink()
+    assert {*texts_of(config)} == {(row["query"], row["response"]) for row in ROWS}
+
+
+def test_the_texts_are_those_of_the_version():
+    """Caches are named after the version of the texts: whoever changes a text raises VERSION, and this hash."""
+    found = hashlib.sha256(json.dumps(generate_arithmetic()).encode()).hexdigest()[:16]
+    assert (VERSION, found) == (1, "59b1bbc876522187")

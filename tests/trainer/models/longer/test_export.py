@@ -1,26 +1,39 @@
+"""Exported models, of images and text, give the same logits outside, and come back."""
+
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import peft
 import pytest
 import torch
-from transformers import AutoModelForImageClassification
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
 
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.models.model_specs import PLAIN
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
+from tests.trainer.models.small_decoder import FAMILIES, build, document, moved, row_of, settings
 from trainer.distributed.provenance import hash_weights
 from trainer.models import build_model
+from trainer.models.decoder_build import build_decoder
 from trainer.models.export import export_model
-from trainer.models.weights import read_weights
+from trainer.models.weights import hash_of_state, read_weights
 
 CLASSES = ["cat", "dog", "eel"]
 WHOLE = {"config.json", "model.safetensors", "preprocessor_config.json"}
 
 
-def build(*, size=32, channels=3, labels=3, empty=False, **values):
+def build_classifier(*, size=32, channels=3, labels=3, empty=False, **values):
     config = Config(run="r", **values)
     return config, build_model(config, image_size=size, channels=channels, num_labels=labels, empty=empty)
 
@@ -31,7 +44,7 @@ def write(folder, config, model, *, size=32, state=None):
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def moved(model):
+def moved_classifier(model):
     """Every parameter that is trained, and every running statistic, is away from where it began."""
     torch.manual_seed(11)
     model.train()(torch.rand(4, 3, 32, 32))
@@ -44,9 +57,9 @@ def moved(model):
 
 @pytest.mark.parametrize("name", ["vit_tiny", "ensemble"])
 def test_a_model_comes_back_with_equal_logits(tmp_path, name):
-    config, model = build(model=name, activation_checkpointing="blocks")
-    assert write(tmp_path, config, moved(model)) == WHOLE
-    _, again = build(model_path=str(tmp_path), init="pretrained", seed=9)
+    config, model = build_classifier(model=name, activation_checkpointing="blocks")
+    assert write(tmp_path, config, moved_classifier(model)) == WHOLE
+    _, again = build_classifier(model_path=str(tmp_path), init="pretrained", seed=9)
     images = torch.rand(2, 3, 32, 32)
     assert torch.equal(again.eval()(images), model(images))
     if name == "vit_tiny":  # transformers alone reads it with the names of the classes
@@ -57,10 +70,10 @@ def test_a_model_comes_back_with_equal_logits(tmp_path, name):
 
 @pytest.mark.parametrize(("name", "targets"), [("vit_tiny", ""), ("cnn_lstm", "0")])
 def test_adapters_are_merged_and_lie_beside(tmp_path, name, targets):
-    config, model = build(model=name, lora_rank=3, lora_alpha=7.0, lora_targets=targets)
-    files = write(tmp_path, config, moved(model))
+    config, model = build_classifier(model=name, lora_rank=3, lora_alpha=7.0, lora_targets=targets)
+    files = write(tmp_path, config, moved_classifier(model))
     assert files == WHOLE | {"adapter/adapter_config.json", "adapter/adapter_model.safetensors"}
-    _, again = build(model_path=str(tmp_path), init="pretrained", seed=9)
+    _, again = build_classifier(model_path=str(tmp_path), init="pretrained", seed=9)
     images = torch.rand(2, 3, 32, 32)
     logits, merged = model(images), again.eval()(images)
     assert (merged - logits).abs().max() <= 1e-5 * logits.abs().max()
@@ -69,28 +82,28 @@ def test_adapters_are_merged_and_lie_beside(tmp_path, name, targets):
 
 def test_a_module_without_weights_tells_the_names(tmp_path):
     """The state is the gathered one; the module at hand may hold shards or nothing."""
-    config, model = build(model="vit_tiny")
-    _, empty = build(model="vit_tiny", empty=True)
+    config, model = build_classifier(model="vit_tiny")
+    _, empty = build_classifier(model="vit_tiny", empty=True)
     write(tmp_path, config, torch.nn.ModuleDict({"wrapped": empty}), state=model.state_dict())
-    _, again = build(model_path=str(tmp_path), init="pretrained", seed=9)
+    _, again = build_classifier(model_path=str(tmp_path), init="pretrained", seed=9)
     assert hash_weights(again) == hash_weights(model)
 
 
 def test_a_head_of_another_size_and_other_channels(tmp_path):
-    config, model = build(model="cnn")
+    config, model = build_classifier(model="cnn")
     write(tmp_path, config, model)
-    _, again = build(model_path=str(tmp_path), init="pretrained", seed=9, labels=8)
+    _, again = build_classifier(model_path=str(tmp_path), init="pretrained", seed=9, labels=8)
     assert torch.equal(again.stages[2][0].weight, model.stages[2][0].weight)
     assert again.head.weight.shape == (8, 128)
     with pytest.raises(ConfigError) as caught:
-        build(model_path=str(tmp_path), init="pretrained", channels=1)
+        build_classifier(model_path=str(tmp_path), init="pretrained", channels=1)
     assert find_codes(caught.value) == ["SL-channels-differ"]
-    _, fresh = build(model_path=str(tmp_path), init="scratch", channels=1)
+    _, fresh = build_classifier(model_path=str(tmp_path), init="scratch", channels=1)
     assert fresh(torch.rand(2, 1, 32, 32)).shape == (2, 3)
 
 
 def test_weights_that_do_not_fit_or_cannot_be_read_are_missing(tmp_path, monkeypatch):
-    config, model = build(model="cnn")
+    config, model = build_classifier(model="cnn")
     write(tmp_path, config, model)
     described = json.loads((tmp_path / "config.json").read_text())
     shape = {"stratlab_model": "cnn", "image_size": 32, "channels": 3, "num_labels": 3}
@@ -99,7 +112,7 @@ def test_weights_that_do_not_fit_or_cannot_be_read_are_missing(tmp_path, monkeyp
     def refused() -> str:
         with pytest.raises(DataMissing) as caught:
             read_weights(Config(run="r", model_path=str(tmp_path)))
-            build(model_path=str(tmp_path), init="pretrained")
+            build_classifier(model_path=str(tmp_path), init="pretrained")
         assert f"TRAINER_MODEL_PATH='{tmp_path}'" in str(caught.value)
         return str(caught.value)
 
@@ -115,3 +128,96 @@ def test_weights_that_do_not_fit_or_cannot_be_read_are_missing(tmp_path, monkeyp
 
     monkeypatch.setattr(Path, "glob", refuse)
     assert find_codes(refused()) == ["SL-weights-folder-unreadable"]
+
+
+def write_decoder(folder, decoder, config, **facts):
+    export_model(decoder, decoder.state_dict(), config, facts, folder)
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def built(model):
+    return settings(model, packing=False), moved(build(model, packing=False)).eval()
+
+
+def pretrained(folder, **values):
+    return settings(model_path=str(folder), init="pretrained", packing=False, **values)
+
+
+def logits_of(decoder):
+    return decoder(row_of([document(20, 1)], 20)[0])
+
+
+def differ(theirs, wanted) -> float:
+    """By how much of the largest one logits of transformers or peft are others."""
+    found = theirs.eval()(input_ids=row_of([document(20, 1)], 20)[0][:, 0]).logits
+    return float((found - wanted).abs().max() / wanted.abs().max())
+
+
+@pytest.mark.parametrize(("model", "attn"), zip(FAMILIES, ("sdpa", "eager"), strict=True))
+def test_transformers_alone_gives_the_same_logits_and_it_comes_back(tmp_path, model, attn):
+    config, decoder = built(model)
+    files = write_decoder(tmp_path, decoder, config)
+    assert files == {"config.json", "generation_config.json", "model.safetensors"}
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=attn)
+    assert theirs.config.use_cache and theirs.config._attn_implementation == attn
+    assert differ(theirs, logits_of(decoder)) <= 2e-6
+    assert "stratlab" not in (tmp_path / "config.json").read_text()
+    again = build_decoder(pretrained(tmp_path, seed=9))
+    assert again.shape == decoder.shape and hash_of_state(again) == hash_of_state(decoder)
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+def test_adapters_of_a_decoder_are_merged_and_lie_beside(tmp_path, model):
+    base_config, base = built(model)
+    write_decoder(tmp_path / "base", base, base_config)
+    config = pretrained(tmp_path / "base", lora_rank=3, lora_alpha=7.0, lora_targets="q_proj,v_proj")
+    decoder = moved(build_decoder(config)).eval()
+    files = write_decoder(tmp_path / "out", decoder, config)
+    assert {"adapter/adapter_config.json", "adapter/adapter_model.safetensors"} <= files
+    wanted = logits_of(decoder)
+    assert (logits_of(base) - wanted).abs().max() > 0.1
+    assert differ(AutoModelForCausalLM.from_pretrained(tmp_path / "out"), wanted) < 1e-5
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    assert differ(peft.PeftModel.from_pretrained(theirs, tmp_path / "out" / "adapter"), wanted) < 1e-5
+    saved = json.loads((tmp_path / "out" / "adapter" / "adapter_config.json").read_text())
+    assert saved["task_type"] == "CAUSAL_LM" and saved["r"] == 3 and len(saved["target_modules"]) == 8
+
+
+def test_the_tokenizer_lies_beside_and_its_tokens_are_in_the_configuration(tmp_path):
+    words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "<end>": 2, "<pad>": 3}, unk_token="a"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", pad_token="<pad>")
+    config, decoder = built("qwen_tiny")
+    files = write_decoder(tmp_path, decoder, config, tokenizer=tokenizer)
+    assert {"tokenizer.json", "tokenizer_config.json"} <= files
+    assert AutoTokenizer.from_pretrained(tmp_path)("b a")["input_ids"] == [1, 0]
+    described = AutoConfig.from_pretrained(tmp_path)
+    assert (described.eos_token_id, described.pad_token_id) == (2, 3)
+    again = pretrained(tmp_path)  # without one, the source's tokens stay
+    write_decoder(tmp_path / "again", build_decoder(again), again)
+    assert AutoConfig.from_pretrained(tmp_path / "again").eos_token_id == 2
+
+
+def test_a_decoder_without_weights_tells_the_names(tmp_path):
+    """The state is the gathered one, with or without the tied head; the module may be wrapped, or hold nothing."""
+    config, decoder = built("qwen_tiny")
+    state = decoder.state_dict()
+    del state["hf.lm_head.weight"]
+    export_model(torch.nn.ModuleDict({"wrapped": build(empty=True)}), state, config, {}, tmp_path)
+    assert hash_of_state(build_decoder(pretrained(tmp_path))) == hash_of_state(decoder)
+
+
+def test_tensors_that_nobody_would_read_are_another_model(tmp_path):
+    """As biases that a configuration does not speak of; what is computed anyway is no tensor of a model."""
+    config, decoder = built("qwen_tiny")
+    write_decoder(tmp_path, decoder, config)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    idle = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8), "lm_head.weight": torch.zeros(1)}
+    save_file(idle | tensors, file)
+    assert hash_of_state(build_decoder(pretrained(tmp_path))) == hash_of_state(decoder)
+    more = {f"model.layers.{i}.self_attn.o_proj.bias": torch.zeros(64) for i in range(4)}
+    save_file(more | tensors, file)
+    with pytest.raises(DataMissing) as caught:
+        build_decoder(pretrained(tmp_path))
+    assert find_codes(caught.value) == ["SL-tensors-unknown"]
+    assert ", ".join(sorted(more)[:3]) in str(caught.value) and " 1 more" in str(caught.value)

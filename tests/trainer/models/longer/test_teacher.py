@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from stratlab_spec.models.model_specs import Preprocessing
 from stratlab_spec.settings.config import Config
 from tests.trainer.models.small_decoder import build, document, moved, row_of
-from trainer.data.batches import IGNORED
+from trainer.data.text.token_rows import IGNORED
 from trainer.distributed.world import Precision
 from trainer.models import build_model
 from trainer.models.mixed_precision import apply_low_precision

@@ -5,7 +5,7 @@ import torchvision
 
 from stratlab_spec.models.model_specs import default_image_size, registered_name
 from stratlab_spec.settings.config import Config
-from tests.trainer.models.longer.test_published_weights import MOBILENET, build
+from tests.trainer.models.longer.test_image_networks import MOBILENET, build_published
 from trainer.models import build_model
 from trainer.tasks.normalization import find_preprocessing
 
@@ -25,5 +25,5 @@ def test_finetuned_is_the_network_with_its_published_weights_and_a_fresh_head(tm
     logits = ours(grey)
     assert torch.equal(ours.inner.features(grey.repeat(1, 3, 1, 1)), theirs.features(grey.repeat(1, 3, 1, 1)))
     assert logits.shape == (2, 10) and all(p.requires_grad for p in ours.parameters())
-    named = build("mobilenet", size=32, channels=1)
+    named = build_published("mobilenet", size=32, channels=1)
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), named.parameters(), strict=True))

@@ -1,4 +1,4 @@
-"""The loss of a language model in chunks, against torch's of all logits at once."""
+"""The loss of a language model in chunks, with and without a teacher, against torch's of all logits at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.data.batches import IGNORED
+from trainer.data.text.token_rows import IGNORED
 from trainer.memory_estimation.storages import StorageWatch
 from trainer.models import chunked_cross_entropy as losses
-from trainer.models.chunked_cross_entropy import Head, TokenLoss, token_loss
+from trainer.models.chunked_cross_entropy import Head, TaughtStates, TokenLoss, token_loss
 
 ROWS, TOKENS, HIDDEN, WORDS = 2, 5, 8, 12
 
@@ -26,27 +26,56 @@ def draw_case() -> tuple[Tensor, Tensor, Tensor]:
     return states, weight, labels
 
 
-def plain_loss(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+OTHER_HIDDEN = 6
+"""Of the teacher."""
+
+
+def draw_teacher(temperature: float = 3.0, share: float = 0.7) -> TaughtStates:
+    generator = torch.Generator().manual_seed(4)
+    states = torch.randn(ROWS, TOKENS, OTHER_HIDDEN, generator=generator)
+    return TaughtStates(states, torch.randn(WORDS, OTHER_HIDDEN, generator=generator), temperature, share)
+
+
+def plain_loss(
+    states: Tensor, weight: Tensor, labels: Tensor, smoothing: float = 0.0, taught: TaughtStates | None = None
+) -> Tensor:
+    """As the papers have it, token by token: cross-entropy, and with a teacher T^2 KL of whole logits."""
     logits = (states @ weight.T).flatten(0, 1)
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    return F.cross_entropy(
-        logits, labels.flatten(), reduction="sum", ignore_index=IGNORED, label_smoothing=smoothing
-    )
+    labels = labels.flatten()
+    hard = F.cross_entropy(logits, labels, reduction="none", ignore_index=IGNORED, label_smoothing=smoothing)
+    if taught is None:
+        return hard.sum()
+    wanted = (taught.states.to(logits.dtype) @ taught.weight.to(logits.dtype).T).flatten(0, 1)
+    t = taught.temperature
+    soft = F.kl_div((logits / t).log_softmax(1), (wanted / t).softmax(1), reduction="none").sum(1)
+    return ((1 - taught.share) * hard + taught.share * t**2 * soft)[labels != IGNORED].sum()
 
 
 @pytest.mark.parametrize(
-    ("chunk_tokens", "rows_at_once", "smoothing"), [(3, 2, 0.0), (4, 256, 0.2), (1, 1, 0.2), (4096, 3, 0.0)]
+    ("chunk_tokens", "rows_at_once", "smoothing", "teacher"),
+    [
+        (3, 2, 0.0, None),
+        (4, 256, 0.2, None),
+        (1, 1, 0.2, None),
+        (4096, 3, 0.0, None),
+        (3, 2, 0.2, (4.0, 0.9)),
+        (4, 256, 0.0, (0.5, 1.0)),
+        (4096, 3, 0.2, (1.0, 0.5)),
+    ],
 )
-def test_loss_and_gradients_are_torchs(monkeypatch, chunk_tokens, rows_at_once, smoothing):
+def test_loss_and_gradients_are_torchs(monkeypatch, chunk_tokens, rows_at_once, smoothing, teacher):
     monkeypatch.setattr(losses, "ROWS_AT_ONCE", rows_at_once)
     states, weight, labels = draw_case()
-    theirs = plain_loss(states, weight, labels, smoothing)
+    taught = draw_teacher(*teacher) if teacher else None
+    theirs = plain_loss(states, weight, labels, smoothing, taught)
     wanted = torch.autograd.grad(2 * theirs, (states, weight))
-    ours = token_loss(states, weight, labels, None, smoothing, chunk_tokens)
+    ours = token_loss(states, weight, labels, None, smoothing, chunk_tokens, taught)
     found = torch.autograd.grad(2 * ours, (states, weight))
-    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    off = 2e-6 if teacher else 1e-6
+    torch.testing.assert_close(ours, theirs, rtol=off, atol=off)
     for mine, plain in zip(found, wanted, strict=True):
-        torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(mine, plain, rtol=10 * off, atol=10 * off)
 
 
 @pytest.mark.parametrize(("chunk_tokens", "autocast"), [(3, True), (4096, False)])
@@ -149,11 +178,16 @@ def test_no_more_than_a_chunk_of_logits_is_ever_there_and_none_outlives_the_next
     assert left - given == states.nbytes + weight.nbytes + loss.nbytes
 
 
-def test_a_frozen_head_gets_no_gradient_and_nothing_is_left_where_nothing_is_trained():
+@pytest.mark.parametrize("taught", [None, draw_teacher()], ids=["alone", "taught"])
+def test_a_frozen_head_gets_no_gradient_and_nothing_is_left_where_nothing_is_trained(taught):
+    """Nor does the teacher."""
     states, weight, labels = draw_case()
-    token_loss(states, weight.detach(), labels, chunk_tokens=3).backward()
-    wanted = torch.autograd.grad(plain_loss(states, weight, labels), states)[0]
-    torch.testing.assert_close(states.grad, wanted)
+    if taught:
+        taught.states.requires_grad_(), taught.weight.requires_grad_()
+    token_loss(states, weight.detach(), labels, chunk_tokens=3, taught=taught).backward()
+    wanted = torch.autograd.grad(plain_loss(states, weight, labels, taught=taught), states)[0]
+    torch.testing.assert_close(states.grad, wanted, rtol=2e-5, atol=2e-5)
+    assert taught is None or taught.states.grad is taught.weight.grad is None
     judged = token_loss(states.detach(), weight.detach(), labels, chunk_tokens=3)
     torch.testing.assert_close(judged, plain_loss(states, weight, labels).detach())
     assert not judged.requires_grad
@@ -178,3 +212,36 @@ def test_an_evaluation_counts_labels_and_smoothes_nothing():
     head.train()
     assert float(head(states, labels=labels)) > judged and len(head.loss.measure(labels)) == 0
     torch.testing.assert_close(head(states)[0, 0].exp(), torch.tensor([0.5, 0.25, 0.25]))
+
+
+def test_the_student_that_says_what_the_teacher_says_is_at_no_distance():
+    states, weight, labels = draw_case()
+    same = TaughtStates(states.detach(), weight.detach(), 2.0, 1.0)
+    loss = token_loss(states, weight, labels, taught=same)
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(0.0, abs=1e-5) and float(states.grad.abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("temperature", [1.0, 100.0])
+def test_in_fp16_the_temperature_does_not_leave_the_range(temperature):
+    """At T the logits' gradient of a token is as large as T, where teacher and student are sure of different words."""
+    states = (torch.eye(WORDS)[None, :TOKENS] * 900).half().requires_grad_()
+    weight = torch.eye(WORDS).half().float().requires_grad_()
+    labels = torch.arange(TOKENS)[None]
+    other = TaughtStates(states.detach().float().roll(1, 2), torch.eye(WORDS), temperature, 1.0)
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = token_loss(states, weight, labels, taught=other)
+    (loss / TOKENS).backward()
+    exact = [t.detach().double().requires_grad_() for t in (states, weight)]
+    (plain_loss(*exact, labels, taught=other) / TOKENS).backward()
+    assert torch.isfinite(weight.grad).all() and relative(weight.grad, exact[1].grad) < 1e-3
+    assert relative(states.grad, exact[0].grad) < 1e-3
+
+
+def test_the_head_hands_it_on():
+    states, weight, labels = draw_case()
+    head = Head(HIDDEN, WORDS, bias=False)
+    head.loss, head.weight.data = TokenLoss(), weight.detach()
+    taught = draw_teacher()
+    found = float(head(states, labels=labels, taught=taught).detach())
+    assert found == pytest.approx(float(plain_loss(states, weight, labels, taught=taught).detach()), rel=1e-5)

@@ -1,20 +1,29 @@
+"""Every image network by its name: size, operations, blocks, its published weights, and the head by class names."""
+
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 import torch
 import torchvision
 from torch.utils.flop_counter import FlopCounterMode
 
-from stratlab_spec.models.model_specs import VIT, default_image_size
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.models.model_specs import PLAIN, VIT, default_image_size
 from stratlab_spec.registry import FINETUNED_NETWORKS, NETWORKS, write_rows
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.fields import MODELS, TEXT_MODELS
+from tests.codes import find_codes
+from tests.trainer.fake_hub import run_fake_hub
+from tests.trainer.models.conftest import write_model
 from trainer.distributed.provenance import hash_weights
 from trainer.models import build_model, torchvision_networks
 from trainer.models.cnn_lstm import FRAMES, Lstm, pan
+from trainer.models.export import export_model
 from trainer.models.torchvision_networks import rename_stages
 
 OURS = ("vit_tiny", *(name for name, row in NETWORKS.items() if row.builder))
@@ -136,3 +145,111 @@ def test_an_ensemble_is_the_mean_of_different_members():
     torch.testing.assert_close(model(images), sum(logits) / 3)
     assert len({hash_weights(member) for member in model.members}) == 3
     assert model.flops_per_sample == 3 * build("cnn").flops_per_sample
+
+
+MOBILENET = "mobilenet_v3_large-5c1a4163.pth"
+
+
+def build_published(model, *, size, channels=3, labels=10, empty=False, **values):
+    config = Config(run="r", model=model, **{"init": "pretrained", **values})
+    return build_model(config, image_size=size, channels=channels, num_labels=labels, empty=empty)
+
+
+def refused(model, **values) -> str:
+    with pytest.raises(DataMissing) as caught:
+        build_published(model, **values)
+    assert f"TRAINER_MODEL={model!r}" in str(caught.value)
+    return str(caught.value)
+
+
+def test_weights_from_the_hub(tmp_path, monkeypatch):
+    """Small models under the names of large ones, and an empty cache."""
+    from huggingface_hub import constants, file_download
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    theirs = write_model(tmp_path / "source", "vit", num_labels=1000)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "source").iterdir()}
+    with run_fake_hub({f"models/{n}": files for n in ("google/vit-base-patch16-224", "owner/name")}) as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub)
+        url = hub + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)
+        monkeypatch.setattr(file_download, "HUGGINGFACE_CO_URL_TEMPLATE", url, raising=False)
+        for model in ("vit_base", "owner/name"):
+            ours = build_published(model, size=16)
+            assert torch.equal(ours.hf.vit.layers[1].mlp.fc1.weight, theirs.vit.layers[1].mlp.fc1.weight)
+            assert ours(torch.rand(1, 3, 16, 16)).shape == (1, 10)
+        for model, init in (("vit_large", "pretrained"), ("other/model", "scratch")):
+            assert find_codes(said := refused(model, size=16, init=init)) == ["SL-model-unloadable"]
+            assert ("google/vit-large-patch16-224" in said) == (model == "vit_large")
+
+
+def test_torchvision_s_weights_that_are_not_to_be_had(tmp_path, monkeypatch):
+    def no_network(*arguments, **options):
+        raise URLError("no network")  # stands in for the download
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", no_network)
+    assert find_codes(said := refused("mobilenet", size=32)) == ["SL-published-unloadable"]
+    assert MOBILENET in said and "https://" in said
+
+
+def test_resnet_s_residual_branches_begin_at_zero():
+    """Goyal et al., arXiv 1706.02677, 5.1: at first every block is its shortcut, and gradients are short."""
+    model = build_model(Config(run="r", model="resnet"), image_size=32, channels=1, num_labels=7)
+    last = [p for name, p in model.named_parameters() if name.endswith("bn3.weight")]
+    assert len(last) == 16 and not any(p.any() for p in last)
+
+
+KNOWN, WANTED, OTHERS = ["ape", "bee", "cow"], ["cow", "ape", "bee"], ["ape", "bee", "dog"]
+EDGE = 32
+
+
+def build_with_head(config: Config, names: list[str], **more):
+    shape = {"image_size": EDGE, "channels": 3, "num_labels": len(names)}
+    return build_model(config, **shape, class_names=names, **more).eval()
+
+
+def logits(model) -> torch.Tensor:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        return model.predict(torch.rand(2, 3, EDGE, EDGE))
+
+
+def export(folder: Path, name: str) -> tuple[Config, torch.Tensor]:
+    """Settings that load weights which know KNOWN, and their logits."""
+    config = Config(run="r", model=name, seed=5)
+    model = build_with_head(config, KNOWN)
+    facts = {"image_size": EDGE, "channels": 3, "num_labels": 3, "class_names": KNOWN}
+    export_model(model, model.state_dict(), config, facts | {"preprocessing": PLAIN}, folder)
+    return Config(run="r", model_path=str(folder), init="pretrained"), logits(model)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny", "ensemble"])
+def test_another_order_gives_the_same_logits_by_name(tmp_path, name):
+    config, expected = export(tmp_path, name)
+    for whole in (False, True):
+        found = logits(build_with_head(config, WANTED, whole=whole))
+        assert torch.allclose(found, expected[:, [2, 0, 1]], atol=1e-6)
+    assert torch.allclose(logits(build_with_head(config, KNOWN)), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny", "cnn"])
+def test_other_classes_get_the_head_that_a_fresh_model_of_their_number_would(tmp_path, name):
+    config, _ = export(tmp_path, name)
+    found, same = build_with_head(config, OTHERS), build_with_head(config, KNOWN).network().state_dict()
+    for key, tensor in found.network().named_parameters():
+        in_body = not key.startswith(tuple(found.heads))
+        assert torch.equal(tensor, same[key]) == (in_body or not tensor.any()), key
+    assert torch.equal(logits(found), logits(build_with_head(config, OTHERS))), "by the seed"
+
+
+@pytest.mark.parametrize("kind", ["deit", "resnet"])
+def test_weights_from_elsewhere_are_mapped_too_and_keep_their_order_without_names(tmp_path, kind):
+    write_model(tmp_path, kind, num_labels=3, id2label=dict(enumerate(KNOWN)), image_size=EDGE)
+    config = Config(run="r", model_path=str(tmp_path), init="pretrained")
+    first, second = (logits(build_with_head(config, names)) for names in (KNOWN, WANTED))
+    assert torch.allclose(second, first[:, [2, 0, 1]], atol=1e-6) and not torch.allclose(second, first)
+    content = json.loads((tmp_path / "config.json").read_text())
+    del content["id2label"], content["label2id"]
+    (tmp_path / "config.json").write_text(json.dumps(content | {"num_labels": 3}))
+    assert torch.equal(logits(build_with_head(config, WANTED)), first)

@@ -1,6 +1,11 @@
-"""Every strategy must see the same pixels: whatever the world size, the micro-batch and the attempt."""
+"""Every strategy sees the same samples and the same pixels: whatever the world size, the micro-batch and the attempt.
+
+No two things of a run, and no two runs, draw from the same stream of random numbers.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,24 +16,108 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from stratlab_spec.models.model_specs import PLAIN, Preprocessing
 from stratlab_spec.settings.config import Config
 from trainer.data import augmentation as randaugment
-from trainer.data.augmentation import (
-    COLUMNS,
-    _crop_flip,
-    augment_images,
-    draw_looks,
-    prepare_images,
-    resize,
-)
+from trainer.data.augmentation import COLUMNS, _crop_flip, augment_images, draw_looks, prepare_images, resize
 from trainer.data.batches import Batch, SampleOrder, Share, build_batch, evaluation_batches
 from trainer.data.images import Images
-from trainer.data.placement import (
-    DeviceSource,
-    HostSource,
-    Source,
-    StreamSource,
-    build_source,
-    resolve_residence,
-)
+from trainer.data.placement import DeviceSource, Source, StreamSource, build_source, resolve_residence
+from trainer.data.text.token_rows import IGNORED
+from trainer.tasks.image_task import ImageTask
+
+IN_TWOS = Config(run="try", global_batch_size=6, micro_batch_size=2)
+
+
+def numbered(count: int) -> Images:
+    """Images whose label is their index."""
+    return Images(lambda i: np.full((1, 2, 2), i % 256, np.uint8), np.arange(count), (1, 2, 2))
+
+
+def labels(ranks: int, micro: int, step: int) -> list[int]:
+    images = numbered(100)
+    sizes = Config(run="try", global_batch_size=24, micro_batch_size=micro)
+    found = []
+    for rank in range(ranks):
+        batch = build_batch(images, SampleOrder(7, 100), step, sizes, Share(rank, ranks), "cpu")
+        assert batch.global_samples == 24 and all(len(y) == micro for _, y in batch.micro)
+        found += [int(y) for _, ys in batch.micro for y in ys]
+    return found
+
+
+def test_every_world_size_takes_the_same_samples_in_a_step():
+    for step in (1, 4, 5):  # step 5 crosses into the second epoch
+        assert labels(1, 24, step) == labels(2, 12, step) == labels(3, 2, step) == labels(4, 3, step)
+
+
+def test_every_sample_comes_once_per_epoch_across_batches():
+    order = SampleOrder(0, 10)
+    seen = np.concatenate([order.batch(step, 4) for step in range(1, 6)])
+    assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
+    assert list(seen[:10]) != list(seen[10:])
+
+
+def test_the_hash_tells_two_orders_apart():
+    def sha(seed: int, steps: int) -> str:
+        order = SampleOrder(seed, 50)
+        for step in range(1, steps + 1):
+            order.batch(step, 8)
+        return order.sha256
+
+    assert sha(1, 3) == sha(1, 3) != sha(1, 4)
+    assert sha(1, 3) != sha(2, 3)
+
+
+def test_evaluation_counts_every_sample_once_and_gives_all_ranks_equally_many_batches():
+    images, seen, rounds = numbered(11), [], []
+    for rank in range(3):
+        batches = list(evaluation_batches(images, IN_TWOS, Share(rank, 3), "cpu"))
+        rounds.append(len(batches))
+        seen += [int(y) for _, ys in batches for y in ys if y != IGNORED]
+    assert sorted(seen) == list(range(11)) and rounds == [2, 2, 2]
+
+
+def test_every_seed_epoch_and_step_has_a_stream_of_its_own(monkeypatch):
+    """Seed 1 in epoch 0 is not seed 0 in epoch 1; the looks of step 2 are not the order of epoch 2."""
+    begun: Counter[tuple[int, ...]] = Counter()
+    build = np.random.default_rng
+
+    def watch(seed):
+        begun[tuple(np.random.SeedSequence(seed).generate_state(4).tolist())] += 1
+        return build(seed)
+
+    monkeypatch.setattr(np.random, "default_rng", watch)
+    for seed in range(5):
+        order = SampleOrder(seed, 10)
+        for epoch in range(5):
+            order.indices(epoch + 1, 10)
+        for step in range(1, 6):
+            draw_looks(
+                Config(run="try", augment="all", seed=seed, global_batch_size=4, micro_batch_size=4), step
+            )
+    assert len(begun) == 5 * (5 + 5) and set(begun.values()) == {1}
+
+
+def test_two_seeds_have_no_epoch_in_common():
+    epochs = [tuple(SampleOrder(seed, 30).indices(epoch, 30)) for seed in range(4) for epoch in range(1, 5)]
+    assert len(set(epochs)) == 16
+
+
+@pytest.mark.parametrize("augment", ["crop_flip", "mixup"])
+def test_the_run_s_seed_reaches_the_augmentation(augment):
+    """The task's batch is the one of its own seed, and of no other: the same samples, other looks."""
+    config = Config(
+        run="try", seed=3, augment=augment, image_size=8, global_batch_size=16, micro_batch_size=16
+    )
+    task = ImageTask(config, Share(0, 1), "cpu")
+    task.start(0)
+    found = task.next_batch(2).micro[0][0]
+
+    def with_looks_of(seed: int) -> torch.Tensor:
+        order = SampleOrder(3, task.train_samples)
+        other = config.model_copy(update={"seed": seed})
+        return build_batch(task._data.train, order, 2, other, Share(0, 1), "cpu").micro[0][0]
+
+    assert torch.equal(found, with_looks_of(3))
+    assert not any(torch.equal(found, with_looks_of(seed)) for seed in (0, 1, 2))
+
 
 GLOBAL, SAMPLES = 24, 50
 
@@ -212,7 +301,7 @@ def test_the_bytes_of_the_data_set_in_the_device_s_memory_are_known():
     images, labels = SAMPLES * 3 * 8 * 8, SAMPLES * 8
     assert DeviceSource(pictures(), "cpu").held_bytes == images + labels
     assert StreamSource(pictures(), "cpu").held_bytes == 0
-    kept = HostSource(pictures(), "cpu")
+    kept = Source(pictures(), "cpu")
     assert kept.held_bytes == 0
     kept.load(np.arange(10))
     assert kept.held_bytes == 10 * 3 * 8 * 8

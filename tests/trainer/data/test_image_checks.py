@@ -1,0 +1,226 @@
+"""What is refused or told before a run: wrong labels, broken or repeated pictures, images enlarged beyond sense."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+
+from stratlab_spec import exit_codes as failures
+from stratlab_spec.exit_codes import DataMissing
+from stratlab_spec.settings.config import Config, ConfigError
+from tests.codes import find_codes
+from tests.trainer.data.pictures import ABC, BROKEN, TEXT, opened, pngs, save, table, write
+from trainer.data import image_checks as opening
+from trainer.data.columns import Columns, _judge, read_labels
+from trainer.data.image_checks import check_held_out, scale_problem
+from trainer.data.images import SPLIT_SEED
+from trainer.data.pictures import StoredPictures
+from trainer.launch.batch_validation import main as answer
+from trainer.launch.preflight import check
+from trainer.prepare.origin import check_images
+
+WHOLE, REAL = datasets.Value("int64"), datasets.Value("float64")
+LISTS = datasets.List(WHOLE)
+
+
+def rows(labels: list[Any], kind: Any = TEXT) -> datasets.Dataset:
+    return table(pngs(len(labels)), labels, kind)
+
+
+@pytest.mark.parametrize(
+    ("value", "names", "code"),
+    [
+        (None, None, "SL-label-null"),
+        (None, ["a"], "SL-label-null"),
+        (-1, ["a"], "SL-label-code"),
+        (1, ["a"], "SL-label-code"),
+        (-1, None, "SL-label-negative"),
+        (float("nan"), None, "SL-label-nan"),
+        (0.5, None, "SL-label-fraction"),
+        (" ", None, "SL-label-empty"),
+        (b"x", None, "SL-label-type"),
+    ],
+)
+def test_what_is_no_class(value, names, code):
+    assert find_codes(_judge(value, names).why) == [code]
+
+
+def test_all_wrong_labels_of_all_splits_are_named_with_split_sample_and_value(tmp_path):
+    save(tmp_path / "d", train=rows(["ape", None, "", None, "bee"]), test=rows(["ape", *["dog"] * 6]))
+    with pytest.raises(failures.DataMissing) as failure:
+        opened(tmp_path / "d")
+    assert failures.exit_code(failure.value) == failures.DATA_MISSING
+    assert find_codes(failure.value) == ["SL-label-null", "SL-label-empty", "SL-label-untrained"]
+    for part in ("'train': sample 1:", "None", "2 such", "sample 2:", "'test': sample 1:", "'dog'", "6 such"):
+        assert part in str(failure.value)
+    with pytest.raises(failures.DataMissing) as failure:
+        check_images("/data/d", {"train": rows(["ape", "bee", None])})
+    assert find_codes(failure.value) == ["SL-label-null"] and "sample 2" in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("test", "settings", "code"),
+    [
+        (rows([[0]], LISTS), {}, "SL-label-kind"),
+        (rows([[0]], LISTS), {"label_column": "label"}, "SL-label-column-kind"),
+        (rows([0], ABC).remove_columns("label"), {}, "SL-split-column-absent"),
+    ],
+)
+def test_a_split_whose_column_holds_no_classes_is_refused(tmp_path, test, settings, code):
+    save(tmp_path / "d", train=rows(["ape", "bee"]), test=test)
+    with pytest.raises((failures.DataMissing, ConfigError)) as failure:
+        opened(tmp_path / "d", **settings)
+    assert find_codes(failure.value) == [code] and "'test'" in str(failure.value)
+    save(tmp_path / "e", train=rows(["ape", "bee"] * 3), unused=test)
+    assert len(opened(tmp_path / "e", **settings).class_names) == 2
+
+
+def test_odd_classes_are_one_line_each(tmp_path):
+    save(tmp_path / "d", train=rows([0, 1] * 3, ABC), test=rows([1] * 6, ABC))
+    learnt, tested = opened(tmp_path / "d").notes
+    assert "'cow'" in learnt and "'ape'" not in learnt
+    assert "'ape', 'cow'" in tested and "'bee'" not in tested
+    save(tmp_path / "e", train=rows(["Left", "left", "right"] * 2))
+    assert any("'Left', 'left'" in note for note in opened(tmp_path / "e").notes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "names"),
+    [
+        (WHOLE, [10, 9, 2], ["2", "9", "10"]),
+        (REAL, [1.0, 0.0, 2.0], ["0", "1", "2"]),
+        (datasets.Value("bool"), [True, False], ["False", "True"]),
+        (TEXT, ["b", "a"], ["a", "b"]),
+    ],
+)
+def test_classes_have_their_own_order(kind, labels, names):
+    found = read_labels({"train": rows(labels, kind)}, Columns("image", "label", "d"))
+    assert found.names == names and np.array_equal(found.codes["train"], np.argsort(np.argsort(labels)))
+
+
+def test_an_accent_written_in_two_ways_is_one_class(tmp_path):
+    """macOS stores it as a character of its own; an archive from there beside a folder from Linux."""
+    for split, name in (("train", "chat\u00e9"), ("test", "chate\u0301")):
+        write(
+            tmp_path / "d", {f"{split}/{label}/{i}.png": pngs(1)[0] for label in ("ape", name) for i in "012"}
+        )
+    data = opened(tmp_path / "d")
+    assert data.class_names == ["ape", "chat\u00e9"] and not data.notes
+
+
+def lay(folder: Path, **splits: list[bytes]) -> Path:
+    """Two classes, in the order of the names."""
+    for split, contents in splits.items():
+        half = len(contents) / 2
+        write(folder, {f"{split}/{'ab'[i >= half]}/{i:03}.png": each for i, each in enumerate(contents)})
+    return folder
+
+
+def refused(folder: Path, test_alone: bool = False) -> str:
+    with pytest.raises(DataMissing) as failure:
+        check_held_out(opened(folder), test_alone)
+    assert find_codes(failure.value) == ["SL-picture-undecodable"]
+    return str(failure.value)
+
+
+def test_broken_pictures_that_are_held_out_are_found_before_a_step(tmp_path):
+    splits = {"train": pngs(40), "test": pngs(40, 100), "validation": pngs(40, 200)}
+    splits["validation"][29] = BROKEN  # none of the sixteen that every start looks at
+    folder = lay(tmp_path / "d", **splits)
+    assert "validation sample 29" in (said := refused(folder)) and "validation/b/029.png" in said
+    assert check_held_out(opened(folder), test_alone=True) == []
+    inside = sorted(np.random.default_rng(SPLIT_SEED).permutation(100)[:20])[12]
+    contents = pngs(100)
+    contents[inside] = BROKEN
+    assert f"train sample {inside}" in refused(lay(tmp_path / "e", train=contents), test_alone=True)
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["every start looks at one", "nothing else looks at them"])
+def test_all_of_them_are_named_at_once_the_first_ten_by_their_files(tmp_path, first):
+    test = pngs(40, 100)
+    test[first:13] = [BROKEN] * (13 - first)
+    said = refused(lay(tmp_path / "d", train=pngs(40), test=test))
+    assert f"{13 - first} of " in said and f"and {3 - first} more" in said
+    assert said.count("test sample") == 10
+
+
+def test_above_what_a_run_opens_it_says_so_unless_the_folder_was_prepared(tmp_path, monkeypatch):
+    monkeypatch.setattr(opening, "AT_ONCE", 30)
+    test = pngs(40, 100)
+    test[29] = BROKEN
+    data = opened(lay(tmp_path / "d", train=pngs(40), test=test))
+    assert len(check_held_out(data)) == 1 and check_held_out(data, prepared=True) == []
+
+
+def test_test_pictures_that_are_learnt_too_are_counted(tmp_path):
+    labels, test = [0, 1] * 20, [*pngs(3), *pngs(17, 100)]
+    save(tmp_path / "d", train=table(pngs(40), labels), test=table(test, labels[:20]))
+    (found,) = check_held_out(opened(tmp_path / "d"))
+    assert " 3 of the 20 " in found
+    (found,) = check_held_out(opened(lay(tmp_path / "f", train=pngs(1, 7) * 20 + pngs(1, 8) * 20)))
+    assert " 8 of the 8 " in found  # held out of the train split
+
+
+def test_prepare_opens_everything_with_progress_and_counts_them_too():
+    noted, said = [], []
+    labels, train, test = [0, 1] * 20, pngs(40), [*pngs(3), *pngs(17, 100)]
+    tables = {"train": table(train, labels), "test": table(test, labels[:20])}
+    check_images("/data/d", tables, noted.append, said.append)
+    assert noted[-1].startswith("60 of 60 ") and [line for line in said if " 3 of the 20 " in line]
+    train[5] = test[6] = BROKEN
+    with pytest.raises(DataMissing) as failure:
+        check_images("/data/e", {"train": table(train, labels), "test": table(test, labels[:20])})
+    for part in ("2 of 60 ", "train sample 5 ", "test sample 6 "):
+        assert part in str(failure.value)
+
+
+def test_runs_of_a_sweep_that_hold_out_the_same_open_it_once(tmp_path, monkeypatch, capsys):
+    folder = lay(tmp_path / "d", train=pngs(40), test=pngs(40, 100))
+    given = {"dataset_path": folder, "results": tmp_path, "image_size": 8, "profile_steps": 0}
+    given |= {"global_batch_size": 8, "micro_batch_size": 8}
+    settings = {f"TRAINER_{name.upper()}": str(value) for name, value in given.items()}
+    looked, plain = [], StoredPictures.open
+    monkeypatch.setattr(StoredPictures, "open", lambda self, i: looked.append(self.split) or plain(self, i))
+    counts = []
+    for names in (["one"], ["one", "two"]):
+        looked.clear()
+        runs = {name: settings | {"TRAINER_RUN": name} for name in names}
+        monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(runs)))
+        assert answer([]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert all(result["code"] == 0 for result in found.values()), found
+        counts.append(looked.count("test"))
+    assert counts[1] - counts[0] < 40 < counts[0]
+
+
+def config(**settings) -> Config:
+    return Config(**{"run": "try"} | settings)
+
+
+@pytest.mark.parametrize(
+    ("source", "size", "fits"),
+    [
+        (32, 224, True),
+        (32, 225, False),
+        (512, 32, True),
+        (513, 32, False),
+        (None, 2048, True),
+    ],
+)
+def test_bounds(source, size, fits):
+    assert (scale_problem(config(image_size=size), source, size) is None) == fits
+
+
+def test_the_readmes_old_command_is_refused_with_the_settings_to_change(tmp_path):
+    with pytest.raises(ConfigError) as failure:
+        check(config(results=str(tmp_path), model="vit_huge", global_batch_size=512, epochs=1), 1, {})
+    scale, profile = failure.value.problems
+    assert find_codes(scale) == ["SL-image-scale"] and profile.startswith("TRAINER_PROFILE_STEPS=3")
+    for part in ("TRAINER_IMAGE_SIZE=224", "vit_huge", "digits", " 8 pixels", "28 times", "1 to 56 pixels"):
+        assert part in scale
