@@ -19,7 +19,7 @@ from trainer.launch.preflight import check, check_elsewhere, read_pods
 SWEEP = ROOT / "examples" / "sweep.yaml"
 COMMANDS = sorted(read_commands())
 CLUSTERS = "examples/cluster-"
-"""tests/charts/test_clouds.py"""
+"""tests/charts/slow/test_clouds.py"""
 FROM_CHARTS = [
     c
     for c in COMMANDS

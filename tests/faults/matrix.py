@@ -85,7 +85,7 @@ FAULTS: tuple[Fault, ...] = (
         (
             "trainer/checkpoint/test_folder.py",
             STORE + "test_a_crash_anywhere_costs_at_most_the_newest_checkpoint",
-            "trainer/checkpoint/ranks/test_checking.py::test_damage_in_any_rank_s_share_is_found_by_all",
+            "trainer/checkpoint/ranks/test_store.py::test_damage_in_any_rank_s_share_is_found_by_all",
         ),
     ),
     Fault(
@@ -129,14 +129,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "F15", "a loss is not finite", "one rank's, in 5 runs of 2 to 4 ranks; 3 clean runs",
         "ends with 12 within 20 steps, the right rank named in 5 of 5; nothing in a clean run",
-        ("faults/test_not_finite.py", "trainer/outcome/ranks/test_not_finite.py"),
+        ("faults/test_not_finite.py", "trainer/metrics/ranks/test_training_failures.py"),
     ),
     Fault(
         "F16", "out of memory", "torch's own error in a rank; the kernel's count of a container's kills",
         "10 with what held it and what to try, or the next rung with the losses of a run that began there; 137 with "
         "limit and use",
         (
-            "trainer/outcome/ranks/test_out_of_memory.py", "trainer/launch/test_memory_limits.py",
+            "trainer/metrics/ranks/test_training_failures.py", "trainer/launch/test_memory_limits.py",
             "nightly/trainer/test_ladder.py",
         ), "torch's error planted for a full device, files for the kernel's killer; it kills in the suite `cluster`",
     ),
