@@ -1,6 +1,6 @@
 """One run directory, read: what is there, what is missing, how the run ended.
 
-docs/architecture.md has every field.
+docs/run_directory.md has every field.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def check_trainer_contract(documents: Sequence[Document]) -> None:
 
 
 def check_analysis_contract(documents: Sequence[Document]) -> None:
-    """Waiter and analysis are given the run directory of docs/architecture.md, on the volume the trainer writes to."""
+    """Waiter and analysis are given the run directory of docs/run_directory.md, on the volume the trainer writes to."""
     config = Config.from_env(environment(training_pod(documents), "pytorch"))
     directory = f"{config.results}/{config.comparison}/{config.run}"
     pod = analysis_pod(documents)

@@ -76,7 +76,7 @@ class Meter:
         return [*memory, *nvml, resident]
 
     def describe(self) -> dict[str, float | None] | None:
-        """What the GPU was allowed and how fast it was seen to be; None on a CPU. Fields: docs/architecture.md."""
+        """What the GPU was allowed and how fast it was seen to be; None on a CPU. Fields: docs/run_directory.md."""
         if not self._device:
             return None
         return self._sampler.describe() if self._sampler else dict.fromkeys(GPU_FACTS)
@@ -186,7 +186,7 @@ class MachineLoad:
         self._began = self._read()
 
     def describe(self) -> dict[str, float | None]:
-        """Fields: docs/architecture.md. Null where the system does not tell."""
+        """Fields: docs/run_directory.md. Null where the system does not tell."""
         seconds, own_s, busy_s = (now - then for now, then in zip(self._read(), self._began, strict=True))
         return {
             "cores": float(os.cpu_count() or 1),

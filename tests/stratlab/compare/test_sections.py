@@ -10,6 +10,7 @@ import pytest
 
 from stratlab.compare.attribution_view import MOST_COLUMNS, PART_COLOURS, UNEXPLAINED, build_part_table
 from stratlab.compare.causes import CAUSES
+from stratlab.compare.measured_view import build_layouts, build_memory
 from stratlab.compare.summary_view import shorten_names
 from stratlab.compare.tradeoffs_view import build_tiles
 from stratlab.compare.verdict_view import describe_work, either, say_few_steps, say_unsteady
@@ -146,3 +147,11 @@ def test_a_name_is_shortened_only_where_it_stands_by_itself() -> None:
 def test_which_names_are_shortened(comparison: str, names: tuple[str, ...], begin: str) -> None:
     shown, _, prefix = shorten_names(report_of(comparison, *names), [])
     assert prefix == begin and [row["run"] for row in shown["runs"]] == [name[len(begin) :] for name in names]
+
+
+def test_columns_stand_where_a_run_has_their_numbers() -> None:
+    known = build_bare_row(forecast_memory_gib=1.25, wire_bytes_per_axis={"tp": 2.0**21}, layout="tp2")
+    unknown = build_bare_row("fsdp", layout="dp2")
+    assert "1.250" in str(build_memory([known])) and "foreseen" not in str(build_memory([unknown]))
+    (sent,), (nothing,) = build_layouts([known, unknown]), build_layouts([unknown])
+    assert "2.000" in str(sent) and "per axis" in str(sent) and "per axis" not in str(nothing)

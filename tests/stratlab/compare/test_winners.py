@@ -74,6 +74,7 @@ def test_repeats_are_found_by_their_settings_whatever_their_seed(tmp_path: Path)
             None,
         ),  # one repeat must lead clearly
         ({"ddp": 1000.0, "fsdp": 1000.0 / (1 - 1.1 * LEAST_LEAD_PCT / 100)}, "fsdp"),
+        ({"ddp": 1000.0, "fsdp": 1000.0 - 10 * LEAST_LEAD_PCT}, "ddp"),
         # about 0.07 % of spread, 2 degrees of freedom: 3 samples per s between medians are chance
         ({"ddp-1": 1000.0, "ddp-2": 1001.0, "fsdp-1": 968.0, "fsdp-2": 969.0}, "ddp-2"),
         ({"ddp-1": 1000.0, "ddp-2": 1001.0, "fsdp-1": 998.0, "fsdp-2": 999.0}, None),

@@ -12,6 +12,7 @@ import pytest
 from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
 from tests.documents.commands import ROOT, read_commands, split
+from tests.trainer.data.text.token_caches import build, text_config
 from trainer.api import (
     ConfigError,
     DataMissing,
@@ -23,6 +24,7 @@ from trainer.api import (
     run_experiment,
 )
 from trainer.api.experiment import main
+from trainer.api.loading import LoadedData
 
 
 @pytest.mark.parametrize(
@@ -165,3 +167,9 @@ def test_beside_a_run_directory_stands_nothing_but_a_path(run: Path, tmp_path: P
     with pytest.raises(ConfigError) as refused:
         load_model(tmp_path)
     assert str(tmp_path) in str(refused.value)
+
+
+def test_a_loaded_data_set_is_read_by_its_own_micro_batch(tmp_path):
+    config = text_config(tmp_path, train_samples=300, micro_batch_size=3)
+    inputs, labels = next(iter(LoadedData(config, build(config)).evaluation_batches("test")))
+    assert inputs.shape[0] == labels.shape[0] == 3

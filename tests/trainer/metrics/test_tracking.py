@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from stratlab_spec.exit_codes import STORAGE_FULL, FolderGone, exit_code
 from stratlab_spec.run_directory import append_line, read_lines
@@ -18,6 +19,7 @@ from tests.codes import find_codes
 from trainer.engine import StepResult
 from trainer.metrics.jsonl_writer import Spool
 from trainer.metrics.tracking import Recorder
+from trainer.metrics.training_failures import Guard
 
 
 @pytest.mark.parametrize(
@@ -211,3 +213,24 @@ def test_a_folder_that_is_gone_is_noticed_at_the_next_write_and_no_line_is_lost(
             spool.flush()
         assert exit_code(failure.value) == STORAGE_FULL and find_codes(failure.value) == ["SL-folder-gone"]
         assert reader.read() == line(1) + line(2)
+
+
+def record_one(path, monkeypatch, loss: float, norm: float) -> Recorder:
+    monkeypatch.setattr(dist, "get_world_size", lambda *_: 1)
+    monkeypatch.setattr(dist, "all_gather_object", lambda answers, own, **_: answers.__setitem__(0, own))
+    recorder = Recorder(path, 1, 1, guard=Guard("warn", scales_loss=False, node=""))
+    assert not recorder.has_written
+    result = StepResult(torch.tensor(loss), torch.tensor(norm), 8)
+    recorder.record_step(1, 0.125, result, (1_000_000, 0, 0, 0, 0), False)
+    recorder.flush()
+    recorder.close()
+    return recorder
+
+
+def test_one_number_that_is_not_finite_is_left_out_and_named(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    assert record_one(path, monkeypatch, 0.5, float("inf")).has_written
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    step = next(line for line in lines if line["kind"] == "train")
+    assert "grad_norm" not in step and step["loss"] == 0.5
+    assert any(line["kind"] == "event" and "grad_norm" in line["text"] for line in lines)
