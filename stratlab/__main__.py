@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from stratlab.machine import Interrupted, interrupt_raises
-from stratlab.version import read_version
+from stratlab.machine import Interrupted, interrupt_raises, read_version
 
 MISSING_PACKAGE = 2
 

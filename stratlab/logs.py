@@ -12,7 +12,7 @@ from stratlab.cluster.pod_template import CLAIM, IMAGE, MOUNT, PodRequest
 from stratlab.cluster.pods import console_pod, has_log, node_rank, place_of, training_container
 from stratlab.cluster.volume_pod import read_file
 from stratlab.cluster.watching import follow_log, read_log
-from stratlab.cluster.workloads import RunFacts, Workload, find_workload, sort_by_age
+from stratlab.cluster.workloads import RunAnnotations, Workload, find_workload, sort_by_age
 from stratlab.run_settings import DEFAULT_COMPARISON
 from stratlab.user_error import UserError
 
@@ -36,7 +36,7 @@ def read_rank(
         ClusterError: the cluster does not give it.
     """
     workload = find_workload(connection, release)
-    lines, facts = None, workload.facts if workload else RunFacts()
+    lines, facts = None, workload.facts if workload else RunAnnotations()
     if workload is None:
         say(f"no run {release} in namespace {connection.namespace} (any more)")
     else:
@@ -116,7 +116,7 @@ def find_pod(
 
 
 def find_file(
-    release: str, facts: RunFacts, rank: int, *, run_directory: str, claim: str, image: str
+    release: str, facts: RunAnnotations, rank: int, *, run_directory: str, claim: str, image: str
 ) -> tuple[PodRequest, str]:
     """(the pod that can read the rank's own log on the volume, its path).
 

@@ -3,6 +3,8 @@
 A certificate authority of one's own is trusted beside those of this machine (STRATLAB_CA_FILE, as the charts set it).
 Libraries take one file in place of their own list, so that both go into one file; the trainer does the same
 (trainer/distributed/machine.py).
+
+Which stratlab this is.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -182,3 +185,11 @@ def say_refused(failure: BaseException) -> str:
         return ""
     where = f"{failure.filename}: {failure.strerror}"
     return f"{where}; choose a place that this user can read and write [SL-place-refused]"
+
+
+def read_version() -> str:
+    """Of the installed package; `unknown` where its code alone was copied."""
+    try:
+        return version("stratlab")
+    except PackageNotFoundError:
+        return "unknown"

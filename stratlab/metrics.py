@@ -18,7 +18,7 @@ from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.volume_pod import read_file, run_on_volume
 from stratlab.machine import build_machine_env
 from stratlab.run_directory.files import is_run
-from stratlab.run_directory.given_folder import check_folder
+from stratlab.run_directory.places import check_folder
 from stratlab.trainer_program import TRAINER, explain_trainer
 from stratlab.user_error import NothingThere, UserError
 from stratlab_spec.exit_codes import BAD_CONFIG

@@ -29,10 +29,8 @@ from stratlab.run_directory.files import (
     read_tail,
     read_world_size,
 )
-from stratlab.run_directory.foreign import FOREIGN, read_foreign
-from stratlab.run_directory.given_folder import check_folder
 from stratlab.run_directory.outcome import AT_WORK, TRACED, is_alive, read_attempts, read_standing
-from stratlab.run_directory.places import FETCHED, find_page
+from stratlab.run_directory.places import FETCHED, FOREIGN, check_folder, find_page, read_foreign
 from stratlab.run_settings import name_model
 from stratlab.tracking import delete_run
 from stratlab.user_error import NothingThere, UserError

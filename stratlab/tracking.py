@@ -91,14 +91,14 @@ TIMEOUT_S = 10.0
 OF_MLFLOW = re.compile(r"failed with error code 3\d\d")
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
+class _RefusedRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *redirect: Any) -> None:
         return None
 
 
 def open_directly(url: str, timeout_s: float) -> Any:
     """As urllib.request.urlopen; a redirect is an HTTPError."""
-    return urllib.request.build_opener(_NoRedirects).open(url, timeout=timeout_s)
+    return urllib.request.build_opener(_RefusedRedirects).open(url, timeout=timeout_s)
 
 
 def does_answer(tracking_uri: str, timeout_s: float = 3.0) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from stratlab.machine import build_machine_env, say_full
 from stratlab.processes import GrowingWait, Processes, free_port, tail
-from stratlab.run_directory.given_folder import check_folder
+from stratlab.run_directory.places import check_folder
 from stratlab.tracking import find_places
 from stratlab.user_error import NothingThere, UserError
 

@@ -173,7 +173,7 @@ LAST_LINES_S = 3.0
 ANALYSIS_S = 15.0  # for the list of Jobs to arrive
 
 
-class Display(Protocol):
+class WatchDisplay(Protocol):
     """What a session shows itself on."""
 
     def show(self, picture: Picture) -> None: ...
@@ -181,7 +181,9 @@ class Display(Protocol):
     def say(self, sentence: str) -> None: ...
 
 
-def watch_run(connection: Connection, picture: Picture, display: Display, *, analysis: bool = True) -> int:
+def watch_run(
+    connection: Connection, picture: Picture, display: WatchDisplay, *, analysis: bool = True
+) -> int:
     """The exit code. 0: succeeded; else the trainer's own code, or 1 where nobody said one.
 
     Args:
@@ -202,7 +204,7 @@ def watch_run(connection: Connection, picture: Picture, display: Display, *, ana
 
 
 def _follow(
-    connection: Connection, picture: Picture, sources: Sources, display: Display, analysis: bool
+    connection: Connection, picture: Picture, sources: Sources, display: WatchDisplay, analysis: bool
 ) -> None:
     began = time.monotonic()
     ended: float | None = None

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stratlab_spec.intervals import Intervals, build_union, intersect, is_within, length, subtract
 from stratlab_spec.run_directory import read_line
 from stratlab_spec.step_parts import COMM_EXPOSED_PCT
 from stratlab_spec.trace_events import (
@@ -31,13 +30,19 @@ from stratlab_spec.trace_events import (
     NO_COMPUTE_OP,
     STEP,
     UNLINKED_CATEGORIES,
+    Intervals,
+    build_union,
+    intersect,
+    is_within,
+    length,
+    subtract,
 )
 
 CUDA_CALL = re.compile(r"^(cuda|hip|cu)[A-Z]")
 NO_KERNEL = re.compile(r"^(Memcpy|Memset|Copy|Fill)|Sync")
 
 
-class Event(NamedTuple):
+class RecordedEvent(NamedTuple):
     """What the profiler has recorded of one event; times in ns."""
 
     name: str
@@ -50,10 +55,10 @@ class Event(NamedTuple):
     kind: str  # as the trace's category; "" = this torch tells none
 
 
-def read_events(recorded: Iterable[Any]) -> list[Event]:
+def read_events(recorded: Iterable[Any]) -> list[RecordedEvent]:
     """Of `kineto_results.events()`."""
     return [
-        Event(
+        RecordedEvent(
             name=e.name(),
             start=e.start_ns(),
             end=e.start_ns() + e.duration_ns(),
@@ -67,7 +72,7 @@ def read_events(recorded: Iterable[Any]) -> list[Event]:
     ]
 
 
-def measure_exposed_pct(events: list[Event]) -> float | None:
+def measure_exposed_pct(events: list[RecordedEvent]) -> float | None:
     """Communication that no computation covers, % of the recorded steps; None if no step is labelled.
 
     What was in flight when the recording began belongs to no step: the first one begins when it has ended.
@@ -95,16 +100,16 @@ def measure_exposed_pct(events: list[Event]) -> float | None:
     return 100.0 * length(exposed) / length(whole) if length(whole) > 0 else None
 
 
-def _union(events: list[Event]) -> Intervals:
+def _union(events: list[RecordedEvent]) -> Intervals:
     times = np.array([(e.start, e.end) for e in events], np.int64).reshape(-1, 2)
     return build_union(times[:, 0], times[:, 1])
 
 
-def _find_launches(events: list[Event]) -> tuple[dict[int, int], int]:
+def _find_launches(events: list[RecordedEvent]) -> tuple[dict[int, int], int]:
     """When each number was launched, and the first number of the recording: of several events with one number a
     runtime's call comes first, then the earliest."""
 
-    def is_call(event: Event) -> bool:
+    def is_call(event: RecordedEvent) -> bool:
         return bool(LAUNCH_CATEGORY.search(event.kind) if event.kind else CUDA_CALL.match(event.name))
 
     hosts = [e for e in events if not e.on_device and e.correlation > 0 and e.kind not in UNLINKED_CATEGORIES]
@@ -116,7 +121,7 @@ def _find_launches(events: list[Event]) -> tuple[dict[int, int], int]:
     return launches, min(calls or launches, default=0)
 
 
-def _find_backend_threads(comm: list[Event], operators: list[Event]) -> set[int]:
+def _find_backend_threads(comm: list[RecordedEvent], operators: list[RecordedEvent]) -> set[int]:
     """Threads most of whose operators lie in a backend's labels; autograd's has a label now and then."""
     found = set()
     for thread in {e.thread for e in comm}:

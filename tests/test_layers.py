@@ -70,6 +70,17 @@ def test_a_name_is_the_name_of_one_module(package: str) -> None:
     assert len(top) <= 13, "on top of the trainer is what a reader needs first"
 
 
+def test_a_class_name_is_the_name_of_one_class() -> None:
+    names = Counter(
+        node.name
+        for package in ("stratlab_spec", "trainer", "stratlab")
+        for path in Path(package).rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 def test_no_argument_list_is_cut_into_pieces() -> None:
     """`f(*(a, b), c)`: where a list of arguments is too long, the design is mended, not the line."""
     cut = [

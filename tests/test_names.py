@@ -14,9 +14,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = (
-    *("trainer", "stratlab", "charts", "benchmarks", "experiments"),
+    *("stratlab_spec", "trainer", "stratlab", "charts", "benchmarks", "experiments"),
     *("tests", "docs", "images", "requirements"),
 )
+HOMES = {
+    "stratlab_spec": "distributions/stratlab-spec",
+    "trainer": "distributions/stratlab-trainer",
+    "stratlab": ".",
+}
+"""Import package -> where its distribution is declared."""
 WORD = re.compile(r"\w+")
 
 
@@ -43,7 +49,7 @@ def test_every_name_of_a_module_is_used_somewhere() -> None:
     used = Counter(word for text in texts for word in WORD.findall(text))
     dead = [
         f"{path.relative_to(ROOT)}: {name}"
-        for path in sources("trainer", "stratlab", "charts")
+        for path in sources("stratlab_spec", "trainer", "stratlab", "charts")
         for name in defined_names(ast.parse(path.read_text()))
         if used[name] == 1 and not name.startswith("__")
     ]
@@ -68,11 +74,11 @@ def normalised(name: str) -> str:
 def test_what_is_imported_is_declared() -> None:
     """A package that only comes along with another one goes when that one stops needing it."""
     distributions = packages_distributions()
-    for folder, home in (("trainer", "distributions/stratlab-trainer"), ("stratlab", ".")):
+    for folder, home in HOMES.items():
         project = tomllib.loads((ROOT / home / "pyproject.toml").read_text())["project"]
         lines = [*project["dependencies"], *chain(*project.get("optional-dependencies", {}).values())]
         declared = {normalised(re.split(r"[=<>;\[ ]", line)[0]) for line in lines}
         names = {name for path in sources(folder) for name in imported(path)}
-        foreign = names - {*sys.stdlib_module_names, "trainer", "stratlab"}
+        foreign = names - {*sys.stdlib_module_names, *HOMES}
         homes = {name: {normalised(each) for each in distributions.get(name, [name])} for name in foreign}
         assert foreign and {name for name, known in homes.items() if not declared & known} == set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from trainer.launch.stop import Stop, Stopped, end_ranks, ignore_further, listen_early
+from trainer.launch.stop import LauncherStopped, Stop, end_ranks, ignore_further, listen_early
 
 if __name__ == "__main__":
     listen_early()
@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> int:
     except tuple(failures.REFUSALS) as failure:
         stop.settle()
         return end(failures.exit_code(failure), spell(str(failure), os.environ))
-    except Stopped:
+    except LauncherStopped:
         return end(failures.TERMINATED, "before the launcher was there")
     except OSError as failure:
         stop.settle()
@@ -156,7 +156,7 @@ def _run(config: Config, stop: Stop, notes: list[str]) -> int:
             lambda: _launch(config, pods, launcher, peers, stop),
             lambda code: _record_attempt_end(folder, launcher, code, failures.reason(code)),
         )
-    except Stopped:
+    except LauncherStopped:
         code, text = failures.TERMINATED, stop.asked_by
     except PeerLost as failure:
         code, text = failures.PEER_LOST, str(failure)

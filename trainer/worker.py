@@ -60,7 +60,7 @@ from trainer.measuring.memory import TrainingMemory, open_counters
 from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
 from trainer.metrics.final import write_results
-from trainer.metrics.progress import Progress
+from trainer.metrics.progress import ProgressLog
 from trainer.metrics.tracking import Recorder
 from trainer.metrics.training_failures import Guard, Holders, explain_out_of_memory
 from trainer.run import Run, build_run, resolve_placement
@@ -116,7 +116,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         run.folder.metrics if run.writes else None,
         attempt.number,
         config.log_every,
-        on_flush=Progress(run.plan.steps).show,
+        on_flush=ProgressLog(run.plan.steps).show,
         read_system=meter.read,
         world_axis=run.axes.world_axis,
         epoch_samples=task.train_samples,

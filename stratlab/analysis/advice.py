@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.advice_rules import HIGH_PCT, RULES, Remedy, Rule, Severity, holds
+from stratlab.analysis.advice_rules import HIGH_PCT, RULES, AdviceRule, Remedy, Severity, holds
 from stratlab.analysis.run_facts import RunFacts
 from stratlab.analysis.summaries import describe_collective, divide
 from stratlab_spec.strategies import STRATEGIES
@@ -212,7 +212,7 @@ def apply_rules(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [entry for _, _, entry in sorted(found, key=lambda item: item[:2])]
 
 
-def _build(rule: Rule, values: Mapping[str, Any], on_cpu: bool) -> dict[str, Any]:
+def _build(rule: AdviceRule, values: Mapping[str, Any], on_cpu: bool) -> dict[str, Any]:
     remedy = next((each for each in rule.remedies if holds(each.when, values)), Remedy(rule.otherwise))
     if rule.elsewhere and values.get("foreign"):
         remedy = Remedy(rule.elsewhere)
@@ -228,11 +228,11 @@ def _build(rule: Rule, values: Mapping[str, Any], on_cpu: bool) -> dict[str, Any
     }
 
 
-def _read_lead(rule: Rule, values: Mapping[str, Any]) -> float:
+def _read_lead(rule: AdviceRule, values: Mapping[str, Any]) -> float:
     return 0.0 if rule.id == DOUBTS else values.get(rule.lead or rule.when[0][0]) or 0.0
 
 
-def _evidence(rule: Rule, values: Mapping[str, Any]) -> dict[str, float]:
+def _evidence(rule: AdviceRule, values: Mapping[str, Any]) -> dict[str, float]:
     names = dict.fromkeys((*(condition[0] for condition in rule.when), *rule.evidence))
     return {
         name: value

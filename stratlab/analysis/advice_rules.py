@@ -39,7 +39,7 @@ class Remedy:
 
 
 @dataclass(frozen=True)
-class Rule:
+class AdviceRule:
     """One way in which a rule fires.
 
     Attributes:
@@ -105,7 +105,7 @@ HAS_ROOM = ("memory_pct", "<", ROOM_PCT)
 GPU_WAITS = "The GPU waits {launching_pct:.0f} % of the step for the host or for launches, most of it "
 STREAMS = ("data_residence", "is", "stream")
 
-SHORT_GAPS = Rule(
+SHORT_GAPS = AdviceRule(
     "R3",
     (("launching_pct", ">", HOST_WAIT_PCT), ("gap_kind", "is", "short")),
     GPU_WAITS + "in many short gaps",
@@ -152,7 +152,7 @@ LOWERED = "Read the other recommendations as hints: their severity is lowered by
 
 RULES = (
     # ranks together: communication, waiting for each other, the pipeline
-    Rule(
+    AdviceRule(
         "R1",
         (("transfer_pct", ">", EXPOSED_PCT), ("comm_overlap_pct", "<", HIDDEN_PCT)),
         "{transfer_pct:.0f} % of the step ({transfer_ms:.2f} ms) is communication that no compute hides{mostly}",
@@ -193,7 +193,7 @@ RULES = (
         "ones start earlier; run.config.prefetch_blocks gathers further ahead.",
         evidence=("comm_pct", "transfer_ms"),
     ),
-    Rule(
+    AdviceRule(
         "R2",
         (("transfer_pct", ">", EXPOSED_BETWEEN_NODES_PCT), ("nodes", ">", 1), ("strategy", "is", "zero3")),
         "zero3 gathers parameters across {nodes:.0f} nodes, {transfer_pct:.0f} % of the step waits for it",
@@ -214,7 +214,7 @@ RULES = (
         ),
         otherwise="With one process per node hpz has no effect: use more GPUs per node, or zero2 if it fits.",
     ),
-    Rule(
+    AdviceRule(
         "R5",
         (("straggler_pct", ">", STRAGGLER_PCT),),
         "{straggler_pct:.0f} % of the step is waiting for the last rank{late}",
@@ -234,7 +234,7 @@ RULES = (
         "CPU and network; and whether its samples take longer than the others'.",
         evidence=("late_rank", "late_calls", "compute_imbalance"),
     ),
-    Rule(
+    AdviceRule(
         "R5",
         (("compute_imbalance", ">", IMBALANCE),),
         "The slowest rank{slowest} computes {compute_imbalance:.2f} times as long as the mean of all ranks",
@@ -243,7 +243,7 @@ RULES = (
         "sequence lengths, layers), and its hardware: temperature, clocks, a busy host.",
         evidence=("slowest_rank",),
     ),
-    Rule(
+    AdviceRule(
         "R6",
         (("bubble_over_ideal", ">", BUBBLE_OVER_IDEAL),),
         "The pipeline's bubble is {bubble_pct:.0f} % of the step, {bubble_over_ideal:.1f} times its ideal of "
@@ -252,7 +252,7 @@ RULES = (
         otherwise="Stages take unequal times or wait for their links: balance the layers of the stages first.",
         evidence=("bubble_ideal_pct",),
     ),
-    Rule(
+    AdviceRule(
         "R6",
         (("bubble_pct", ">", BUBBLE_PCT),),
         "The pipeline's bubble is {bubble_pct:.0f} % of the step",
@@ -292,7 +292,7 @@ RULES = (
         severity="low",
         evidence=("kernel_us_p50",),
     ),
-    Rule(
+    AdviceRule(
         "R4",
         (("data_pct", ">", DATA_PCT),),
         "{data_pct:.0f} % of the step is spent on getting the next batch",
@@ -309,7 +309,7 @@ RULES = (
         "loader has no number of workers to set; it pins its memory already.",
         evidence=("data_ms",),
     ),
-    Rule(
+    AdviceRule(
         "R9",
         (("h2d_gbps", "<", SLOW_COPY_GBPS), ("copy_exposed_pct", ">", COPY_PCT)),
         "Copies to the GPU run at {h2d_gbps:.1f} GB/s and take {copy_exposed_pct:.0f} % of the step unhidden",
@@ -329,7 +329,7 @@ RULES = (
         otherwise="Such a rate is that of pageable memory: pin it and copy without blocking (non_blocking).",
         gpu_only=True,
     ),
-    Rule(
+    AdviceRule(
         "R10",
         (("optimizer_pct", ">", OPTIMIZER_PCT),),
         "The optimizer phase takes {optimizer_pct:.0f} % of the step ({optimizer_ms:.2f} ms)",
@@ -349,7 +349,7 @@ RULES = (
         "larger global batch) make it rarer; that is another training.",
     ),
     # its memory and its kernels
-    Rule(
+    AdviceRule(
         "R7",
         (("memory_pct", ">", MEMORY_FULL_PCT),),
         "Memory is nearly full: the peak is {memory_pct:.0f} % of the device's {device_memory_gib:.0f} GiB",
@@ -379,7 +379,7 @@ RULES = (
         evidence=("peak_allocated_gib",),
         gpu_only=True,
     ),
-    Rule(
+    AdviceRule(
         "R7",
         (("memory_pct", "<", MEMORY_FREE_PCT),),
         "Memory is half empty: the peak is {memory_pct:.0f} % of the device's {device_memory_gib:.0f} GiB",
@@ -405,7 +405,7 @@ RULES = (
         evidence=("peak_allocated_gib",),
         gpu_only=True,
     ),
-    Rule(
+    AdviceRule(
         "R8",
         (("held_back_pct", ">", HELD_BACK_PCT),),
         "{held_back_pct:.0f} % of the memory that the allocator reserved was never in use at once",
@@ -419,7 +419,7 @@ RULES = (
         evidence=("peak_allocated_gib", "peak_reserved_gib"),
         gpu_only=True,
     ),
-    Rule(
+    AdviceRule(
         "R8",
         (("allocations_per_step", ">", MANY_ALLOCATIONS),),
         "{allocations_per_step:.0f} allocations per step",
@@ -433,7 +433,7 @@ RULES = (
         otherwise="Larger micro-batches and fused operators allocate less often.",
         gpu_only=True,
     ),
-    Rule(
+    AdviceRule(
         "R11",
         (("top_kernel_pct", ">", TOP_KERNEL_PCT),),
         "One kernel takes {top_kernel_pct:.0f} % of the compute time: {top_kernel}",
@@ -471,7 +471,7 @@ RULES = (
         gpu_only=True,
     ),
     # how far the numbers can be believed
-    Rule(
+    AdviceRule(
         "R12",
         (("unrecorded_launches", ">", 0),),
         "The device's activity was not recorded, {unrecorded_launches:.0f} launches and no kernels: this is host "
@@ -484,7 +484,7 @@ RULES = (
         evidence=("traced_steps", "traced_ranks"),
         doubtful=True,
     ),
-    Rule(
+    AdviceRule(
         "R12",
         (("source", "is", "cpu"), ("unrecorded_launches", "<", 1)),
         "These are traces of a CPU: host operator time, which says nothing about GPUs",
@@ -492,7 +492,7 @@ RULES = (
         evidence=("traced_steps", "traced_ranks"),
         doubtful=True,
     ),
-    Rule(
+    AdviceRule(
         "R12",
         (("missing_ranks", ">", 0),),
         "{missing_ranks:.0f} of {world_size:.0f} ranks have no usable trace",
@@ -501,7 +501,7 @@ RULES = (
         ),
         doubtful=True,
     ),
-    Rule(
+    AdviceRule(
         "R12",
         (("traced_steps", "<", 2),),
         "Only {traced_steps:.0f} step was recorded",
@@ -512,7 +512,7 @@ RULES = (
         ),
         doubtful=True,
     ),
-    Rule(
+    AdviceRule(
         "R12",
         (("slowdown", ">", SLOWDOWN),),
         "A recorded step is {slowdown:.2f} times as long as one that is not recorded",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stratlab.analysis.lanes import POINT_TO_POINT, Lanes, find_collective, name_collective
 from stratlab.traces.trace import Trace, Window
-from stratlab_spec.intervals import Times
+from stratlab_spec.trace_events import Times
 
 
 class CallKey(NamedTuple):

@@ -18,9 +18,9 @@ from stratlab.analysis.measure import Progress
 from stratlab.analysis.run_analysis import NoTraces, analyze_found, check_replaceable
 from stratlab.analysis.run_facts import build_foreign_facts, say_ranks
 from stratlab.run_directory.files import MARKS, RUN_FOLDERS, is_run
-from stratlab.run_directory.foreign import FOREIGN, read_foreign, write_foreign
+from stratlab.run_directory.places import FOREIGN, read_foreign, write_foreign
 from stratlab.traces.archives import OTHER_ENDING, collect_files, find_archive_stem
-from stratlab.traces.discover import Finding, Found
+from stratlab.traces.discover import Found, TraceFinding
 from stratlab.traces.experiments import (
     NOTHING_OF_A_TRACE,
     Experiment,
@@ -249,7 +249,7 @@ def _describe(rank: int, trace: TraceFile) -> dict[str, Any]:
     }
 
 
-def _find_gaps(experiment: Experiment) -> list[Finding]:
+def _find_gaps(experiment: Experiment) -> list[TraceFinding]:
     """Where the traces tell how many ranks there were, the analysis says which are missing."""
     ranks = set(experiment.traces)
     if experiment.world_size is not None:
@@ -260,8 +260,11 @@ def _find_gaps(experiment: Experiment) -> list[Finding]:
             f"ranks {say_ranks(missing)} have no trace, though rank {max(ranks)} has: the means are over the others "
             "[SL-ranks-below-missing]"
         )
-        findings.append(Finding("noted", why))
-    return [*findings, Finding("noted", "no trace tells how many ranks there were [SL-world-size-untold]")]
+        findings.append(TraceFinding("noted", why))
+    return [
+        *findings,
+        TraceFinding("noted", "no trace tells how many ranks there were [SL-world-size-untold]"),
+    ]
 
 
 def _say_left_out(left_out: Sequence[tuple[str, str]]) -> list[str]:

@@ -20,7 +20,7 @@ from stratlab.analysis.lanes import Lanes
 from stratlab.analysis.time_breakdown import Partition
 from stratlab.traces.events import COPY_CATEGORIES
 from stratlab.traces.trace import Trace, find_steps
-from stratlab_spec.intervals import Times
+from stratlab_spec.trace_events import Times
 
 TYPES = ("compute", "comm", "copy")
 SHORT_US = 10.0

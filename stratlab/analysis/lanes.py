@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from stratlab.traces.events import COLLECTIVE_OPERATORS, COPY_CATEGORIES, RECORD
 from stratlab.traces.trace import BEFORE, LABEL_CATEGORIES, PROFILER_STEP, UNTOLD, Trace
-from stratlab_spec.intervals import Intervals, Mask, Times, build_union, is_within
 from stratlab_spec.trace_events import (
     COMMUNICATION_KERNEL,
     COMMUNICATION_LABEL,
@@ -31,6 +30,11 @@ from stratlab_spec.trace_events import (
     NO_COMPUTE_OP,
     OPERATOR_CATEGORIES,
     STEP,
+    Intervals,
+    Mask,
+    Times,
+    build_union,
+    is_within,
 )
 
 # the first that matches; text in lower case without underscores

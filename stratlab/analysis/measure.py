@@ -33,18 +33,18 @@ import numpy as np
 from stratlab.analysis.collective_calls import CallKind, Matching
 from stratlab.analysis.rank import (
     RankAnalysis,
-    Reading,
+    RankReading,
     finish_rank,
     load_reading,
     read_rank_trace,
     write_reading,
 )
+from stratlab.machine import read_version
 from stratlab.run_directory.files import LARGEST_WORLD, read_object
 from stratlab.traces.chunks import TraceError
-from stratlab.traces.discover import Finding
+from stratlab.traces.discover import TraceFinding
 from stratlab.user_error import UserError
-from stratlab.version import read_version
-from stratlab_spec.intervals import Times
+from stratlab_spec.trace_events import Times
 
 Progress = Callable[[str], None]
 
@@ -57,7 +57,7 @@ class Measures:
     """`call_ends_ns`: per rank when the calls that all ranks share ended, on the rank's absolute clock."""
 
     ranks: list[RankAnalysis]
-    findings: list[Finding]
+    findings: list[TraceFinding]
     call_ends_ns: dict[int, Times]
 
 
@@ -108,7 +108,7 @@ def join_readings(
     Raises:
         UserError: a reading is none of this version.
     """
-    findings: list[Finding] = []
+    findings: list[TraceFinding] = []
     kept: dict[int, Path] = {}
     matching = Matching(one_group=sum(size > 1 for size in axes.values()) <= 1)
     for rank, outcome in outcomes:
@@ -116,7 +116,7 @@ def join_readings(
             kept[rank] = outcome
             matching.apply(load_reading(outcome).measured.calls)
         else:
-            findings.append(Finding("skipped", outcome, files[rank].name, rank))
+            findings.append(TraceFinding("skipped", outcome, files[rank].name, rank))
     matches = matching.take()
     ranks, ends = [], {}
     shared = [kind for kind, match in matches.items() if match.ranks == len(kept)]
@@ -182,7 +182,7 @@ def _read_rank(item: Work) -> Path | str:
 READ: Callable[[Work], Path | str] = _read_rank  # what a process is sent; a test sends one that dies
 
 
-def _call_ends(reading: Reading, shared: list[CallKind]) -> Times:
+def _call_ends(reading: RankReading, shared: list[CallKind]) -> Times:
     calls = reading.measured.calls
     found = [calls.ends[calls.kind == calls.kinds.index(kind)] for kind in shared]
     ends = np.concatenate([np.empty(0, np.int64), *found])
@@ -203,7 +203,7 @@ Readings = dict[int, Path | str]
 
 
 @dataclass(frozen=True)
-class Share:
+class RankShare:
     """Every `count`-th rank with a trace, from the `index`-th on, counted from 0."""
 
     index: int
@@ -219,7 +219,7 @@ class Share:
         return {rank: files[rank] for rank in sorted(files)[self.index :: self.count]}
 
 
-def parse_share(text: str) -> Share:
+def parse_share(text: str) -> RankShare:
     """Of --share, `0/2`.
 
     Raises:
@@ -230,17 +230,17 @@ def parse_share(text: str) -> Share:
         raise UserError(
             f"--share {text}: expected INDEX/COUNT, the first is 0: 0/2 and 1/2 [SL-share-syntax]"
         )
-    return Share(int(found[1]), int(found[2]))
+    return RankShare(int(found[1]), int(found[2]))
 
 
-def build_shares(count: int) -> list[Share]:
+def build_shares(count: int) -> list[RankShare]:
     """All that belong together."""
-    return [Share(index, count) for index in range(count)]
+    return [RankShare(index, count) for index in range(count)]
 
 
 def write_share(
     place: Path,
-    share: Share,
+    share: RankShare,
     files: Mapping[int, Path],
     axes: Mapping[str, int],
     *,
@@ -286,7 +286,7 @@ def find_shares(run_dir: Path, count: int, files: Mapping[int, Path], axes: Mapp
     return found
 
 
-def find_share(place: Path, share: Share, files: Mapping[int, Path], axes: Mapping[str, int]) -> Readings:
+def find_share(place: Path, share: RankShare, files: Mapping[int, Path], axes: Mapping[str, int]) -> Readings:
     """What one share has left.
 
     Raises:

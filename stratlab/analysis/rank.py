@@ -44,7 +44,7 @@ from stratlab.analysis.step_rows import (
     find_labels,
 )
 from stratlab.analysis.time_breakdown import (
-    Measured,
+    MeasuredTrace,
     build_exposure,
     build_measured,
     build_partition,
@@ -52,7 +52,7 @@ from stratlab.analysis.time_breakdown import (
     sum_parts,
 )
 from stratlab.traces.chunks import TraceError
-from stratlab.traces.discover import Finding
+from stratlab.traces.discover import TraceFinding
 from stratlab.traces.trace import (
     PHASES,
     StepsFrom,
@@ -91,15 +91,15 @@ class RankFacts:
     of_ascend: bool
     unrecorded: int  # launches on a device of whose activity nothing was recorded
     raw_bytes: int
-    findings: list[Finding]
+    findings: list[TraceFinding]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading(RankFacts):
+class RankReading(RankFacts):
     """One rank, read; `labels` as in `build_label_times`."""
 
     labels: dict[str, list[int]]
-    measured: Measured
+    measured: MeasuredTrace
     origin_ns: int
 
 
@@ -113,7 +113,7 @@ class RankAnalysis(RankFacts):
     collectives: list[CollectiveRow]
 
 
-def read_rank_trace(rank: int, file: Path, axes: Mapping[str, int] | None = None) -> Reading:
+def read_rank_trace(rank: int, file: Path, axes: Mapping[str, int] | None = None) -> RankReading:
     """Loads one trace and takes it apart.
 
     Raises:
@@ -164,16 +164,16 @@ def read_rank_trace(rank: int, file: Path, axes: Mapping[str, int] | None = None
     del trace  # what follows needs as much memory again
     low, high = segments.windows[0].start_ns, segments.windows[-1].end_ns
     exposure = build_exposure(lanes, calls, labels.get("data", []), low, high)
-    return Reading(
+    return RankReading(
         **known,
-        findings=[Finding("noted", text, file.name, rank) for text in remarks],
+        findings=[TraceFinding("noted", text, file.name, rank) for text in remarks],
         gaps=build_gaps(exposure.sets, segments.windows, named) if on_gpu else Gaps(),
         activity=build_activity(rank, exposure.sets, low, high),
         measured=build_measured(segments, exposure, calls),
     )
 
 
-def finish_rank(reading: Reading, matches: Mapping[CallKind, Match], is_pipeline: bool) -> RankAnalysis:
+def finish_rank(reading: RankReading, matches: Mapping[CallKind, Match], is_pipeline: bool) -> RankAnalysis:
     """The rest, which needs the calls of all ranks."""
     partition = build_partition(reading.measured, matches, is_pipeline)
     segments, labels = reading.measured.segments, reading.labels
@@ -288,19 +288,19 @@ def _describe(
     return [text for holds, text in remarks if holds]
 
 
-def write_reading(reading: Reading, path: Path) -> None:
+def write_reading(reading: RankReading, path: Path) -> None:
     """Exactly: whole numbers, floats and arrays come back bit by bit."""
     path.write_bytes(msgspec.msgpack.encode(reading, enc_hook=_encode))
 
 
-def load_reading(path: Path) -> Reading:
+def load_reading(path: Path) -> RankReading:
     """What `write_reading` has written.
 
     Raises:
         UserError: the file holds something else.
     """
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=Reading, dec_hook=_decode)
+        return msgspec.msgpack.decode(path.read_bytes(), type=RankReading, dec_hook=_decode)
     except (msgspec.DecodeError, TypeError, ValueError) as failure:
         raise UserError(
             f"{path}: no reading of this version, read the share again ({failure}) [SL-reading-other-version]"

@@ -26,7 +26,7 @@ from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
 from stratlab.analysis.step_rows import build_means, sum_gaps
 from stratlab.run_directory.late_rank import find_late_rank
-from stratlab.traces.discover import Finding
+from stratlab.traces.discover import TraceFinding
 from stratlab.traces.merge import Clocks, Merged, build_unmerged
 from stratlab_spec.step_parts import WORDS
 
@@ -161,7 +161,7 @@ RECORDING_NOTE = "No label tells the steps: the whole recording counts as one"
 MOST_KERNELS = 30  # names, those with most time over all ranks; tables/kernel_stats.csv has all
 
 
-def build_frame(facts: RunFacts, findings: Sequence[Finding], note: str) -> dict[str, Any]:
+def build_frame(facts: RunFacts, findings: Sequence[TraceFinding], note: str) -> dict[str, Any]:
     """Every key of report.json, as it is without traces: lists are empty, `source` is None."""
     lists = ("parts", "ranks", "steps", "phases", "collectives", "kernels", "copies", "idle")
     return {
@@ -190,7 +190,7 @@ def build_frame(facts: RunFacts, findings: Sequence[Finding], note: str) -> dict
 def build_report(
     facts: RunFacts,
     ranks: Sequence[RankAnalysis],
-    findings: Sequence[Finding],
+    findings: Sequence[TraceFinding],
     hta: HtaRun,
     clocks: Clocks,
     merged: Merged,

@@ -20,7 +20,7 @@ from stratlab.analysis.hta_bridge import HTA_LIMITS, HtaLimits, build_unread, ru
 from stratlab.analysis.measure import (
     SHARES,
     Progress,
-    Share,
+    RankShare,
     find_shares,
     join_readings,
     measure_traces,
@@ -35,7 +35,7 @@ from stratlab.analysis.tables import write_tables
 from stratlab.analysis.untraced import build_untraced_html, build_untraced_markdown, build_untraced_report
 from stratlab.run_directory.outcome import is_alive
 from stratlab.run_directory.places import MERGED, PAGE
-from stratlab.traces.discover import Finding, Found, find_traces
+from stratlab.traces.discover import Found, TraceFinding, find_traces
 from stratlab.traces.merge import build_unmerged, find_offsets, merge_traces
 from stratlab.user_error import UserError
 
@@ -89,7 +89,7 @@ def analyze_run(
     return report
 
 
-def analyze_share(run_dir: Path, share: Share, *, progress: Progress = lambda sentence: None) -> Path:
+def analyze_share(run_dir: Path, share: RankShare, *, progress: Progress = lambda sentence: None) -> Path:
     """Reads a share of the traces of one run and leaves what was read for `analyze_run`; returns its folder.
 
     Raises:
@@ -213,7 +213,7 @@ def _log(
     return report
 
 
-def _explain(place: str, findings: list[Finding], at_work: bool) -> str:
+def _explain(place: str, findings: list[TraceFinding], at_work: bool) -> str:
     lines = [
         f"{place}: no trace can be analysed [SL-no-trace-usable]",
         *(f"  {_sentence(finding)}" for finding in findings),
@@ -226,7 +226,7 @@ def _explain(place: str, findings: list[Finding], at_work: bool) -> str:
     return "\n".join(lines)
 
 
-def _sentence(finding: Finding) -> str:
+def _sentence(finding: TraceFinding) -> str:
     subject = finding.file or (f"rank {finding.rank}" if finding.rank is not None else "the traces")
     return f"{subject}: {finding.reason}" + (" (skipped)" if finding.action == "skipped" else "")
 

@@ -12,7 +12,7 @@ from typing import Any
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.run_directory.files import read_config, read_line, read_object
 from stratlab.run_directory.outcome import is_alive
-from stratlab.traces.discover import Finding, Manifest
+from stratlab.traces.discover import Manifest, TraceFinding
 from stratlab.user_error import NothingThere
 
 OF_SETTINGS = ("strategy", "model", "dataset", "precision", "seed", "global_batch_size", "micro_batch_size")
@@ -36,7 +36,7 @@ class RunFacts:
     folder: Path
     origin: dict[str, Any]
     axes: dict[str, int]
-    findings: list[Finding]
+    findings: list[TraceFinding]
     summary: dict[str, Any] = field(default_factory=dict)
     metrics: list[dict[str, Any]] = field(default_factory=list)
     evaluation: dict[str, Any] = field(default_factory=dict)
@@ -67,10 +67,12 @@ def read_facts(folder: Path) -> RunFacts:
     config = read_config(folder, problems)
     summary = read_object(folder / "summary.json", problems)
     evaluation = read_object(folder / "evaluation.json", problems)
-    findings = [Finding("noted", text, file) for file, _, text in (line.partition(": ") for line in problems)]
+    findings = [
+        TraceFinding("noted", text, file) for file, _, text in (line.partition(": ") for line in problems)
+    ]
     if not is_told:
         why = "is missing: what the run was asked is not known [SL-config-missing]"
-        findings.append(Finding("noted", why, "config.json"))
+        findings.append(TraceFinding("noted", why, "config.json"))
     elif not config:
         raise NoRun(
             f"{folder}: not a run directory, its config.json is no JSON object [SL-run-config-not-json]"
@@ -80,7 +82,7 @@ def read_facts(folder: Path) -> RunFacts:
 
 
 def build_foreign_facts(
-    folder: Path, name: str, world_size: int | None, backend: str | None, findings: list[Finding]
+    folder: Path, name: str, world_size: int | None, backend: str | None, findings: list[TraceFinding]
 ) -> RunFacts:
     """Of traces that this lab did not make: what they tell themselves, and no more.
 
@@ -95,7 +97,7 @@ def build_foreign_facts(
 
 
 def _build_facts(
-    folder: Path, config: dict[str, Any], summary: dict[str, Any], findings: list[Finding]
+    folder: Path, config: dict[str, Any], summary: dict[str, Any], findings: list[TraceFinding]
 ) -> RunFacts:
     asked, resolved, provenance = (_object(config, key) for key in ("config", "resolved", "provenance"))
     machines = provenance.get("nodes")
@@ -149,7 +151,7 @@ RUNNING = "the run has not ended"
 MOST_NAMED = 8  # missing ranks with a line of their own
 
 
-def keep_one_source(ranks: Sequence[RankAnalysis]) -> tuple[list[RankAnalysis], list[Finding]]:
+def keep_one_source(ranks: Sequence[RankAnalysis]) -> tuple[list[RankAnalysis], list[TraceFinding]]:
     """GPU time and host time are never mixed, nor steps and whole recordings: with a GPU on any rank, ranks without one
     are left out, and with steps on any of these, ranks without."""
     on_one, findings = _keep(
@@ -167,22 +169,22 @@ def keep_one_source(ranks: Sequence[RankAnalysis]) -> tuple[list[RankAnalysis], 
 
 def _keep(
     ranks: Sequence[RankAnalysis], is_better: Callable[[RankAnalysis], bool], reason: str
-) -> tuple[list[RankAnalysis], list[Finding]]:
+) -> tuple[list[RankAnalysis], list[TraceFinding]]:
     """The better ones if there are any, else all."""
     if not any(map(is_better, ranks)):
         return list(ranks), []
-    left_out = [Finding("skipped", reason, r.file.name, r.rank) for r in ranks if not is_better(r)]
+    left_out = [TraceFinding("skipped", reason, r.file.name, r.rank) for r in ranks if not is_better(r)]
     return [rank for rank in ranks if is_better(rank)], left_out
 
 
 def find_gaps(
     ranks: Sequence[RankAnalysis], facts: RunFacts, manifest: Manifest | None, named: set[int | None]
-) -> list[Finding]:
+) -> list[TraceFinding]:
     """Missing ranks and steps, and a GPU that left no mark. `named`: ranks that another finding explains."""
     findings = []
 
     def note(reason: str, file: str | None = None, rank: int | None = None) -> None:
-        findings.append(Finding("noted", reason, file, rank))
+        findings.append(TraceFinding("noted", reason, file, rank))
 
     missing = sorted(set(range(facts.world_size or 0)) - {rank.rank for rank in ranks} - named)
     if len(missing) <= MOST_NAMED:

@@ -21,8 +21,8 @@ from stratlab.analysis.measure import (
     SHARES,
     MissingShare,
     Progress,
+    RankShare,
     Readings,
-    Share,
     build_shares,
     find_share,
     write_share,
@@ -57,7 +57,7 @@ def read_merger(place: Path) -> int | None:
         return None
 
 
-def choose_merger(place: Path, share: Share) -> int | None:
+def choose_merger(place: Path, share: RankShare) -> int | None:
     """The same; where all shares are there and nobody merges yet it is `share`."""
     there = os.listdir(place)
     if not all(each.name in there for each in build_shares(share.count)):
@@ -85,7 +85,7 @@ def finish_merge(run_dir: Path, place: Path) -> None:
 
 def analyze_in_job(
     run_dir: Path,
-    share: Share,
+    share: RankShare,
     job: str,
     *,
     tracking_uri: str | None,
@@ -135,7 +135,7 @@ def analyze_in_job(
     return report
 
 
-def _keep_share(place: Path, share: Share, found: Found, facts: RunFacts, progress: Progress) -> Readings:
+def _keep_share(place: Path, share: RankShare, found: Found, facts: RunFacts, progress: Progress) -> Readings:
     """What a share has read; it is read where that is not there, so that it is never taken from under a merger."""
     try:
         if (place / share.name).is_dir():

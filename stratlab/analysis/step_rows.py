@@ -28,7 +28,10 @@ from numpy.typing import NDArray
 from stratlab.analysis.lanes import Lanes, Source, find_launches
 from stratlab.analysis.time_breakdown import KERNEL_WAIT_BELOW_NS, SPANS, Partition, Segments
 from stratlab.traces.trace import LABEL_CATEGORIES, PHASES, PROFILER_STEP, MemoryEvents, Trace, Window
-from stratlab_spec.intervals import (
+from stratlab_spec.step_parts import PARTS, SHARES, PartTimes
+from stratlab_spec.trace_events import (
+    COMMUNICATION_LABEL,
+    STEP,
     Intervals,
     Times,
     build_covered_share,
@@ -39,8 +42,6 @@ from stratlab_spec.intervals import (
     join,
     length,
 )
-from stratlab_spec.step_parts import PARTS, SHARES, PartTimes
-from stratlab_spec.trace_events import COMMUNICATION_LABEL, STEP
 
 PART_NAMES = [part.name for part in PARTS]
 

@@ -32,7 +32,8 @@ import numpy as np
 from stratlab.analysis.collective_calls import CallKey, CallKind, Calls, Match
 from stratlab.analysis.lanes import POINT_TO_POINT, Lanes
 from stratlab.traces.trace import PHASES, Window
-from stratlab_spec.intervals import (
+from stratlab_spec.step_parts import PARTS
+from stratlab_spec.trace_events import (
     Intervals,
     Times,
     build_empty,
@@ -42,7 +43,6 @@ from stratlab_spec.intervals import (
     join,
     subtract,
 )
-from stratlab_spec.step_parts import PARTS
 
 # HTA's consecutive_kernel_delay: its documentation says nanoseconds, its code compares microseconds
 KERNEL_WAIT_BELOW_NS = 30_000  # of an event that waited in the queue
@@ -181,7 +181,7 @@ def build_segments(lanes: Lanes, hosts: list[Window], phases: dict[str, list[Int
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTrace:
     """One rank's trace, reduced: what is left to find out needs the other ranks. One entry per segment, ns."""
 
     segments: Segments
@@ -200,14 +200,16 @@ class Partition:
     exposed_wait: dict[CallKey, Times]
 
 
-def build_measured(segments: Segments, exposure: Exposure, calls: Calls) -> Measured:
+def build_measured(segments: Segments, exposure: Exposure, calls: Calls) -> MeasuredTrace:
     """Sums of the sets per segment; only the exposed communication is kept as it is."""
     spans = segments.starts, segments.ends
     times = {name: covered_within(exposure.sets[name], *spans) for name in SETS}
-    return Measured(segments, times, exposure.collectives, calls)
+    return MeasuredTrace(segments, times, exposure.collectives, calls)
 
 
-def build_partition(measured: Measured, matches: Mapping[CallKind, Match], is_pipeline: bool) -> Partition:
+def build_partition(
+    measured: MeasuredTrace, matches: Mapping[CallKind, Match], is_pipeline: bool
+) -> Partition:
     """Splits the exposed communication into transfer and waiting."""
     segments = measured.segments
     spans = segments.starts, segments.ends

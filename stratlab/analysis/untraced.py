@@ -11,7 +11,7 @@ from stratlab.analysis.run_facts import RunFacts
 from stratlab.analysis.run_sections import build_layout, build_links, build_recordings, build_training
 from stratlab.drawing import Column, Section, build_page, html_table, note, paragraph
 from stratlab.drawing import escape_markdown as escape
-from stratlab.traces.discover import MANIFEST, Finding, read_dropped
+from stratlab.traces.discover import MANIFEST, TraceFinding, read_dropped
 from stratlab.wording import count_processes, format_number
 
 TABLES = {  # title -> numbers of summary.json, as they are there
@@ -30,7 +30,7 @@ TABLES = {  # title -> numbers of summary.json, as they are there
 }
 
 
-def build_untraced_report(facts: RunFacts, findings: Sequence[Finding]) -> dict[str, Any]:
+def build_untraced_report(facts: RunFacts, findings: Sequence[TraceFinding]) -> dict[str, Any]:
     """report.json of a run without traces: all lists empty, `source` None, the reason in `note`."""
     dropped = read_dropped(facts.folder / "traces" / MANIFEST)
     why = "profile_steps is 0" if facts.origin["profile_steps"] == 0 else "traces/ holds none"

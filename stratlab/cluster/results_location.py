@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import CLAIM, IMAGE, MOUNT, PodRequest
-from stratlab.cluster.workloads import RunFacts, list_workloads
+from stratlab.cluster.workloads import RunAnnotations, list_workloads
 from stratlab.user_error import UserError
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -45,7 +45,7 @@ def find_place(
     newest = [each for each in reversed(newest) if each.facts.run_directory]
     same = [each for each in newest if PurePosixPath(each.facts.run_directory).parent.name == comparison]
     found = next(iter([*same, *newest]), None)
-    facts = found.facts if found else RunFacts()
+    facts = found.facts if found else RunAnnotations()
     images = Counter(each.facts.lab_image for each in newest if each.facts.lab_image)
     place = PodRequest(
         claim or facts.results_claim or CLAIM,

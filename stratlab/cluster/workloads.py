@@ -160,7 +160,7 @@ APIS = {
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class RunAnnotations:
     """The annotations `stratlab/*` of a workload; "" where one is missing. `processes` is the world size."""
 
     run_directory: str = ""
@@ -214,13 +214,14 @@ class Workload:
         return ""
 
     @property
-    def facts(self) -> RunFacts:
+    def facts(self) -> RunAnnotations:
         notes = self.object["metadata"].get("annotations") or {}
         found = {
-            each.name: notes.get(f"stratlab/{each.name.replace('_', '-')}", "") for each in fields(RunFacts)
+            each.name: notes.get(f"stratlab/{each.name.replace('_', '-')}", "")
+            for each in fields(RunAnnotations)
         }
         processes = str(found.pop("processes"))
-        return RunFacts(**found, processes=int(processes) if processes.isdigit() else None)
+        return RunAnnotations(**found, processes=int(processes) if processes.isdigit() else None)
 
     @property
     def has_master(self) -> bool:

@@ -132,7 +132,7 @@ def watch(
     from stratlab.cluster.connection import connect
     from stratlab.machine import Interrupted, signals_raise
     from stratlab.watch_display import Lines, build_ending, build_farewell, describe_left
-    from stratlab.watch_session import Display, await_workload, watch_run
+    from stratlab.watch_session import WatchDisplay, await_workload, watch_run
     from stratlab.watch_state import Picture
 
     show = _choose_output(as_json)
@@ -143,7 +143,7 @@ def watch(
         stack.enter_context(signals_raise())
         try:
             picture = Picture(await_workload(connection, release, show))
-            display: Display = Lines(show)
+            display: WatchDisplay = Lines(show)
             if console.is_terminal and not console.is_dumb_terminal:
                 from stratlab.watch_display import LiveTable
 

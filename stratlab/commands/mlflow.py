@@ -102,7 +102,7 @@ def serve(
         ) from None
     from stratlab.machine import signals_raise
     from stratlab.metrics_exporter import RunGauges
-    from stratlab.run_directory.given_folder import check_folder
+    from stratlab.run_directory.places import check_folder
 
     check_folder(results, "the folder of results")
     registry = CollectorRegistry()

@@ -29,7 +29,7 @@ Window = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Place:
+class RunPlacement:
     """Where and when a run was at work; None where it does not tell."""
 
     nodes: list[str] | None = None
@@ -48,7 +48,7 @@ class Place:
 class ComparedRun(RunRecord):
     """A run among those that it is compared with."""
 
-    place: Place = Place()
+    place: RunPlacement = RunPlacement()
     tuning: str = ""
     """Of `run_sources.apply_tuning`; "" = nothing is known of a tuning."""
 
@@ -133,11 +133,11 @@ def apply_place(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
     ]
 
 
-def _read_place(run: RunRecord, others: Sequence[RunRecord]) -> Place:
+def _read_place(run: RunRecord, others: Sequence[RunRecord]) -> RunPlacement:
     nodes = [rank.get("node") for rank in run.ranks]
     known = bool(nodes) and all(nodes)
     clock, slowed = _read_gpus(run)
-    return Place(
+    return RunPlacement(
         nodes=sorted(set(map(str, nodes))) if known else None,
         ranks_per_node=sorted(Counter(nodes).values(), reverse=True) if known else None,
         beside=_find_beside(run, others),

@@ -63,7 +63,7 @@ class Rule:
     Attributes:
         field: its name in the report.
         source: `config` (config.json), `summary` (summary.json), `ranks` (the distinct values over all
-            ranks/rank*.json), `attempts` (how many have started), `place` (`placement.Place`), `tuning`
+            ranks/rank*.json), `attempts` (how many have started), `place` (`RunPlacement`), `tuning`
             (`run_sources`).
         path: keys below the source.
         matters: a difference forbids naming a winner.

@@ -24,8 +24,7 @@ from stratlab import tracking as redirect
 from stratlab.compare.placement import ComparedRun
 from stratlab.machine import name_program
 from stratlab.run_directory.files import MARKS, is_run
-from stratlab.run_directory.foreign import FOREIGN
-from stratlab.run_directory.given_folder import check_folder
+from stratlab.run_directory.places import FOREIGN, check_folder
 from stratlab.run_directory.record import read_run
 from stratlab.tracking_server import ServerFailed
 from stratlab.user_error import NothingThere, UserError

@@ -1,9 +1,20 @@
-"""Where the files of a run lie that a reader wants to open, and where its report's page may link to them."""
+"""Where the files of a run lie that a reader wants to open, and where its report's page may link to them.
+
+foreign.json: what lies beside the analysis of traces that this lab did not make, instead of a run's own files.
+
+A folder that somebody has named: whether it is one, told in the same way by every verb.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from stratlab.run_directory.files import LARGEST_WORLD, Shape, read_object
+from stratlab.user_error import NothingThere, UserError
+from stratlab_spec.run_directory import write_json
 
 MERGED = "merged_trace.json.gz"
 PAGE = "report.html"
@@ -50,3 +61,42 @@ def is_beside(run_dir: Path, page_folder: Path) -> bool:
     page = page_folder.resolve()
     above = [folder for folder in run_dir.resolve().parents[:ABOVE] if folder.parent != folder]
     return any(folder == page or folder in page.parents for folder in above)
+
+
+FOREIGN = "foreign.json"
+SHAPE: Shape = {
+    "experiment": str,
+    "source": str,
+    "source_path": str,
+    "world_size": (int, type(None)),
+    "traces": list,
+}
+
+
+def read_foreign(folder: Path, problems: list[str]) -> dict[str, Any]:
+    """What it says; {} where there is none. A number of ranks that cannot be is left out."""
+    found = read_object(folder / FOREIGN, problems, SHAPE)
+    if not 1 <= (found.get("world_size") or 1) <= LARGEST_WORLD:
+        problems.append(
+            f"{FOREIGN}: world_size {str(found.pop('world_size'))[:20]} is left out [SL-foreign-world-size]"
+        )
+    return found
+
+
+def write_foreign(folder: Path, content: Mapping[str, Any]) -> None:
+    """Writes it in one step."""
+    write_json(folder / FOREIGN, content)
+
+
+def check_folder(folder: Path, expected: str) -> None:
+    """That there is such a folder.
+
+    Raises:
+        NothingThere: there is not, or not yet.
+        UserError: it is a file.
+    """
+    if folder.is_dir():
+        return
+    if folder.exists():
+        raise UserError(f"{folder}: not a folder; expected {expected} [SL-folder-is-file]")
+    raise NothingThere(f"{folder}: no such folder; expected {expected} [SL-folder-missing]")

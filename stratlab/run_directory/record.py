@@ -20,9 +20,8 @@ from stratlab.run_directory.files import (
     read_object,
     read_world_size,
 )
-from stratlab.run_directory.foreign import FOREIGN, read_foreign
 from stratlab.run_directory.outcome import TRACED, Status, is_comparable, read_attempts, read_status
-from stratlab.run_directory.places import SERVER
+from stratlab.run_directory.places import FOREIGN, SERVER, read_foreign
 
 
 @dataclass(frozen=True)

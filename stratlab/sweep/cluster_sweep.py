@@ -21,8 +21,8 @@ from stratlab.progress import SweepDisplay
 from stratlab.sweep.definition import cannot_start
 from stratlab.sweep.helm_release import Site, look_at, uninstall, work
 from stratlab.sweep.planned_release import Planned
-from stratlab.sweep.state import ENDED, Decision, Seen, State, decide
-from stratlab.sweep.tuning_loop import Place
+from stratlab.sweep.state import ENDED, Decision, SeenRelease, State, decide
+from stratlab.sweep.tuning_loop import SweepTarget
 from stratlab.user_error import UserError
 
 
@@ -36,7 +36,7 @@ class Result:
 
 
 def carry_out(
-    place: Place,
+    place: SweepTarget,
     plan: Sequence[Planned],
     state: State,
     output: Path,
@@ -139,7 +139,7 @@ def decide_all(
     for number, planned in enumerate(plan, 1):
         name = planned.release.name
         entry = state.releases.get(name)
-        decision = decide(entry, Seen(), planned.asked, retry_failed=retry_failed)
+        decision = decide(entry, SeenRelease(), planned.asked, retry_failed=retry_failed)
         if decision.step not in ("skip", "refuse") and worth_a_look:
             progress(f"looking at {number} of {len(plan)}: {name}")
             try:
@@ -177,7 +177,7 @@ def check_cluster(connection: Connection, namespace: str, plan: Sequence[Planned
     return problems
 
 
-def _see(site: Site, planned: Planned) -> Seen:
+def _see(site: Site, planned: Planned) -> SeenRelease:
     seen = look_at(site.helm, site.namespace, planned.release.name, site.context)
     if not seen.status:
         return seen
@@ -187,7 +187,7 @@ def _see(site: Site, planned: Planned) -> Seen:
         if failure.status != 404:
             raise
         return seen
-    return Seen(seen.status, seen.asked, has_workload=True)
+    return SeenRelease(seen.status, seen.asked, has_workload=True)
 
 
 def uninstall_ended(names: Iterable[str], state: State, site: Site, say: Callable[[str], None]) -> list[str]:

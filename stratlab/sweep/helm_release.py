@@ -37,14 +37,14 @@ from stratlab.cluster.workloads import (
 from stratlab.helm import HelmFailed, run_helm, write_values
 from stratlab.progress import SweepDisplay
 from stratlab.sweep.planned_release import Planned, hash_asked
-from stratlab.sweep.state import Decision, Seen, State
+from stratlab.sweep.state import Decision, SeenRelease, State
 
 LOOK_S, INSTALL_S, UNINSTALL_S = 60, 300, 330
 TICK_S = 1.0
 REMARKS = ("level=INFO", "level=WARN", "walk.go", "WARNING")
 
 
-def look_at(helm: Path, namespace: str, name: str, context: str | None = None) -> Seen:
+def look_at(helm: Path, namespace: str, name: str, context: str | None = None) -> SeenRelease:
     """The release as helm knows it, without its custom resource. `context`: of the kubeconfig; None = the current one.
 
     Raises:
@@ -54,11 +54,11 @@ def look_at(helm: Path, namespace: str, name: str, context: str | None = None) -
         status = json.loads(_run(helm, ["status", name, "-n", namespace, "-o", "json"], LOOK_S, context))
     except HelmFailed as failure:
         if "not found" in str(failure):
-            return Seen()
+            return SeenRelease()
         raise
     asked = ["get", "metadata", name, "-n", namespace, "-o", "json"]
     metadata = json.loads(_run(helm, asked, LOOK_S, context))
-    return Seen(status["info"]["status"], hash_asked(metadata["chart"], status.get("config") or {}))
+    return SeenRelease(status["info"]["status"], hash_asked(metadata["chart"], status.get("config") or {}))
 
 
 def install(helm: Path, namespace: str, planned: Planned, context: str | None = None) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from stratlab.cluster.workloads import ANALYSIS, APIS, Api, RunFacts, Workload, pick_jobs
+from stratlab.cluster.workloads import ANALYSIS, APIS, Api, RunAnnotations, Workload, pick_jobs
 from stratlab.helm import read_chart_name, render_chart, write_values
 from stratlab.machine import build_machine_env
 from stratlab.pod_commands import expand as expand_variables
@@ -138,7 +138,7 @@ class Planned:
         return self.workload.api
 
     @property
-    def facts(self) -> RunFacts:
+    def facts(self) -> RunAnnotations:
         return self.workload.facts
 
 

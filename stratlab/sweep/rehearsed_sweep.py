@@ -25,7 +25,7 @@ from stratlab.run_directory.record import read_run
 from stratlab.sweep.cluster_sweep import Result, carry_out
 from stratlab.sweep.definition import cannot_start, list_varied
 from stratlab.sweep.planned_release import Planned, build_sweep_plan
-from stratlab.sweep.state import Seen, State, decide, only_one, read_state
+from stratlab.sweep.state import SeenRelease, State, decide, only_one, read_state
 from stratlab.sweep.tuning_loop import Workbench, tune_strategies
 from stratlab.sweep.tuning_search import name_tuning
 from stratlab.tracking_server import run_server
@@ -45,7 +45,7 @@ class RehearsedPlace:
         todo = []
         for planned in plan:
             entry = state.releases.get(planned.release.name)
-            todo.append((planned, decide(entry, Seen(), planned.asked, retry_failed=retry_failed)))
+            todo.append((planned, decide(entry, SeenRelease(), planned.asked, retry_failed=retry_failed)))
         if refused := [f"{each.release.name}: {d.reason}" for each, d in todo if d.step == "refuse"]:
             raise cannot_start(refused)
         for planned, decision in todo:

@@ -24,7 +24,7 @@ ENDED: tuple[Stage, ...] = ("succeeded", "failed")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ReleaseEntry:
     """One release. `asked` is the hash of its chart's name and values; `sentence` how it ended. Times are Unix."""
 
     stage: Stage
@@ -41,12 +41,12 @@ class State:
     file: Path
     comparison: str
     namespace: str
-    releases: Mapping[str, Entry] = field(default_factory=dict)
+    releases: Mapping[str, ReleaseEntry] = field(default_factory=dict)
 
     def record(self, name: str, **changes: Any) -> State:
         """Changes one release and writes the file, whole or not at all."""
         before = self.releases.get(name)
-        entry = replace(before, **changes) if before else Entry(**changes)
+        entry = replace(before, **changes) if before else ReleaseEntry(**changes)
         return _write(replace(self, releases={**self.releases, name: entry}))
 
 
@@ -68,7 +68,7 @@ def read_state(file: Path, comparison: str, namespace: str) -> State:
     """
     try:
         content = json.loads(file.read_bytes())
-        entries = {name: Entry(**entry) for name, entry in content["releases"].items()}
+        entries = {name: ReleaseEntry(**entry) for name, entry in content["releases"].items()}
         theirs = (content["comparison"], content["namespace"])
     except FileNotFoundError:
         return State(file, comparison, namespace)
@@ -120,7 +120,7 @@ Step = Literal["skip", "install", "join", "reinstall", "refuse"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenRelease:
     """A release as the cluster has it.
 
     Attributes:
@@ -143,7 +143,7 @@ class Decision:
     reason: str
 
 
-def decide(entry: Entry | None, seen: Seen, asked: str, *, retry_failed: bool) -> Decision:
+def decide(entry: ReleaseEntry | None, seen: SeenRelease, asked: str, *, retry_failed: bool) -> Decision:
     """The next step for one release.
 
     Args:

@@ -19,9 +19,9 @@ from stratlab.sweep.planned_release import Planned, Release, build_sweep_plan, c
 from stratlab.sweep.state import ENDED, State
 from stratlab.sweep.tuning_search import (
     METRICS,
-    Measured,
-    Metric,
+    MeasuredCandidate,
     Search,
+    TuningMetric,
     apply_choice,
     build_candidate,
     check_knobs,
@@ -116,7 +116,7 @@ def _record_search(
     }
 
 
-def say_search(found: Search, metric: Metric) -> str:
+def say_search(found: Search, metric: TuningMetric) -> str:
     """What was chosen first, then the others: `as it comes, 98.2 samples per s; static_graph=true 30`."""
     ordered = sorted(found.tried, key=lambda entry: entry[0] != found.best)
     parts = []
@@ -133,9 +133,9 @@ def read_measured(
     names: Sequence[str],
     rows: Mapping[str, Mapping[str, Any]],
     said: Mapping[str, str],
-    metric: Metric,
+    metric: TuningMetric,
     disturbed: Mapping[str, Any],
-) -> Measured:
+) -> MeasuredCandidate:
     """What became of a candidate.
 
     Args:
@@ -159,10 +159,10 @@ def read_measured(
         elif row.get(metric.key) is None:
             why = f"{metric.key} was not measured"
         if why:
-            return Measured((), f"{name}: {why}" if len(names) > 1 else why)
+            return MeasuredCandidate((), f"{name}: {why}" if len(names) > 1 else why)
         assert row
         values.append(float(row[metric.key]))
-    return Measured(tuple(values))
+    return MeasuredCandidate(tuple(values))
 
 
 def find_disturbed(report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -171,7 +171,7 @@ def find_disturbed(report: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((entry["values"] for entry in differences if entry["field"] == "runs beside it"), {})
 
 
-class Place(Protocol):
+class SweepTarget(Protocol):
     """One of the two."""
 
     def bring(
@@ -244,7 +244,7 @@ def check_candidates(bench: Workbench) -> str:
 
 
 def tune_strategies(
-    bench: Workbench, place: Place, state: State, output: Path, *, retry_failed: bool
+    bench: Workbench, place: SweepTarget, state: State, output: Path, *, retry_failed: bool
 ) -> tuple[list[Release], dict[str, Any]]:
     """Tunes every combination that has knobs to try. What the state knows to have ended is not run again.
 
@@ -262,7 +262,7 @@ def tune_strategies(
     tune, comparison, display = bench.tune, bench.sweep.comparison, bench.display
     metric, combinations = METRICS[tune.metric], bench.combinations
     bases = {name: each[0] for name, each in combinations.items() if each[0].strategy in tune.knobs}
-    measured: dict[str, dict[str, Measured]] = {name: {} for name in bases}
+    measured: dict[str, dict[str, MeasuredCandidate]] = {name: {} for name in bases}
     report: Mapping[str, Any] = {}
     told: set[str] = set()
     while True:

@@ -27,7 +27,7 @@ Knobs = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Metric:
+class TuningMetric:
     """`key`: in the rows of a comparison's report; `unit`: for sentences; `highest`: the highest value is best."""
 
     key: str
@@ -36,14 +36,14 @@ class Metric:
 
 
 METRICS = {
-    "throughput": Metric("samples_per_s", "samples per s", highest=True),
-    "step_time": Metric("step_time_ms_p50", "ms", highest=False),
-    "memory": Metric("peak_memory_gib", "GiB", highest=False),
+    "throughput": TuningMetric("samples_per_s", "samples per s", highest=True),
+    "step_time": TuningMetric("step_time_ms_p50", "ms", highest=False),
+    "memory": TuningMetric("peak_memory_gib", "GiB", highest=False),
 }
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCandidate:
     """What became of a candidate: a value for each of its repeats, or none of them and why."""
 
     values: tuple[float, ...]
@@ -72,7 +72,7 @@ class Lead:
 class Search:
     """Where a search is: what was tried in order, what is best so far, what to try next; nothing = it has ended."""
 
-    tried: tuple[tuple[Knobs, Measured], ...]
+    tried: tuple[tuple[Knobs, MeasuredCandidate], ...]
     best: Knobs
     following: tuple[Knobs, ...]
     not_tried: tuple[Knobs, ...] = ()
@@ -86,9 +86,9 @@ def name_knobs(knobs: Knobs) -> str:
 
 def search(
     values: Mapping[str, Sequence[Any]],
-    measured: Mapping[str, Measured],
+    measured: Mapping[str, MeasuredCandidate],
     most: int,
-    metric: Metric,
+    metric: TuningMetric,
 ) -> Search:
     """Follows a search as far as it is measured. The noise is that of the repeats of what was tried by then.
 
@@ -101,7 +101,7 @@ def search(
     best: Knobs = {}
     if "" not in measured:
         return Search((), best, ({},))
-    tried: list[tuple[Knobs, Measured]] = [({}, measured[""])]
+    tried: list[tuple[Knobs, MeasuredCandidate]] = [({}, measured[""])]
     for knob, options in values.items():
         room = most - len(tried)
         left_out += [{knob: option} for option in options[room:]]
@@ -118,12 +118,14 @@ def search(
     return Search(tuple(tried), best, (), tuple(left_out))
 
 
-def find_band(tried: Sequence[tuple[Knobs, Measured]]) -> Band | None:
+def find_band(tried: Sequence[tuple[Knobs, MeasuredCandidate]]) -> Band | None:
     """How far repeats of one candidate lie apart; None without repeats."""
     return build_band([measured.values for _, measured in tried])
 
 
-def compute_lead(one: Measured, other: Measured, metric: Metric, band: Band | None) -> Lead | None:
+def compute_lead(
+    one: MeasuredCandidate, other: MeasuredCandidate, metric: TuningMetric, band: Band | None
+) -> Lead | None:
     """How much better `one` is than `other`; None where one of them has no value. Of 0 there is no share: what is not 0
     is 100 % better or worse.
 

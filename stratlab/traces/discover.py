@@ -28,7 +28,7 @@ NAME_NO_TEXT = "its name holds bytes that are no text [SL-name-no-text]"
 KINDS = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder"}
 
 
-class Entry(msgspec.Struct):
+class ManifestEntry(msgspec.Struct):
     """One file of the manifest."""
 
     rank: int
@@ -41,7 +41,7 @@ class Manifest(msgspec.Struct):
     """traces/manifest.json, written by rank 0 when every trace is complete."""
 
     complete: bool
-    files: list[Entry]
+    files: list[ManifestEntry]
     first_step: int = 0
     steps: int = 0
 
@@ -99,7 +99,7 @@ NOT_THERE = "listed in the manifest, but missing [SL-manifest-file-missing]"
 
 
 @dataclass(frozen=True)
-class Finding:
+class TraceFinding:
     """What is wrong with the traces. `skipped` = the file or rank is not analysed, `noted` = it is."""
 
     action: Literal["skipped", "noted"]
@@ -113,7 +113,7 @@ class Found:
     """`files`: one per rank, checked against the manifest, but not yet decoded."""
 
     files: dict[int, Path]
-    findings: list[Finding]
+    findings: list[TraceFinding]
     manifest: Manifest | None
 
 
@@ -135,7 +135,7 @@ def say_outside(rank: int, world_size: int | None) -> str:
 def find_traces(folder: Path, world_size: int | None) -> Found:
     """Looks through `folder` (the run's traces/), which may be missing or empty. Never raises for what lies there."""
     manifest, remark = read_manifest(folder / MANIFEST)
-    findings = [Finding("noted", remark, MANIFEST)] if remark else []
+    findings = [TraceFinding("noted", remark, MANIFEST)] if remark else []
     entries = manifest.files if manifest else []
     listed = [_Candidate(e.file, e.rank, _find_mismatch(folder / e.file, e)) for e in entries]
     names = _list_names(folder, findings) - {MANIFEST} - {candidate.file for candidate in listed}
@@ -156,23 +156,23 @@ def find_traces(folder: Path, world_size: int | None) -> Found:
         if problem is None and rank is not None:
             files[rank] = folder / candidate.file
         if why := problem or candidate.remark:
-            findings.append(Finding("skipped" if problem else "noted", why, candidate.file, rank))
+            findings.append(TraceFinding("skipped" if problem else "noted", why, candidate.file, rank))
     return Found(dict(sorted(files.items())), findings, manifest)
 
 
-def _list_names(folder: Path, findings: list[Finding]) -> set[str]:
+def _list_names(folder: Path, findings: list[TraceFinding]) -> set[str]:
     """Files that may be traces: by their ending, or by a rank in their name."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
         return set()
     except OSError as failure:
-        findings.append(Finding("noted", say_unreadable(failure.strerror), folder.name))
+        findings.append(TraceFinding("noted", say_unreadable(failure.strerror), folder.name))
         return set()
     return {name for name in names if name.endswith((*SUFFIXES, ".tmp")) or RANK_IN_NAME.search(name)}
 
 
-def _find_mismatch(path: Path, entry: Entry) -> str | None:
+def _find_mismatch(path: Path, entry: ManifestEntry) -> str | None:
     if Path(entry.file).name != entry.file:
         return "the manifest points outside the traces [SL-manifest-outside]"
     if problem := find_problem(path, LIMITS.raw_bytes):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from stratlab.run_directory.files import LARGEST_WORLD
 from stratlab.traces.archives import OTHER_ENDING, SourceFile, Unpacked, find_archive_stem, shorten
 from stratlab.traces.chunks import LIMITS, NO_EVENTS, TraceError, read_blocks
-from stratlab.traces.discover import ONLY_TRACE, Finding, find_problem, say_outside
+from stratlab.traces.discover import ONLY_TRACE, TraceFinding, find_problem, say_outside
 from stratlab.traces.rank_identity import (
     Identity,
     Location,
@@ -112,7 +112,7 @@ def look_into(file: SourceFile, pattern: re.Pattern[str] | None) -> TraceFile | 
 
 TOLD_NAMES = 3
 
-Group = tuple[tuple[str, ...], list[TraceFile], list[Finding]]
+Group = tuple[tuple[str, ...], list[TraceFile], list[TraceFinding]]
 
 
 def divide(above: tuple[str, ...], traces: Sequence[TraceFile]) -> list[Group]:
@@ -126,7 +126,7 @@ def divide(above: tuple[str, ...], traces: Sequence[TraceFile]) -> list[Group]:
             "names no rank, other files of its folder do; an experiment of its own needs a folder of its own "
             "[SL-rank-untold-beside]"
         )
-        lost = [Finding("skipped", why, t.file.shown) for t in kept if t.rank is None]
+        lost = [TraceFinding("skipped", why, t.file.shown) for t in kept if t.rank is None]
         return [(above, ranked, [*findings, *lost])]
     by_name: dict[str, list[TraceFile]] = {}
     for trace in kept:
@@ -166,18 +166,18 @@ def find_conflict(traces: Sequence[TraceFile]) -> str:
     return ""
 
 
-def _drop_copies(traces: Sequence[TraceFile]) -> tuple[list[TraceFile], list[Finding]]:
+def _drop_copies(traces: Sequence[TraceFile]) -> tuple[list[TraceFile], list[TraceFinding]]:
     """Without the files that hold, unpacked, what another one of the same rank holds."""
     counted = Counter(trace.rank for trace in traces)
     kept: list[TraceFile] = []
-    findings: list[Finding] = []
+    findings: list[TraceFinding] = []
     seen: dict[tuple[int | None, bytes], TraceFile] = {}
     for trace in traces:
         if counted[trace.rank] > 1 and (digest := _hash(trace)):
             first = seen.setdefault((trace.rank, digest), trace)
             if first is not trace:
                 why = f"holds the same as {first.file.shown} [SL-trace-copy]"
-                findings.append(Finding("skipped", why, trace.file.shown, trace.rank))
+                findings.append(TraceFinding("skipped", why, trace.file.shown, trace.rank))
                 continue
         kept.append(trace)
     return kept, findings
@@ -217,7 +217,7 @@ class Experiment:
     traces: dict[int, TraceFile]
     world_size: int | None = None
     backend: str | None = None
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[TraceFinding] = field(default_factory=list)
     refused: str = ""
 
 
@@ -273,7 +273,7 @@ def _add_lost(groups: list[Group], lost: Sequence[tuple[str, str]], pattern: re.
         divided = (*above, place.stem)
         is_divided = above not in paths and any(path[:-1] == above for path in paths)
         path = divided if is_divided else above
-        finding = Finding("skipped", why, name, rank)
+        finding = TraceFinding("skipped", why, name, rank)
         for group in groups:
             if group[0] == path:
                 group[2].append(finding)
@@ -283,7 +283,7 @@ def _add_lost(groups: list[Group], lost: Sequence[tuple[str, str]], pattern: re.
 
 
 def _build(
-    name: str, folders: tuple[str, ...], traces: Sequence[TraceFile], findings: Sequence[Finding]
+    name: str, folders: tuple[str, ...], traces: Sequence[TraceFile], findings: Sequence[TraceFinding]
 ) -> Experiment:
     found = Experiment(name, folders, {}, findings=list(findings))
     if conflict := find_conflict(traces):
@@ -297,12 +297,12 @@ def _build(
         rank = 0 if trace.rank is None else trace.rank
         if rank < 0 or rank >= (found.world_size or LARGEST_WORLD):
             why = say_outside(rank, found.world_size)
-            found.findings.append(Finding("skipped", why, trace.file.shown, rank))
+            found.findings.append(TraceFinding("skipped", why, trace.file.shown, rank))
             continue
         if trace.rank is None:
-            found.findings.append(Finding("noted", ONLY_TRACE, trace.file.shown, 0))
+            found.findings.append(TraceFinding("noted", ONLY_TRACE, trace.file.shown, 0))
         if trace.remark:
-            found.findings.append(Finding("noted", trace.remark, trace.file.shown, rank))
+            found.findings.append(TraceFinding("noted", trace.remark, trace.file.shown, rank))
         found.traces[rank] = trace
     found.traces = dict(sorted(found.traces.items()))
     if not found.traces:
@@ -330,7 +330,7 @@ def find_hints(experiments: Sequence[Experiment]) -> list[str]:
         if len(names) > 1:
             hints.append(_say(names))
             for name in names:
-                alone[name].findings.append(Finding("noted", hints[-1], name))
+                alone[name].findings.append(TraceFinding("noted", hints[-1], name))
     return hints
 
 

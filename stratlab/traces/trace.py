@@ -28,8 +28,7 @@ from stratlab.traces.events import (
     read_base_ns,
     repair_piece,
 )
-from stratlab_spec.intervals import Intervals, Mask, Times, build_union, is_within
-from stratlab_spec.trace_events import LABELS, STEP
+from stratlab_spec.trace_events import LABELS, STEP, Intervals, Mask, Times, build_union, is_within
 
 LABEL_CATEGORIES = ("user_annotation", "Operator")  # writers of 2021 had one for labels and operators
 NOT_KEPT = frozenset({"Trace"})  # the profiler's own span

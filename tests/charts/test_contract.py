@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from stratlab.analysis.measure import Share, parse_share
+from stratlab.analysis.measure import RankShare, parse_share
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.fields import Strategy
 from tests.charts.contract import check_analysis_contract, check_trainer_contract
@@ -199,5 +199,5 @@ def test_of_shares_each_pod_reads_its_own(helm: Path) -> None:
     env = environment(pod, "analyze") | {"JOB_COMPLETION_INDEX": "3"}
     command = [expand(word, env) for word in container(pod, "analyze")["command"]]
     assert pick(rendered, "Job")["spec"]["completions"] == 4
-    assert parse_share(command[command.index("--share") + 1]) == Share(3, 4)
+    assert parse_share(command[command.index("--share") + 1]) == RankShare(3, 4)
     assert command[command.index("--job") + 1] == env["STRATLAB_JOB"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.measuring.memory import Reading
+from trainer.measuring.memory import MemoryReading
 from trainer.memory_estimation.causes import attribute_state
 from trainer.memory_estimation.steps import BLOCK_BYTES
 from trainer.memory_estimation.storages import StorageWatch
@@ -60,8 +60,8 @@ class StorageCounters:
 
         engine.evaluate = end
 
-    def read(self) -> Reading:
-        return Reading(self.total.held, self.total.peak, self.total.held, self.total.peak, 0)
+    def read(self) -> MemoryReading:
+        return MemoryReading(self.total.held, self.total.peak, self.total.held, self.total.peak, 0)
 
     def reset(self) -> None:
         self.total.peak = self.total.held

@@ -20,7 +20,7 @@ RESUMED_FROM = "resumed_from"
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceRun:
     """Another run, as `resume_from` names it."""
 
     folder: RunDirectory
@@ -35,7 +35,7 @@ class Source:
         return f"{self.config['comparison']}/{self.config['run']}"
 
 
-def open_source(config: Config) -> Source:
+def open_source(config: Config) -> SourceRun:
     """The run that `resume_from` names; looks at no checkpoint's content.
 
     Raises:
@@ -58,7 +58,7 @@ def open_source(config: Config) -> Source:
     if not (isinstance(known.get("config"), dict) and isinstance(known.get("resolved"), dict)):
         hint = "name a folder <comparison>/<run>, or a checkpoint in it"
         raise refuse(f"{folder.path} is no run; {hint} [SL-resume-no-run]")
-    source = Source(folder, int(match[1]) if match else None, known)
+    source = SourceRun(folder, int(match[1]) if match else None, known)
     steps = CheckpointFolder(folder).committed()
     if not steps or (source.step is not None and source.step not in steps):
         there = f"it has those of steps {', '.join(map(str, steps))}" if steps else "it has none"

@@ -279,7 +279,7 @@ _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 @dataclass
-class Part:
+class StatePart:
     """A module with its optimizer; an engine has one, or one per stage of its pipeline."""
 
     module: nn.Module
@@ -290,7 +290,7 @@ class Part:
         return key
 
 
-def collect(parts: Sequence[Part], loss_scale: LossScale) -> dict[str, Any]:
+def collect(parts: Sequence[StatePart], loss_scale: LossScale) -> dict[str, Any]:
     """{"model", "optimizer", "loss_scale"} of this rank, by the names of the checkpoint; collective."""
     models: dict[str, Any] = {}
     optimizers: dict[str, Any] = {}
@@ -301,7 +301,7 @@ def collect(parts: Sequence[Part], loss_scale: LossScale) -> dict[str, Any]:
     return {"model": models, "optimizer": optimizers, "loss_scale": loss_scale.state()}
 
 
-def load(parts: Sequence[Part], loss_scale: LossScale, folder: Path) -> None:
+def load(parts: Sequence[StatePart], loss_scale: LossScale, folder: Path) -> None:
     """Reads what was collected with any number of ranks, or what another strategy has saved; collective.
 
     Of parameters that are one (a tied head) the first name is read: not every strategy writes both. Optimizers that

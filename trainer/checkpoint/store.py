@@ -25,7 +25,7 @@ from stratlab_spec.settings.config import ConfigError
 from stratlab_spec.settings.wording import name_again, spell
 from trainer.checkpoint.attempt import Attempt
 from trainer.checkpoint.folder import CheckpointFolder, TrainingState, hash_config
-from trainer.checkpoint.writing import CheckpointWriter, Outcome, Taken, load_random_state, random_state
+from trainer.checkpoint.writing import CheckpointWriter, Taken, WriteOutcome, load_random_state, random_state
 from trainer.engine import Engine
 from trainer.measuring.held_tensors import GIB
 from trainer.metrics.tracking import Recorder
@@ -118,7 +118,7 @@ class Checkpoints:
         self._grace_reported = False
         self._missed = 0
         """Checkpoints in a row that did not fit, equal on every rank."""
-        self._writing: Future[Outcome] | None = None
+        self._writing: Future[WriteOutcome] | None = None
         self._newest = 0
         """The step that was last taken in this attempt."""
         self._is_reported = True

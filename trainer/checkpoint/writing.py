@@ -116,7 +116,7 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WriteOutcome:
     """What has become of it, equal on every rank but for bytes and seconds, which are rank 0's."""
 
     step: int
@@ -140,7 +140,7 @@ class CheckpointWriter:
     keep: int
     """Newest checkpoints that stay, besides the best."""
 
-    def write(self, taken: Taken) -> Outcome:
+    def write(self, taken: Taken) -> WriteOutcome:
         """All of it, until the checkpoint is committed or given up; collective."""
         began, left_out, size, end, step = time.monotonic(), list[str](), None, "", taken.step
 
@@ -174,7 +174,7 @@ class CheckpointWriter:
                     f"{full}; neither the checkpoint of step {step} nor the one before it fits. Free space, then "
                     f"{name_again(os.environ)}: the run goes on from {start} [SL-checkpoint-no-room]"
                 )
-        return Outcome(step, size is not None, left_out, end, size or 0, time.monotonic() - began)
+        return WriteOutcome(step, size is not None, left_out, end, size or 0, time.monotonic() - began)
 
     def _save(self, taken: Taken) -> int:
         """Bytes of all files.

@@ -18,7 +18,7 @@ from stratlab_spec.models.model_specs import PLAIN, Preprocessing
 from stratlab_spec.settings.config import Config
 from trainer.data.augmentation import draw_looks, mix, prepare_images
 from trainer.data.images import Images
-from trainer.data.placement import Source, StreamSource, to_device
+from trainer.data.placement import ImageSource, StreamSource, to_device
 from trainer.data.text.token_rows import IGNORED, TokenRows
 
 
@@ -97,7 +97,7 @@ class Share:
 
 
 def build_batch(
-    images: Images | Source,
+    images: Images | ImageSource,
     order: SampleOrder,
     step: int,
     config: Config,
@@ -109,7 +109,7 @@ def build_batch(
 
     Images are resized to `images.image_size`, augmented and normalised on the device.
     """
-    source = Source(images, device) if isinstance(images, Images) else images
+    source = ImageSource(images, device) if isinstance(images, Images) else images
     indices = order.batch(step, config.global_batch_size)
     looks = draw_looks(config, step)
 
@@ -150,7 +150,7 @@ def _coming(order: SampleOrder, step: int, config: Config, share: Share) -> Iter
 
 
 def evaluation_batches(
-    images: Images | Source, config: Config, share: Share, device: str, how: Preprocessing = PLAIN
+    images: Images | ImageSource, config: Config, share: Share, device: str, how: Preprocessing = PLAIN
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(images, labels) with the same number of batches on every rank; padding is IGNORED. No augmentation.
 
@@ -158,7 +158,7 @@ def evaluation_batches(
     """
     if isinstance(images, Images):
         # decoding ahead pays where decoding is work: files on the disk, and every image only once
-        source = StreamSource(images, device) if images.slow else Source(images, device)
+        source = StreamSource(images, device) if images.slow else ImageSource(images, device)
     else:
         source = images
     micro_size = config.micro_batch_size

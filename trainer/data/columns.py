@@ -31,7 +31,7 @@ NO_CLASSES = (
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnNames:
     """Names of the two columns."""
 
     image: str
@@ -42,7 +42,7 @@ class Columns:
     """the label's was asked for"""
 
 
-def pick_columns(config: Config, table: Any, known: Sequence[str] = (), data: str = "") -> Columns:
+def pick_columns(config: Config, table: Any, known: Sequence[str] = (), data: str = "") -> ColumnNames:
     """The columns that were asked for, else those known for this data set, else those of the right type.
 
     Args:
@@ -67,7 +67,7 @@ def pick_columns(config: Config, table: Any, known: Sequence[str] = (), data: st
                 "TRAINER_TASK=text [SL-text-for-images]"
             )
     problems: list[str] = []
-    found = Columns(
+    found = ColumnNames(
         _pick("IMAGE", config.image_column or image, table, datasets.Image, IMAGE_NAMES, problems),
         _pick("LABEL", config.label_column or label, table, datasets.ClassLabel, LABEL_NAMES, problems),
         data,
@@ -107,7 +107,7 @@ class Labels(NamedTuple):
     codes: dict[str, NDArray[np.int64]]
 
 
-def read_labels(splits: Mapping[str, Any], columns: Columns) -> Labels:
+def read_labels(splits: Mapping[str, Any], columns: ColumnNames) -> Labels:
     """The classes of all splits, numbered as the train split numbers its own.
 
     Args:
@@ -156,7 +156,7 @@ class _Value(NamedTuple):
     why: str = ""
 
 
-def _find_missing(splits: Mapping[str, Any], columns: Columns) -> Iterator[str]:
+def _find_missing(splits: Mapping[str, Any], columns: ColumnNames) -> Iterator[str]:
     for split, table in splits.items():
         for column, what in ((columns.image, "image"), (columns.label, "class")):
             if column not in table.column_names:
@@ -167,7 +167,7 @@ def _find_missing(splits: Mapping[str, Any], columns: Columns) -> Iterator[str]:
                 )
 
 
-def _find_other_kinds(splits: Mapping[str, Any], columns: Columns) -> Iterator[str]:
+def _find_other_kinds(splits: Mapping[str, Any], columns: ColumnNames) -> Iterator[str]:
     import datasets
 
     for split, table in splits.items():

@@ -37,14 +37,14 @@ def resolve_residence(asked: str, images: Images, device_type: str) -> str:
     return "device" if images.bytes_stored <= limit else "stream"
 
 
-def build_source(images: Images, residence: str, device: str) -> Source:
+def build_source(images: Images, residence: str, device: str) -> ImageSource:
     """The split `images` under a resolved residence; `device` moves all of it now."""
     if residence == "stream":
         return StreamSource(images, device)
-    return Source(images, device) if device == "cpu" else DeviceSource(images, device)
+    return ImageSource(images, device) if device == "cpu" else DeviceSource(images, device)
 
 
-class Source:
+class ImageSource:
     """Images that a batch can be taken from, decoded into host memory when first asked for; a CPU computes there."""
 
     def __init__(self, images: Images, device: str) -> None:
@@ -65,7 +65,7 @@ class Source:
         """What the next calls of `load` will ask for; changes nothing but how long they take."""
 
 
-class DeviceSource(Source):
+class DeviceSource(ImageSource):
     """All images in the accelerator's memory; a batch is one gather there."""
 
     def __init__(self, images: Images, device: str) -> None:
@@ -85,7 +85,7 @@ class DeviceSource(Source):
         return self._pixels[where], self._labels[where]
 
 
-class StreamSource(Source):
+class StreamSource(ImageSource):
     """Decodes in background threads what was announced, in pinned memory; the rest when it is asked for."""
 
     def __init__(self, images: Images, device: str) -> None:

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from stratlab_spec.registry import OPTIMIZERS, SHARED
 from stratlab_spec.settings.config import Config
 from trainer.checkpoint import state as native_state
-from trainer.checkpoint.state import Part, ShardedStaging
+from trainer.checkpoint.state import ShardedStaging, StatePart
 from trainer.data.batches import Batch
 from trainer.engine import Snapshot, StepResult, add_up, as_sums, build_result
 from trainer.measuring.held_tensors import Observed, local_part, state_tensors
@@ -111,7 +111,7 @@ class TorchEngine(StepEngine):
         self._loss_factor = loss_factor
         self._apply_sync = apply_sync
         self._keeps_gradients = keeps_gradients
-        self._parts = parts or [Part(module, build_optimizer(run.config, module.parameters()))]
+        self._parts = parts or [StatePart(module, build_optimizer(run.config, module.parameters()))]
         self.optimizers = [part.optimizer for part in self._parts]
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._device_type = run.mesh.device_type

@@ -143,7 +143,7 @@ PROBLEM: Literal["problem"] = "problem"
 
 
 @dataclass(frozen=True)
-class Finding:
+class EnvironmentFinding:
     """What was looked at, how it is, what was seen, and what to do about it. A warning leaves the exit code at 0."""
 
     state: Literal["ok", "warning", "problem"]
@@ -152,12 +152,12 @@ class Finding:
     fix: str = ""
 
 
-ok = partial(Finding, "ok")
-warning = partial(Finding, "warning")
-problem = partial(Finding, PROBLEM)
+ok = partial(EnvironmentFinding, "ok")
+warning = partial(EnvironmentFinding, "warning")
+problem = partial(EnvironmentFinding, PROBLEM)
 
 
-def describe(findings: Sequence[Finding]) -> str:
+def describe(findings: Sequence[EnvironmentFinding]) -> str:
     """The table, with what to do below each line that asks for something."""
     width = max((len(finding.subject) for finding in findings), default=0)
     lines = []

@@ -140,19 +140,19 @@ class RankState:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HangVerdict:
     """Who did not arrive; nobody where all wait for each other."""
 
     ranks: list[int]
     sentence: str
 
 
-def judge(states: Sequence[RankState], world_size: int) -> Verdict:
+def judge(states: Sequence[RankState], world_size: int) -> HangVerdict:
     """The verdict over the ranks of all pods that have answered; those that have not are the ones that are missing."""
     known = {state.rank for state in states}
     if missing := [rank for rank in range(world_size) if rank not in known]:
         waits = _who_waits(states, missing)
-        return Verdict(missing, f"nothing is heard of {_name(missing)}{waits} [SL-ranks-unheard]")
+        return HangVerdict(missing, f"nothing is heard of {_name(missing)}{waits} [SL-ranks-unheard]")
     least = min(state.suspicion for state in states)
     suspects = [state for state in states if state.suspicion == least]
     if len(suspects) > 1:
@@ -160,10 +160,10 @@ def judge(states: Sequence[RankState], world_size: int) -> Verdict:
         suspects = suspects if met else _behind(suspects, states)
     if len(suspects) == len(states) > 1:
         doing = "; ".join(f"rank {s.rank}: {_describe_doing(s)}" for s in states[:8])
-        return Verdict([], f"all ranks wait for each other: {doing} [SL-all-ranks-wait]")
+        return HangVerdict([], f"all ranks wait for each other: {doing} [SL-all-ranks-wait]")
     ranks = sorted(state.rank for state in suspects)
     absent = "; ".join(_describe(state) for state in suspects[:4])
-    return Verdict(ranks, f"{absent}{_who_waits(states, ranks)} [SL-rank-absent]")
+    return HangVerdict(ranks, f"{absent}{_who_waits(states, ranks)} [SL-rank-absent]")
 
 
 def _behind(suspects: list[RankState], states: Sequence[RankState]) -> list[RankState]:

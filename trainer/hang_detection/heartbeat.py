@@ -19,7 +19,7 @@ STEP, MOVES, ALIVE_NS, WAITING_NS, MOVED_NS, ASKED, TOLD, RANK, PROCESS, THREAD 
 WORDS = 10
 
 
-class Reading(NamedTuple):
+class HeartbeatReading(NamedTuple):
     """What the launcher reads."""
 
     step: int
@@ -54,8 +54,8 @@ class Pulse:
         """The rank goes on, outside of steps."""
         self.words[MOVES] += 1
 
-    def read(self) -> Reading:
-        return Reading(*self.words)
+    def read(self) -> HeartbeatReading:
+        return HeartbeatReading(*self.words)
 
 
 def open_pulse(env: Mapping[str, str], local_rank: int, rank: int) -> Pulse:
@@ -91,8 +91,8 @@ class Listener:
             self.inode = os.fstat(file.fileno()).st_ino
         self.path = path
 
-    def read(self) -> Reading:
-        return Reading(*self.words)
+    def read(self) -> HeartbeatReading:
+        return HeartbeatReading(*self.words)
 
     def ask(self) -> int:
         """Asks the witness what it knows; the number of the question."""

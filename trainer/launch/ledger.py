@@ -202,11 +202,11 @@ def reached_step(folder: RunDirectory) -> int:
         return max((_read_step(line) for line in file), default=0)
 
 
-class _Line(msgspec.Struct):
+class _LedgerLine(msgspec.Struct):
     step: int
 
 
-_decode = msgspec.json.Decoder(_Line).decode
+_decode = msgspec.json.Decoder(_LedgerLine).decode
 
 
 def _read_step(line: bytes) -> int:

@@ -33,7 +33,7 @@ from stratlab_spec import exit_codes as failures
 from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import Config, ConfigError
 from trainer.launch.ledger import end, find_culprit, read_last_codes
-from trainer.launch.stop import TO_RANKS, Stop, Stopped, rank_seconds
+from trainer.launch.stop import TO_RANKS, LauncherStopped, Stop, rank_seconds
 
 TOO_LATE = 124  # of timeout(1)
 OF_A_RUN = ("TRAINER_RUN", "TRAINER_RESULTS")
@@ -146,7 +146,7 @@ def main() -> int:
     except ConfigError as failure:
         stop.settle()
         return end(failures.BAD_CONFIG, str(failure))
-    except Stopped:
+    except LauncherStopped:
         return end(failures.TERMINATED, stop.asked_by)
     text = failures.reason(code)
     if config.mode == "check" and code == failures.CRASHED:
@@ -311,5 +311,5 @@ def _run(
             code = process.wait(SIGNAL_POLL_S)
     stop.interrupt = before
     if stop.asked_at is not None:
-        raise Stopped
+        raise LauncherStopped
     return failures.from_status(code)

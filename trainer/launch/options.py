@@ -36,7 +36,7 @@ Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 4 accelerators
 134 a peer was lost, 128+n signal n."""
 
 
-class _Parser(argparse.ArgumentParser):
+class _OptionsParser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         raise ConfigError(f"{message}; python -m trainer --help shows what there is [SL-option-unknown]")
 
@@ -57,7 +57,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         ConfigError: for one that is not known.
         SystemExit: after --help.
     """
-    parser = _Parser(
+    parser = _OptionsParser(
         "python -m trainer",
         description="One run on this machine, or this machine's share of one.",
         epilog=EPILOG,

@@ -40,11 +40,10 @@ from trainer.checkpoint.source import class_problems, exhausted_problems, open_s
 from trainer.data import open_data
 from trainer.data.image_checks import check_classes, check_held_out, describe_head, evaluated, scale_problem
 from trainer.data.text.text_source import check_given
-from trainer.data.text.token_cache import cache_folder
+from trainer.data.text.token_cache import DONE, cache_folder
 from trainer.data.text.token_rows import read_index, text_problems
 from trainer.launch.options import count_problem
 from trainer.launch.rendezvous import refuse_finished
-from trainer.prepare.destination import DONE
 from trainer.prepare.preparation import ensure_cache
 
 log = logging.getLogger("trainer")

@@ -43,7 +43,7 @@ LAUNCHER_PID = "STRATLAB_LAUNCHER_PID"
 """Variable in which a rank reads which process has started it."""
 
 
-class Stopped(BaseException):  # so that nothing on the way takes it for an error
+class LauncherStopped(BaseException):  # so that nothing on the way takes it for an error
     """The launcher was told to stop."""
 
 
@@ -59,7 +59,7 @@ class Stop:
     def __init__(self) -> None:
         self.asked_at: float | None = None
         self.asked_by = ""
-        self.interrupt: Callable[[], BaseException] | None = Stopped
+        self.interrupt: Callable[[], BaseException] | None = LauncherStopped
 
     def listen(self) -> None:
         """From here on signals are this object's."""

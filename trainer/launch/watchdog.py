@@ -31,14 +31,21 @@ from trainer.hang_detection.diagnosis import (
     ASK,
     Frame,
     Group,
+    HangVerdict,
     RankState,
-    Verdict,
     judge,
     read_process_state,
     read_stack,
     state_from,
 )
-from trainer.hang_detection.heartbeat import FOLDER, Listener, Reading, answer_file, pulse_file, stack_file
+from trainer.hang_detection.heartbeat import (
+    FOLDER,
+    HeartbeatReading,
+    Listener,
+    answer_file,
+    pulse_file,
+    stack_file,
+)
 
 MARGIN, LEAST_MARGIN_S, MOST_MARGIN_S = 0.25, 2.0, 30.0
 """Of the time-out, in which everybody is asked."""
@@ -73,7 +80,7 @@ class Watchdog(threading.Thread):
         recorded: int,
     ) -> None:
         super().__init__(name="watchdog", daemon=True)
-        self.verdict: Verdict | None = None
+        self.verdict: HangVerdict | None = None
         """None as long as nothing hangs."""
         self.ended = False
         """Whether the ranks of this pod were ended by it."""
@@ -135,7 +142,7 @@ class Watchdog(threading.Thread):
             self._step = max((r.step for r in readings.values()), default=0)
             self._raise_alarm()
 
-    def _follow(self, now: float, readings: dict[int, Reading]) -> None:
+    def _follow(self, now: float, readings: dict[int, HeartbeatReading]) -> None:
         """After the alarm: it was none if the ranks go on, and it is over if they do not end by themselves."""
         assert self._alarm is not None
         latest = max((r.moved_ns for r in readings.values()), default=0) / 1e9

@@ -32,7 +32,7 @@ INHERITED = 1.02
 _RESET_HIGHEST = b"5"  # Documentation/filesystems/proc.rst, clear_refs
 
 
-class Reading(NamedTuple):
+class MemoryReading(NamedTuple):
     """What the counters say, in bytes; peaks since they were set back."""
 
     held: int
@@ -51,7 +51,7 @@ class Counters:
     """What is counted, for people."""
     on_device = False
 
-    def read(self) -> Reading:
+    def read(self) -> MemoryReading:
         """As it is now."""
         raise NotImplementedError
 
@@ -76,11 +76,11 @@ class DeviceCounters(Counters):
     def __init__(self, device: str) -> None:
         self._device = device
 
-    def read(self) -> Reading:
+    def read(self) -> MemoryReading:
         stats = torch.cuda.memory_stats_as_nested_dict(self._device)
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
         sizes = allocated["current"], allocated["peak"], reserved["current"], reserved["peak"]
-        return Reading(*sizes, stats["num_alloc_retries"])
+        return MemoryReading(*sizes, stats["num_alloc_retries"])
 
     def reset(self) -> None:
         torch.cuda.reset_peak_memory_stats(self._device)
@@ -119,12 +119,12 @@ class HostCounters(Counters):
         own, told = self._own_highest(), _highest_resident()
         self._inherited = told if told > INHERITED * own else 0
 
-    def read(self) -> Reading:
+    def read(self) -> MemoryReading:
         held = int(os.pread(self._sizes, 100, 0).split(None, 2)[1]) * _PAGE
         peak = _highest_resident()
         if peak <= self._inherited:
             peak = self._own_highest()
-        return Reading(held, max(held, peak), None, None, None)
+        return MemoryReading(held, max(held, peak), None, None, None)
 
     def reset(self) -> None:
         if self._clear is not None:
@@ -256,7 +256,7 @@ class TrainingMemory:
                 self._kept = self._census.take()
                 self.counters.reset()  # what it has taken itself is no peak of training's
 
-    def end_window(self) -> Reading:
+    def end_window(self) -> MemoryReading:
         """At a write of the metrics, before it takes anything; the peak is that of the steps since the last one."""
         reading = self.counters.read()
         if self._top > reading.peak:

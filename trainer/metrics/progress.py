@@ -181,7 +181,7 @@ EVERY_S = 5.0
 log = logging.getLogger("trainer")
 
 
-class Progress:
+class ProgressLog:
     """Logs the newest metrics line, not more often than every five seconds, and the last one always."""
 
     def __init__(self, steps: int) -> None:

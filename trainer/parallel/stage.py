@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from stratlab_spec.layout.parallel_dims import count_stages
 from stratlab_spec.memory.model_state import EMBEDDING, HEAD
 from stratlab_spec.settings.config import Config
-from trainer.checkpoint.state import Part, take_local
+from trainer.checkpoint.state import StatePart, take_local
 from trainer.engines.torch_engine import apply_compile, build_optimizer
 from trainer.models.decoder import restore_buffers
 from trainer.models.weights import Weights
@@ -28,7 +28,7 @@ from trainer.run import Run
 
 
 @dataclass
-class Stage(Part):
+class Stage(StatePart):
     """A run of layers with its optimizer: the decoder without the parts of other stages, under their old names."""
 
     index: int

@@ -30,7 +30,7 @@ from stratlab_spec.run_directory import write_json
 from stratlab_spec.settings.config import ConfigError
 from trainer.data.files import walk_files
 from trainer.data.text.token_cache import DONE, PREPARED
-from trainer.prepare.origin import Written
+from trainer.prepare.origin import WrittenFolder
 from trainer.prepare.request import Request
 
 BEATS = 6  # heartbeats in the time after which a lock counts as stale
@@ -41,7 +41,7 @@ class Overtaken(Exception):
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenLock:
     """A lock as it was looked at."""
 
     number: int
@@ -55,7 +55,7 @@ class Seen:
         return now_s - self.since_s > self.stale_after_s
 
 
-def observe(folder: Path, before: Seen | None, now_s: float, stale_after_s: float) -> Seen | None:
+def observe(folder: Path, before: SeenLock | None, now_s: float, stale_after_s: float) -> SeenLock | None:
     """The newest lock in the folder, None without one.
 
     Args:
@@ -76,7 +76,7 @@ def observe(folder: Path, before: Seen | None, now_s: float, stale_after_s: floa
         facts = {"owner": "unknown", "stale_after_s": stale_after_s}
     same = before is not None and (before.number, before.heartbeat) == (number, heartbeat)
     since_s = before.since_s if before is not None and same else now_s
-    return Seen(number, heartbeat, since_s, facts["owner"], facts["stale_after_s"])
+    return SeenLock(number, heartbeat, since_s, facts["owner"], facts["stale_after_s"])
 
 
 class Lock:
@@ -171,7 +171,7 @@ def _newest(folder: Path) -> int | None:
 PACKAGES = ("datasets", "huggingface-hub", "pyarrow", "safetensors")
 
 
-class Place:
+class Destination:
     """Names of all that belongs to one prepared data set or model."""
 
     def __init__(self, results: Path, name: str) -> None:
@@ -190,7 +190,7 @@ class Place:
         return sorted(path for path in self.root.iterdir() if path.name.startswith(self._partial_prefix))
 
 
-def read_done(place: Place, request: Request) -> dict[str, Any] | None:
+def read_done(place: Destination, request: Request) -> dict[str, Any] | None:
     """The content of DONE.json, or None where nothing was prepared yet.
 
     Raises:
@@ -226,7 +226,7 @@ def read_done(place: Place, request: Request) -> dict[str, Any] | None:
     return done
 
 
-def write_done(folder: Path, request: Request, written: Written, seconds: float) -> dict[str, Any]:
+def write_done(folder: Path, request: Request, written: WrittenFolder, seconds: float) -> dict[str, Any]:
     """Hashes every file, brings them to the disk, and writes DONE.json beside them; its content."""
     files = [_hash_file(path, folder) for path in walk_files(folder)]
     versions = {}
@@ -262,7 +262,7 @@ def _hash_file(path: Path, folder: Path) -> dict[str, Any]:
     return {"path": str(path.relative_to(folder)), "bytes": size, "sha256": digest}
 
 
-def publish(place: Place, data: Path) -> None:
+def publish(place: Destination, data: Path) -> None:
     """Renames the finished folder to its name.
 
     Raises:

@@ -98,7 +98,7 @@ SILENCE_S = 60.0
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFolder:
     """What lies in the folder now."""
 
     revision: str | None
@@ -111,7 +111,7 @@ class Written:
 
 def write_source(
     request: Request, folder: Path, scratch: Path, note: Callable[[str], None], say: Callable[[str], None]
-) -> Written:
+) -> WrittenFolder:
     """Writes the data set or model into `folder` and opens it again.
 
     Args:
@@ -144,7 +144,7 @@ class HubAway(Exception):
 
 def _write_dataset(
     request: Request, folder: Path, note: Callable[[str], None], say: Callable[[str], None]
-) -> Written:
+) -> WrittenFolder:
     import datasets
 
     datasets.disable_progress_bars()
@@ -158,7 +158,7 @@ def _write_dataset(
     source.save_to_disk(str(folder))
     samples = {split: len(table) for split, table in source.items()}
     _verify_dataset(folder, samples)
-    return Written(revision, samples, None)
+    return WrittenFolder(revision, samples, None)
 
 
 def _open_local(source: str) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def _verify_dataset(folder: Path, samples: dict[str, int]) -> None:
                 ) from failure
 
 
-def _write_model(request: Request, folder: Path) -> Written:
+def _write_model(request: Request, folder: Path) -> WrittenFolder:
     from huggingface_hub import HfApi, snapshot_download
 
     revision = _resolve(request)
@@ -235,7 +235,7 @@ def _write_model(request: Request, folder: Path) -> Written:
         )
     snapshot_download(request.source, revision=revision, local_dir=folder, allow_patterns=list(MODEL_FILES))
     shutil.rmtree(folder / ".cache")  # the client's notes
-    return Written(revision, None, _count_parameters(folder))
+    return WrittenFolder(revision, None, _count_parameters(folder))
 
 
 def _count_parameters(folder: Path) -> int:
@@ -259,7 +259,7 @@ def _count_parameters(folder: Path) -> int:
     return total
 
 
-def write_weights(request: Request, folder: Path) -> Written:
+def write_weights(request: Request, folder: Path) -> WrittenFolder:
     """The file of one network, in `folder`/hub/checkpoints; its name holds the first digits of its sha256.
 
     Raises:
@@ -290,7 +290,7 @@ def write_weights(request: Request, folder: Path) -> Written:
             f"{name}: its sha256 begins with {digest.hexdigest()[:8]}, not with {wanted} "
             "[SL-published-sha256]"
         )
-    return Written(None, None, None)
+    return WrittenFolder(None, None, None)
 
 
 def find_os_error(failure: BaseException | None) -> OSError | None:

@@ -31,9 +31,9 @@ from trainer.data.text.tokenizer import refuse_altered
 from trainer.distributed.machine import explain_untrusted, trust_given
 from trainer.prepare.destination import (
     BEATS,
+    Destination,
     Lock,
     Overtaken,
-    Place,
     acquire,
     observe,
     publish,
@@ -41,13 +41,13 @@ from trainer.prepare.destination import (
     ticking,
     write_done,
 )
-from trainer.prepare.origin import HubAway, Written, find_os_error, write_source
+from trainer.prepare.origin import HubAway, WrittenFolder, find_os_error, write_source
 from trainer.prepare.request import TOKEN_OPTIONS, Request, read_request, token_request
 
 
 def write_tokens(
     request: Request, config: Config, folder: Path, scratch: Path, note: Callable[[str], None]
-) -> Written:
+) -> WrittenFolder:
     """Tokenises and packs the data set of a run into `folder`.
 
     Raises:
@@ -66,7 +66,9 @@ def write_tokens(
         with contextlib.suppress(Exception):
             revision = HfApi().repo_info(hub_id(config), repo_type="dataset").sha
     index = write_cache(config, folder, scratch, note, revision)
-    return Written(revision, {name: facts["documents"] for name, facts in index["splits"].items()}, None)
+    return WrittenFolder(
+        revision, {name: facts["documents"] for name, facts in index["splits"].items()}, None
+    )
 
 
 PROGRESS_S = 5.0
@@ -81,7 +83,7 @@ def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
         DataMissing: no such source.
         OSError: the volume is full.
     """
-    place = Place(request.results, request.name)
+    place = Destination(request.results, request.name)
     try:
         place.root.mkdir(exist_ok=True)
     except PermissionError as failure:
@@ -123,7 +125,7 @@ def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
             lock.release()
 
 
-def _work(request: Request, place: Place, lock: Lock, say: Callable[[str], None]) -> dict[str, Any]:
+def _work(request: Request, place: Destination, lock: Lock, say: Callable[[str], None]) -> dict[str, Any]:
     """Writes beside the place, verifies, and renames."""
     partial, started_s = place.partial(uuid.uuid4().hex[:12]), time.monotonic()
     notes: list[str] = []
@@ -161,7 +163,7 @@ def _work(request: Request, place: Place, lock: Lock, say: Callable[[str], None]
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _say_notes(request: Request, place: Place, say: Callable[[str], None]) -> None:
+def _say_notes(request: Request, place: Destination, say: Callable[[str], None]) -> None:
     """What of a token cache's texts is not used or not learnt as it stands, at every start."""
     index = read_index(place.folder) if request.config else None
     for sentence in index["notes"] if index else []:
@@ -206,7 +208,7 @@ OPTIONS = {
 """Settings of a run and the options that set them here."""
 
 
-class Stopped(BaseException):
+class PreparationStopped(BaseException):
     """SIGTERM."""
 
 
@@ -220,7 +222,7 @@ def main(arguments: Sequence[str]) -> int:
             raise DataMissing(f"--dataset {request.source!r}: no such folder [SL-source-folder-absent]")
         prepare(request, _say)
         return failures.DONE
-    except Stopped:
+    except PreparationStopped:
         code, text = failures.TERMINATED, "its work so far was removed"
     except HubAway as failure:
         print(
@@ -253,4 +255,4 @@ def _spell(text: str) -> str:
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
-    raise Stopped
+    raise PreparationStopped

@@ -15,7 +15,7 @@ from stratlab_spec.settings.rules import CLASS_NAMES_SHA256
 from trainer.data import open_data
 from trainer.data.batches import Batch, Share, build_batch, evaluation_batches
 from trainer.data.image_checks import check_classes
-from trainer.data.placement import Source, build_source, resolve_residence
+from trainer.data.placement import ImageSource, build_source, resolve_residence
 from trainer.distributed.provenance import hash_weights
 from trainer.distributed.world import Precision
 from trainer.engine import Engine
@@ -43,7 +43,7 @@ class ImageTask(Task):
                 f"{config.dataset_name} have {data.channels}; leave it out [SL-normalization-channels]"
             )
         self._data, self._image_size = data, image_size
-        self._source: Source | None = None
+        self._source: ImageSource | None = None
         self._residence = resolve_residence(config.data_residence, data.train, torch.device(device).type)
         facts = {
             "num_labels": len(data.class_names),

@@ -11,7 +11,7 @@ import yaml
 
 from stratlab_spec.layout.parallel_dims import Axes, Layout, resolve_layout
 from stratlab_spec.memory.fit import fit_problems
-from stratlab_spec.memory.prediction import GIB
+from stratlab_spec.memory.profiles import GIB
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.settings.config import Config
 from tests.charts.bad_values import SECOND, merge_defaults

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stratlab.analysis.measure import SHARES, Share, parse_share
+from stratlab.analysis.measure import SHARES, RankShare, parse_share
 from stratlab.analysis.rank import load_reading, read_rank_trace, write_reading
 from stratlab.analysis.run_analysis import analyze_run, analyze_share
 from stratlab.user_error import UserError
@@ -47,12 +47,12 @@ def test_what_is_missing_or_of_other_traces_is_named(run: Path) -> None:
             analyze_run(run, tracking_uri=None, shares=2)
         return find_codes(refusal.value)
 
-    analyze_share(run, Share(0, 2))
+    analyze_share(run, RankShare(0, 2))
     assert merge() == ["SL-share-missing"]
-    analyze_share(run, Share(1, 2))
+    analyze_share(run, RankShare(1, 2))
     os.utime(run / "traces" / "rank2_trace.json", (0, 0))
     assert merge() == ["SL-share-other-trace"]
-    analyze_share(run, Share(0, 2))
+    analyze_share(run, RankShare(0, 2))
     content = run / SHARES / "1-of-2" / "share.json"
     text = content.read_text()
     content.write_text(text.replace('"axes": {', '"axes": {"tp": 2, '))

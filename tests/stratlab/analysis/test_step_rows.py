@@ -16,9 +16,9 @@ from stratlab.analysis.collective_calls import CallKey, CallKind, Calls, Match
 from stratlab.analysis.lanes import POINT_TO_POINT, Lanes
 from stratlab.analysis.rank import RankAnalysis, finish_rank, read_rank_trace
 from stratlab.analysis.step_rows import StepRow, build_means
-from stratlab.analysis.time_breakdown import SETS, Measured, Segments, build_exposure, build_partition
+from stratlab.analysis.time_breakdown import SETS, MeasuredTrace, Segments, build_exposure, build_partition
 from stratlab.traces.trace import Window
-from stratlab_spec.intervals import length
+from stratlab_spec.trace_events import length
 from tests.codes import find_codes
 from tests.stratlab.simulated.small import (
     COMPUTE_STREAM,
@@ -277,7 +277,7 @@ def ns(*values: int) -> Any:
     return np.array(values, np.int64)
 
 
-def measure() -> tuple[Measured, dict[CallKind, Match]]:
+def measure() -> tuple[MeasuredTrace, dict[CallKind, Match]]:
     """100 ns. A send from 10 to 40 with an all-reduce beside it from 20 to 60, which needs 15 on the last rank: the
     send is exposed to 40, the all-reduce behind it, and it waits until 45."""
     segments = Segments([Window(1, 0, 100)], [Window(1, 0, 100)], ns(0), ns(100), ns(0), ns(0))
@@ -285,7 +285,7 @@ def measure() -> tuple[Measured, dict[CallKind, Match]]:
     calls = Calls(0, KINDS, np.array([0, 1], np.int32), ns(10, 20), ns(40, 60), ns(-1, -1))
     times = {name: ns(0) for name in SETS} | {"comm_exposed": ns(50)}
     matches = {KINDS[1]: Match(ns(15), ns(40), np.array([2], np.int32), ranks=2)}
-    return Measured(segments, times, exposed, calls), matches
+    return MeasuredTrace(segments, times, exposed, calls), matches
 
 
 def test_in_a_pipeline_what_is_exposed_between_stages_is_bubble_and_nothing_else() -> None:

@@ -15,7 +15,14 @@ from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.pods import console_pod, node_rank, place_of, training_container
 from stratlab.cluster.results_location import find_place
-from stratlab.cluster.workloads import APIS, RunFacts, Workload, find_workload, list_workloads, read_state
+from stratlab.cluster.workloads import (
+    APIS,
+    RunAnnotations,
+    Workload,
+    find_workload,
+    list_workloads,
+    read_state,
+)
 from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.watch.objects import build_run
 
@@ -83,10 +90,10 @@ def test_an_api_that_may_not_be_read_matters_only_if_nothing_is_found(
 
 def test_annotations_and_what_the_operator_says() -> None:
     workload = Workload(APIS["pytorchjob"], build_run("Created", "Failed"))
-    assert workload.facts == RunFacts("/results/c/demo", "volume", "/results", "lab:1", "", 4)
+    assert workload.facts == RunAnnotations("/results/c/demo", "volume", "/results", "lab:1", "", 4)
     assert (workload.state, workload.message) == ("Failed", "demo is Failed.")
     bare = Workload(APIS["pytorchjob"], {"metadata": {"name": "x"}})
-    assert bare.facts == RunFacts()
+    assert bare.facts == RunAnnotations()
     assert (bare.release, bare.state, bare.message) == ("x", "no status", "")
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from stratlab import cli
 from stratlab.cluster.workloads import CONDITIONS, NO_STATUS
-from stratlab.run_directory.foreign import write_foreign
 from stratlab.run_directory.outcome import AT_WORK, Status
+from stratlab.run_directory.places import write_foreign
 from stratlab.run_folders import ListedRun, build_run, list_runs
 from stratlab.user_error import UserError
 from tests.codes import find_codes

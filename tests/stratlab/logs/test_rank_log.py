@@ -9,7 +9,7 @@ from stratlab import logs as rank_log
 from stratlab.cluster import ClusterError
 from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import PodRequest
-from stratlab.cluster.workloads import APIS, RunFacts, Workload
+from stratlab.cluster.workloads import APIS, RunAnnotations, Workload
 from stratlab.logs import find_file, find_pod
 from stratlab.user_error import UserError
 from tests.codes import find_codes
@@ -112,7 +112,7 @@ def test_when_the_resource_is_gone_too_the_charts_defaults_do(reading: Reading) 
     assert reading.asked == ("mine", "/results", "lab:2", "/results/vit/demo/ranks/rank0.log")
 
 
-FACTS = RunFacts("/data/c/demo", "claim", "/data", "lab:1", "", 1)
+FACTS = RunAnnotations("/data/c/demo", "claim", "/data", "lab:1", "", 1)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ FACTS = RunFacts("/data/c/demo", "claim", "/data", "lab:1", "", 1)
     [
         (FACTS, "", "/data", "/data/c/demo"),
         (FACTS, "c/other", "/data", "/data/c/other"),
-        (RunFacts(), "c/demo/", "/results", "/results/c/demo"),
-        (RunFacts(), "/mnt/c/demo", "/mnt", "/mnt/c/demo"),
+        (RunAnnotations(), "c/demo/", "/results", "/results/c/demo"),
+        (RunAnnotations(), "/mnt/c/demo", "/mnt", "/mnt/c/demo"),
     ],
 )
-def test_the_file(facts: RunFacts, directory: str, mount: str, path: str) -> None:
+def test_the_file(facts: RunAnnotations, directory: str, mount: str, path: str) -> None:
     found = find_file("demo", facts, 0, run_directory=directory, claim="", image="")
     claim, image = ("claim", "lab:1") if facts == FACTS else ("stratlab-results", "stratlab-lab:0.1.0")
     assert found == (PodRequest(claim, mount, image), f"{path}/ranks/rank0.log")

@@ -19,7 +19,7 @@ from stratlab.sweep.cluster_sweep import ClusterPlace, carry_out, check_cluster,
 from stratlab.sweep.helm_release import Site
 from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.rehearsed_sweep import RehearsedPlace
-from stratlab.sweep.state import Decision, Seen, State, read_state
+from stratlab.sweep.state import Decision, SeenRelease, State, read_state
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.example_run import build_run_dir
@@ -68,10 +68,12 @@ def test_decisions_follow_from_helm_and_the_resource(tmp_path: Path, monkeypatch
     """And all that must not be touched is told before anything starts."""
     connection = furnish()
     connection.things[f"{JOBS}/b"] = {"metadata": {"name": "b"}}
-    seen: dict[str, Any] = {name: Seen("deployed", f"asked {name}") for name in "bc"} | {"a": Seen()}
+    seen: dict[str, Any] = {name: SeenRelease("deployed", f"asked {name}") for name in "bc"} | {
+        "a": SeenRelease()
+    }
     looked: list[str] = []
 
-    def look_at(helm: Path, namespace: str, name: str, context: str | None) -> Seen:
+    def look_at(helm: Path, namespace: str, name: str, context: str | None) -> SeenRelease:
         assert (helm, namespace, context) == (Path("helm"), "lab", "east")
         looked.append(name)
         if isinstance(seen[name], Exception):
@@ -85,7 +87,7 @@ def test_decisions_follow_from_helm_and_the_resource(tmp_path: Path, monkeypatch
     assert [decision.step for _, decision in decisions] == ["install", "join", "reinstall", "skip"]
     assert looked == ["a", "b", "c"], "the state file settles d"
     connection.things[f"{JOBS}/c"] = 403
-    seen |= {"a": Seen("deployed", "something else"), "b": HelmFailed("no b")}
+    seen |= {"a": SeenRelease("deployed", "something else"), "b": HelmFailed("no b")}
     state = state.record("d", stage="running", asked="older")
     lines = str(raised(decide_all, plans, state, site, False, silent)).splitlines()[1:]
     assert [line.strip()[0] for line in lines] == ["a", "b", "c", "d"]
@@ -117,7 +119,7 @@ class Ends:
                 raise failure
             return {"comparison": comparison}
 
-        monkeypatch.setattr(module, "look_at", lambda *asked: Seen())
+        monkeypatch.setattr(module, "look_at", lambda *asked: SeenRelease())
         monkeypatch.setattr(module, "work", work)
         monkeypatch.setattr(module, "compare_on_cluster", compare)
 

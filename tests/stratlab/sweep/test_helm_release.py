@@ -21,7 +21,7 @@ from stratlab.helm import HelmFailed
 from stratlab.sweep import helm_release as module
 from stratlab.sweep.helm_release import ReleaseEnd, Site, follow_release, work
 from stratlab.sweep.planned_release import Planned
-from stratlab.sweep.state import Decision, Entry, State, Step, read_state
+from stratlab.sweep.state import Decision, ReleaseEntry, State, Step, read_state
 from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.sweep.stand_ins import Heard, plan
 
@@ -65,7 +65,11 @@ class StandIn:
 
 
 def start(
-    tmp_path: Path, names: str, step: Step = "install", known: Mapping[str, Entry] | None = None, **more: Any
+    tmp_path: Path,
+    names: str,
+    step: Step = "install",
+    known: Mapping[str, ReleaseEntry] | None = None,
+    **more: Any,
 ) -> tuple[State, list[str]]:
     todo = [(plan(name), Decision(step, "")) for name in names]
     state = replace(read_state(tmp_path / "s.json", "demo", "lab"), releases=known or {})
@@ -124,7 +128,7 @@ def test_what_an_earlier_start_has_left_goes_but_for_the_time_of_a_run_that_is_j
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Step, calls: list[str], is_kept: bool
 ) -> None:
     stand_in = StandIn(monkeypatch, {"a": ClusterError("no right")})
-    before = Entry("failed", "asked a", "badly", started=5.0, ended=9.0)
+    before = ReleaseEntry("failed", "asked a", "badly", started=5.0, ended=9.0)
     state, _ = start(tmp_path, "a", step, known={"a": before})
     assert stand_in.calls == calls
     entry = state.releases["a"]

@@ -12,21 +12,21 @@ from stratlab.sweep import helm_release
 from stratlab.sweep import state as module
 from stratlab.sweep.helm_release import install, look_at, uninstall
 from stratlab.sweep.planned_release import hash_asked
-from stratlab.sweep.state import Entry, Seen, decide, only_one, read_state, state_file
+from stratlab.sweep.state import ReleaseEntry, SeenRelease, decide, only_one, read_state, state_file
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 from tests.stratlab.sweep.stand_ins import plan
 
-GONE = Seen()
-RUNS = Seen("deployed", "A", has_workload=True)
-WITHOUT = Seen("deployed", "A")
-HALF = Seen("pending-install", "A")
-UNSAID = Seen("pending-install", "A", has_workload=True)  # helm was killed after its last object
-GOING = Seen("uninstalling", "A", has_workload=True)
-OTHER = Seen("deployed", "B", has_workload=True)
-RUNNING = Entry("running", "A")
-SUCCEEDED, FAILED = Entry("succeeded", "A"), Entry("failed", "A", "oom")
+GONE = SeenRelease()
+RUNS = SeenRelease("deployed", "A", has_workload=True)
+WITHOUT = SeenRelease("deployed", "A")
+HALF = SeenRelease("pending-install", "A")
+UNSAID = SeenRelease("pending-install", "A", has_workload=True)  # helm was killed after its last object
+GOING = SeenRelease("uninstalling", "A", has_workload=True)
+OTHER = SeenRelease("deployed", "B", has_workload=True)
+RUNNING = ReleaseEntry("running", "A")
+SUCCEEDED, FAILED = ReleaseEntry("succeeded", "A"), ReleaseEntry("failed", "A", "oom")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ SUCCEEDED, FAILED = Entry("succeeded", "A"), Entry("failed", "A", "oom")
         (FAILED, RUNS, "skip", "reinstall"),
     ],
 )
-def test_next_step(entry: Entry | None, seen: Seen, step: str, with_retry: str) -> None:
+def test_next_step(entry: ReleaseEntry | None, seen: SeenRelease, step: str, with_retry: str) -> None:
     assert decide(entry, seen, "A", retry_failed=False).step == step
     assert decide(entry, seen, "A", retry_failed=True).step == with_retry
 
@@ -75,7 +75,7 @@ def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
     state = state.record("b", stage="installing", asked="2")
     state = state.record("a", stage="failed", sentence="no", ended=9.0)
     again = read_state(file, "demo", "lab")
-    assert again == state and again.releases["a"] == Entry("failed", "1", "no", 5.0, 9.0)
+    assert again == state and again.releases["a"] == ReleaseEntry("failed", "1", "no", 5.0, 9.0)
     assert json.loads(file.read_text())["schema_version"] == 1
     assert [path.name for path in tmp_path.iterdir()] == [file.name], "no temporary file stays"
 
@@ -149,7 +149,7 @@ def test_each_call_names_release_namespace_and_context(helm: Helm) -> None:
     helm.answer("get", json.dumps({"chart": "ddp"}))
     helm.answer("install", "")
     helm.answer("uninstall", "")
-    assert look_at(helm.program, "lab", "a") == Seen("deployed", hash_asked("ddp", VALUES))
+    assert look_at(helm.program, "lab", "a") == SeenRelease("deployed", hash_asked("ddp", VALUES))
     install(helm.program, "lab", plan("a", values=VALUES), "east")
     assert json.loads((helm.folder / "values").read_text()) == VALUES
     uninstall(helm.program, "lab", "a", "east")
@@ -163,12 +163,12 @@ def test_each_call_names_release_namespace_and_context(helm: Helm) -> None:
 def test_a_release_without_values_of_its_own_is_one_too(helm: Helm) -> None:
     helm.answer("status", json.dumps({"info": {"status": "failed"}}))
     helm.answer("get", json.dumps({"chart": "ddp"}))
-    assert look_at(helm.program, "lab", "a") == Seen("failed", hash_asked("ddp", {}))
+    assert look_at(helm.program, "lab", "a") == SeenRelease("failed", hash_asked("ddp", {}))
 
 
 def test_only_a_release_that_is_not_found_is_none(helm: Helm) -> None:
     helm.answer("status", "Error: release: not found", code=1)
-    assert look_at(helm.program, "lab", "a") == Seen()
+    assert look_at(helm.program, "lab", "a") == SeenRelease()
     helm.answer("status", "WARNING: old\nlevel=WARN msg=x\nError: secrets is forbidden", code=1)
     failure = raised(look_at, helm.program, "lab", "a")
     assert find_codes(failure) == ["SL-sweep-helm-failed"] and "secrets is forbidden" in str(failure)

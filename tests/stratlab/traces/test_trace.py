@@ -21,7 +21,7 @@ from stratlab.analysis.rank import RankAnalysis
 from stratlab.traces import chunks
 from stratlab.traces.chunks import TraceError
 from stratlab.traces.trace import Trace, load_trace
-from stratlab_spec import intervals
+from stratlab_spec import trace_events as intervals
 from stratlab_spec.trace_events import UNLINKED_CATEGORIES
 from tests.codes import find_codes
 from tests.stratlab.simulated.small import ALL_REDUCE, STEP_MS, TraceWriter, build_cpu_trace, build_gpu_trace

@@ -19,7 +19,7 @@ from trainer.data import augmentation as randaugment
 from trainer.data.augmentation import COLUMNS, _crop_flip, augment_images, draw_looks, prepare_images, resize
 from trainer.data.batches import Batch, SampleOrder, Share, build_batch, evaluation_batches
 from trainer.data.images import Images
-from trainer.data.placement import DeviceSource, Source, StreamSource, build_source, resolve_residence
+from trainer.data.placement import DeviceSource, ImageSource, StreamSource, build_source, resolve_residence
 from trainer.data.text.token_rows import IGNORED
 from trainer.tasks.image_task import ImageTask
 
@@ -134,13 +134,13 @@ def pictures(edge: int = 8, channels: int = 3, image_size: int = 12, slow: bool 
 
 
 def batch(
-    source: Images | Source, augment: str, step: int = 1, rank: int = 0, ranks: int = 1, micro: int = 24
+    source: Images | ImageSource, augment: str, step: int = 1, rank: int = 0, ranks: int = 1, micro: int = 24
 ) -> Batch:
     order = SampleOrder(3, SAMPLES)
     return build_batch(source, order, step, settings(augment, micro), Share(rank, ranks), "cpu")
 
 
-def joined(source: Images | Source, augment: str, step: int = 1, ranks: int = 1, micro: int = 24):
+def joined(source: Images | ImageSource, augment: str, step: int = 1, ranks: int = 1, micro: int = 24):
     parts = [part for rank in range(ranks) for part in batch(source, augment, step, rank, ranks, micro).micro]
     assert all(len(images) == len(labels) == micro for images, labels in parts)
     return torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
@@ -301,7 +301,7 @@ def test_the_bytes_of_the_data_set_in_the_device_s_memory_are_known():
     images, labels = SAMPLES * 3 * 8 * 8, SAMPLES * 8
     assert DeviceSource(pictures(), "cpu").held_bytes == images + labels
     assert StreamSource(pictures(), "cpu").held_bytes == 0
-    kept = Source(pictures(), "cpu")
+    kept = ImageSource(pictures(), "cpu")
     assert kept.held_bytes == 0
     kept.load(np.arange(10))
     assert kept.held_bytes == 10 * 3 * 8 * 8

@@ -17,7 +17,7 @@ from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.pictures import ABC, BROKEN, TEXT, opened, pngs, save, table, write
 from trainer.data import image_checks as opening
-from trainer.data.columns import Columns, _judge, read_labels
+from trainer.data.columns import ColumnNames, _judge, read_labels
 from trainer.data.image_checks import check_held_out, scale_problem
 from trainer.data.images import SPLIT_SEED
 from trainer.data.pictures import StoredPictures
@@ -100,7 +100,7 @@ def test_odd_classes_are_one_line_each(tmp_path):
     ],
 )
 def test_classes_have_their_own_order(kind, labels, names):
-    found = read_labels({"train": rows(labels, kind)}, Columns("image", "label", "d"))
+    found = read_labels({"train": rows(labels, kind)}, ColumnNames("image", "label", "d"))
     assert found.names == names and np.array_equal(found.codes["train"], np.argsort(np.argsort(labels)))
 
 

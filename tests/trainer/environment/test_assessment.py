@@ -13,7 +13,7 @@ from stratlab_spec.exit_codes import reason
 from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from trainer.environment.assessment import expect_bandwidth, judge
-from trainer.environment.board import STOPPED, Asked, Facts, Finding, describe, find_pod_index
+from trainer.environment.board import STOPPED, Asked, EnvironmentFinding, Facts, describe, find_pod_index
 from trainer.environment.launcher import explain_ends
 from trainer.environment.probes import bus_gb_per_s, describe_network, find_interface, hide_log, read_log
 
@@ -92,11 +92,11 @@ def _post(rank: int, pods: int) -> dict[str, Any]:
     return found
 
 
-def judged(facts: Facts, asked: Asked = ASKED, **more: Any) -> list[Finding]:
+def judged(facts: Facts, asked: Asked = ASKED, **more: Any) -> list[EnvironmentFinding]:
     return judge(asked, facts, {"stages": dict.fromkeys(facts, "done"), **more}.pop("stages"), **more)
 
 
-def bad(found: list[Finding]) -> list[tuple[str, str, str]]:
+def bad(found: list[EnvironmentFinding]) -> list[tuple[str, str, str]]:
     assert all(each.fix for each in found if each.state != "ok"), "each says what to do"
     return [(each.state, each.subject, each.seen) for each in found if each.state != "ok"]
 
@@ -202,7 +202,10 @@ def test_nothing_at_all_was_posted() -> None:
 
 def test_the_table() -> None:
     text = describe(
-        [Finding("ok", "clock", "fine"), Finding("problem", "shared memory", "none", "give it some")]
+        [
+            EnvironmentFinding("ok", "clock", "fine"),
+            EnvironmentFinding("problem", "shared memory", "none", "give it some"),
+        ]
     )
     assert text.splitlines() == [
         "ok       clock          fine",
@@ -210,7 +213,7 @@ def test_the_table() -> None:
         "                        -> give it some",
         "1 problem, 0 warnings",
     ]
-    assert len(describe([Finding("ok", "clock", "fine")]).splitlines()) == 2
+    assert len(describe([EnvironmentFinding("ok", "clock", "fine")]).splitlines()) == 2
 
 
 LOG = """\

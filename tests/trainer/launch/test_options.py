@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stratlab.commands.local import rehearse
-from stratlab.rehearsal_plan import DEFAULT_COMPARISON
+from stratlab.run_settings import DEFAULT_COMPARISON
 from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from tests.documents.commands import ROOT

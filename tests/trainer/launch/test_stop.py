@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from trainer.launch.stop import Stop, Stopped, rank_seconds
+from trainer.launch.stop import LauncherStopped, Stop, rank_seconds
 
 TOLD = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP]
 
@@ -27,7 +27,7 @@ def stop():
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_interrupts_and_a_second_one_changes_nothing(stop, number):
     assert stop.seconds_left(30) == float("inf")
-    with pytest.raises(Stopped):
+    with pytest.raises(LauncherStopped):
         os.kill(os.getpid(), number)
     asked = stop.asked_at
     for further in TOLD:

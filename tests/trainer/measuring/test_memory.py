@@ -20,7 +20,7 @@ from trainer.hang_detection.heartbeat import Pulse
 from trainer.loop import train
 from trainer.measuring.hardware import Meter
 from trainer.measuring.held_tensors import GIB, Observed
-from trainer.measuring.memory import HostCounters, Reading, TrainingMemory, peak_host_memory_gib
+from trainer.measuring.memory import HostCounters, MemoryReading, TrainingMemory, peak_host_memory_gib
 from trainer.measuring.phases import DevicePhase, Phases, read_ms
 from trainer.metrics.tracking import Recorder
 
@@ -48,7 +48,7 @@ class Allocator:
 
     def read(self):
         self.asked += 1
-        return Reading(self.held, self.peak, self.held, 2 * self.peak, self.retries)
+        return MemoryReading(self.held, self.peak, self.held, 2 * self.peak, self.retries)
 
     def reset(self):
         self.asked += 1

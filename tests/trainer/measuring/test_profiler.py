@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from stratlab_spec.exposed_communication import Event, measure_exposed_pct, read_exposed_pct
+from stratlab_spec.exposed_communication import RecordedEvent, measure_exposed_pct, read_exposed_pct
 from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import Config
 from trainer.measuring import profiler as memory_snapshot
@@ -92,15 +92,15 @@ def test_it_holds_the_recorded_steps_and_the_manifest_names_it(tmp_path, allocat
 STEP = "## Training Step 7 ##"
 
 
-def on_device(name: str, start: int, end: int, correlation: int = 0) -> Event:
-    return Event(name, start, end, True, False, 0, correlation, "")
+def on_device(name: str, start: int, end: int, correlation: int = 0) -> RecordedEvent:
+    return RecordedEvent(name, start, end, True, False, 0, correlation, "")
 
 
 def on_host(
     name: str, start: int, end: int, *, thread: int = 1, correlation: int = 0, kind: str = ""
-) -> Event:
+) -> RecordedEvent:
     label = name.startswith(("##", "gloo:"))
-    return Event(name, start, end, False, label, thread, correlation, kind)
+    return RecordedEvent(name, start, end, False, label, thread, correlation, kind)
 
 
 def test_kernels_by_hand() -> None:
@@ -118,7 +118,9 @@ def test_kernels_by_hand() -> None:
         on_device("Memcpy DtoD (Device -> Device)", 380, 390, 6),  # hides nothing
         on_device("gemm", 385, 400, 6),
         on_device("gemm", 400, 900, 9),  # of the step after
-        Event("nccl:all_reduce", 0, 900, True, True, 0, 0, ""),  # the label of a kernel, on its stream
+        RecordedEvent(
+            "nccl:all_reduce", 0, 900, True, True, 0, 0, ""
+        ),  # the label of a kernel, on its stream
     ]
     assert measure_exposed_pct(events) == pytest.approx(100 * (30 + 5 + 15) / 300)
 

@@ -19,7 +19,7 @@ def test_speed_and_time_left_by_hand(monkeypatch, caplog):
     clock = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     caplog.set_level(logging.INFO, "trainer")
-    shown = progress.Progress(100)
+    shown = progress.ProgressLog(100)
     for clock[0], step in ((10.0, 10), (20.0, 20), (24.9, 25), (50.0, 60), (51.0, 100)):
         shown.show({"step": step, "loss": 0.5, "samples": 64, "step_time_ms": 80.0})
     told = [re.findall(r"\d[\d./]*", record.getMessage()) for record in caplog.records]

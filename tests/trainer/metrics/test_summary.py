@@ -12,7 +12,12 @@ from stratlab_spec.settings.config import Config
 from trainer.distributed.world import World
 from trainer.measuring import memory
 from trainer.measuring.held_tensors import Observed
-from trainer.measuring.memory import DeviceCounters, Reading, peak_device_memory_gib, peak_host_memory_gib
+from trainer.measuring.memory import (
+    DeviceCounters,
+    MemoryReading,
+    peak_device_memory_gib,
+    peak_host_memory_gib,
+)
 from trainer.metrics.summary import PEAK_FLOPS, build_summary, read_peak_flops
 from trainer.metrics.tracking import TIMES, Work
 from trainer.tasks.evaluation import Classification, LanguageModelling
@@ -204,7 +209,7 @@ def test_torch_s_counters_are_told_apart(monkeypatch):
         "num_ooms": 7,
     }
     monkeypatch.setattr(memory.torch.cuda, "memory_stats_as_nested_dict", lambda device: stats)
-    expected = Reading(held=1, peak=3, reserved=4, peak_reserved=5, retries=2)
+    expected = MemoryReading(held=1, peak=3, reserved=4, peak_reserved=5, retries=2)
     assert DeviceCounters("cuda:0").read() == expected
     assert DeviceCounters("cuda:0").count_retries() == 2
     monkeypatch.setattr(memory.torch.cuda, "mem_get_info", lambda device: (70, 100))

@@ -22,7 +22,7 @@ from tests.trainer.data.pictures import pngs, write
 from trainer.evaluation.command import main as evaluate
 from trainer.models.torchvision_networks import NETWORKS
 from trainer.prepare import origin, request
-from trainer.prepare.destination import Overtaken, Place, acquire, observe, publish
+from trainer.prepare.destination import Destination, Overtaken, acquire, observe, publish
 from trainer.prepare.origin import find_os_error
 from trainer.prepare.preparation import main as prepare
 from trainer.prepare.request import read_request
@@ -79,7 +79,7 @@ def test_a_lock_that_was_never_written_goes_stale_too(tmp_path: Path) -> None:
 
 
 def test_the_rename_has_one_winner(tmp_path: Path) -> None:
-    place = Place(tmp_path, "pets")
+    place = Destination(tmp_path, "pets")
     for token in ("a", "b"):
         place.partial(token).mkdir(parents=True)
         (place.partial(token) / "file").write_text(token)

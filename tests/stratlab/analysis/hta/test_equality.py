@@ -13,7 +13,7 @@ from stratlab.analysis.lanes import build_lanes
 from stratlab.analysis.measure import measure_traces
 from stratlab.analysis.step_rows import build_idle
 from stratlab.traces.trace import load_trace
-from stratlab_spec.intervals import common_length, length
+from stratlab_spec.trace_events import common_length, length
 from tests.stratlab.analysis.hta.loading import build_idle_of_hta, build_kernels_of_hta, load_hta, unrounded
 from tests.stratlab.real_traces import unpack
 from tests.stratlab.simulated.random_streams import build_random_trace

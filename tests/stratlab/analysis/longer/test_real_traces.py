@@ -13,7 +13,7 @@ import pytest
 from stratlab.analysis import measure
 from stratlab.analysis.measure import measure_traces
 from stratlab.analysis.rank import RankAnalysis
-from stratlab_spec.exposed_communication import Event, measure_exposed_pct
+from stratlab_spec.exposed_communication import RecordedEvent, measure_exposed_pct
 from tests.codes import find_codes
 from tests.stratlab.by_hand import Step, take_apart
 from tests.stratlab.real_traces import EVERY, TEAM, unpack
@@ -130,7 +130,7 @@ def test_a_team(tmp_path: Path) -> None:
     assert 100 * waited == pytest.approx(36, abs=0.6)
 
 
-def read_profile(file: Path) -> list[Event]:
+def read_profile(file: Path) -> list[RecordedEvent]:
     """The events of a trace as the profiler has them in memory, under this lab's labels."""
     found = []
     for event in json.loads(file.read_bytes())["traceEvents"]:
@@ -140,7 +140,7 @@ def read_profile(file: Path) -> list[Event]:
         step = name.startswith("ProfilerStep#")
         start = round(float(event["ts"]) * 1000)
         found.append(
-            Event(
+            RecordedEvent(
                 name=f"## Training Step {name.partition('#')[2]} ##" if step else name,
                 start=start,
                 end=start + round(float(event["dur"]) * 1000),

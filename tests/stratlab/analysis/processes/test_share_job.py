@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stratlab.analysis import run_analysis as analyze
-from stratlab.analysis.measure import SHARES, Share
+from stratlab.analysis.measure import SHARES, RankShare
 from stratlab.analysis.run_analysis import analyze_run, analyze_share
 from stratlab.analysis.share_job import analyze_in_job, choose_merger
 from stratlab.user_error import UserError
@@ -87,7 +87,7 @@ def start(run: Path, index: int, kill_at: int = 0, count: int = 2) -> int:
     try:
         if kill_at:
             sys.addaudithook(kill_at_change(str(run), kill_at))
-        report = analyze_in_job(run, Share(index, count), JOB, tracking_uri=None)
+        report = analyze_in_job(run, RankShare(index, count), JOB, tracking_uri=None)
         code = 0 if report is None else 10
     finally:
         os._exit(code)
@@ -117,7 +117,7 @@ def end(pid: int) -> int:
 def test_killed_at_any_moment_and_started_again(whole: Path, tmp_path: Path) -> None:
     """The last share is killed at each of its changes in turn, before, in and after the merge."""
     expected = expect(whole, tmp_path / "alone")
-    analyze_in_job(begun := copy(whole, tmp_path / "begun"), Share(0, 2), JOB, tracking_uri=None)
+    analyze_in_job(begun := copy(whole, tmp_path / "begun"), RankShare(0, 2), JOB, tracking_uri=None)
     outcomes = []
     for number in range(1, 1000):  # the first ones, then every third
         number = number if number < 10 else 3 * number - 20
@@ -128,7 +128,7 @@ def test_killed_at_any_moment_and_started_again(whole: Path, tmp_path: Path) -> 
         assert read_all(run) == expected and left(run) == merged(), number
         said: list[str] = []
         late = [
-            analyze_in_job(run, Share(i, 2), JOB, tracking_uri=None, progress=said.append) for i in (0, 1)
+            analyze_in_job(run, RankShare(i, 2), JOB, tracking_uri=None, progress=said.append) for i in (0, 1)
         ]
         assert late == [None, json.loads(expected["report.json"])], number
         assert len(said) == 1 and left(run) == merged(), number
@@ -157,27 +157,27 @@ def test_two_that_find_all_there_agree_on_one(tmp_path: Path, monkeypatch: pytes
     def look(place: Path) -> list[str]:
         monkeypatch.undo()
         there = os.listdir(place)
-        chosen.append(choose_merger(place, Share(1, 2)))
+        chosen.append(choose_merger(place, RankShare(1, 2)))
         return there
 
     monkeypatch.setattr("stratlab.analysis.share_job.os.listdir", look)
-    chosen.append(choose_merger(tmp_path, Share(0, 2)))
+    chosen.append(choose_merger(tmp_path, RankShare(0, 2)))
     assert chosen == [1, 1] and sorted(os.listdir(tmp_path)) == ["0-of-2", "1-of-2", "merger"]
 
 
 def test_another_job_reads_anew_and_takes_the_place(run: Path) -> None:
     for index in (0, 1, 1):
-        report = analyze_in_job(run, Share(index, 2), JOB, tracking_uri=None)
+        report = analyze_in_job(run, RankShare(index, 2), JOB, tracking_uri=None)
         shutil.rmtree(run / "analysis", ignore_errors=True)
     assert report and report["mean"]["ranks"] == 2, "an analysis that was taken away is made again"
-    analyze_share(run, Share(0, 2))
+    analyze_share(run, RankShare(0, 2))
     for index in (0, 1):
-        analyze_in_job(run, Share(index, 2), "other", tracking_uri=None)
+        analyze_in_job(run, RankShare(index, 2), "other", tracking_uri=None)
     assert left(run) == merged("other") and (run / "analysis" / "report.json").is_file()
 
 
 def test_a_name_that_is_none(run: Path) -> None:
     for job in ("../x", "a/b", ".x", "j" * 101):
         with pytest.raises(UserError) as refusal:
-            analyze_in_job(run, Share(0, 2), job, tracking_uri=None)
+            analyze_in_job(run, RankShare(0, 2), job, tracking_uri=None)
         assert find_codes(refusal.value) == ["SL-job-name"]

@@ -15,7 +15,7 @@ from stratlab.sweep.tuning_loop import build_record, read_measured
 from stratlab.sweep.tuning_search import (
     METRICS,
     Knobs,
-    Measured,
+    MeasuredCandidate,
     Search,
     apply_choice,
     build_candidate,
@@ -34,7 +34,7 @@ VALUES: dict[str, list[Any]] = {"a": [1, 2], "b": ["x"], "c": [True]}
 
 def follow(speed: Callable[[Knobs], float | None], most: int = 10) -> tuple[Search, list[list[str]]]:
     """To the end, with the candidates of each round."""
-    measured: dict[str, Measured] = {}
+    measured: dict[str, MeasuredCandidate] = {}
     rounds: list[list[str]] = []
     while True:
         found = search(VALUES, measured, most, THROUGHPUT)
@@ -43,7 +43,9 @@ def follow(speed: Callable[[Knobs], float | None], most: int = 10) -> tuple[Sear
         rounds.append([name_knobs(each) for each in found.following])
         for each in found.following:
             value = speed(each)
-            measured[name_knobs(each)] = Measured((value,)) if value else Measured((), "out of memory")
+            measured[name_knobs(each)] = (
+                MeasuredCandidate((value,)) if value else MeasuredCandidate((), "out of memory")
+            )
 
 
 def test_one_knob_at_a_time_and_the_best_is_kept() -> None:
@@ -64,7 +66,7 @@ def test_the_defaults_are_one_of_the_candidates_that_may_be_tried() -> None:
 
 
 def test_of_a_default_that_is_zero_there_is_no_share() -> None:
-    zero, one = Measured((0.0,)), Measured((1.0,))
+    zero, one = MeasuredCandidate((0.0,)), MeasuredCandidate((1.0,))
     band = build_band([(1.0, 1.1), (1.0, 1.2)])
     for mine, theirs, lead_pct in ((one, zero, -100.0), (zero, zero, 0.0), (zero, one, 100.0)):
         lead = compute_lead(mine, theirs, METRICS["memory"], band)
@@ -78,13 +80,13 @@ def test_a_lead_that_chance_would_explain_changes_nothing() -> None:
 
 def test_repeats_tell_the_noise_that_a_lead_must_exceed() -> None:
     runs = {"": (100.0, 104.0), "a=1": (108.0, 112.0)}
-    measured = {name: Measured(values) for name, values in runs.items()}
+    measured = {name: MeasuredCandidate(values) for name, values in runs.items()}
     band = build_band(list(runs.values()))
     lead = compute_lead(measured["a=1"], measured[""], THROUGHPUT, band)
     assert lead and lead.measured_noise and lead.lead_pct == pytest.approx(7.84, abs=0.01)
     assert lead.noise_pct > lead.lead_pct and not lead.is_real
     assert search({"a": [1]}, measured, 4, THROUGHPUT).best == {}
-    measured["a=1"] = Measured((128.0, 132.0))
+    measured["a=1"] = MeasuredCandidate((128.0, 132.0))
     assert search({"a": [1]}, measured, 4, THROUGHPUT).best == {"a": 1}
 
 
@@ -98,11 +100,15 @@ def test_what_failed_is_out_and_the_search_goes_on() -> None:
 
 
 def test_a_candidate_is_worth_the_median_of_its_repeats() -> None:
-    assert Measured((1.0, 2.0, 30.0)).value == 2.0 and Measured(()).value is None
+    assert MeasuredCandidate((1.0, 2.0, 30.0)).value == 2.0 and MeasuredCandidate(()).value is None
     keys = {name: metric.key for name, metric in METRICS.items()}
     assert keys["throughput"] == "samples_per_s" and keys["step_time"] == "step_time_ms_p50"
     assert keys["memory"] == "peak_memory_gib"
-    measured = {"": Measured((100.0,)), "a=1": Measured((90.0,)), "a=2": Measured((110.0,))}
+    measured = {
+        "": MeasuredCandidate((100.0,)),
+        "a=1": MeasuredCandidate((90.0,)),
+        "a=2": MeasuredCandidate((110.0,)),
+    }
     for name, best in (("step_time", 1), ("memory", 1), ("throughput", 2)):
         assert search({"a": [1, 2]}, measured, 4, METRICS[name]).best == {"a": best}
 
@@ -176,19 +182,19 @@ def test_every_wrong_knob_is_told_with_what_is_allowed() -> None:
     assert "fsdp: reduce_dtype" in lines[2] and "single: static_graph" in lines[3]
 
 
-def read(beside: str = "none", **row: Any) -> Measured:
+def read(beside: str = "none", **row: Any) -> MeasuredCandidate:
     rows = {"a": {"status": "finished", "attempts": 1, "samples_per_s": 5.0} | row}
     return read_measured(["a"], rows, {}, METRICS["throughput"], {"a": beside})
 
 
 def test_a_whole_run_counts_and_others_are_out_with_their_reason() -> None:
-    assert read() == Measured((5.0,)) and read().value == 5.0
-    assert read(status="failed", ending="exit code 5") == Measured((), "exit code 5")
+    assert read() == MeasuredCandidate((5.0,)) and read().value == 5.0
+    assert read(status="failed", ending="exit code 5") == MeasuredCandidate((), "exit code 5")
     assert read(attempts=2).values == () and read(beside="b").values == () and "b " in read(beside="b").why
     assert read(beside="unknown").value == 5.0, "where the pods' nodes are not known"
     assert read(samples_per_s=None).values == () and "samples_per_s" in read(samples_per_s=None).why
     left_nothing = read_measured(["a"], {}, {"a": "no image"}, METRICS["throughput"], {})
-    assert left_nothing == Measured((), "no image"), "the sweep has seen it"
+    assert left_nothing == MeasuredCandidate((), "no image"), "the sweep has seen it"
 
 
 def test_what_is_kept_of_a_search() -> None:
@@ -199,9 +205,9 @@ def test_what_is_kept_of_a_search() -> None:
         each.name: [each] for each in expand(Sweep.model_validate({"comparison": "demo", "matrix": matrix}))
     }
     measured = {
-        "": Measured((100.0,)),
-        "reduce_bucket_mib=50": Measured((), "out of memory"),
-        "reduce_bucket_mib=100": Measured((125.0,)),
+        "": MeasuredCandidate((100.0,)),
+        "reduce_bucket_mib=50": MeasuredCandidate((), "out of memory"),
+        "reduce_bucket_mib=100": MeasuredCandidate((125.0,)),
     }
     found = search(tune.knobs["ddp"], measured, 3, METRICS["throughput"])
     report = {"origin": {"backend": "nccl", "other": 1}}

@@ -17,7 +17,7 @@ import pytest
 from stratlab_spec.run_directory import RunDirectory
 from trainer.launch import mpi
 from trainer.launch.ledger import Ledger, find_culprit
-from trainer.launch.stop import Stop, Stopped
+from trainer.launch.stop import LauncherStopped, Stop
 
 PATH = {"PATH": os.environ["PATH"]}
 READY = '"conditions": [{"type": "Ready", "status": "True"}]'
@@ -123,7 +123,7 @@ def test_a_signal_while_mpirun_starts_reaches_it(monkeypatch):
     stop = Stop()
     stop.listen()
     try:
-        with pytest.raises(Stopped):
+        with pytest.raises(LauncherStopped):
             mpi._run(["sleep", "30"], PATH, stop, 120)
         assert started[0].returncode == -signal.SIGUSR1
     finally:
