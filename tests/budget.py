@@ -31,6 +31,7 @@ DEARER: dict[str, tuple[float, str]] = {
         "the first test makes the comparison that all tests of the file read",
     ),
     "tests/trainer/models/longer/test_compiled.py": (4.0, "it compiles"),
+    "tests/trainer/counting/test_memory_profile.py::test_nothing_is_left": (8.0, "a program imports torch"),
     "tests/mutants/longer/test_mutants.py::test_pytest_itself": (4.0, "it starts pytest"),
     "tests/trainer/parallel/ranks/test_compiled.py": (
         60.0,

@@ -40,7 +40,7 @@ def test_the_line_of_the_contract() -> None:
 @pytest.mark.parametrize("loss", [0.4321, 1e-9, float("nan")])
 def test_what_the_trainer_really_writes(loss: float, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "trainer")
-    shown = trainer_progress.Progress(600)
+    shown = trainer_progress.ProgressLog(600)
     shown.show({"step": 600, "loss": loss, "samples": 64, "step_time_ms": 78.9})
     parsed = parse_progress(caplog.messages[-1])
     assert parsed and (parsed.step, parsed.steps, parsed.samples_per_s) == (600, 600, 811.0)
