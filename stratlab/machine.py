@@ -1,9 +1,5 @@
 """This machine, for every command that uses it: certificates, environment, signals, volumes, and places.
 
-A certificate authority of one's own is trusted beside those of this machine (STRATLAB_CA_FILE, as the charts set it).
-Libraries take one file in place of their own list, so that both go into one file; the trainer does the same
-(trainer/distributed/machine.py).
-
 Which stratlab this is.
 """
 
@@ -14,9 +10,7 @@ import os
 import shlex
 import shutil
 import signal
-import ssl
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -25,11 +19,8 @@ from types import FrameType
 from typing import NoReturn
 
 from stratlab.user_error import UserError
+from stratlab_spec.certificates import GIVEN, CertificateAbsent, is_untrusted, write_bundle
 
-GIVEN = "STRATLAB_CA_FILE"
-READ_BY_LIBRARIES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE")
-MARK = "-----BEGIN CERTIFICATE-----"
-UNTRUSTED = "certificate verify failed"
 PASSED_ON = (
     *("LANG", "LANGUAGE", "TZ", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
@@ -47,39 +38,20 @@ REFUSED = frozenset(
 
 
 def trust_given(environ: MutableMapping[str, str]) -> None:
-    """Names a file with all authorities in the variables that libraries read, where the user has named none.
-
-    A file that is not there is left out: a rehearsal of a cluster's values has none.
+    """Trust the authority of STRATLAB_CA_FILE too (`write_bundle`).
 
     Raises:
         UserError: the file holds no certificate.
     """
-    given = Path(environ.get(GIVEN, ""))
-    if not given.is_file():
-        return
-    own = given.read_text(errors="replace")
-    if MARK not in own:
-        raise UserError(
-            f"{GIVEN}={given}: holds no certificate; expected PEM, which begins with {MARK} [SL-no-certificate]"
-        )
-    with tempfile.NamedTemporaryFile("w", prefix="stratlab-ca-", suffix=".pem", delete=False) as file:
-        file.write("\n".join([*read_known(), own]))
-    for name in READ_BY_LIBRARIES:
-        environ.setdefault(name, file.name)
-    del environ[GIVEN]  # what is started from here has it all
-
-
-def read_known() -> list[str]:
-    """The authorities that Python and requests know without it."""
-    import requests.certs
-
-    paths = map(Path, filter(None, {ssl.get_default_verify_paths().cafile, requests.certs.where()}))
-    return [path.read_text(errors="replace") for path in sorted(paths) if path.is_file()]
+    try:
+        write_bundle(environ)
+    except CertificateAbsent as absent:
+        raise UserError(str(absent)) from None
 
 
 def explain_untrusted(failure: BaseException | str) -> str:
     """What to set where the other side's certificate is not trusted; "" where it is another failure."""
-    if UNTRUSTED not in str(failure).lower():
+    if not is_untrusted(failure):
         return ""
     return (
         "its certificate is not trusted here: name the authority, in the charts as run.certificates, with --on-cluster "

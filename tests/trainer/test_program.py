@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from torch import nn
 
+from stratlab_spec.certificates import GIVEN
 from stratlab_spec.exit_codes import (
     BAD_CONFIG,
     PeerLost,
@@ -19,7 +20,6 @@ from stratlab_spec.exit_codes import (
 )
 from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
-from trainer.distributed.machine import GIVEN
 from trainer.evaluation.command import main as evaluate
 from trainer.installation import find_intruders
 from trainer.prepare.preparation import main as prepare

@@ -17,6 +17,7 @@ import pytest
 
 from stratlab import machine as of_the_tools
 from stratlab.machine import FULL_BELOW, build_machine_env, name_program, say_full, say_refused, shorten
+from stratlab_spec.certificates import MARK
 from tests.codes import find_codes
 from trainer.distributed import machine as of_the_trainer
 
@@ -81,7 +82,7 @@ BOTH = pytest.mark.parametrize("module", [of_the_tools, of_the_trainer], ids=["t
 def authority(tmp_path: Path) -> Path:
     """One of the known certificates: any will do."""
     text = Path(certifi.where()).read_text()
-    begin = text.index(of_the_tools.MARK)
+    begin = text.index(MARK)
     file = tmp_path / "ca.crt"
     file.write_text(
         text[begin : text.index("-----END CERTIFICATE-----", begin)] + "-----END CERTIFICATE-----\n"
@@ -97,7 +98,7 @@ def test_one_file_has_both(module: ModuleType, authority: Path) -> None:
     assert set(environ) == {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE"}
     (file,) = {*environ.values()}
     text = Path(file).read_text()
-    assert authority.read_text() in text and text.count(module.MARK) > 100
+    assert authority.read_text() in text and text.count(MARK) > 100
     ssl.create_default_context(cafile=file)
     Path(file).unlink()
 

@@ -1,0 +1,60 @@
+"""A certificate authority of one's own, trusted beside those of this machine: STRATLAB_CA_FILE, as the charts set it.
+
+Libraries take one file in place of their own list, so both go into one file. Processes started later inherit the
+variables. Standard library only: every start of a command calls it.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import MutableMapping
+from importlib.util import find_spec
+from pathlib import Path
+
+GIVEN = "STRATLAB_CA_FILE"
+READ_BY_LIBRARIES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE")
+MARK = "-----BEGIN CERTIFICATE-----"
+UNTRUSTED = "certificate verify failed"
+
+
+class CertificateAbsent(ValueError):
+    """The given file holds no certificate."""
+
+
+def write_bundle(environ: MutableMapping[str, str]) -> None:
+    """Name a file with all authorities in the variables that libraries read, where the user has named none.
+
+    A given file that does not exist is left out: a rehearsal of a cluster's values has none.
+
+    Raises:
+        CertificateAbsent: the file holds no certificate.
+    """
+    given = Path(environ.get(GIVEN, ""))
+    if not given.is_file():
+        return
+    own = given.read_text(errors="replace")
+    if MARK not in own:
+        raise CertificateAbsent(
+            f"{GIVEN}={given}: holds no certificate; expected PEM, which begins with {MARK} [SL-certificate-absent]"
+        )
+    with tempfile.NamedTemporaryFile("w", prefix="stratlab-ca-", suffix=".pem", delete=False) as file:
+        file.write("\n".join([*_read_known(), own]))
+    for name in READ_BY_LIBRARIES:
+        environ.setdefault(name, file.name)
+    del environ[GIVEN]  # what is started from here has it all
+
+
+def is_untrusted(failure: BaseException | str) -> bool:
+    """Whether the other side's certificate was not trusted."""
+    return UNTRUSTED in str(failure).lower()
+
+
+def _read_known() -> list[str]:
+    """The authorities of Python, and those of certifi, which its libraries read."""
+    paths = {ssl.get_default_verify_paths().cafile}
+    if (brought := find_spec("certifi")) and brought.origin:
+        paths.add(str(Path(brought.origin).with_name("cacert.pem")))
+    files = [Path(path) for path in sorted(filter(None, paths)) if os.path.isfile(path)]
+    return [file.read_text(errors="replace") for file in files]
