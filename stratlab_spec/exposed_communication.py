@@ -14,7 +14,6 @@ GPU traces the two agree within 0.01 points (tests/stratlab/analysis/longer/test
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stratlab_spec.run_directory import read_line
-from stratlab_spec.step_parts import COMM_EXPOSED_PCT
+from stratlab_spec.step_parts import COMM_EXPOSED_PCT, PROFILED_MS
 from stratlab_spec.trace_events import (
     COMMUNICATION_KERNEL,
     COMMUNICATION_LABEL,
@@ -72,8 +71,15 @@ def read_events(recorded: Iterable[Any]) -> list[RecordedEvent]:
     ]
 
 
-def measure_exposed_pct(events: list[RecordedEvent]) -> float | None:
-    """Communication that no computation covers, % of the recorded steps; None if no step is labelled.
+class ExposedShare(NamedTuple):
+    """Communication that no computation covers, % of the recorded steps, and the time of these steps, ms."""
+
+    pct: float
+    steps_ms: float
+
+
+def measure_exposed(events: list[RecordedEvent]) -> ExposedShare | None:
+    """Measure the exposed communication of one rank; None if no step is labelled.
 
     What was in flight when the recording began belongs to no step: the first one begins when it has ended.
     """
@@ -97,7 +103,8 @@ def measure_exposed_pct(events: list[RecordedEvent]) -> float | None:
         backend = _find_backend_threads(comm, operators) - {e.thread for e in steps}
         compute = [e for e in operators if e.thread not in backend]
     exposed = subtract(intersect(_union(comm), whole), _union(compute))
-    return 100.0 * length(exposed) / length(whole) if length(whole) > 0 else None
+    steps_ns = length(whole)
+    return ExposedShare(100.0 * length(exposed) / steps_ns, steps_ns / 1e6) if steps_ns > 0 else None
 
 
 def _union(events: list[RecordedEvent]) -> Intervals:
@@ -133,11 +140,19 @@ def _find_backend_threads(comm: list[RecordedEvent], operators: list[RecordedEve
 
 
 def read_exposed_pct(manifest: Path) -> float | None:
-    """The mean over the ranks, out of traces/manifest.json; None where no rank has it."""
+    """Read the exposed communication of all ranks from traces/manifest.json, % of the summed time of their steps.
+
+    This is the analysis' definition (`build_means`). A rank whose profiler starts early waits for the others in its
+    first step: a mean of the ranks' shares would weigh that step less. None if no rank has the share.
+    """
     try:
         content = read_line(manifest.read_bytes())
     except OSError:
         return None
     entries = [e for name in ("files", "dropped") for e in content.get(name) or [] if isinstance(e, dict)]
-    known = [pct for e in entries if isinstance(pct := e.get(COMM_EXPOSED_PCT), int | float)]
-    return statistics.fmean(known) if known else None
+    known = [e for e in entries if isinstance(e.get(COMM_EXPOSED_PCT), int | float)]
+    weights = [ms if isinstance(ms := e.get(PROFILED_MS), int | float) else 0.0 for e in known]
+    if 0.0 in weights:  # a manifest of an earlier version
+        weights = [1.0 for _ in known]
+    total = sum(weight * e[COMM_EXPOSED_PCT] for weight, e in zip(weights, known, strict=True))
+    return total / sum(weights) if known else None

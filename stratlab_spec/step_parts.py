@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 COMM_EXPOSED_PCT = "comm_exposed_pct"  # also a rank's own count (exposed_communication.py)
+PROFILED_MS = "profiled_ms"  # the time of the steps that it is a share of
 
 COMPUTE = "compute"
 COMMUNICATION = "communication"

@@ -26,9 +26,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from stratlab_spec.exposed_communication import measure_exposed_pct, read_events
+from stratlab_spec.exposed_communication import measure_exposed, read_events
 from stratlab_spec.run_directory import write_json
-from stratlab_spec.step_parts import COMM_EXPOSED_PCT
+from stratlab_spec.step_parts import COMM_EXPOSED_PCT, PROFILED_MS
 from trainer.distributed.world import gather_objects
 from trainer.measuring.phases import Phases
 from trainer.run import Run
@@ -125,7 +125,7 @@ class StepProfiler:
         snapshot = {}
         if self._config.memory_snapshot:  # before the exchange below takes memory of the device
             snapshot["memory_snapshot"] = write_snapshot(self._folder.memory_snapshot(self._rank))
-        entry = {**self._write_trace(), COMM_EXPOSED_PCT: self._measure_exposed(), **snapshot}
+        entry = {**self._write_trace(), **self._measure_exposed(), **snapshot}
         self._profile = None
         self.active = False
         entries = gather_objects(entry)
@@ -167,12 +167,15 @@ class StepProfiler:
             log.warning("the trace of rank %d is dropped, training goes on: %s", self._rank, failure)
             return {"rank": self._rank, "reason": str(failure)}
 
-    def _measure_exposed(self) -> float | None:
+    def _measure_exposed(self) -> dict[str, float | None]:
         try:
-            return measure_exposed_pct(read_events(self._profile.profiler.kineto_results.events()))
+            share = measure_exposed(read_events(self._profile.profiler.kineto_results.events()))
         except Exception as failure:  # a number less, and no step of training
             log.warning("exposed communication is not known of rank %d: %r", self._rank, failure)
-            return None
+            share = None
+        return (
+            {COMM_EXPOSED_PCT: share.pct, PROFILED_MS: share.steps_ms} if share else {COMM_EXPOSED_PCT: None}
+        )
 
 
 def check_whole(path: Path) -> None:

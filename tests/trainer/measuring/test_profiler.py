@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from stratlab_spec.exposed_communication import RecordedEvent, measure_exposed_pct, read_exposed_pct
+from stratlab_spec.exposed_communication import ExposedShare, RecordedEvent, measure_exposed, read_exposed_pct
 from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import Config
 from trainer.measuring import profiler as memory_snapshot
@@ -122,7 +122,7 @@ def test_kernels_by_hand() -> None:
             "nccl:all_reduce", 0, 900, True, True, 0, 0, ""
         ),  # the label of a kernel, on its stream
     ]
-    assert measure_exposed_pct(events) == pytest.approx(100 * (30 + 5 + 15) / 300)
+    assert measure_exposed(events) == pytest.approx((100 * (30 + 5 + 15) / 300, 300 / 1e6))
 
 
 @pytest.mark.parametrize("kind", ["of_a_device_to_come", ""])  # "": of a torch that tells no kind
@@ -141,7 +141,7 @@ def test_launches_of_any_device_count(kind: str) -> None:
         on_device("ncclDevKernel_AllReduce", 200, 220, 6),
         on_device("gemm", 220, 400, 7),
     ]
-    assert measure_exposed_pct(events) == pytest.approx(20.0)
+    assert measure_exposed(events) == pytest.approx((20.0, 100 / 1e6))
 
 
 def test_a_device_event_without_a_number_was_not_in_flight() -> None:
@@ -152,7 +152,7 @@ def test_a_device_event_without_a_number_was_not_in_flight() -> None:
         on_device("Memcpy PtoP (Device -> Device)", 150, 170, 5),  # to another GPU
         on_device("gemm", 170, 200, 5),
     ]
-    assert measure_exposed_pct(events) == pytest.approx(50.0)
+    assert measure_exposed(events) == pytest.approx((50.0, 100 / 1e6))
 
 
 def test_on_the_host_operators_take_the_place_of_kernels() -> None:
@@ -166,7 +166,7 @@ def test_on_the_host_operators_take_the_place_of_kernels() -> None:
         on_host("AddmmBackward0", 0, 100),
         on_host("aten::add", 75, 78),
     ]
-    assert measure_exposed_pct(events) == pytest.approx(40 - 3)
+    assert measure_exposed(events) == pytest.approx((40 - 3, 100 / 1e6))
     of_autograd = [
         on_host(STEP, 0, 100),
         on_host("gloo:all_reduce", 40, 60, thread=2),
@@ -174,19 +174,28 @@ def test_on_the_host_operators_take_the_place_of_kernels() -> None:
         on_host("aten::mm", 62, 70, thread=2),
         on_host("aten::view", 41, 50, thread=2),
     ]
-    assert measure_exposed_pct(of_autograd) == 11.0
+    assert measure_exposed(of_autograd) == ExposedShare(11.0, 100 / 1e6)
 
 
 def test_nothing_to_say() -> None:
-    assert measure_exposed_pct([on_host("aten::mm", 0, 40)]) is None
-    assert measure_exposed_pct([on_host(STEP, 10, 10)]) is None
-    assert measure_exposed_pct([on_host(STEP, 0, 10)]) == 0
+    assert measure_exposed([on_host("aten::mm", 0, 40)]) is None
+    assert measure_exposed([on_host(STEP, 10, 10)]) is None
+    assert measure_exposed([on_host(STEP, 0, 10)]) == ExposedShare(0, 10 / 1e6)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ({"files": [{"comm_exposed_pct": 10}], "dropped": [{"rank": 1, "comm_exposed_pct": 30}]}, 20),
+        (
+            {
+                "files": [
+                    {"comm_exposed_pct": 10, "profiled_ms": 30.0},
+                    {"comm_exposed_pct": 50, "profiled_ms": 90.0},
+                ]
+            },
+            40,
+        ),
         ({"files": [{"comm_exposed_pct": None}, {"rank": 1}, 3]}, None),
         ([], None),
     ],

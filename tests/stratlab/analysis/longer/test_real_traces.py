@@ -13,7 +13,7 @@ import pytest
 from stratlab.analysis import measure
 from stratlab.analysis.measure import measure_traces
 from stratlab.analysis.rank import RankAnalysis
-from stratlab_spec.exposed_communication import RecordedEvent, measure_exposed_pct
+from stratlab_spec.exposed_communication import RecordedEvent, measure_exposed
 from tests.codes import find_codes
 from tests.stratlab.by_hand import Step, take_apart
 from tests.stratlab.real_traces import EVERY, TEAM, unpack
@@ -61,9 +61,11 @@ def test_a_single_trace(name: str, tmp_path: Path) -> None:
         assert rank.gaps.kind == GAPS[name]
     if name in NAIVE:
         assert [as_step(row) for row in rank.rows] == take_apart(files[0])
-        own = measure_exposed_pct(read_profile(files[0]))
+        own = measure_exposed(read_profile(files[0]))
         step_ms = sum(row.step_ms for row in rank.rows)
-        assert own == pytest.approx(100 * sum(row.comm_exposed_ms for row in rank.rows) / step_ms, abs=0.01)
+        assert own and own.pct == pytest.approx(
+            100 * sum(row.comm_exposed_ms for row in rank.rows) / step_ms, abs=0.01
+        )
     if name == DATA:
         data, host, idle = (
             sum(getattr(r, n) for r in rank.rows) for n in ("data_wait_ms", "host_step_ms", "idle_ms")
