@@ -51,6 +51,7 @@ class AdviceRule:
             first condition. Above HIGH_PCT a medium severity is high.
         remedies: the first whose conditions hold is the advice, and where none does `otherwise`.
         elsewhere: the advice instead of these for traces that this lab did not make: they have none of our settings.
+        wins: the share of the step, %, that the advice can save at most; empty = no time, or how much is not known.
         evidence: values that are shown, besides those of `when`.
         gpu_only: says nothing about a CPU.
         doubtful: lowers the severity of all others by one.
@@ -60,6 +61,7 @@ class AdviceRule:
     when: tuple[Condition, ...]
     title: str
     lead: str = ""
+    wins: str = ""
     severity: Severity = "medium"
     remedies: tuple[Remedy, ...] = ()
     elsewhere: str = ""
@@ -109,6 +111,7 @@ SHORT_GAPS = AdviceRule(
     "R3",
     (("launching_pct", ">", HOST_WAIT_PCT), ("gap_kind", "is", "short")),
     GPU_WAITS + "in many short gaps",
+    wins="launching_pct",
     remedies=(
         Remedy(
             "torch.compile fuses kernels block by block, so that the host launches fewer. Its first steps compile, "
@@ -156,6 +159,7 @@ RULES = (
         "R1",
         (("transfer_pct", ">", EXPOSED_PCT), ("comm_overlap_pct", "<", HIDDEN_PCT)),
         "{transfer_pct:.0f} % of the step ({transfer_ms:.2f} ms) is communication that no compute hides{mostly}",
+        wins="transfer_pct",
         remedies=(
             Remedy(
                 "Parameters are gathered for every micro-batch: larger ones gather less often, if memory allows.",
@@ -197,6 +201,7 @@ RULES = (
         "R2",
         (("transfer_pct", ">", EXPOSED_BETWEEN_NODES_PCT), ("nodes", ">", 1), ("strategy", "is", "zero3")),
         "zero3 gathers parameters across {nodes:.0f} nodes, {transfer_pct:.0f} % of the step waits for it",
+        wins="transfer_pct",
         severity="high",
         remedies=(
             Remedy(
@@ -218,6 +223,7 @@ RULES = (
         "R5",
         (("straggler_pct", ">", STRAGGLER_PCT),),
         "{straggler_pct:.0f} % of the step is waiting for the last rank{late}",
+        wins="straggler_pct",
         remedies=(
             Remedy(
                 "The ranks take turns at being last, so no host is the reason: uneven samples or batches, or ranks "
@@ -239,6 +245,7 @@ RULES = (
         (("compute_imbalance", ">", IMBALANCE),),
         "The slowest rank{slowest} computes {compute_imbalance:.2f} times as long as the mean of all ranks",
         lead="imbalance_pct",
+        wins="imbalance_of_step_pct",
         otherwise="All others wait for it in the next collective. Compare its work with the others' (samples, "
         "sequence lengths, layers), and its hardware: temperature, clocks, a busy host.",
         evidence=("slowest_rank",),
@@ -248,6 +255,7 @@ RULES = (
         (("bubble_over_ideal", ">", BUBBLE_OVER_IDEAL),),
         "The pipeline's bubble is {bubble_pct:.0f} % of the step, {bubble_over_ideal:.1f} times its ideal of "
         "{bubble_ideal_pct:.0f} %",
+        wins="bubble_excess_pct",
         lead="bubble_pct",
         otherwise="Stages take unequal times or wait for their links: balance the layers of the stages first.",
         evidence=("bubble_ideal_pct",),
@@ -256,6 +264,7 @@ RULES = (
         "R6",
         (("bubble_pct", ">", BUBBLE_PCT),),
         "The pipeline's bubble is {bubble_pct:.0f} % of the step",
+        wins="bubble_pct",
         remedies=(
             Remedy(
                 "Smaller micro-batches are more of them, and the bubble shrinks with their number; an interleaved "
@@ -296,6 +305,7 @@ RULES = (
         "R4",
         (("data_pct", ">", DATA_PCT),),
         "{data_pct:.0f} % of the step is spent on getting the next batch",
+        wins="data_pct",
         remedies=(
             Remedy(
                 "Images are decoded batch by batch. Move them to the device once, if they fit.",
@@ -314,6 +324,7 @@ RULES = (
         (("h2d_gbps", "<", SLOW_COPY_GBPS), ("copy_exposed_pct", ">", COPY_PCT)),
         "Copies to the GPU run at {h2d_gbps:.1f} GB/s and take {copy_exposed_pct:.0f} % of the step unhidden",
         lead="copy_exposed_pct",
+        wins="copy_exposed_pct",
         remedies=(
             Remedy(
                 "The offloaded state crosses the bus in every step: keep it on the device.",
@@ -333,6 +344,7 @@ RULES = (
         "R10",
         (("optimizer_pct", ">", OPTIMIZER_PCT),),
         "The optimizer phase takes {optimizer_pct:.0f} % of the step ({optimizer_ms:.2f} ms)",
+        wins="optimizer_pct",
         remedies=(
             Remedy("The offloaded update runs on the host: keep it on the device.", NO_OFFLOAD, (OFFLOADS,)),
             Remedy(

@@ -21,6 +21,7 @@ from stratlab.analysis.run_sections import (
     build_links,
     build_memory,
     build_merged,
+    build_origin_section,
     build_quality,
     build_recordings,
     build_training,
@@ -31,11 +32,9 @@ from stratlab.analysis.summaries import (
     build_kernel_summary,
     build_origin,
     build_phase_parts,
-    build_short_origin,
+    build_trust,
     choose_ranks,
-    count,
     say_headline,
-    sum_named_parts,
 )
 from stratlab.analysis.time_sections import (
     COPY_RATE,
@@ -46,36 +45,37 @@ from stratlab.analysis.time_sections import (
     build_idle,
     build_phases,
     build_ranks,
-    build_timeline,
-    round_shares,
+    build_step_bar,
+    draw_step,
 )
 from stratlab.drawing import (
-    Column,
     Section,
     badge,
     build_page,
+    details,
     escape_markdown,
-    html_table,
     loud,
     markdown_table,
     note,
     paragraph,
 )
-from stratlab.wording import fit_digits, format_number
+from stratlab.drawing import Column
+from stratlab.wording import format_number
 
 RULES = "By rules with fixed thresholds. Try one change at a time and compare the runs."
 OF_SETTINGS = (
     " run.config.* are values of the chart (--set); other names are environment variables (run.env)."
 )
-ON_A_CPU = "On a CPU compute is the time of operators, and waiting for the host is Python, and waiting."
 ONE_STEP = "Only one step was recorded: what it shows can be chance. More: run.config.profile_steps."
 SEVERITIES = {"high": "bad", "medium": "warn", "low": "plain"}
+MOST_ADVICE, DOUBTS = 3, "R12"  # lines; the rule about the traces, not about the run
 
 
 def build_html(
     report: dict[str, Any], facts: RunFacts, ranks: Sequence[RankAnalysis], folder: Path | None = None
 ) -> str:
-    """The page as text. Charts of the run itself are there when its metrics and its evaluation are.
+    """The page as text: the answer, one step and the advice as it opens, all else folded. Charts of the run itself are
+    there when its metrics and its evaluation are.
 
     Args:
         report: schema_version 2.
@@ -83,17 +83,18 @@ def build_html(
         folder: of the analysis; HTA's tables are read from its tables/hta.
     """
     chosen = choose_ranks(report)
-    run = report["run"]
+    mark = badge("CPU", "warn") + " " if report["source"] == "cpu" else Markup("")
+    answer = paragraph(Markup("{}<strong>{}</strong>").format(mark, say_headline(report)))
+    answer += build_step_bar(report) + draw_step(report, ranks, chosen)
     sections = [
-        Section("Where the time of a step goes", _headline(report)),
+        Section("Where the time of a recorded step goes", answer + note(" ".join(build_trust(report)))),
+        _build_advice(report),
         *build_layout(report),
-        _build_recommendations(report),
-        Section("Timeline", build_timeline(ranks, chosen)),
         build_phases(report),
-        Section("Ranks", build_ranks(report, chosen)),
+        build_ranks(report, chosen),
         build_collectives(report, chosen),
         *build_device_sections(report),
-        Section("Idle time", build_idle(report)),
+        build_idle(report),
         *build_memory(report, ranks, chosen),
         *build_training(facts),
         *build_gpus(facts),
@@ -101,65 +102,54 @@ def build_html(
         *build_recordings(report),
         build_quality(report),
         build_hta(report, folder),
+        build_origin_section(report),
     ]
     banner: list[str] = [loud(ONE_STEP)] if len({row["step"] for row in report["steps"]}) == 1 else []
     banner += [f"{report['note']}."] if report["note"] else []
-    return build_page(
-        f"Trace analysis of {run['run']}", build_origin(report), sections, banner, build_links(report, facts)
-    )
+    title = f"Trace analysis of {report['run']['run']}"
+    return build_page(title, build_origin(report), sections, banner, build_links(report, facts))
 
 
-def _headline(report: dict[str, Any]) -> Markup:
-    mean = report["mean"]
-    html = paragraph(Markup("<strong>{}</strong>").format(say_headline(report)))
-    columns = ["step_ms", "comm_pct", "comm_exposed_pct", "comm_overlap_pct", "idle_pct"]
-    if mean.get("bubble_ideal_pct") is not None:
-        columns += ["bubble_pct", "bubble_ideal_pct"]
-    by = f", communication by {report['backend']}" if report["backend"] else ""
-    over = " and ".join(filter(None, [count(mean["ranks"], "rank"), count(mean.get("steps"), "step")]))
-    what = (
-        "A step ends when the GPU has done what was issued in it."
-        if report["source"] == "gpu"
-        else f"Operators on the host's threads{by}. {ON_A_CPU}"
-    )
-    return (
-        html
-        + _list_parts(report)
-        + html_table([mean], round_shares(columns))
-        + note(
-            f"Source {report['source']}, means over {over}. {what} The hidden share is that of the communication that "
-            "compute hides, all others are shares of the step; exposed communication includes waiting for the last "
-            "rank."
+def say_win(entry: Mapping[str, Any], step_ms: float | None) -> str:
+    """What the advice can save of a recorded step at most; of memory and of unknown times nothing."""
+    most_ms = entry.get("at_most_ms")
+    if most_ms is None or not step_ms:
+        return "no time of its own"
+    return f"at most {format_number(most_ms, 1 if most_ms >= 10 else 2)} ms ({100 * most_ms / step_ms:.0f} %)"
+
+
+def _build_advice(report: dict[str, Any]) -> Section:
+    """A line per piece of advice with what it can win; the rest, the reasons and the rules are folded."""
+    title, entries = "What to try", report.get("recommendations") or []
+    step_ms = report["mean"].get("step_ms")
+    lines = Markup("")
+    for entry in [entry for entry in entries if entry["rule"] != DOUBTS][:MOST_ADVICE]:
+        settings = ", ".join(f"{name}={value}" for name, value in entry["settings"].items())
+        remedy = (
+            Markup("Set <code>{}</code>.").format(settings) if settings else _first_sentence(entry["advice"])
         )
+        lines += Markup("<li><strong>{}</strong> {} {}</li>").format(
+            say_win(entry, step_ms), entry["title"], remedy
+        )
+    html = (
+        Markup("<ol>{}</ol>").format(lines)
+        if lines
+        else paragraph("No rule fires that tells how to shorten the step.")
     )
-
-
-def _list_parts(report: dict[str, Any]) -> Markup:
-    """The parts of the mean step, the largest first; they sum to it."""
-    step_ms, parts = report["mean"].get("step_ms"), sum_named_parts(report)
-    if not step_ms or not parts:
-        return Markup("")
-    rows = [{"part": name, "ms": ms, "share": 100 * ms / step_ms} for name, ms in parts.items()]
-    digits = fit_digits(parts.values())
-    times = Column("ms", "of a step", "ms", digits)
-    return html_table(rows, ["part", times, Column("share", "share", "%", 1)])
-
-
-def _build_recommendations(report: dict[str, Any]) -> Section:
-    title, entries = "Recommendations", report.get("recommendations") or []
-    if not entries:
-        return Section(title, nothing="none of the rules R1 to R12 fires")
-    html = Markup("")
+    full = Markup("")
     for entry in entries:
         mark = badge(entry["severity"], SEVERITIES[entry["severity"]])
-        html += paragraph(Markup("{} <strong>{}</strong> {}").format(mark, entry["title"], entry["advice"]))
-        settings = [f"{name}={value}" for name, value in entry["settings"].items()]
-        if settings:
-            html += paragraph(Markup("Set <code>{}</code>").format(", ".join(settings)))
+        full += paragraph(Markup("{} <strong>{}</strong> {}").format(mark, entry["title"], entry["advice"]))
         numbers = ", ".join(f"{name} {_round(value)}" for name, value in entry["evidence"].items())
-        html += note(f"Rule {entry['rule']}, because {numbers}." if numbers else f"Rule {entry['rule']}.")
+        full += note(f"Rule {entry['rule']}, because {numbers}." if numbers else f"Rule {entry['rule']}.")
     remark = note(RULES + (OF_SETTINGS if any(entry["settings"] for entry in entries) else ""))
-    return Section(title, html + remark)
+    return Section(
+        title, html + (details("Why, and all that the rules say", full + remark) if entries else "")
+    )
+
+
+def _first_sentence(text: str) -> str:
+    return text.partition(". ")[0].rstrip(".") + "."
 
 
 def _round(value: float) -> str:
@@ -175,7 +165,7 @@ def build_markdown(report: dict[str, Any]) -> str:
     blocks = [
         f"# Trace analysis of {escape_markdown(run['run'])}",
         *([f"**{escape_markdown(report['note'])}.**"] if report["note"] else []),
-        escape_markdown(build_short_origin(report)),
+        escape_markdown(build_origin(report)),
         *_layout(run),
         f"**{escape_markdown(say_headline(report))}**",
         *_recommendations(report),
@@ -213,7 +203,8 @@ def _recommendations(report: dict[str, Any]) -> list[str]:
             f"{escape_markdown(entry['advice'])}"
         )
         text += f" Set: {escape_markdown(settings)}." if settings else ""
-        lines.append(f"- {text} Because: {escape_markdown(numbers)}.")
+        win = escape_markdown(say_win(entry, report["mean"].get("step_ms")))
+        lines.append(f"- {text} Wins {win}. Because: {escape_markdown(numbers)}.")
     return ["## Recommendations", "\n".join(lines)]
 
 

@@ -117,6 +117,11 @@ def build_rank_parts(report: Row) -> dict[int, dict[str, float | None]]:
     return _mean_parts(group_rows(report["steps"], lambda row: row["rank"]), None)
 
 
+def build_step_parts(report: Row) -> dict[int, dict[str, float | None]]:
+    """Recorded step -> {part: ms}, mean over ranks."""
+    return _mean_parts(group_rows(report["steps"], lambda row: row["step"]), None)
+
+
 def _sort_by_time(rows: list[dict[str, Any]], name: str = "total_ms") -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -(row[name] or 0))
 
@@ -206,37 +211,41 @@ MOST_LEFT_OUT = 5
 
 
 def build_origin(report: Mapping[str, Any]) -> str:
-    """Of the page: where the numbers come from, in one line."""
-    run, steps = report["run"], sorted({row["step"] for row in report["steps"]})
-    recorded = (
-        f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}" if steps else "no step"
-    )
-    of_steps = f" of {run['steps']}" if steps and run.get("steps") is not None else ""
-    device = " ".join(filter(None, [report["device"], _label("({})", run.get("device_type"))]))
-    parts = [
-        f"Run {run['run']}",
-        *_list_settings(report),
-        device,
-        _label("backend {}", report["backend"]),
-        _label("torch {}", run.get("torch")),
-        recorded + of_steps,
-        count(report["mean"]["ranks"], "trace"),
-    ]
-    return f"{', '.join(filter(None, parts))}; recording slows the steps down."
-
-
-def build_short_origin(report: Mapping[str, Any]) -> str:
-    """Of summary.md."""
+    """Where the numbers come from, in one line."""
+    steps, of = sorted({row["step"] for row in report["steps"]}), report["run"].get("steps")
+    recorded = f"{steps[0]} to {steps[-1]}" if len(steps) > 1 else f"{steps[0]}" if steps else "none"
     parts = [
         *_list_settings(report),
         report["device"] or "",
         _label("backend {}", report["backend"]),
-        f"source {report['source']}",
-        count(report["mean"]["ranks"], "trace"),
-        count(report["mean"].get("steps"), "recorded step"),
+        f"recorded steps {recorded}" + (f" of {format_number(of)}" if of is not None else ""),
     ]
     text = ", ".join(filter(None, parts))
     return f"{text[0].upper()}{text[1:]}."
+
+
+def build_trust(report: Row) -> list[str]:
+    """How far the numbers can be believed: how many there are, how even, how much the recording cost, what is missing."""
+    mean, run = report["mean"], report["run"]
+    steps, step_ms = build_step_parts(report), mean.get("step_ms")
+    times = sorted(total for parts in steps.values() if (total := sum_known(parts.values())) is not None)
+    over = f"Means of {count(mean.get('steps'), 'recorded step')} on {count(mean['ranks'], 'rank')}"
+    spread = f", {_ms(times[0])} to {_ms(times[-1])}" if len(times) > 1 else ""
+    told = [f"{over}{spread}."]
+    own, factor = run.get("step_time_ms_p50"), divide(step_ms, run.get("step_time_ms_p50"))
+    if factor is not None and report.get("steps_from") != "recording":
+        told.append(
+            f"Without recording a step takes {_ms(own)} (median of the run): recording makes it {factor:.2f} times as long."
+        )
+    if (late := mean.get("slowest_rank")) is not None:
+        told.append(f"Rank {late} is late by more than chance explains.")
+    found = [row["action"] for row in report.get("quality") or []]
+    told.append(
+        f"{count(len(found), 'finding')} on the traces, {found.count('skipped')} left out: Quality of the traces."
+        if found
+        else "Every rank has a complete trace."
+    )
+    return told
 
 
 def build_answer(report: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """One self-contained HTML page: opens from disk, in MLflow's sandboxed viewer, on paper; loads nothing.
 
-Its one script sorts tables by a click on a column's head, and lets the keyboard scroll what is wider than the screen;
+Its one script sorts tables by a click on a column's head, lets the keyboard scroll what is wider than the screen, and
+zooms timelines;
 the page's policy names it by its hash and allows no other. page.html is its frame, parts.html has tables and tiles.
 
 Links to files beside the page hold as long as page and file lie where they are: a copy of the page that goes elsewhere
@@ -29,7 +30,7 @@ from stratlab.wording import fit_unit, format_number
 
 EMPTY = Markup("")
 FILES = Path(__file__).parent
-SCRIPTS = ("sorting.js", "scrolling.js")
+SCRIPTS = ("sorting.js", "scrolling.js", "zooming.js")
 TEMPLATES = Environment(loader=FileSystemLoader(FILES), autoescape=True, undefined=StrictUndefined)
 PARTS: Any = TEMPLATES.get_template("parts.html").module
 MOST_FILES = 8  # of a kind; the link to their folder has all
@@ -45,12 +46,14 @@ LONGEST = 240
 class Section:
     """A part of a page. `html` comes from this package; a plain `str` is shown as text, escaped.
 
-    `nothing`: why there is nothing to show; such sections are one line at the end of the page.
+    `nothing`: why there is nothing to show; such sections are one line at the end of the page. `folded`: only the title
+    is seen until it is clicked; a link of the contents unfolds it.
     """
 
     title: str
     html: Markup = EMPTY
     nothing: str = ""
+    folded: bool = False
 
 
 @dataclass(frozen=True)
