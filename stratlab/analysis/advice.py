@@ -81,7 +81,7 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
         "bubble_over_ideal": divide(mean.get("bubble_pct"), mean.get("bubble_ideal_pct")),
         "launching_pct": None if host_pct is None else host_pct + launch_pct,
         "imbalance_pct": None if imbalance is None else 100 * (imbalance - 1),
-        "imbalance_of_step_pct": None if None in (imbalance, compute) else compute * (imbalance - 1),
+        "imbalance_of_step_pct": None if imbalance is None or compute is None else compute * (imbalance - 1),
         "bubble_excess_pct": _minus(mean.get("bubble_pct"), mean.get("bubble_ideal_pct")),
         "next_strategy": row.holds_less if row else "",
         "previous_strategy": row.sends_less if row else "",
@@ -176,7 +176,7 @@ def _minus(a: float | None, b: float | None) -> float | None:
 
 ORDER: tuple[Severity, ...] = ("high", "medium", "low")
 DOUBTS = "R12"  # about the traces, not about the run
-ON_CPU = "On this CPU run: "
+ON_CPU = "CPU: "
 
 
 def build_recommendations(report: Mapping[str, Any], facts: RunFacts) -> list[dict[str, Any]]:
@@ -188,8 +188,9 @@ def build_recommendations(report: Mapping[str, Any], facts: RunFacts) -> list[di
 
     Returns:
         rule, severity, title, advice, at_most_ms (what it can save of a recorded step at most; None = no time, or not
-        known), settings {name: value}, evidence {name: number}. `settings` names a value of the chart (`run.config.*`) or, without a dot, an environment variable for `run.env`. Of traces that this lab did
-        not make neither text nor settings name a value of the chart.
+        known), settings {name: value}, evidence {name: number}. `settings` names a value of the chart
+        (`run.config.*`) or, without a dot, an environment variable for `run.env`. Of traces that this lab did not make
+        neither text nor settings name a value of the chart.
     """
     hosts = read_hosts(facts.folder, report["ranks"])
     return apply_rules(build_values(report, read_settings(facts.folder), hosts))
@@ -222,9 +223,9 @@ def _build(rule: AdviceRule, values: Mapping[str, Any], on_cpu: bool) -> dict[st
     return {
         "rule": rule.id,
         "severity": "high" if is_high else rule.severity,
-        "title": (ON_CPU + title[0].lower() + title[1:] if on_cpu and rule.id != DOUBTS else title) + ".",
+        "title": (ON_CPU + title if on_cpu and rule.id != DOUBTS else title) + ".",
         "advice": _fill(remedy.advice, values),
-        "at_most_ms": None if None in (wins, step_ms) else wins * step_ms / 100,
+        "at_most_ms": None if wins is None or step_ms is None else wins * step_ms / 100,
         "settings": {name: _fill(value, values) for name, value in remedy.settings.items()},
         "evidence": _evidence(rule, values),
     }

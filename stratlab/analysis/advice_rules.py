@@ -128,25 +128,24 @@ SHORT_GAPS = AdviceRule(
     elsewhere="torch.compile fuses kernels, so that the host launches fewer; its mode reduce-overhead replays them as "
     "CUDA graphs. Larger micro-batches make every kernel longer for the same launch. What reads a number from the GPU "
     "in every step (.item(), .cpu(), a printed loss) makes the host wait.",
-    otherwise="More samples per micro-batch (a larger global batch), or CUDA graphs; the latter is no setting of the "
-    "trainer.",
+    otherwise="Take more samples per micro-batch (a larger global batch), or CUDA graphs, no setting of the trainer.",
     evidence=("kernels_per_step", "kernel_us_p50", "short_gap_pct", "longest_gap_ms"),
     gpu_only=True,
 )
 LONG_GAPS = {
     "first": (
         "before the first event of a step",
-        "Look at what the host does there before it launches anything: preparing samples, tokenizing, moving lists to "
+        "Look at what the host does before it launches anything: preparing samples, tokenizing, moving lists to "
         "tensors. Do it ahead, in workers of the DataLoader, or once. Fusing kernels does not help.",
     ),
     "label": (
         "in long gaps under {gap_label}",
-        "Look at what the host does under that label: Python that computes, a wait for another process, a number read "
+        "Look at what the host does under {gap_label}: Python that computes, a wait for another process, a number read "
         "from the GPU. Fusing kernels does not help.",
     ),
     "long": (
         "in long gaps, the longest of {longest_gap_ms:.1f} ms",
-        "Look for these gaps in the merged trace, and at what the host does in them: compiling at first use, "
+        "Look for the long gaps in the merged trace, and at what the host does in them: compiling at first use, "
         "allocating, writing files, a number read from the GPU. Fusing kernels does not help.",
     ),
 }
@@ -187,14 +186,14 @@ RULES = (
                 (("strategy", "in", ("zero1", "zero2")), ("memory_pct", "<", MEMORY_FREE_PCT)),
             ),
         ),
-        elsewhere="More samples per step hide more of it, at the same bytes: larger micro-batches, or several of "
-        "them before gradients are reduced (no_sync). Larger buckets (DDP's bucket_cap_mb, DeepSpeed's "
+        elsewhere="More samples per step hide more communication, at the same bytes: larger micro-batches, or several "
+        "of them before gradients are reduced (no_sync). Larger buckets (DDP's bucket_cap_mb, DeepSpeed's "
         "reduce_bucket_size) use the links better, smaller ones start earlier. Under fully_shard "
         "set_modules_to_forward_prefetch gathers further ahead, and reshard_after_forward=False gathers nothing "
         "again for the backward pass.",
-        otherwise="More samples per step hide more of it, at the same bytes (a larger global batch is another "
-        "training). Larger buckets (run.config.reduce_bucket_mib of ddp and DeepSpeed) use the links better, smaller "
-        "ones start earlier; run.config.prefetch_blocks gathers further ahead.",
+        otherwise="Take more samples per step, which hide more communication at the same bytes (a larger global batch "
+        "is another training). Larger buckets (run.config.reduce_bucket_mib of ddp and DeepSpeed) use the links "
+        "better, smaller ones start earlier; run.config.prefetch_blocks gathers further ahead.",
         evidence=("comm_pct", "transfer_ms"),
     ),
     AdviceRule(
@@ -226,18 +225,18 @@ RULES = (
         wins="straggler_pct",
         remedies=(
             Remedy(
-                "The ranks take turns at being last, so no host is the reason: uneven samples or batches, or ranks "
-                "that share cores or a link. Fewer processes per node, or larger micro-batches, show which.",
+                "Try fewer processes per node, or larger micro-batches. The ranks take turns at being last, so no host "
+                "is the reason: uneven samples or batches, or ranks that share cores or a link.",
                 when=(("late_alike", ">", 0),),
             ),
             Remedy(
-                "Look at that rank's host: temperature and clocks of its GPU (nvidia-smi -q), its CPU and network; and "
-                "whether its samples take longer than the others'.",
+                "Look at the late rank's host: temperature and clocks of its GPU (nvidia-smi -q), its CPU and network; "
+                "and whether its samples take longer than the others'.",
                 when=(ELSEWHERE,),
             ),
         ),
-        otherwise="Look at that rank's host: temperature and clocks of its GPU (system/rank*/gpu_temperature_c), its "
-        "CPU and network; and whether its samples take longer than the others'.",
+        otherwise="Look at the late rank's host: temperature and clocks of its GPU (system/rank*/gpu_temperature_c), "
+        "its CPU and network; and whether its samples take longer than the others'.",
         evidence=("late_rank", "late_calls", "compute_imbalance"),
     ),
     AdviceRule(
@@ -246,8 +245,8 @@ RULES = (
         "The slowest rank{slowest} computes {compute_imbalance:.2f} times as long as the mean of all ranks",
         lead="imbalance_pct",
         wins="imbalance_of_step_pct",
-        otherwise="All others wait for it in the next collective. Compare its work with the others' (samples, "
-        "sequence lengths, layers), and its hardware: temperature, clocks, a busy host.",
+        otherwise="Compare the slowest rank's work with the others' (samples, sequence lengths, layers), and its "
+        "hardware: temperature, clocks, a busy host. All others wait for it in the next collective.",
         evidence=("slowest_rank",),
     ),
     AdviceRule(
@@ -257,7 +256,7 @@ RULES = (
         "{bubble_ideal_pct:.0f} %",
         wins="bubble_excess_pct",
         lead="bubble_pct",
-        otherwise="Stages take unequal times or wait for their links: balance the layers of the stages first.",
+        otherwise="Balance the layers of the stages first: stages take unequal times or wait for their links.",
         evidence=("bubble_ideal_pct",),
     ),
     AdviceRule(
@@ -273,7 +272,7 @@ RULES = (
                 (CAN_HALVE,),
             ),
         ),
-        otherwise="More micro-batches per step (a larger global batch), or an interleaved schedule, shrink it.",
+        otherwise="More micro-batches per step (a larger global batch), or an interleaved schedule, shrink the bubble.",
         evidence=("bubble_ideal_pct",),
     ),
     # one rank: its host, its data, its copies, its optimizer
@@ -337,7 +336,7 @@ RULES = (
                 (STREAMS,),
             ),
         ),
-        otherwise="Such a rate is that of pageable memory: pin it and copy without blocking (non_blocking).",
+        otherwise="Pin the memory and copy without blocking (non_blocking): pageable memory has such a rate.",
         gpu_only=True,
     ),
     AdviceRule(
@@ -357,8 +356,8 @@ RULES = (
         elsewhere="With fused=True the optimizer updates all parameters in few kernels; where every rank updates all "
         "of them, ZeroRedundancyOptimizer, fully_shard or ZeRO let each update its share. More samples per step make "
         "it rarer; that is another training.",
-        otherwise="The update is fused and, where the strategy shards, shared already. More samples per step (a "
-        "larger global batch) make it rarer; that is another training.",
+        otherwise="More samples per step (a larger global batch) make it rarer; that is another training. The update "
+        "is fused and, where the strategy shards, shared already.",
     ),
     # its memory and its kernels
     AdviceRule(
@@ -452,29 +451,30 @@ RULES = (
         severity="low",
         remedies=(
             Remedy(
-                "It is attention written out: scaled_dot_product_attention with a flash kernel reads memory once.",
+                "The kernel is attention written out: scaled_dot_product_attention with a flash kernel reads memory "
+                "once.",
                 when=(("top_kernel_kind", "is", "attention"),),
             ),
             Remedy(
-                "It is a matrix product: this is where the time should go; in fp32, bf16 or TF32 runs it on the tensor "
-                "cores.",
+                "The kernel is a matrix product: this is where the time should go; in fp32, bf16 or TF32 runs it on "
+                "the tensor cores.",
                 when=(ELSEWHERE, ("top_kernel_kind", "is", "gemm")),
             ),
             Remedy(
-                "It works element by element: torch.compile fuses such kernels.",
+                "The kernel works element by element: torch.compile fuses such kernels.",
                 when=(ELSEWHERE, ("top_kernel_kind", "is", "elementwise")),
             ),
             Remedy(
-                "It is a matrix product in fp32: bf16 runs it on the tensor cores.",
+                "The kernel is a matrix product in fp32: bf16 runs it on the tensor cores.",
                 {"run.config.precision": "bf16"},
                 (("top_kernel_kind", "is", "gemm"), ("precision", "is", "fp32")),
             ),
             Remedy(
-                "It is a matrix product: this is where the time should go.",
+                "The kernel is a matrix product: this is where the time should go.",
                 when=(("top_kernel_kind", "is", "gemm"),),
             ),
             Remedy(
-                "It works element by element: torch.compile fuses such kernels.",
+                "The kernel works element by element: torch.compile fuses such kernels.",
                 {"run.config.compile": "true"},
                 (("top_kernel_kind", "is", "elementwise"), *COMPILES),
             ),

@@ -12,43 +12,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stratlab.analysis import run_sections, summaries, time_sections
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
-from stratlab.analysis.run_sections import (
-    build_gpus,
-    build_hta,
-    build_layout,
-    build_links,
-    build_memory,
-    build_merged,
-    build_origin_section,
-    build_quality,
-    build_recordings,
-    build_training,
-)
-from stratlab.analysis.summaries import (
-    build_collective_summary,
-    build_copy_summary,
-    build_kernel_summary,
-    build_origin,
-    build_phase_parts,
-    build_trust,
-    choose_ranks,
-    say_headline,
-)
-from stratlab.analysis.time_sections import (
-    COPY_RATE,
-    SHARE_OF_EVENTS,
-    as_text,
-    build_collectives,
-    build_device_sections,
-    build_idle,
-    build_phases,
-    build_ranks,
-    build_step_bar,
-    draw_step,
-)
 from stratlab.drawing import (
+    Column,
     Section,
     badge,
     build_page,
@@ -59,14 +27,13 @@ from stratlab.drawing import (
     note,
     paragraph,
 )
-from stratlab.drawing import Column
 from stratlab.wording import format_number
 
 RULES = "By rules with fixed thresholds. Try one change at a time and compare the runs."
 OF_SETTINGS = (
     " run.config.* are values of the chart (--set); other names are environment variables (run.env)."
 )
-ONE_STEP = "Only one step was recorded: what it shows can be chance. More: run.config.profile_steps."
+ONE_STEP = "Only one step was recorded: what it shows can be chance; run.config.profile_steps records more."
 SEVERITIES = {"high": "bad", "medium": "warn", "low": "plain"}
 MOST_ADVICE, DOUBTS = 3, "R12"  # lines; the rule about the traces, not about the run
 
@@ -82,78 +49,63 @@ def build_html(
         ranks: for the timeline and the memory curve, which the report does not hold.
         folder: of the analysis; HTA's tables are read from its tables/hta.
     """
-    chosen = choose_ranks(report)
+    chosen = summaries.choose_ranks(report)
     mark = badge("CPU", "warn") + " " if report["source"] == "cpu" else Markup("")
-    answer = paragraph(Markup("{}<strong>{}</strong>").format(mark, say_headline(report)))
-    answer += build_step_bar(report) + draw_step(report, ranks, chosen)
+    answer = paragraph(Markup("{}<strong>{}</strong>").format(mark, summaries.say_headline(report)))
+    answer += time_sections.build_step_bar(report) + time_sections.draw_step(report, ranks, chosen)
+    trust = " ".join(summaries.build_trust(report))
+    answer += paragraph(Markup("<strong>How far to trust it.</strong> {}").format(trust))
     sections = [
-        Section("Where the time of a recorded step goes", answer + note(" ".join(build_trust(report)))),
+        Section("Where the time of a recorded step goes", answer),
         _build_advice(report),
-        *build_layout(report),
-        build_phases(report),
-        build_ranks(report, chosen),
-        build_collectives(report, chosen),
-        *build_device_sections(report),
-        build_idle(report),
-        *build_memory(report, ranks, chosen),
-        *build_training(facts),
-        *build_gpus(facts),
-        build_merged(report),
-        *build_recordings(report),
-        build_quality(report),
-        build_hta(report, folder),
-        build_origin_section(report),
+        *run_sections.build_layout(report),
+        time_sections.build_phases(report),
+        time_sections.build_ranks(report, chosen),
+        time_sections.build_collectives(report, chosen),
+        *time_sections.build_device_sections(report),
+        time_sections.build_idle(report),
+        *run_sections.build_memory(report, ranks, chosen),
+        *run_sections.build_training(facts),
+        *run_sections.build_gpus(facts),
+        run_sections.build_merged(report),
+        *run_sections.build_recordings(report),
+        run_sections.build_quality(report),
+        run_sections.build_hta(report, folder),
+        run_sections.build_origin_section(report),
     ]
     banner: list[str] = [loud(ONE_STEP)] if len({row["step"] for row in report["steps"]}) == 1 else []
     banner += [f"{report['note']}."] if report["note"] else []
     title = f"Trace analysis of {report['run']['run']}"
-    return build_page(title, build_origin(report), sections, banner, build_links(report, facts))
+    return build_page(
+        title, summaries.build_origin(report), sections, banner, run_sections.build_links(report, facts)
+    )
 
 
 def say_win(entry: Mapping[str, Any], step_ms: float | None) -> str:
-    """What the advice can save of a recorded step at most; of memory and of unknown times nothing."""
+    """What the advice can save of a recorded step at most."""
     most_ms = entry.get("at_most_ms")
     if most_ms is None or not step_ms:
-        return "no time of its own"
+        return "gain not known"
     return f"at most {format_number(most_ms, 1 if most_ms >= 10 else 2)} ms ({100 * most_ms / step_ms:.0f} %)"
 
 
 def _build_advice(report: dict[str, Any]) -> Section:
-    """A line per piece of advice with what it can win; the rest, the reasons and the rules are folded."""
-    title, entries = "What to try", report.get("recommendations") or []
-    step_ms = report["mean"].get("step_ms")
-    lines = Markup("")
+    """A line per piece of advice with what it can win; the reasons and all that the rules say are folded."""
+    entries, lines, full = report.get("recommendations") or [], Markup(""), Markup("")
     for entry in [entry for entry in entries if entry["rule"] != DOUBTS][:MOST_ADVICE]:
         settings = ", ".join(f"{name}={value}" for name, value in entry["settings"].items())
-        remedy = (
-            Markup("Set <code>{}</code>.").format(settings) if settings else _first_sentence(entry["advice"])
-        )
-        lines += Markup("<li><strong>{}</strong> {} {}</li>").format(
-            say_win(entry, step_ms), entry["title"], remedy
-        )
-    html = (
-        Markup("<ol>{}</ol>").format(lines)
-        if lines
-        else paragraph("No rule fires that tells how to shorten the step.")
-    )
-    full = Markup("")
+        first = entry["advice"].partition(". ")[0].rstrip(".") + "."
+        remedy = Markup("Set <code>{}</code>.").format(settings) if settings else first
+        told = say_win(entry, report["mean"].get("step_ms")), remedy, entry["title"]
+        lines += Markup('<li><strong>{}:</strong> {} <span class="note">{}</span></li>').format(*told)
     for entry in entries:
         mark = badge(entry["severity"], SEVERITIES[entry["severity"]])
         full += paragraph(Markup("{} <strong>{}</strong> {}").format(mark, entry["title"], entry["advice"]))
-        numbers = ", ".join(f"{name} {_round(value)}" for name, value in entry["evidence"].items())
-        full += note(f"Rule {entry['rule']}, because {numbers}." if numbers else f"Rule {entry['rule']}.")
-    remark = note(RULES + (OF_SETTINGS if any(entry["settings"] for entry in entries) else ""))
-    return Section(
-        title, html + (details("Why, and all that the rules say", full + remark) if entries else "")
-    )
-
-
-def _first_sentence(text: str) -> str:
-    return text.partition(". ")[0].rstrip(".") + "."
-
-
-def _round(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
+        numbers = ", ".join(f"{name} {format_number(value)}" for name, value in entry["evidence"].items())
+        full += note(f"Rule {entry['rule']}{f', because {numbers}' * bool(numbers)}.")
+    full += note(RULES + (OF_SETTINGS if any(entry["settings"] for entry in entries) else ""))
+    html = Markup("<ol>{}</ol>").format(lines) if lines else paragraph("No rule names a part to shorten.")
+    return Section("What to try", html + details("Why, and all that the rules say", full) * bool(entries))
 
 
 MOST_KERNELS, MOST_FINDINGS, MOST_FILES = 10, 30, 8
@@ -165,9 +117,9 @@ def build_markdown(report: dict[str, Any]) -> str:
     blocks = [
         f"# Trace analysis of {escape_markdown(run['run'])}",
         *([f"**{escape_markdown(report['note'])}.**"] if report["note"] else []),
-        escape_markdown(build_origin(report)),
+        escape_markdown(summaries.build_origin(report)),
         *_layout(run),
-        f"**{escape_markdown(say_headline(report))}**",
+        f"**{escape_markdown(summaries.say_headline(report))}**",
         *_recommendations(report),
         "## Where the time of a step goes",
         *_phases(report),
@@ -209,7 +161,7 @@ def _recommendations(report: dict[str, Any]) -> list[str]:
 
 
 def _phases(report: dict[str, Any]) -> list[str]:
-    parts = build_phase_parts(report)
+    parts = summaries.build_phase_parts(report)
     if not parts:
         return []
     rows = [{"phase": phase, **row} for phase, row in parts.items()]
@@ -218,8 +170,8 @@ def _phases(report: dict[str, Any]) -> list[str]:
 
 
 def _ranks(report: dict[str, Any]) -> list[str]:
-    chosen = set(choose_ranks(report))
-    rows = as_text((row for row in report["ranks"] if row["rank"] in chosen), "rank")
+    chosen = set(summaries.choose_ranks(report))
+    rows = time_sections.as_text((row for row in report["ranks"] if row["rank"] in chosen), "rank")
     rows.append({**report["mean"], "rank": "all"})
     columns = ["rank", "step_ms", "compute_pct", "comm_exposed_pct", "comm_overlap_pct", "straggler_pct"]
     columns += ["data_wait_pct", "host_wait_pct", "idle_pct"]
@@ -231,7 +183,7 @@ def _ranks(report: dict[str, Any]) -> list[str]:
 
 
 def _communication(report: dict[str, Any]) -> list[str]:
-    rows = build_collective_summary(report)
+    rows = summaries.build_collective_summary(report)
     if not rows:
         return ["## Communication", "No communication was recorded."]
     columns = ["collective", "ranks", "count", "bytes", "total_ms", "exposed_ms", "wait_ms"]
@@ -239,13 +191,15 @@ def _communication(report: dict[str, Any]) -> list[str]:
 
 
 def _kernels(report: dict[str, Any]) -> list[str]:
-    rows, copies = build_kernel_summary(report, MOST_KERNELS), build_copy_summary(report)
+    rows, copies = summaries.build_kernel_summary(report, MOST_KERNELS), summaries.build_copy_summary(report)
     blocks = []
     if rows:
-        table = markdown_table(rows, ["name", "type", "count", "sum_ms", SHARE_OF_EVENTS, "mean_us"])
+        table = markdown_table(
+            rows, ["name", "type", "count", "sum_ms", time_sections.SHARE_OF_EVENTS, "mean_us"]
+        )
         blocks += ["## Kernels", table]
     if copies:
-        blocks += ["## Copies", markdown_table(copies, ["kind", "count", "bytes", COPY_RATE])]
+        blocks += ["## Copies", markdown_table(copies, ["kind", "count", "bytes", time_sections.COPY_RATE])]
     return blocks
 
 
@@ -265,7 +219,7 @@ def _quality(report: dict[str, Any]) -> list[str]:
         return ["## Quality of the traces", "Every rank has a complete trace with all labels."]
     rows = sorted(report["quality"], key=lambda row: row["action"] != "skipped")
     shown = rows[:MOST_FINDINGS]
-    table = markdown_table(as_text(shown, "rank"), ["action", "rank", "file", "reason"])
+    table = markdown_table(time_sections.as_text(shown, "rank"), ["action", "rank", "file", "reason"])
     left = len(rows) - len(shown)
     return ["## Quality of the traces", table, *([f"{left} more are in tables/quality.csv."] if left else [])]
 

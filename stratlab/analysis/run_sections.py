@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
+from stratlab.analysis.summaries import group_rows
 from stratlab.analysis.time_sections import MOST_ROWS, as_text, build_table, cut_note, shorten
 from stratlab.drawing import (
     Column,
@@ -53,16 +54,11 @@ GPU_CURVES = (
     ("gpu_temperature_c", "Temperature", "°C"),
     ("gpu_clock_mhz", "Clock", "MHz"),
 )
-OF_ORIGIN = ("run", "comparison", "strategy", "model", "dataset", "precision", "seed", "global_batch_size")
-OF_ORIGIN += (
-    "micro_batch_size",
-    "grad_accum_steps",
-    "steps",
-    "profile_steps",
-    "measured_steps",
-    "initial_weights",
+OF_ORIGIN = (
+    *("run", "comparison", "strategy", "model", "dataset", "precision", "seed", "global_batch_size"),
+    *("micro_batch_size", "grad_accum_steps", "steps", "profile_steps", "measured_steps", "initial_weights"),
+    *("device_type", "torch", "created", "finished"),
 )
-OF_ORIGIN += ("device_type", "torch", "created", "finished")
 LOSSES = {"loss": "train", "validation_loss": "validation"}
 
 
@@ -100,9 +96,7 @@ def build_memory(
     numbers = ["peak_allocated_gib", "peak_reserved_gib", "allocations_per_step"]
     html = line_chart(curves, "ms since the first event", "allocated MiB")
     html += build_table([report["mean"]], numbers)
-    html += note(
-        "As torch's allocator counts in the recorded steps, on a CPU from zero; not the peak of the run."
-    )
+    html += note("As torch's allocator counts in the recorded steps, on a CPU from zero; not the run's peak.")
     yield Section("Memory", html, folded=True)
 
 
@@ -186,7 +180,8 @@ def build_merged(report: dict[str, Any]) -> Section:
             f"{format_number(clocks.get('residual_ms'))} ms."
         )
         rows = [{"rank": rank, "ahead_ms": ms} for rank, ms in offsets.items()]
-        table = html_table(rows[:MOST_OFFSETS], ["rank", "ahead_ms"]) + cut_count(len(rows), MOST_OFFSETS)
+        left = note(f"{MOST_OFFSETS} of {len(rows)} are shown.") if len(rows) > MOST_OFFSETS else ""
+        table = html_table(rows[:MOST_OFFSETS], ["rank", "ahead_ms"]) + left
         html += details("Clocks against the first rank's", table)
     return Section(title, html, folded=True)
 
@@ -221,32 +216,21 @@ def build_quality(report: dict[str, Any]) -> Section:
 
 def build_hta(report: dict[str, Any], folder: Path | None) -> Section:
     """How those of HTA's analyses went that apply, and the first rows of their tables, folded."""
-    told, reason = report["hta"], (report.get("hta_ranks") or {}).get("reason")
+    told, why = report["hta"], (report.get("hta_ranks") or {}).get("reason")
     applied = [row for row in told if row["status"] != "unsupported"]
-    others = [f"{row['analysis']} ({row['reason'] or 'no reason'})" for row in told if row not in applied]
-    unsupported = f"These traces do not support: {', '.join(others)}." if others else ""
+    reasons = group_rows((row for row in told if row not in applied), lambda row: row["reason"])
     if not any(row["status"] == "failed" or row["tables"] for row in applied):
-        return Section(HTA, nothing=" ".join(filter(None, [reason, unsupported])) or "it was not run")
-    rows = [
-        row | {"status": badge(row["status"], BADGES[row["status"]]), "tables": _say_tables(row["tables"])}
-        for row in applied
-    ]
-    html = build_table(rows, ["analysis", "status", Column("reason"), "seconds", "tables"])
-    html += note(" ".join(filter(None, ["Tables lie in tables/hta/.", unsupported, reason and f"{reason}."])))
+        unsupported = [f"does not apply, {reason}" for reason in reasons]
+        return Section(HTA, nothing="; ".join(filter(None, [why, *unsupported])) or "it was not run")
+    rows = [row | {"status": badge(row["status"], BADGES[row["status"]])} for row in applied]
+    html = build_table(rows, ["analysis", "status", "reason", "seconds"])
+    for reason, rows in reasons.items():
+        html += note(f"Not of these traces: {', '.join(row['analysis'] for row in rows)} ({reason}).")
+    html += note(f"{f'{why}. ' if why else ''}All of its tables: tables/hta/.")
     tables = [name for row in applied for name in row["tables"]]
     found = [path for name in tables if folder and (path := folder / "tables" / "hta" / name).is_file()]
     html += Markup("").join(details(path.stem, _read_table(path)) for path in found[:HTA_TABLES])
-    return Section(HTA, html + cut_count(len(found), HTA_TABLES, "tables"), folded=True)
-
-
-def cut_count(count: int, most: int, what: str = "rows") -> Markup:
-    """Says how much is left out of what no CSV of ours holds."""
-    return note(f"{most} of {count} {what} are shown.") if count > most else Markup("")
-
-
-def _say_tables(names: list[str]) -> str | None:
-    shown = ", ".join(names[:4])
-    return (f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown) or None
+    return Section(HTA, html, folded=True)
 
 
 def _read_table(path: Path) -> Markup:
@@ -277,11 +261,7 @@ def build_origin_section(report: Mapping[str, Any]) -> Section:
         "steps told by": report.get("steps_from"),
         "traces": mean["ranks"],
     }
-    rows = [
-        {"fact": name.replace("_", " "), "value": format_fact(v)}
-        for name, v in known.items()
-        if v is not None
-    ]
+    rows = [{"fact": n.replace("_", " "), "value": format_fact(v)} for n, v in known.items() if v is not None]
     return Section("Origin of the numbers", html_table(rows, ["fact", "value"]), folded=True)
 
 

@@ -1,8 +1,8 @@
 """One recorded step of each rank as a picture shows it: parts of time, phases and collectives.
 
 The step is the middle one of the steps that most ranks have, by their mean length. Which it is, is known only when all
-ranks were read; until then every step is kept in BINS equal parts of its time, each with one of STATES. An event that is
-shorter than such a part takes what the events before it left over, so that the parts of a state sum to its time.
+ranks were read; until then every step is kept in BINS equal parts of its time, each with one of STATES. What is shorter
+than such a part takes what the ones before it left over, so that the parts of a state sum to its time.
 """
 
 from __future__ import annotations
@@ -73,6 +73,12 @@ def choose_states(shares: NDArray[np.float32]) -> States:
         chosen[:, place] = best = np.where(here > 0, owed, -np.inf).argmax(axis=1)
         owed[every, best] -= 1
     return chosen
+
+
+def coarsen(states: States, factor: int) -> States:
+    """Of one step, with `factor` times fewer bins."""
+    shares = [(states.reshape(-1, factor) == state).mean(axis=1) for state in range(len(STATES))]
+    return choose_states(np.array([shares], np.float32))[0]
 
 
 def choose_step(lengths: Mapping[int, Sequence[int]]) -> int | None:

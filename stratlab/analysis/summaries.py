@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stratlab.wording import count_processes, format_count, format_number
-from stratlab_spec.step_parts import COMMUNICATION, COPIES, WORDS, split_step
+from stratlab_spec.step_parts import BUBBLE, COMMUNICATION, COPIES, WORDS, split_step
 
 SPOKEN = {name: f"{name} that nothing hides" for name in (COMMUNICATION, COPIES)}
 ENOUGH_PCT, MOST_PARTS = 90.0, 4  # the headline names parts until so much of the step is explained
@@ -35,7 +35,9 @@ def say_headline(report: Mapping[str, Any]) -> str:
         if len(shown) == MOST_PARTS or explained >= ENOUGH_PCT:
             break
         explained += 100 * ms / step_ms
+        ideal = report["mean"].get("bubble_ideal_pct")
         mostly = _largest_collective(report) if name == COMMUNICATION else ""
+        mostly += f"; ideal {ideal:.0f} %" if name == BUBBLE and ideal is not None else ""
         shown.append(f"{SPOKEN.get(name, name)} {_ms(ms)} ({100 * ms / step_ms:.0f} %{mostly})")
     tail = f", the rest {max(100 - explained, 0):.0f} %" if len(sums) > len(shown) else ""
     what = " of host time" if report["source"] == "cpu" else ""
@@ -218,14 +220,15 @@ def build_origin(report: Mapping[str, Any]) -> str:
         *_list_settings(report),
         report["device"] or "",
         _label("backend {}", report["backend"]),
-        f"recorded steps {recorded}" + (f" of {format_number(of)}" if of is not None else ""),
+        f"recorded step{'s' * (len(steps) != 1)} {recorded}"
+        + (f" of {format_number(of)}" if of is not None else ""),
     ]
     text = ", ".join(filter(None, parts))
     return f"{text[0].upper()}{text[1:]}."
 
 
 def build_trust(report: Row) -> list[str]:
-    """How far the numbers can be believed: how many there are, how even, how much the recording cost, what is missing."""
+    """How far the numbers can be believed: how many there are, how even, what the recording costs, what is missing."""
     mean, run = report["mean"], report["run"]
     steps, step_ms = build_step_parts(report), mean.get("step_ms")
     times = sorted(total for parts in steps.values() if (total := sum_known(parts.values())) is not None)
@@ -235,7 +238,7 @@ def build_trust(report: Row) -> list[str]:
     own, factor = run.get("step_time_ms_p50"), divide(step_ms, run.get("step_time_ms_p50"))
     if factor is not None and report.get("steps_from") != "recording":
         told.append(
-            f"Without recording a step takes {_ms(own)} (median of the run): recording makes it {factor:.2f} times as long."
+            f"Without recording: {_ms(own)} (median of the run), recording makes it {factor:.2f} times as long."
         )
     if (late := mean.get("slowest_rank")) is not None:
         told.append(f"Rank {late} is late by more than chance explains.")

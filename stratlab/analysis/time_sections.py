@@ -1,4 +1,4 @@
-"""Sections of the page about time: the step's timeline and parts, phases and ranks, collectives, GPU events, idle time."""
+"""Sections of the page about time: one step, its parts and phases, ranks, collectives, GPU events, idle time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from stratlab.analysis.rank import RankAnalysis
-from stratlab.analysis.step_timeline import STATES, DrawnCall, DrawnStep
+from stratlab.analysis.step_timeline import STATES, DrawnCall, DrawnStep, coarsen
 from stratlab.analysis.summaries import (
     PHASES,
     build_collective_summary,
@@ -82,7 +82,7 @@ def build_step_bar(report: Mapping[str, Any]) -> Markup:
     keys = {name: f"{name} {ms:,.{digits}f} ms, {100 * ms / step_ms:.1f} %" for name, ms in parts.items()}
     colours = {keys[name]: COLOURS[name] for name in parts}
     bars = {"mean": {keys[name]: parts[name] for name in COLOURS if name in parts}}
-    return stacked_bars(bars, "ms of a recorded step, mean over ranks and steps", colours, digits)
+    return stacked_bars(bars, "ms of the mean recorded step", colours, digits)
 
 
 def draw_step(report: Mapping[str, Any], ranks: Sequence[RankAnalysis], chosen: Sequence[int]) -> Markup:
@@ -92,28 +92,29 @@ def draw_step(report: Mapping[str, Any], ranks: Sequence[RankAnalysis], chosen: 
         return Markup("")
     clocks = report.get("clocks") or {}
     offsets = {int(rank): ms for rank, ms in (clocks.get("offsets_ms") or {}).items() if ms is not None}
-    compared = clocks.get("residual_ms") is not None
-    starts = {
-        rank: step.start_ns / 1e6 - offsets.get(rank, 0.0) if compared else 0.0
+    starts = {rank: step.start_ns / 1e6 - offsets.get(rank, 0.0) for rank, step in steps.items()}
+    first, longest_ms = min(starts.values()), max(step.length_ns for step in steps.values()) / 1e6
+    one_clock = clocks.get("residual_ms") is not None or report["run"].get("machines") == 1
+    compared = one_clock and max(starts.values()) - first < longest_ms
+    coarser = 1 if len(steps) <= 4 else 4
+    rows = [
+        _draw_rank(rank, step, starts[rank] - first if compared else 0.0, coarser)
         for rank, step in steps.items()
-    }
-    first = min(starts.values())
-    rows = [_draw_rank(rank, step, starts[rank] - first) for rank, step in steps.items()]
-    number = next(iter(steps.values())).step
-    text = (
-        f"Recorded step {number}, the one of middle length. Upper lane: phases. Middle lane: the parts above"
-    )
-    text += ". Lower lane: collectives, hidden ones too; red at the start: waiting for the last rank"
-    text += (
-        "" if compared or len(rows) == 1 else ". Each rank counts from its own start: clocks are not compared"
-    )
-    return build_timeline(rows, "ms") + note(f"{text}. {say_choice(chosen, len(ranks))}")
+    ]
+    number, many = next(iter(steps.values())).step, (report["mean"].get("steps") or 1) > 1
+    remarks = [
+        f"Recorded step {number}{', the one of middle length' * many}. Each rank: its phases, its time in the colours "
+        "above, its collectives (hidden ones too; first, in red, the wait for the last rank).",
+        "Clocks are not compared: each rank counts from its own start." * (len(rows) > 1 and not compared),
+        say_choice(chosen, len(ranks)),
+    ]
+    return build_timeline(rows, "ms") + note(" ".join(filter(None, remarks)))
 
 
-def _draw_rank(rank: int, step: DrawnStep, start_ms: float) -> TimelineRow:
-    def place(name: str, start_ns: int, end_ns: int, **more: float) -> Span:
+def _draw_rank(rank: int, step: DrawnStep, start_ms: float, coarser: int) -> TimelineRow:
+    def place(name: str, start_ns: int, end_ns: int) -> Span:
         took = f"{name}, {format_number((end_ns - start_ns) / 1e6)} ms"
-        return Span(took, start_ms + start_ns / 1e6, start_ms + end_ns / 1e6, **more)
+        return Span(took, start_ms + start_ns / 1e6, start_ms + end_ns / 1e6)
 
     def draw_call(call: DrawnCall) -> Span:
         span = place(describe_collective(call.name, call.axis), call.start_ns, call.end_ns)
@@ -126,7 +127,7 @@ def _draw_rank(rank: int, step: DrawnStep, start_ms: float) -> TimelineRow:
         label=f"rank {rank}",
         start=start_ms,
         end=start_ms + step.length_ns / 1e6,
-        cells=[OF_STATE[state] for state in step.states.tolist()],
+        cells=[OF_STATE[state] for state in coarsen(step.states, coarser).tolist()],
         spans=[place(*phase) for phase in step.phases if phase[0] != "other"],
         boxes=[draw_call(call) for call in step.calls],
     )

@@ -64,14 +64,15 @@ def build_timeline(rows: Sequence[TimelineRow], unit: str) -> Markup:
     buttons = Markup("").join(
         Markup('<button type="button" data-zoom="{}" aria-label="{}">{}</button>').format(factor, label, sign)
         for factor, label, sign in (
-            ("2", "zoom in", "+"),
-            ("0.5", "zoom out", "−"),
-            ("0", "whole step", "whole"),
+            (2, "zoom in", "+"),
+            (0.5, "zoom out", "−"),
+            (0, "the whole", "whole"),
         )
     )
     frame = (
-        '<div class="timeline{}"><div class="zoom" hidden>{}</div><div class="view" tabindex="0" role="group" '
-        'aria-label="timeline"><div class="field" data-whole="{}">{}<b>{}</b><div class="axis">{}</div></div></div></div>'
+        '<div class="timeline{}"><div class="zoom" hidden>{}</div>'
+        '<div class="view" tabindex="0" role="group" aria-label="timeline"><div class="field" data-whole="{}">'
+        '{}<b>{}</b><div class="axis">{}</div></div></div></div>'
     )
     return Markup(frame).format(" many" if len(rows) > 4 else "", buttons, f"{whole:.6g}", lanes, unit, axis)
 
@@ -105,6 +106,8 @@ def _draw_cells(row: TimelineRow, whole: float) -> Markup:
         Markup('<path class="f{}" d="{}"/>').format(colour, "M0 0" + "".join(found))
         for colour, found in pieces.items()
     )
-    svg = '<svg viewBox="0 0 {} 1" preserveAspectRatio="none" aria-hidden="true" style="left:{:.5g}%;width:{:.5g}%">{}</svg>'
-    left, width = 100 * row.start / whole, 100 * (row.end - row.start) / whole
-    return Markup('<div class="cells">' + svg + "</div>").format(place, left, width, paths)
+    frame = (
+        '<div class="cells"><svg viewBox="0 0 {} 1" preserveAspectRatio="none" aria-hidden="true" '
+        'style="left:{:.5g}%;width:{:.5g}%">{}</svg></div>'
+    )
+    return Markup(frame).format(place, 100 * row.start / whole, 100 * (row.end - row.start) / whole, paths)
