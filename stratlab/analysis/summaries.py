@@ -215,13 +215,12 @@ MOST_LEFT_OUT = 5
 def build_origin(report: Mapping[str, Any]) -> str:
     """Where the numbers come from, in one line."""
     steps, of = sorted({row["step"] for row in report["steps"]}), report["run"].get("steps")
-    recorded = f"{steps[0]} to {steps[-1]}" if len(steps) > 1 else f"{steps[0]}" if steps else "none"
+    which = f"s {steps[0]} to {steps[-1]}" if len(steps) > 1 else f" {steps[0]}" if steps else ""
     parts = [
         *_list_settings(report),
         report["device"] or "",
         _label("backend {}", report["backend"]),
-        f"recorded step{'s' * (len(steps) != 1)} {recorded}"
-        + (f" of {format_number(of)}" if of is not None else ""),
+        f"recorded step{which}{'' if of is None else f' of {format_number(of)}'}" if steps else "",
     ]
     text = ", ".join(filter(None, parts))
     return f"{text[0].upper()}{text[1:]}."
