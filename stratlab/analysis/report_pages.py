@@ -120,6 +120,7 @@ def build_markdown(report: dict[str, Any]) -> str:
         escape_markdown(summaries.build_origin(report)),
         *_layout(run),
         f"**{escape_markdown(summaries.say_headline(report))}**",
+        escape_markdown(" ".join(summaries.build_trust(report))),
         *_recommendations(report),
         "## Where the time of a step goes",
         *_phases(report),
