@@ -33,7 +33,7 @@ RULES = "By rules with fixed thresholds. Try one change at a time and compare th
 OF_SETTINGS = (
     " run.config.* are values of the chart (--set); other names are environment variables (run.env)."
 )
-ONE_STEP = "Only one step was recorded: what it shows can be chance; run.config.profile_steps records more."
+ONE_STEP = "Only one step was recorded: what it shows can be chance."
 SEVERITIES = {"high": "bad", "medium": "warn", "low": "plain"}
 MOST_ADVICE, DOUBTS = 3, "R12"  # lines; the rule about the traces, not about the run
 

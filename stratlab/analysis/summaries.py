@@ -237,7 +237,7 @@ def build_trust(report: Row) -> list[str]:
     own, factor = run.get("step_time_ms_p50"), divide(step_ms, run.get("step_time_ms_p50"))
     if factor is not None and report.get("steps_from") != "recording":
         told.append(
-            f"Without recording: {_ms(own)} (median of the run), recording makes it {factor:.2f} times as long."
+            f"Without recording: {_ms(own)} (median of the run); a recorded step takes {factor:.2f} times as long."
         )
     if (late := mean.get("slowest_rank")) is not None:
         told.append(f"Rank {late} is late by more than chance explains.")
