@@ -21,6 +21,7 @@ from stratlab.analysis.summaries import (
     build_origin,
     build_phase_parts,
     build_rank_parts,
+    build_trust,
     choose_ranks,
 )
 from stratlab.drawing import escape_markdown as escape
@@ -86,6 +87,11 @@ def test_sections_and_the_answer_first(tmp_path: Path) -> None:
     }
     for title, text in cells.items():
         assert text in plain(found[title]), title
+    assert re.findall(r">(step \d+)</text>", found["Ranks and steps"])[:3] == [
+        "step 10",
+        "step 11",
+        "step 12",
+    ]
     communication = found["Communication against computation"]
     for part in ("hidden under compute: 18.0", "communication: 36.0", "waiting for the last rank: 9.0"):
         assert f"all-reduce over dp_replicate, {part} ms" in communication
@@ -142,6 +148,34 @@ def test_a_line_of_advice_says_what_it_can_win(tmp_path: Path) -> None:
     assert '<span class="badge bad">high</span>' in folded and "&lt;script&gt;" in shown
     assert "host_wait_pct 45.68" in folded and folded.count("fuses") == 3
     assert "<li>" not in find_sections(write_page(build_example(), tmp_path))["What to try"]
+
+
+def test_what_tells_nothing_takes_no_room(tmp_path: Path) -> None:
+    """A column of which no row knows anything, and an analysis of HTA that does not apply to the traces."""
+    report = build_example()
+    for row in report["collectives"]:
+        row["bytes"] = None
+    lacks = {"status": "unsupported", "reason": "needs a stack", "seconds": 0.1, "tables": []}
+    report["hta"] += [lacks | {"analysis": name} for name in ("critical_path", "call_stacks")]
+    found = find_sections(write_page(report, tmp_path))
+    heads = plain(found["Communication against computation"].partition("<thead>")[2].partition("</thead>")[0])
+    assert "count" in heads and "bytes" not in heads
+    table, _, notes = found["Holistic Trace Analysis"].partition("</table>")
+    assert "temporal_breakdown" in table and "critical_path" not in table
+    assert notes.count("needs a stack") == 1 and "critical_path, call_stacks" in notes
+
+
+def test_how_far_the_numbers_can_be_trusted() -> None:
+    report = build_example()
+    for row in report["steps"]:
+        row["compute_ms"] += 2.0 * (row["step"] - 10)
+    told = build_trust(report)
+    assert "3 recorded steps on 2 ranks" in told[0] and "100.0 ms to 104.0 ms" in told[0]
+    assert "95.0 ms" in told[1] and "1.05" in told[1] and "Rank 0" in told[2]
+    report["mean"]["slowest_rank"] = report["run"]["step_time_ms_p50"] = None
+    report["quality"] = [{"action": action} for action in ("noted", "skipped", "noted")]
+    told = build_trust(report)
+    assert len(told) == 2 and "3 findings" in told[1] and "1 left out" in told[1]
 
 
 def test_one_step_is_drawn_on_one_clock_or_each_rank_on_its_own(tmp_path: Path) -> None:
