@@ -13,6 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from stratlab.analysis import run_sections, summaries, time_sections
+from stratlab.analysis.advice import DOUBTS
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
 from stratlab.drawing import (
@@ -35,7 +36,7 @@ OF_SETTINGS = (
 )
 ONE_STEP = "Only one step was recorded: what it shows can be chance."
 SEVERITIES = {"high": "bad", "medium": "warn", "low": "plain"}
-MOST_ADVICE, DOUBTS = 3, "R12"  # lines; the rule about the traces, not about the run
+MOST_ADVICE = 3  # lines
 
 
 def build_html(
