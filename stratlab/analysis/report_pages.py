@@ -105,7 +105,11 @@ def _build_advice(report: dict[str, Any]) -> Section:
         numbers = ", ".join(f"{name} {format_number(value)}" for name, value in entry["evidence"].items())
         full += note(f"Rule {entry['rule']}{f', because {numbers}' * bool(numbers)}.")
     full += note(RULES + (OF_SETTINGS if any(entry["settings"] for entry in entries) else ""))
-    html = Markup("<ol>{}</ol>").format(lines) if lines else paragraph("No rule names a part to shorten.")
+    html = (
+        Markup('<ol class="advice">{}</ol>').format(lines)
+        if lines
+        else paragraph("No rule names a part to shorten.")
+    )
     return Section("What to try", html + details("Why, and all that the rules say", full) * bool(entries))
 
 
