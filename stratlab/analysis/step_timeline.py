@@ -18,9 +18,10 @@ from stratlab.analysis.collective_calls import CallKind, Match
 from stratlab.analysis.time_breakdown import MATCHED, SPANS, MeasuredTrace, find_bubble, find_waits
 from stratlab.traces.trace import Window
 from stratlab_spec.step_parts import PARTS
-from stratlab_spec.trace_events import Intervals, build_covered_share, intersect
+from stratlab_spec.trace_events import Intervals, build_covered_share, covered_until, intersect
 
 BINS = 4096
+AT_ONCE = 32  # steps whose shares are in memory, 0.2 MB each
 STATES = tuple(part.name for part in PARTS if part.key)
 EXPOSED = STATES.index("comm_exposed")
 
@@ -54,11 +55,17 @@ class DrawnStep:
 
 def build_states(sets: Mapping[str, Intervals], windows: Sequence[Window]) -> States:
     """Of every step, shape (steps, BINS); all exposed communication is one state. `sets` as in `Exposure`."""
-    shares = np.zeros((len(windows), len(STATES), BINS), np.float32)
-    for state, name in enumerate(STATES):
-        for index, window in enumerate(windows if name not in MATCHED else ()):
-            shares[index, state] = build_covered_share(sets[name], window.start_ns, window.end_ns, BINS)
-    return choose_states(shares)
+    chosen = [np.empty((0, BINS), np.uint8)]
+    for first in range(0, len(windows), AT_ONCE):
+        some = windows[first : first + AT_ONCE]
+        edges = np.stack([np.linspace(w.start_ns, w.end_ns, BINS + 1).astype(np.int64) for w in some])
+        shares = np.zeros((len(some), len(STATES), BINS), np.float32)
+        for state, name in enumerate(STATES):
+            if name not in MATCHED:
+                covered = covered_until(sets[name], edges.ravel()).reshape(edges.shape)
+                shares[:, state] = np.diff(covered) / np.maximum(np.diff(edges), 1)
+        chosen.append(choose_states(shares))
+    return np.concatenate(chosen)
 
 
 def choose_states(shares: NDArray[np.float32]) -> States:
