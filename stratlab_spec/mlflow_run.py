@@ -1,7 +1,7 @@
 """What a run is called and how it describes itself in MLflow: the names of its metrics, its description.
 
-MLflow lists the metrics of a run in one table. HEADLINES keep their names there. All others stand below `detail/`,
-so that no number is lost and the table starts with those that decide.
+MLflow groups the metrics of a run by the prefix of their names. HEADLINES have none. All others stand below `detail/`,
+so that no number is lost and the first group holds those that decide.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ SHOWN = {
     "test_accuracy_pct": "% test accuracy",
     "test_perplexity": "test perplexity",
 }
+LEAST_GIB = 0.1
+"""What is less is told in MiB."""
 
 
 def name_metric(name: str, kind: str | None = None) -> str:
@@ -95,10 +97,17 @@ def describe_run(ended: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     if (code := ended.get("exit_code")) != 0:
         why = ": ".join(str(ended[each]) for each in ("reason", "text") if ended.get(each))
         return f"**exit code {'unknown' if code is None else code}**" + (f": {why}" if why else "")
-    known = {name: summary[name] for name in SHOWN if isinstance(summary.get(name), int | float)}
-    # four digits: the metrics have all of them
-    numbers = [f"{float(f'{value:.4g}'):,.10g} {SHOWN[name]}" for name, value in known.items()]
-    note = (
-        "\n\nMeasured on a CPU: times are no GPU performance." if summary.get("device_type") == "cpu" else ""
-    )
-    return f"**finished**: {', '.join(numbers) or 'no results'}.{note}"
+    numbers = [
+        _say_number(float(summary[name]), words)
+        for name, words in SHOWN.items()
+        if isinstance(summary.get(name), int | float)
+    ]
+    where = " (on a CPU: times are no GPU performance)" if summary.get("device_type") == "cpu" else ""
+    return f"**finished**: {', '.join(numbers) or 'no results'}{where}"
+
+
+def _say_number(value: float, words: str) -> str:
+    """With four digits: the metrics have all of them."""
+    if words.startswith("GiB") and value < LEAST_GIB:
+        value, words = value * 1024, f"M{words[1:]}"
+    return f"{float(f'{value:.4g}'):,.10g} {words}"

@@ -317,9 +317,10 @@ def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, e
 def describe(report: Mapping[str, Any]) -> str:
     """The answer in Markdown: the verdict, who is best in what, and why the others are slower."""
     headline = report["headline"]
-    lines = [f"**{headline['verdict']}**: {headline['reason']}."]
+    won = [f"{BY_KEY[metric].name}: **{run}**" for metric, run in report["winners"].items() if run]
+    # MLflow shows the first line of it until a reader asks for more
+    lines = [f"**{headline['verdict']}**; {', '.join(won) or 'no run is best'}; {headline['reason']}"]
     lines += [f"* {answer}" for answer in headline["answers"]]
-    lines += [f"* {metric}: **{run}**" for metric, run in report["winners"].items() if run]
     also = [*say_search(report["search"]), *say_sharding(report["sharding"]), *report["remarks"]]
     lines += [f"* {each}" for each in also]
     lines += [pair["sentence"] for pair in report["attribution"]["pairs"]]

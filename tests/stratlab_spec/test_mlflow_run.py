@@ -65,7 +65,11 @@ def test_a_description_of_a_user_stays_and_one_that_is_too_long_is_cut() -> None
     ("ended", "summary", "told"),
     [
         ({"exit_code": 0}, {"samples_per_s": 270566.0, "device_type": "cuda"}, ("finished", "270,600")),
-        ({"exit_code": 0}, {"samples_per_s": 10.0, "device_type": "cpu"}, ("finished", "10", "CPU")),
+        (
+            {"exit_code": 0},
+            {"state_memory_gib": 0.001, "device_type": "cpu"},
+            ("finished", "1.024 MiB", "CPU"),
+        ),
         ({"exit_code": 10, "reason": "memory", "text": "rank 1"}, {}, ("10", "memory", "rank 1")),
         ({"exit_code": None, "reason": "lost"}, {"samples_per_s": 10.0}, ("unknown", "lost")),
     ],
