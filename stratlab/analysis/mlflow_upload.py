@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab import tracking as redirect
+from stratlab.analysis.advice import DOUBTS
 from stratlab.analysis.summaries import say_headline, sum_named_parts
 from stratlab.drawing import drop_file_links
 from stratlab.run_directory.files import read_object
@@ -113,14 +114,17 @@ def build_numbers(report: dict[str, Any]) -> dict[str, float]:
 
 
 def build_description(run_dir: Path, report: dict[str, Any], page: str) -> str:
-    """What MLflow's overview of the run starts with: how it ended, where its step goes, the first advice, its page."""
-    attempts, advice = read_attempts(run_dir), report.get("recommendations") or []
-    lines = []
+    """What MLflow's overview of the run starts with: how it ended, its page, where its step goes, the first advice.
+
+    MLflow shows the first lines until a reader asks for more.
+    """
+    attempts = read_attempts(run_dir)
+    advice = [each for each in report.get("recommendations") or [] if each["rule"] != DOUBTS]
+    link = f"[The run's page]({page})"
     if has_ended(attempts):
-        lines.append(describe_run(attempts[-1], read_object(run_dir / "summary.json", [])))
-    lines += [say_headline(report)] * bool(report["source"])
-    lines += [f"First advice: {each['title']}" for each in advice[:1]]
-    return build_note("\n\n".join([*lines, f"[The run's page]({page})"]))
+        link = f"{describe_run(attempts[-1], read_object(run_dir / 'summary.json', []))}. {link}"
+    lines = [link, *[say_headline(report)] * bool(report["source"])]
+    return build_note("\n\n".join([*lines, *(f"First advice: {each['title']}" for each in advice[:1])]))
 
 
 def build_tags(report: dict[str, Any]) -> dict[str, str]:
