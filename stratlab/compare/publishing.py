@@ -369,8 +369,10 @@ def _log(client: MlflowClient, experiment: Experiment, report: Mapping[str, Any]
     _describe_runs(client, runs, report)
     client.set_terminated(run_id)
     older = sorted(str(each.info.run_name) for each in runs if runs_page.has_older_names(each.data.metrics))
-    said = f"in MLflow metrics of {', '.join(older)} have the names of an older version; stratlab metrics replay and "
-    said += "stratlab analyze add the new ones [SL-mlflow-older-names]"
+    said = (
+        f"{', '.join(older)}: metrics in MLflow have the names of an older version; stratlab metrics replay and "
+        "stratlab analyze add the new ones [SL-mlflow-older-names]"
+    )
     return Places(report_place, charts_place, said if older else "")
 
 
