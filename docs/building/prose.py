@@ -37,7 +37,7 @@ RULES: dict[str, str] = {
     rf"(?:^|[:;] )where\b(?! to\b){_QUESTION}": "if, when",
     r"^(?:of|from|to) (?:the same|each|all|every|these|those|one|it|a|an|the)\b": "start with the subject",
     r"\b(?:is|are|was|were|be|been|has|have|had|does|do|did) none\b": "use 'not'",
-    r"(?<!there )\b(?:is|are|was|were|has|have) no (?!longer|more|effect|gpu|network|cluster)": "not, without",
+    r"(?<!there )\b(?:is|are|was|were) no (?!longer|more|effect|gpu|network|cluster)": "not, without",
     r"\b(?:by|of|at|into|inside|under|for|from|to) no\b(?! longer\b)": "negate the verb",
     r"\bnothing\b(?: else| of \w+)? (?:that|which|can|is|of|does|else)\b|^nothing:": "negate the verb",
     r"\bbesides?\b": "next to, in addition, compared with",
@@ -55,7 +55,7 @@ RULES: dict[str, str] = {
     r"\bso (?:many|much) (?!that|as|faster|slower|more|less)\w": "give the number, or 'this many'",
     r"\b(?:as|than) (?:it|they) (?:is|are|stand|stands|was|were)\b": "unchanged",
     r"\ball the same\b|\bwherever\b|\bthereof\b|\bwhereof\b|\bthereby\b|\blikewise\b": "drop it, or 'still', 'also'",
-    r"\b(?:is|are|be|was|were) (?:given|put|asked|held|brought|made) (?:for|on|by|out|here|of|to)\b": "active voice",
+    r"\b(?:is|are|be|was|were) (?:given|put|asked|held|brought|made) (?:for|on|by|here|of|to)\b": "active voice",
     r"\bby (?:itself|themselves|oneself)\b": "on its own, automatically",
     r"\bone another\b|\bthe one (?:that|of)\b|\bsuch (?:a )?one\b": "repeat the noun",
     r"\bnone of (?:this|it|that|them)\b|\bnot but\b|\bbut for\b|\bsave for\b": "use 'not any', 'except'",
@@ -67,7 +67,7 @@ _PASSIVE = re.compile(
 
 _FENCE = re.compile(r"^[ \t]*(?P<mark>```+|~~~+).*?^[ \t]*(?P=mark)[ \t]*$", re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_END = re.compile(r"(?<=[.!?])[)\"'*]* +(?=[\"'(*]*(?:[A-Z0-9]|CODE))")
+_END = re.compile(r"(?<=[.!?])[)\"'*]* +(?=[\"'(*]*[A-Za-z0-9])")
 _SHORT = re.compile(r"\b(?:e\.g|i\.e|etc|vs|no|approx|Fig|Dr)\.$")
 _WORD = re.compile(r"[A-Za-z0-9][\w'./-]*")
 
