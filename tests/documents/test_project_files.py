@@ -14,7 +14,7 @@ FORMS = sorted((ROOT / ".github").rglob("*.yml"))
 
 def test_the_newest_entry_is_of_this_version() -> None:
     version = (ROOT / "VERSION").read_text().strip()
-    newest = re.search(r"^## (\S+?),", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    newest = re.search(r"^## \[(\S+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest and newest[1] == version
 
 
