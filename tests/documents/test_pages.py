@@ -1,4 +1,4 @@
-"""Pages against the code: requirements, stops, the keys of a sweep, the README's path on a cluster."""
+"""Pages against the code: requirements, stops, the keys of a sweep, the path on a cluster."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_every_key_of_a_sweep_is_described_with_its_default() -> None:
             assert str(field.default) in told, name
 
 
-def test_the_path_is_the_readmes_from_the_operator_to_the_sweep() -> None:
+def test_the_path_leads_from_the_operator_to_the_sweep() -> None:
     told = [step.told for step in read_path()]
     path = [
         "make setup",
