@@ -1,4 +1,4 @@
-"""The commands of docs/python-api.md, docs/start.md and docs/foreign.md, as a user types them; planted causes."""
+"""The commands of docs/python-api.md, docs/local.md and docs/foreign.md, as a user types them; planted causes."""
 
 from __future__ import annotations
 
