@@ -2,7 +2,7 @@
 
 OPTIMIZERS says what each can be told besides rate and decay, and what it keeps. NETWORKS has every image network that
 is no vision transformer; those have their shapes in models/model_specs.py. A new one takes a row here and a file in
-trainer/models; `make schema` writes its line of docs/models.md. No column has a default, so that what is forgotten is an
+trainer/models; `make schema` writes its line of docs/models.md. No column has a default, so a forgotten value is an
 error at import. Sizes may be given instead of a preset's own, and 0 is the preset's own. PUBLISHED_FILES are weights
 that torchvision publishes, as it calls them. Adapters on random weights must be asked for.
 """
