@@ -1,6 +1,6 @@
 """Every strategy, one row each: all that the lab must know of it besides how its engine is built.
 
-A new one takes a row here, a file in trainer/strategies if no present one will do, and a chart (README). No column has
+A new one takes a row here, a file in trainer/strategies if no present one will do, and a chart (docs/developing.md). No column has
 a default, so that what is forgotten is an error at import. Who reads a column is said beside it.
 
 Which strategy has which knob is a column of the row; KNOBS has what is said to the strategies that do not have it, and
