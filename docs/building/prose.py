@@ -39,7 +39,7 @@ RULES: dict[str, str] = {
     r"\b(?:is|are|was|were|be|been|has|have|had|does|do|did) none\b": "use 'not'",
     r"(?<!there )\b(?:is|are|was|were) no (?!longer|more|effect|gpu|network|cluster)": "not, without",
     r"\b(?:by|of|at|into|inside|under|for|from|to) no\b(?! longer\b)": "negate the verb",
-    r"\bnothing\b(?: else| of \w+)? (?:that|which|can|is|of|does|else)\b|^nothing:": "negate the verb",
+    r"\bnothing\b(?: else| of \w+)? (?:that|which|can|is|was|of|does|else)\b|^nothing:": "negate the verb",
     r"\bbesides?\b": "next to, in addition, compared with",
     r"\bbehind\b(?! (?:a|the) (?:proxy|firewall|load balancer))": "after, next",
     r"(?<!stand-)(?<!let )\balone\b": "only, on its own",
@@ -54,6 +54,8 @@ RULES: dict[str, str] = {
     r"\b(?:that|those) of\b": "repeat the noun",
     r"\bso (?:many|much) (?!that|as|faster|slower|more|less)\w": "give the number, or 'this many'",
     r"\b(?:as|than) (?:it|they) (?:is|are|stand|stands|was|were)\b": "unchanged",
+    r"\bof (?:whose|whom)\b|\bthat there (?:is|are|was)\b": "start a new sentence",
+    r"\b(?:came|comes|come) (?:no|to be|of it)\b|\bnot one\b|\bnot even one\b": "negate the verb",
     r"\ball the same\b|\bwherever\b|\bthereof\b|\bwhereof\b|\bthereby\b|\blikewise\b": "drop it, or 'still', 'also'",
     r"\b(?:is|are|be|was|were) (?:given|put|asked|held|brought|made) (?:for|on|by|here|of|to)\b": "active voice",
     r"\bby (?:itself|themselves|oneself)\b": "on its own, automatically",
@@ -177,7 +179,7 @@ def _split_blocks(text: str) -> Iterator[tuple[int, str]]:
 def _split_sentences(text: str, place: str) -> Iterator[Sentence]:
     text = re.sub(r"``.+?``|`[^`]+`", "CODE", text)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    text = re.sub(r"<[^>]+>|[*_]{1,3}(?=\S)|(?<=\S)[*_]{1,3}", "", text)
+    text = re.sub(r"<[^>]+>|\*{1,3}|(?<!\w)_{1,3}(?=\S)|(?<=\S)_{1,3}(?!\w)", "", text)
     rest = " ".join(text.replace("\u2019", "'").split())
     begin = 0
     for end in [*(match.end() for match in _END.finditer(rest)), len(rest)]:

@@ -68,7 +68,7 @@ def test_everything_is_there_once_and_what_it_names_exists() -> None:
     assert len(IDS) == 157 and find_problems("\n".join(page.read_text() for page in PAGES)) == set()
 
 
-STOPS = (ROOT / "docs/stops.md").read_text()
+STOPS, FAULTS = ((ROOT / "docs" / name).read_text() for name in ("stops.md", "faults.md"))
 IN_A_CHART = {"grace_s": 120, "wait_s": 86400, "allow_faults": False}
 """Setting -> what the charts give (charts/run/values.yaml)."""
 WORDS = {False: "off", True: "on", "": ""}
@@ -81,15 +81,15 @@ def read_table(title: str, page: str = STOPS) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows[2:]]
 
 
-def find_stop_problems(page: str) -> list[str]:
-    """What the page says otherwise than the code."""
+def find_stop_problems(page: str, faults: str) -> list[str]:
+    """What the pages say otherwise than the code."""
     problems = []
     told = {int(code): reason for code, reason in read_table("Exit codes", page)}
     problems += [f"exit code {code}" for code in sorted(told.keys() ^ REASONS.keys())]
     for code in told.keys() & REASONS.keys():
         if REASONS[code].split(",")[0].split(" ")[0] != re.split(r"[ ,:]", told[code])[0]:
             problems.append(f"the reason of {code}")
-    kinds = [row[0].strip("`") for row in read_table("Faults on demand", page)]
+    kinds = [row[0].strip("`") for row in read_table("Kinds of faults", faults)]
     if kinds != [*KINDS]:
         problems.append("the kinds of faults")
     for cell, default, _ in read_table("Settings", page):
@@ -107,7 +107,7 @@ def find_stop_problems(page: str) -> list[str]:
 
 
 def test_exit_codes_kinds_and_defaults_are_those_of_the_code() -> None:
-    assert find_stop_problems(STOPS) == []
+    assert find_stop_problems(STOPS, FAULTS) == []
 
 
 def test_every_setting_about_stops_is_told() -> None:

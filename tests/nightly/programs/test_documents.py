@@ -47,7 +47,7 @@ COMMANDS = sorted(
     command
     for command, files in read_commands().items()
     if command.startswith("python -m trainer --config")
-    and not files & {"docs/stops.md", "examples/faults.yaml", "docs/python-api.md"}
+    and not files & {"docs/faults.md", "examples/faults.yaml", "docs/python-api.md"}
 )
 
 
