@@ -5,7 +5,8 @@ python -m docs.building.prose PAGE ...    # some pages, each finding with its li
 
 A page is split into sentences: code, links' targets and markup are removed, and each cell of a table and each item
 of a list is read for itself. `RULES` holds the banned wordings as patterns of English, with the replacement that the
-style guide gives. Findings fail a page; advice (several passives in one sentence) does not.
+style guide gives. Findings fail a page. Advice does not: several passives in one sentence, abbreviations that neither
+the page nor the glossary explains.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from docs.building.message_codes import CODE, PACKAGES, ROOT, find_messages
 
 LONGEST = 35
 """Words of a sentence that still passes; the guide asks for 25."""
+GLOSSARY = ROOT / "docs/concepts.md"
 SHORTEST = 4
 """Words from which a piece of text counts as a sentence in the figures."""
 
@@ -45,7 +47,7 @@ RULES: dict[str, str] = {
     r"(?<!stand-)(?<!let )\balone\b": "only, on its own",
     r"\bmend(?:s|ed|ing)?\b|\bcures?\b|\bremed(?:y|ies)\b": "fix",
     r"\bforesee\w*\b|\bforesaw\b": "expect, support",
-    r"\b(?:is|are) to be had\b|\bto be had\b": "is available",
+    r"\bto be had\b": "is available",
     r"\b(?:lie|lies|lay|lying)\b": "is, is stored, is in",
     r"\b(?:stands?|stood|standing)\b(?! for\b)(?!-)": "is, is written in, stays",
     r"\b(?:goes|go|went|going) on\b": "continues, resumes",
@@ -63,6 +65,12 @@ RULES: dict[str, str] = {
     r"\bnone of (?:this|it|that|them)\b|\bnot but\b|\bbut for\b|\bsave for\b": "use 'not any', 'except'",
 }
 _COMPILED = [(re.compile(pattern, re.IGNORECASE), hint) for pattern, hint in RULES.items()]
+COMMON = re.compile(
+    r"API|CI|CNN|CODE|CPU|CSV|CUDA|DNS|FLOP|GB|GPU|HTML|HTTP|HTTPS|ID|IO|IP|JSON|KB|KL|"
+    r"LSTM|MB|MLP|NVIDIA|OS|PC|PNG|README|SLURM|SQL|SSH|SVG|TCP|TFLOP|TLS|URL|UTC|UTF|VGG|YAML|ZIP"
+)
+"""Abbreviations that readers of these pages know."""
+_ABBREVIATION = re.compile(r"(?<![-\w])[A-Z]{2,6}\b(?![-\w])")
 _PASSIVE = re.compile(
     r"\b(?:is|are|was|were|be|been|being) (?:\w+ly )?\w{2,}(?:ed|en|wn|lt|nt)\b", re.IGNORECASE
 )
@@ -136,6 +144,19 @@ def find_advice(sentences: Iterable[Sentence]) -> Iterator[str]:
             yield f"{sentence.place}: several passives: {sentence.text}"
 
 
+def find_undefined_terms(sentences: Iterable[Sentence], glossary: str) -> Iterator[str]:
+    """Abbreviations at their first use that neither the glossary nor the page's own parentheses explain."""
+    seen: set[str] = set()
+    for sentence in sentences:
+        for term in _ABBREVIATION.findall(sentence.text):
+            explained = (
+                COMMON.fullmatch(term) or f"({term})" in sentence.text or re.search(rf"\b{term}\b", glossary)
+            )
+            if term not in seen and not explained:
+                yield f"{sentence.place}: '{term}' is not in the glossary: {sentence.text}"
+            seen.add(term)
+
+
 def measure_lengths(sentences: Iterable[Sentence]) -> tuple[int, float, float]:
     """How many sentences there are, the median of their words and the 95th percentile."""
     words = sorted(sentence.words for sentence in sentences if sentence.words >= SHORTEST)
@@ -156,7 +177,8 @@ def _blank(found: re.Match[str]) -> str:
 
 def _split_blocks(text: str) -> Iterator[tuple[int, str]]:
     """Line and text of each paragraph, item, heading and cell."""
-    start, lines = 1, []
+    start = 1
+    lines: list[str] = []
     for number, line in enumerate([*text.splitlines(), ""], 1):
         bare = line.strip()
         begins = re.match(r"[-*+] |\d+\. |#+ |\||!!!|\?\?\?|[A-Z]\w+:$", bare) or not bare
@@ -200,7 +222,8 @@ def main(arguments: list[str]) -> int:
         if name == "pages":
             print(*problems, sep="\n", end="\n" if problems else "")
         if arguments:
-            print(*(f"advice: {each}" for each in find_advice(sentences)), sep="\n")
+            advice = [*find_advice(sentences), *find_undefined_terms(sentences, GLOSSARY.read_text())]
+            print(*(f"advice: {each}" for each in advice), sep="\n", end="\n" if advice else "")
         count, median, highest = measure_lengths(sentences)
         print(
             f"{name}: {len(problems)} findings in {count} sentences; "
