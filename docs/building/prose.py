@@ -166,9 +166,9 @@ def measure_lengths(sentences: Iterable[Sentence]) -> tuple[int, float, float]:
 
 
 def list_pages(root: Path = ROOT) -> list[Path]:
-    """README and the pages of docs; the generated list of codes counts as messages."""
-    pages = [path for path in sorted((root / "docs").glob("*.md")) if path.name != "codes.md"]
-    return [root / "README.md", *pages]
+    """The root's pages, docs and decisions; the generated list of codes counts as messages."""
+    found = [*root.glob("*.md"), *(root / "docs").glob("*.md"), *(root / "docs/decisions").glob("*.md")]
+    return sorted(page for page in found if page.name != "codes.md")
 
 
 def _blank(found: re.Match[str]) -> str:

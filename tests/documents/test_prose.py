@@ -8,26 +8,7 @@ import pytest
 
 from docs.building.prose import LONGEST, find_problems, list_pages, read_page
 
-UNREVISED = {
-    "analysis.md",
-    "architecture.md",
-    "clouds.md",
-    "cluster.md",
-    "compare.md",
-    "foreign.md",
-    "gpu.md",
-    "hta.md",
-    "knobs.md",
-    "monitoring.md",
-    "multi_node.md",
-    "operating.md",
-    "python-api.md",
-    "references.md",
-    "requirements.md",
-    "run_directory.md",
-    "stops.md",
-    "troubleshooting.md",
-}
+UNREVISED = {"analysis.md", "compare.md", "monitoring.md"}
 """Pages that the guide has not reached. A revised page leaves this list, and none comes back."""
 
 
