@@ -46,7 +46,7 @@ def test_the_page_as_a_file(tmp_path: Path) -> None:
 COMMANDS = sorted(
     command
     for command, files in read_commands().items()
-    if command.startswith("python -m trainer --config")
+    if command.startswith("python -m trainer --config ")
     and not files & {"docs/faults.md", "examples/faults.yaml", "docs/python-api.md"}
 )
 
