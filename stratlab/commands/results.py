@@ -22,6 +22,7 @@ from stratlab.commands.options import (
     Mount,
     Namespace,
     PodResources,
+    open_console,
     open_volume,
     print_json,
     say,
@@ -76,10 +77,19 @@ def list_runs(
     if not runs:
         print("no run there yet")
         return
-    from rich.console import Console
+    from stratlab.progress import build_lines
 
-    console = Console(width=None if sys.stdout.isatty() else 200)  # a table must not be cut in a pipe
+    answers = run_folders.list_answers(runs)
+    for name in run_folders.name_comparisons(runs)[-1:]:
+        if folder:
+            place = str(folder if folder.absolute().name == name else folder / name)
+        else:
+            place = f"{name} --on-cluster" + (f" --namespace {namespace}" if namespace else "")
+        answers.append(("Compare", f"stratlab compare {place}"))
+    console = open_console()
     console.print(run_folders.build_table(runs))
+    console.print()
+    console.print(build_lines(answers))
 
 
 def fetch(

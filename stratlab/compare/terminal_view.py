@@ -26,6 +26,7 @@ from stratlab.compare.search_ranking import say_search
 from stratlab.compare.summary_view import SHORT, shorten_names
 from stratlab.compare.verdict_view import describe_origin, describe_work, say_doubts
 from stratlab.compare.winners import ON_CPU
+from stratlab.progress import build_lines
 from stratlab.wording import fit_unit, format_number
 
 Report = Mapping[str, Any]
@@ -70,12 +71,10 @@ def build_screen(report: Report, width: int = PIPED) -> Group:
     work = describe_work(report).rstrip(".")
     heading = Text(str(report["comparison"]), style="bold").append(f": {work}" if work else "", style="")
     about = [describe_origin(report, versions=False), f"{SHORT.format(prefix)}." if prefix else ""]
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    for label, sentence in list_answers(report):
-        grid.add_row(Text(label), Text(sentence))
     origin = Text(" ".join(filter(None, about)), style="dim")
-    return Group(heading, origin, build_table(report, width), grid, *_build_why(report))
+    return Group(
+        heading, origin, build_table(report, width), build_lines(list_answers(report)), *_build_why(report)
+    )
 
 
 def build_table(report: Report, width: int = PIPED) -> Table:
@@ -200,9 +199,9 @@ def _build_why(report: Report) -> Iterator[RenderableType]:
     pairs = sorted(report["attribution"]["pairs"], key=lambda pair: -abs(pair["difference_ms"]))
     shown = pairs[:MOST_PAIRS]
     for number, pair in enumerate(shown):
-        slower = "slower" if pair["difference_ms"] >= 0 else "faster"
+        slower = "is slower than" if pair["difference_ms"] >= 0 else "is faster than"
         away = f"{_sign(pair['difference_ms'])} ms a step, {pair['difference_pct']:+.0f} %"
-        title = f"Why {pair['run']} is {slower} than {pair['baseline']}"
+        title = f"Why {pair['run']} {'differs from' if pair['no_cause'] else slower} {pair['baseline']}"
         yield Text("" if number else "\n").append(title, style="bold").append(f" ({away})")
         if doubt := _find_doubt(pair):
             yield Padding(Text(doubt, style="yellow"), (0, 0, 0, 2))

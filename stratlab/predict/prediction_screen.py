@@ -13,6 +13,7 @@ from rich.text import Text
 from stratlab.predict.answering import CANNOT_START, NOT_KNOWN, Unknown
 from stratlab.predict.prediction import MOST_ROWS, Prediction
 from stratlab.predict.prediction_report import conclude, explain_lines
+from stratlab.progress import build_lines
 from stratlab_spec.memory.prediction import Verdict
 from stratlab_spec.memory.profiles import GIB
 
@@ -29,12 +30,9 @@ BEYOND = "~"
 def build_screen(answers: Answers, device_gib: float, width: int) -> Group:
     """What `stratlab predict` prints, on a terminal of `width` columns."""
     verdict = Text(conclude(answers) or "Nothing is known of what was asked", style="bold")
-    notes = Table.grid(padding=(0, 2))
-    notes.add_column(style="bold", no_wrap=True)
-    for label, sentences in _list_notes(answers, device_gib).items():
-        for number, sentence in enumerate(sentences):
-            notes.add_row("" if number else label, Text(sentence, style="" if label != "Origin" else "dim"))
-    return Group(verdict, build_table(answers, device_gib, width), notes)
+    return Group(
+        verdict, build_table(answers, device_gib, width), build_lines(_list_notes(answers, device_gib))
+    )
 
 
 def build_table(answers: Answers, device_gib: float, width: int) -> Table:
@@ -76,8 +74,8 @@ def _rank(one: Prediction | Unknown) -> tuple[int, float, float]:
     return ORDER.index(str(one.verdict)), -one.largest, one.needs_gib
 
 
-def _list_notes(answers: Answers, device_gib: float) -> dict[str, list[str]]:
-    """Label -> lines: what to change, what is missing, where the numbers come from, where the rest is."""
+def _list_notes(answers: Answers, device_gib: float) -> Iterator[tuple[str, Text]]:
+    """(label, line): what to change, what is missing, where the numbers come from, where the rest is."""
     changes: dict[str, list[str]] = {}
     missing: dict[str, list[str]] = {}
     for one in answers:
@@ -86,12 +84,15 @@ def _list_notes(answers: Answers, device_gib: float) -> dict[str, list[str]]:
         elif one.advice:
             changes.setdefault(one.advice, []).append(one.question.name)
     alone = len(answers) == 1  # its advice is in the verdict
-    return {
+    kinds = {
         "Change": [] if alone else [*_limit(changes)],
         "Missing": [*_limit(missing)],
         "Origin": [_say_common(answers), *explain_lines(answers, device_gib)],
         "All causes": ["--page FILE draws them, --json prints them"],
     }
+    for label, sentences in kinds.items():
+        for number, sentence in enumerate(sentences):
+            yield "" if number else label, Text(sentence, style="dim" if label == "Origin" else "")
 
 
 def _say_common(answers: Answers) -> str:
