@@ -109,7 +109,7 @@ def test_what_holds_no_runs_is_refused(call: Call, results: Path, place: str, co
 def test_the_table_has_a_line_per_run_and_json_is_the_same_list(call: Call, results: Path) -> None:
     code, out, _ = call(results)
     header, *lines = out.partition("\n\n")[0].splitlines()
-    assert code == 0 and "model" in header and "resource" not in header and "attempts" not in header
+    assert code == 0 and "status" in header and "resource" not in header and "attempts" not in header
     assert len(lines) == 3 and "60/60" in out
     answers = list_answers(list_runs(results))
     assert all(sentence in " ".join(out.split()) for _, sentence in answers)
@@ -119,7 +119,9 @@ def test_the_table_has_a_line_per_run_and_json_is_the_same_list(call: Call, resu
     assert name_comparisons(list_runs(results)) == ["demo"]
     assert "strategy" not in header, "all runs are called after theirs"
     build_run_dir(results / "demo", "again", "ddp")
-    assert "strategy" in call(results)[1].partition("\n")[0]
+    edit(results / "demo" / "ddp" / "config.json", lambda config: config["config"].update(model="cnn"))
+    named = call(results)[1].partition("\n")[0]
+    assert "strategy" in named and "model" in named and not {"model", "ranks"} & {*header.split()}
     code, out, _ = call(results, "--json")
     assert code == 0 and [build_run(fields) for fields in json.loads(out)] == list_runs(results)
     for wrong in ((), (results, "--on-cluster")):
