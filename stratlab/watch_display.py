@@ -284,7 +284,9 @@ def render(picture: Picture, height: int = 40) -> Group:
     parts: list[RenderableType] = [Text(describe_state(picture), style=COLOURS.get(picture.state, "bold"))]
     if picture.progress:
         step, steps = picture.progress.step, picture.progress.steps
-        parts += [ProgressBar(total=steps, completed=step, width=60), Text(str(picture.progress))]
+        bar = Table.grid(padding=(0, 2))
+        bar.add_row(ProgressBar(total=steps, completed=step, width=20), Text(str(picture.progress)))
+        parts.append(bar)
     answers = [*_list_answers(picture)]
     rows = [build_row(pod) for pod in picture.training_pods]
     if rows:
