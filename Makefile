@@ -39,6 +39,9 @@ help:
 developers:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
+setup: .venv/ready .tools/helm ##: install everything into .venv and .tools (6 GB)
+	@$(if $(filter $@,$(MAKECMDGOALS)),echo "set-up done; next: make demo; the verbs: .venv/bin/stratlab --help")
+
 demo: setup ##: compare ddp, fsdp and zero2 on real images, on this machine
 	@$(BIN)/stratlab demo --results $(DEMO)
 
@@ -164,9 +167,6 @@ dist: .venv/ready ## what is published, into dist/: stratlab, stratlab-trainer a
 
 packages: setup ## the charts as packages, into dist/charts; to a registry too: make packages REGISTRY=oci://registry.example/team
 	@$(BIN)/python charts/packages.py dist/charts $(if $(REGISTRY),--push $(REGISTRY)) $(if $(PLAIN_HTTP),--plain-http)
-
-setup: .venv/ready .tools/helm ##: install everything into .venv and .tools (6 GB)
-	@$(if $(filter $@,$(MAKECMDGOALS)),echo "set-up done; next: make demo; the verbs: .venv/bin/stratlab --help")
 
 .tools/bootstrap/ready: requirements/uv.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' || \

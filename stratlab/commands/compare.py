@@ -21,6 +21,7 @@ from stratlab.commands.options import (
     LabImage,
     Mount,
     Namespace,
+    OnCluster,
     PodResources,
     TrackingUri,
     open_console,
@@ -52,7 +53,7 @@ def compare(
         list[Path] | None,
         typer.Argument(
             metavar="DIR...",
-            help="A comparison: RESULTS/COMPARISON. Several are compared as one.",
+            help="A comparison: RESULTS/COMPARISON; on a cluster its name. Several are compared as one.",
             show_default=False,
         ),
     ] = None,
@@ -86,9 +87,7 @@ def compare(
             "micro_batch_size,compile how fast one training is.",
         ),
     ] = "",
-    on_cluster: Annotated[
-        bool, typer.Option("--on-cluster", help="DIR names a comparison on the results volume of a cluster.")
-    ] = False,
+    on_cluster: OnCluster = False,
     namespace: Namespace = None,
     context: Context = None,
     pod_resources: PodResources = "",

@@ -43,10 +43,7 @@ HelmValues = Annotated[
     list[Path] | None, typer.Option("--values", "-f", metavar="FILE", help="As for helm; may be repeated.")
 ]
 RunName = Annotated[str | None, typer.Option("--name", help="Name of the run; the chart's name if left out.")]
-ContextNamespace = Annotated[str | None, typer.Option("--namespace", "-n", help="The context's if left out.")]
-KubeContext = Annotated[
-    str | None, typer.Option("--context", help="Of the kubeconfig; the current one if left out.")
-]
+OnCluster = Annotated[bool, typer.Option("--on-cluster", help="On the results volume of a cluster.")]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="On the cluster; the context's if left out.")
 ]

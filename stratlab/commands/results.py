@@ -21,6 +21,7 @@ from stratlab.commands.options import (
     LabImage,
     Mount,
     Namespace,
+    OnCluster,
     PodResources,
     open_console,
     open_volume,
@@ -42,9 +43,7 @@ def list_runs(
         typer.Argument(metavar="DIR", help="A folder of results, or of one comparison.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of objects.")] = False,
-    on_cluster: Annotated[
-        bool, typer.Option("--on-cluster", help="The runs on the results volume of a cluster.")
-    ] = False,
+    on_cluster: OnCluster = False,
     namespace: Namespace = None,
     context: Context = None,
     pod_resources: PodResources = "",
@@ -192,9 +191,7 @@ def remove(
     with_mlflow: Annotated[
         bool, typer.Option("--with-mlflow", help="Delete their runs in MLflow too, first.")
     ] = False,
-    on_cluster: Annotated[
-        bool, typer.Option("--on-cluster", help="The runs lie on the results volume of a cluster.")
-    ] = False,
+    on_cluster: OnCluster = False,
     namespace: Namespace = None,
     context: Context = None,
     pod_resources: PodResources = "",

@@ -50,7 +50,7 @@ def build_table(answers: Answers, device_gib: float, width: int) -> Table:
     table.add_column(f"GiB of\n{device_gib:g}", justify="right", no_wrap=True)
     table.add_column("largest\nmicro-batch", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.add_column("most of it, GiB", overflow="fold")
+    table.add_column("largest parts, GiB" if width >= ROOMY else "largest part, GiB", overflow="fold")
     most = max((one.largest for one in answers if isinstance(one, Prediction)), default=0) or 1
     for one in sorted(answers, key=_rank):
         row = [one.question.name, *(str(values[one.question.name]) for values in facts.values())]
