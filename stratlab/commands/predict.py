@@ -162,7 +162,7 @@ def _show(answers: list, device_gib: float, *, offer: bool) -> None:  # type: ig
 
     console = open_console()
     console.print(build_screen(answers, device_gib, console.width))
-    for command in list_commands(answers):
+    for command in [*list_commands(answers)][: 1 if offer else None]:
         print(command)
     if offer and (uncounted := len(list_uncounted(answers))):
         print(

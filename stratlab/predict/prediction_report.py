@@ -51,10 +51,8 @@ def _say_first(fitting: Sequence[Prediction], asked: int, unknown: str) -> str:
     said = f"{len(fitting)} of {asked} fit{'s' * (len(fitting) == 1)}{unknown}"
     if len(fitting) == 1:
         (only,) = fitting
-        said = "" if asked == 1 else f"{said}: "
-        said += (
-            f"{only.question.name} fits ({only.say_needs()}), with a micro-batch up to {only.say_largest()}"
-        )
+        who = f"{only.question.name} fits" if asked == 1 else f"{said}: {only.question.name}"
+        said = f"{who} ({only.say_needs()}), with a micro-batch up to {only.say_largest()}"
     if not roomy:
         room = next((one.advice for one in ordered if one.advice), "nothing that was counted leaves room")
         return f"{said}. No micro-batch above 1 fits: {room}"

@@ -99,7 +99,8 @@ def _say_common(answers: Answers) -> str:
     ranks, rows = ({getattr(one.question, name) for one in answers} for name in ("ranks", "rows"))
     told = [f"{each} ranks" for each in ranks if len(ranks) == 1]
     told += [f"micro-batches of {each}" for each in rows if len(rows) == 1]
-    return ", ".join([*told, f"{BEYOND} = an estimate"])
+    beyond = any(isinstance(one, Prediction) and one.largest > one.counted_rows for one in answers)
+    return ", ".join([*told, *([f"{BEYOND} = an estimate"] if beyond else [])])
 
 
 def _limit(groups: dict[str, list[str]]) -> Iterator[str]:

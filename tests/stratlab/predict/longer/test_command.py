@@ -107,6 +107,7 @@ def test_charts_are_answered_as_rendered_and_written_as_a_page(call: Call, tmp_p
     code, out, _ = call("charts/ddp", "charts/fsdp", *settings, *places)
     rows = [line.split() for line in out.splitlines()]
     assert code == 0 and [row[0] for row in rows if row[1:2] == ["fits"]] == ["fsdp"]
+    assert [row[0] for row in rows if row[:1] in (["ddp"], ["fsdp"])] == ["fsdp", "ddp"], "by verdict"
     assert any("ddp:" in row and "run.config.micro_batch_size=1" in row for row in rows)
     assert "logits and loss" in page.read_text()
 
