@@ -56,6 +56,16 @@ def test_times_of_cpus_put_no_run_first(tmp_path: Path) -> None:
     assert read_columns(cpu)["device peak GiB"] == ["41.25", "-"]
 
 
+def test_a_flag_is_shown_with_the_numbers_of_its_runs(tmp_path: Path) -> None:
+    report = judge(tmp_path, THREE)
+    values = {"ddp": 23.456, "fsdp": 12.0}
+    busy = {"flag": "busy_machine", "runs": [*values], "measure": "cpu_pressure_pct", "values": values}
+    report["flags"] = [busy | {"limit": 10.0, "times_comparable": ranked} for ranked in (True, False)]
+    notes = [told for _, told in list_answers(report) if "busy machine" in told]
+    assert all("ddp 23.46" in told and "fsdp 12.0" in told and "cpu_pressure_pct" in told for told in notes)
+    assert len({*notes}) == 2, "whether times are comparable"
+
+
 def test_the_parts_sum_to_the_difference(tmp_path: Path) -> None:
     for pair in judge(tmp_path, THREE)["attribution"]["pairs"]:
         parts = list_parts(pair)
