@@ -125,8 +125,6 @@ def _choose_columns(rows: Sequence[RunRow], cells: Sequence[Mapping[str, Any]], 
     others = OF_TRACES if any(row.is_foreign for row in rows) else ()
     kept: tuple[Cell, ...] = () if all(row.is_foreign for row in rows) else COLUMNS
     kept = (*kept, *(column for column in others if column not in kept))
-    if all(row.peak_memory_gib is None for row in rows):
-        kept = tuple(column for column in kept if column[0] != "peak_memory_gib")
     named = [row.strategy if row.strategy in re.split(r"[^a-z0-9]+", row.run) else None for row in rows]
     if {row.task for row in rows} - {None} == {"text"}:
         kept = tuple(column for column in kept if column[0] != "samples_per_s")
