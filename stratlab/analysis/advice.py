@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.advice_rules import HIGH_PCT, RULES, AdviceRule, Remedy, Severity, holds
+from stratlab.analysis.advice_rules import DOUBTS, HIGH_PCT, RULES, AdviceRule, Remedy, Severity, holds
 from stratlab.analysis.run_facts import RunFacts
 from stratlab.analysis.summaries import describe_collective, divide
 from stratlab_spec.strategies import STRATEGIES
@@ -175,7 +175,6 @@ def _minus(a: float | None, b: float | None) -> float | None:
 
 
 ORDER: tuple[Severity, ...] = ("high", "medium", "low")
-DOUBTS = "R12"  # about the traces, not about the run
 ON_CPU = "CPU: "
 
 

@@ -92,6 +92,7 @@ SLOW_COPY_GBPS, COPY_PCT = 5.0, 5.0
 OPTIMIZER_PCT = 20.0
 TOP_KERNEL_PCT = 40.0  # of the compute kernels' time
 SLOWDOWN = 1.25  # recorded step over a step that is not recorded
+DOUBTS = "R12"  # the rule about the traces, not about the run
 HIGH_PCT = 40.0  # a remedy may save more than a third of the step
 
 CAN_DOUBLE: Condition = ("double_micro_batch", ">", 0)
@@ -235,8 +236,9 @@ RULES = (
                 when=(ELSEWHERE,),
             ),
         ),
-        otherwise="Look at the late rank's host: temperature and clocks of its GPU (system/rank*/gpu_temperature_c), "
-        "its CPU and network; and whether its samples take longer than the others'.",
+        otherwise="Look at the late rank's host: temperature and clocks of its GPU "
+        "(detail/system/rank*/gpu_temperature_c), its CPU and network; and whether its samples take longer than the "
+        "others'.",
         evidence=("late_rank", "late_calls", "compute_imbalance"),
     ),
     AdviceRule(

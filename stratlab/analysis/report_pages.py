@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from stratlab.analysis import run_sections, summaries, time_sections
-from stratlab.analysis.advice import DOUBTS
+from stratlab.analysis.advice_rules import DOUBTS
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
 from stratlab.drawing import (
