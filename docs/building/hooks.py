@@ -1,4 +1,4 @@
-"""The site's pages: the Markdown files of the repository where they lie, and three that are made from the code.
+"""The site's pages: the Markdown files of the repository where they lie, and four that are made from the code.
 
 MkDocs calls these functions (mkdocs.org/user-guide/configuration/#hooks). A link to a file that is no page goes to the
 repository where `repo_url` is known, and is plain text otherwise.
@@ -13,6 +13,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from docs.building.columns_page import write_columns
 from docs.building.commands_page import write_commands
 from docs.building.settings_page import write_settings
 from docs.building.strategies_page import write_strategies
@@ -26,6 +27,7 @@ MADE = {
     "docs/reference/settings.md": write_settings,
     "docs/reference/commands.md": write_commands,
     "docs/reference/strategies.md": write_strategies,
+    "docs/reference/tables.md": write_columns,
 }
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)")
 

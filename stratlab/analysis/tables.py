@@ -1,6 +1,6 @@
 """The tables of an analysis as CSV, and schema.json that explains every column of them.
 
-In every table an empty cell is "not known", never zero. docs/analysis.md explains the same (a test compares).
+In every table an empty cell is "not known", never zero. `docs/building/columns_page.py` makes a page of the schema.
 """
 
 from __future__ import annotations

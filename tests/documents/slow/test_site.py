@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from stratlab.analysis.tables import SCHEMA
 from stratlab_spec.strategies import STRATEGIES
 from tests.documents.commands import ROOT
 from tests.documents.examples import judge, sweep_plan
@@ -64,7 +65,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
         assert not [link for link in loaded if "canonical" not in link], path
 
 
-def test_each_strategy_command_and_setting_is_there(site: Path) -> None:
+def test_each_strategy_command_setting_and_column_is_there(site: Path) -> None:
     pictures = (site / "docs/reference/strategies.html").read_text()
     assert all(re.search(rf"<h2[^>]*>[^<]*\b{name}\b", pictures) for name in STRATEGIES)
     commands = (site / "docs/reference/commands.html").read_text()
@@ -72,6 +73,8 @@ def test_each_strategy_command_and_setting_is_there(site: Path) -> None:
     assert "--on-cluster" in commands
     settings = (site / "docs/reference/settings.html").read_text()
     assert "collective_timeout_s" in settings and "run.scheduling.gang" in settings
+    tables = (site / "docs/reference/tables.html").read_text()
+    assert all(f"<code>{column}</code>" in tables for columns in SCHEMA.values() for column in columns)
 
 
 def test_the_trainer_takes_every_release_of_the_sweep(tmp_path: Path) -> None:

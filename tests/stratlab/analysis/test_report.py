@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ from stratlab.analysis.mlflow_upload import build_numbers, build_tags
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.report import build_mean_row, build_rank_row, find_recordings
 from stratlab.analysis.step_rows import PART_NAMES, Gaps, MemoryPoint, StepRow
-from stratlab.analysis.tables import FROM_REPORT, SCHEMA, SCHEMA_VERSION, find_unit, write_tables
+from stratlab.analysis.tables import FROM_REPORT, SCHEMA, SCHEMA_VERSION, write_tables
 from stratlab_spec.run_directory import RunDirectory
 from tests.stratlab.analysis.example_report import blank, build_example, build_example_ranks
 
@@ -101,9 +100,6 @@ def test_memory_is_that_of_the_rank_with_most_in_gib():
     assert found["device_memory_gib"] == 40 and found["allocations_per_step"] == pytest.approx(11 / 3)
 
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "analysis.md"
-
-
 def write(report: dict[str, Any], folder: Path) -> dict[str, list[list[str]]]:
     write_tables(folder, report, build_example_ranks(report))
     return {path.stem: list(csv.reader(path.open(newline=""))) for path in folder.glob("*.csv")}
@@ -149,20 +145,6 @@ def test_rows_have_the_columns_of_the_schema(plain_report: dict[str, Any]) -> No
     for table, rows in (("kernel_stats", "kernels"), ("memory_curve", "memory")):
         row = getattr(build_example_ranks(report)[0], rows)[0]
         assert {"run", *row.__dataclass_fields__} == set(SCHEMA[table])
-
-
-def test_the_document_explains_the_same() -> None:
-    """One line per column: | `name` | unit | meaning |, below a heading with the table's name."""
-    said: dict[str, dict[str, tuple[str, str]]] = {}
-    for section in DOCUMENT.read_text().split("\n### ")[1:]:
-        title = section.partition("\n")[0].strip().strip("`").removesuffix(".csv")
-        lines = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", section, re.M)
-        if lines:
-            said[title] = {name: (unit.strip(), meaning) for name, unit, meaning in lines}
-    assert said == {
-        table: {name: (find_unit(name), meaning) for name, meaning in columns.items()}
-        for table, columns in SCHEMA.items()
-    }
 
 
 def test_text_is_no_formula_and_unknown_is_empty(tmp_path: Path) -> None:

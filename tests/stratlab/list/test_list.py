@@ -133,7 +133,7 @@ PAGE = Path("docs/monitoring.md")
 
 
 def test_no_status_is_unexplained() -> None:
-    text = PAGE.read_text().partition("## What a status means")[2].partition("\n## ")[0]
+    text = PAGE.read_text().partition("## Interpret a status")[2].partition("\n## ")[0]
     told = {
         line.split("|")[1].strip().partition(" (")[0] for line in text.splitlines() if line.startswith("|")
     }
