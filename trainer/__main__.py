@@ -126,8 +126,8 @@ def _run(config: Config, stop: Stop, notes: list[str]) -> int:
         lease.check()
     try:
         accelerators.check(config.accelerator, pods.processes_per_node, os.environ)
-        preflight.check(config, pods.world_size, os.environ)
-        check_memory(config, pods)
+        if checked := preflight.check(config, pods.world_size, os.environ):
+            check_memory(config, pods, checked.device_bytes, checked.choice)
     except (AcceleratorsMissing, OutOfMemory) as missing:
         ledger.record_refusal(failures.exit_code(missing), spell(str(missing), os.environ))
         raise
@@ -152,7 +152,7 @@ def _run(config: Config, stop: Stop, notes: list[str]) -> int:
         )
         for thread in filter(None, (sender, events, peers, watchdog)):
             thread.start()
-        code, text = Ladder(config, folder, pods, os.environ).climb(
+        code, text = Ladder(config, folder, pods, os.environ, checked.plan if checked else None).climb(
             lambda: _launch(config, pods, launcher, peers, stop),
             lambda code: _record_attempt_end(folder, launcher, code, failures.reason(code)),
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stratlab_spec.models.decoder import VIRTUAL_STAGES
 from stratlab_spec.models.decoder_config import size_problems
-from stratlab_spec.plan import count_micro_batches
+from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.library_rules import refused_compositions
 from stratlab_spec.strategies import pipeline_problems, replica_problems

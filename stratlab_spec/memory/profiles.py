@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from stratlab_spec.models.decoder import VIRTUAL_STAGES, split_layers
 from stratlab_spec.models.model_specs import IMAGE_SIZES
-from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.registry import SIZES
+from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.wording import as_text
 

@@ -24,6 +24,7 @@ from typing import Any
 from tests.image_models.cell import Cell
 from tests.image_models.found import AMONG, EXACT_FILE, read_found
 from tests.ranks import fork_ranks
+from tests.trainer.runs import run_worker
 
 EXACT_LIMIT_S = 600.0
 
@@ -59,7 +60,7 @@ def _train_in_fp64(cell: Cell) -> dict[str, list[float]]:
     import torch
     import torch.distributed as dist
 
-    from stratlab_spec.plan import learning_rate
+    from stratlab_spec.schedule import learning_rate
     from tests.trainer.runs import run_of
     from trainer.data.batches import Share
     from trainer.distributed.world import Precision
@@ -116,9 +117,8 @@ def _train(cell: Cell, results: Path) -> str:
 
 
 def _be_worker() -> None:
-    from trainer import worker
 
-    raise SystemExit(worker.main())
+    raise SystemExit(run_worker())
 
 
 def _published(cell: Cell, folder: Path) -> dict[str, str]:

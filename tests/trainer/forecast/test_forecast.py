@@ -56,8 +56,7 @@ def test_an_upper_bound_is_told_as_one(results: Path):
 def check(run: Config, device_gib: float | None, monkeypatch: pytest.MonkeyPatch, ranks: int = 8) -> None:
     """With what NVML would say."""
     device = device_gib and int(device_gib * GIB)
-    monkeypatch.setattr(foreseen_memory, "largest_device_bytes", lambda: device)
-    foreseen_memory.check_memory(run, Pods(1, ranks))
+    foreseen_memory.check_memory(run, Pods(1, ranks), device)
 
 
 def test_what_cannot_fit_may_not_start_and_names_causes_and_what_to_try(results: Path, monkeypatch):
