@@ -87,7 +87,7 @@ class StrategyRow:
     """The strategy to try for less state per rank; "" = none."""
     sends_less: str
     """The one to try for less communication, at more state per rank; "" = none."""
-    climbs_to: str
+    falls_back_to: str
     """Where the ladder goes that holds less and is of the same make (trainer/launch/memory_limits.py); "" = nowhere."""
 
 
@@ -176,12 +176,12 @@ def _sharded(
         compiles=True,
         holds_less=holds_less,
         sends_less=sends_less,
-        climbs_to=holds_less,
+        falls_back_to=holds_less,
     )
 
 
 STRATEGIES: dict[str, StrategyRow] = {
-    "single": _whole("single", (), "none", "", knobs=(), reduce_bucket_mib=0, climbs_to=""),
+    "single": _whole("single", (), "none", "", knobs=(), reduce_bucket_mib=0, falls_back_to=""),
     "ddp": _whole(
         "ddp",
         ("dp_replicate",),
@@ -189,15 +189,15 @@ STRATEGIES: dict[str, StrategyRow] = {
         "zero1",
         knobs=("reduce_bucket_mib", "reduce_dtype", "static_graph"),
         reduce_bucket_mib=25,
-        climbs_to="fsdp",
+        falls_back_to="fsdp",
     ),
     "fsdp": _sharded("fsdp", ("dp_shard",), "gathers", "", "zero2"),
     "hsdp": _sharded("hsdp", ("dp_replicate", "dp_shard"), "gathers in replicas", "fsdp", ""),
-    "zero1": _zero(1, wire="all-reduce", holds_less="zero2", sends_less="ddp", climbs_to="zero2"),
+    "zero1": _zero(1, wire="all-reduce", holds_less="zero2", sends_less="ddp", falls_back_to="zero2"),
     "zero2": _zero(
-        2, wire="reduces each micro-batch", holds_less="zero3", sends_less="zero1", climbs_to="zero3"
+        2, wire="reduces each micro-batch", holds_less="zero3", sends_less="zero1", falls_back_to="zero3"
     ),
-    "zero3": _zero(3, wire="gathers", holds_less="", sends_less="zero2", climbs_to=""),
+    "zero3": _zero(3, wire="gathers", holds_less="", sends_less="zero2", falls_back_to=""),
     "zeropp": _zero(
         3,
         by_nodes=True,
@@ -205,7 +205,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         holds=replace(OF_ZERO[3], again_in_node="hpz"),
         holds_less="",
         sends_less="zero2",
-        climbs_to="zero3",
+        falls_back_to="zero3",
     ),
     "nd": StrategyRow(
         file="nd",
@@ -225,7 +225,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         compiles=False,
         holds_less="",
         sends_less="",
-        climbs_to="",
+        falls_back_to="",
     ),
 }
 
@@ -234,7 +234,7 @@ for _name, _row in STRATEGIES.items():
     assert re.fullmatch(CHART_NAME, _name), f"{_name}: is named like its chart, {CHART_NAME}"
     assert set(_row.defaults) <= set(_row.knobs), f"{_name}: its defaults are of its knobs"
     assert _row.wire in WIRE, f"{_name}: wire={_row.wire!r}, expected one of {WIRE}"
-    for _other in (_row.holds_less, _row.sends_less, _row.climbs_to):
+    for _other in (_row.holds_less, _row.sends_less, _row.falls_back_to):
         assert _other in ("", *STRATEGIES), f"{_name}: {_other} is no strategy"
 
 

@@ -33,7 +33,7 @@ with packages_needed():
     from stratlab_spec import exit_codes as failures
     from stratlab_spec.exit_codes import AcceleratorsMissing, OutOfMemory, PeerLost
     from stratlab_spec.run_directory import RunDirectory
-    from stratlab_spec.settings.config import Config
+    from stratlab_spec.settings.config import Config, rename_variables
     from stratlab_spec.settings.wording import OPTIONS, SpellingFormatter, spell
     from trainer.distributed.machine import read_node, trust_given
     from trainer.environment.launcher import check_environment
@@ -86,6 +86,7 @@ def main(arguments: list[str]) -> int:
     try:
         trust_given(os.environ)
         notes = _apply(arguments) if arguments else []
+        rename_variables(os.environ)
         config = Config.from_env(os.environ)
         if config.mode != "check":
             return _run(config, stop, notes)

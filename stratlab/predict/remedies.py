@@ -37,7 +37,7 @@ ADAPTERS = 16
 UNPUBLISHED = ("vit_tiny", "vit_small", "cnn", "cnn_lstm", "ensemble", "qwen_tiny", "qwen_moe_tiny")
 """Presets whose weights were never published: adapters on random weights are not proposed."""
 DEGREES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")
-OF_ND = {*DEGREES, "layout", "dimensions", "pp_schedule", "cp_kind", "sequence_parallel"}
+OF_ND = {*DEGREES, "layout", "dimensions", "pp_schedule", "cp_method", "sequence_parallel"}
 DIMENSIONS = ("2", "3", "4", "5")
 TIMES = (2, 4, 8, 16)
 """As many GPUs as these times those of the run are tried."""

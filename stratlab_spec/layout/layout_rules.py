@@ -107,10 +107,11 @@ def _sequence(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel
             "[SL-nd-seq-len-indivisible]"
         )
     heads = shape.heads // axes.tp
-    if axes.cp > 1 and config.cp_kind == "ulysses" and shape.heads % axes.tp == 0 and heads % axes.cp:
+    if axes.cp > 1 and config.cp_method == "ulysses" and shape.heads % axes.tp == 0 and heads % axes.cp:
         yield (
-            f"TRAINER_CP={axes.cp}, TRAINER_CP_KIND=ulysses: does not divide heads/tp={heads} of {config.model_name}; "
-            f"expected one of {list_divisors(heads)}, or TRAINER_CP_KIND=allgather [SL-nd-cp-heads]"
+            f"TRAINER_CP={axes.cp}, TRAINER_CP_METHOD=ulysses: does not divide heads/tp={heads} of "
+            f"{config.model_name}; expected one of {list_divisors(heads)}, or TRAINER_CP_METHOD=allgather "
+            "[SL-nd-cp-heads]"
         )
 
 

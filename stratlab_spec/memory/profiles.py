@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from stratlab_spec.models.decoder import VIRTUAL_STAGES, split_layers
 from stratlab_spec.models.model_specs import IMAGE_SIZES
 from stratlab_spec.registry import SIZES
+from stratlab_spec.renamed_settings import take_new_names
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.wording import as_text
@@ -42,7 +43,7 @@ IRRELEVANT = (
     *("run", "comparison", "results", "image", "accelerator", "wait_s", "grace_s", "allow_faults", "fault"),
     *("seed", "init", "mode", "tokenizer", "image_column", "label_column", "dataset", "dataset_path"),
     *("allow_altered_answers", "normalization", "data_residence", "validation_fraction", "train_samples"),
-    *("lora_alpha", "distil_temperature", "distil_weight", "epochs", "steps", "lr", "lr_schedule", "eps"),
+    *("lora_alpha", "distill_temperature", "distill_alpha", "epochs", "steps", "lr", "lr_schedule", "eps"),
     *("warmup_steps", "weight_decay", "nesterov", "beta1", "beta2", "profile_first_step", "profile_warmup"),
     *(
         "profile_steps",
@@ -61,7 +62,14 @@ IRRELEVANT = (
         "resume_from",
     ),
     *("checkpoint_keep_finished", "evaluate_every", "log_every", "target_accuracy_pct", "target_perplexity"),
-    *("on_not_finite", "collective_timeout_s", "oom_ladder", "memory_forecast", "max_attempts", "deadline_s"),
+    *(
+        "on_not_finite",
+        "collective_timeout_s",
+        "oom_fallback",
+        "memory_forecast",
+        "max_attempts",
+        "deadline_s",
+    ),
     "least_gb_per_s",
 )
 """Settings on which no tensor of a step depends. A data set gives classes and channels, which a file names."""
@@ -197,6 +205,16 @@ class OperationsFile(_Part):
     per_node: Number = 0
     known: list[str] = []
     rules: str = CUDA
+
+    @field_validator("settings", "defaults", mode="before")
+    @classmethod
+    def _take_new_names(cls, settings: Any) -> Any:
+        return take_new_names(settings) if isinstance(settings, Mapping) else settings
+
+    @field_validator("known")
+    @classmethod
+    def _take_new_name(cls, known: list[str]) -> list[str]:
+        return [*take_new_names(dict.fromkeys(known))]
 
     @field_validator("settings")
     @classmethod

@@ -131,7 +131,7 @@ def check_memory(config: Config, pods: Pods, device: int | None, choice: Choice 
         choice: of the strategy nd, for such a device.
 
     Raises:
-        OutOfMemory: it cannot fit: with the breakdown by cause and what to try. With `oom_ladder` the run may start.
+        OutOfMemory: it cannot fit: with the breakdown by cause and what to try. With `oom_fallback` the run may start.
     """
     if not config.memory_forecast or config.mode != "train" or device is None:
         return
@@ -141,7 +141,7 @@ def check_memory(config: Config, pods: Pods, device: int | None, choice: Choice 
         asked = as_laid_out(config, choice.layout)
         if choice.left_out:
             log.warning("layout %s: %s", choice.layout.name, choice.describe_left_out(device_gib))
-        if not choice.fits and not config.oom_ladder:
+        if not choice.fits and not config.oom_fallback:
             raise OutOfMemory(
                 f"TRAINER_LAYOUT=auto: no layout of {config.dimensions}D fits; "
                 f"{choice.explain_refusal(config, device_gib)}, or run.config.memory_forecast=false to start in spite "
@@ -160,7 +160,7 @@ def check_memory(config: Config, pods: Pods, device: int | None, choice: Choice 
         log.info(sentence)
         return
     sentence += f"; try {forecast.advise(asked, device_gib)}"
-    if forecast.least_gib > device_gib and not forecast.at_most and not config.oom_ladder:
+    if forecast.least_gib > device_gib and not forecast.at_most and not config.oom_fallback:
         raise OutOfMemory(
             f"{sentence}, or run.config.memory_forecast=false to start in spite of it [SL-forecast-too-large]"
         )
@@ -188,8 +188,8 @@ def list_candidates(config: Config, halved: int) -> Iterator[Settings]:
         yield from smaller
     if config.activation_checkpointing != "blocks":
         yield {"activation_checkpointing": "blocks"}
-    if row.climbs_to:
-        yield {"strategy": row.climbs_to}
+    if row.falls_back_to:
+        yield {"strategy": row.falls_back_to}
     known = ("none", *row.offload)
     yield from ({"offload": offload} for offload in known[known.index(config.offload) + 1 :])
     if halved >= HALVES_FIRST:
@@ -228,7 +228,7 @@ class Ladder:
         """
         if self._plan:
             self._env[PLAN] = self._plan.as_variable()
-        if not self._asked.oom_ladder or not self._plan:
+        if not self._asked.oom_fallback or not self._plan:
             return launch()
         self._stand_on(read_rungs(self._folder))  # of an earlier start
         while True:

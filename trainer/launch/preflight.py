@@ -23,6 +23,7 @@ from stratlab_spec.models.model_specs import (
 from stratlab_spec.models.teacher import teacher_problems
 from stratlab_spec.plan import Plan, resolve_plan
 from stratlab_spec.registry import adapter_problems
+from stratlab_spec.renamed_settings import take_new_names
 from stratlab_spec.run_directory import RunDirectory, read_line
 from stratlab_spec.schedule import build_schedule, plan_problems
 from stratlab_spec.settings.config import Config, ConfigError
@@ -335,7 +336,7 @@ def _changed_settings(before: dict[str, Any], config: Config, world_size: int, g
     Args:
         goes_on: from a checkpoint, which every strategy reads with another number of processes too.
     """
-    then = {**before["config"], "processes": before["resolved"].get("world_size")}
+    then = {**take_new_names(before["config"]), "processes": before["resolved"].get("world_size")}
     now = {**config.model_dump(), "processes": world_size}
     may_change = (*MAY_CHANGE, "processes") if goes_on else MAY_CHANGE
     names = [name for name in now if name not in may_change and then.get(name) != now[name]]

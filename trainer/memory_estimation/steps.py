@@ -278,7 +278,7 @@ def count_batches(
         if teacher is not None:
             _allocate(teacher)
             placed = place_teacher(teacher, "cpu", precision.teacher_dtype)
-            model.teacher = Teacher(placed, config.distil_temperature, config.distil_weight)
+            model.teacher = Teacher(placed, config.distill_temperature, config.distill_alpha)
         if cuda:
             stack.enter_context(as_on_cuda(watch))
         stack.enter_context(watch)

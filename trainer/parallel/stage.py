@@ -69,7 +69,7 @@ def build_stages(run: Run, decoder: nn.Module, meshes: Meshes, weights: Weights)
         if index == stages - 1:
             module.loss.group = tp_group
         layers = list(layers_of(module).values())
-        apply_context(module, layers, meshes.cp, config.cp_kind)
+        apply_context(module, layers, meshes.cp, config.cp_method)
         apply_tensor(module, meshes.tp, layout.sequence_parallel)
         apply_experts(layers, meshes.ep)
         if config.compile:

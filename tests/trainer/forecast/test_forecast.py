@@ -99,7 +99,7 @@ def test_what_is_tried_next_fits(results: Path, monkeypatch, device_gib: float):
 @pytest.mark.usefixtures("no_shipped_profiles")
 def test_what_does_not_keep_it_from_starting(results: Path, tmp_path: Path, monkeypatch, caplog):
     check(config(results, memory_forecast=False), 6.0, monkeypatch)
-    check(config(results, oom_ladder=True), 6.0, monkeypatch)
+    check(config(results, oom_fallback=True), 6.0, monkeypatch)
     for run, device_gib, told in (
         (config(results, global_batch_size=256), 6.0, "85 %"),  # an upper bound
         (config(results), 80.0, "80.00 GiB"),

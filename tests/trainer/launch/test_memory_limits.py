@@ -69,7 +69,7 @@ GIVEN = {
     "TRAINER_STEPS": "20",
     "TRAINER_GLOBAL_BATCH_SIZE": "64",
     "TRAINER_MICRO_BATCH_SIZE": "32",
-    "TRAINER_OOM_LADDER": "true",
+    "TRAINER_OOM_FALLBACK": "true",
 }
 
 
@@ -146,4 +146,4 @@ def test_batch_norm_keeps_its_micro_batch(climb):
 def test_another_code_is_no_reason_to_climb(climb):
     for code in (failures.CRASHED, failures.NOT_FINITE, failures.TERMINATED, failures.PEER_LOST):
         assert climb(codes=(code,), TRAINER_STRATEGY="ddp")[0] == []
-    assert climb(TRAINER_STRATEGY="ddp", TRAINER_OOM_LADDER="false")[0] == []
+    assert climb(TRAINER_STRATEGY="ddp", TRAINER_OOM_FALLBACK="false")[0] == []

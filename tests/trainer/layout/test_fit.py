@@ -214,7 +214,7 @@ def test_the_pod_says_what_was_left_out_before_its_ranks_start(results: Path, mo
         check(asked, 17.0)
     for named in ("17.00 GiB", "pp2.dp2.tp2", "18.03 GiB", "activations 4.50"):
         assert named in str(refused.value)
-    check(config(results, dimensions=3, oom_ladder=True), 17.0)
+    check(config(results, dimensions=3, oom_fallback=True), 17.0)
     check(asked, 18.1)
 
 

@@ -165,8 +165,8 @@ def test_the_run_directory_is_complete(finished, check):
 
 TAUGHT = {
     "TRAINER_TEACHER": "default/single",
-    "TRAINER_DISTIL_TEMPERATURE": "3",
-    "TRAINER_DISTIL_WEIGHT": "0.8",
+    "TRAINER_DISTILL_TEMPERATURE": "3",
+    "TRAINER_DISTILL_ALPHA": "0.8",
 }
 STUDENT = {"TRAINER_MODEL": "vit_tiny", "TRAINER_MODEL_LAYERS": "2", "TRAINER_COMPARISON": "students"}
 
