@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from stratlab_spec.memory import profiles
+from stratlab_spec.memory.extrapolation import HOST, Peak
 from stratlab_spec.memory.profiles import (
     CUDA,
     FOLDER,
     GIB,
-    HOST,
     OperationsFile,
-    Peak,
     Question,
     ask_of_run,
     find_operations,
