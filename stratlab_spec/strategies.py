@@ -87,6 +87,13 @@ class StrategyRow:
     """The strategy to try for less state per rank; "" = none."""
     sends_less: str
     """The one to try for less communication, at more state per rank; "" = none."""
+    tried: int
+    """Place in the order in which predict proposes strategies: what sends least comes first; equal places, by name."""
+    why: str
+    """Why it has this place."""
+    readme: tuple[str, str, str]
+    """What is sharded, collectives per step, when to choose it: cells of its line in README.md, which `make schema`
+    writes; empty where presets have lines of their own."""
     falls_back_to: str
     """Where the ladder goes that holds less and is of the same make (trainer/launch/memory_limits.py); "" = nowhere."""
 
@@ -155,9 +162,9 @@ def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more:
 
 
 def _sharded(
-    file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends_less: str, **defaults: Any
+    file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends_less: str, **more: Any
 ) -> StrategyRow:
-    """PyTorch's fully_shard; `defaults` as reshard_after_forward="off"."""
+    """PyTorch's fully_shard."""
     return StrategyRow(
         file=file,
         axes=axes,
@@ -165,7 +172,6 @@ def _sharded(
         has_bf16_native=False,
         offload=("all",),
         knobs=FULLY_SHARD,
-        defaults=defaults,
         reduce_bucket_mib=0,
         by_nodes=len(axes) > 1,
         deepspeed_stage=0,
@@ -177,11 +183,27 @@ def _sharded(
         holds_less=holds_less,
         sends_less=sends_less,
         falls_back_to=holds_less,
+        **{"defaults": {}, **more},
     )
 
 
 STRATEGIES: dict[str, StrategyRow] = {
-    "single": _whole("single", (), "none", "", knobs=(), reduce_bucket_mib=0, falls_back_to=""),
+    "single": _whole(
+        "single",
+        (),
+        "none",
+        "",
+        knobs=(),
+        reduce_bucket_mib=0,
+        tried=0,
+        why="one GPU has nothing to send",
+        readme=(
+            "nothing, one process",
+            "none",
+            "it fits one GPU and time is no issue; the reference of every other",
+        ),
+        falls_back_to="",
+    ),
     "ddp": _whole(
         "ddp",
         ("dp_replicate",),
@@ -189,15 +211,85 @@ STRATEGIES: dict[str, StrategyRow] = {
         "zero1",
         knobs=("reduce_bucket_mib", "reduce_dtype", "static_graph"),
         reduce_bucket_mib=25,
+        tried=1,
+        why="nothing else that divides the data sends less",
+        readme=(
+            "nothing",
+            "all-reduce of the gradients, hidden behind backward",
+            "the model with its optimizer state fits each GPU",
+        ),
         falls_back_to="fsdp",
     ),
-    "fsdp": _sharded("fsdp", ("dp_shard",), "gathers", "", "zero2"),
-    "hsdp": _sharded("hsdp", ("dp_replicate", "dp_shard"), "gathers in replicas", "fsdp", ""),
-    "zero1": _zero(1, wire="all-reduce", holds_less="zero2", sends_less="ddp", falls_back_to="zero2"),
-    "zero2": _zero(
-        2, wire="reduces each micro-batch", holds_less="zero3", sends_less="zero1", falls_back_to="zero3"
+    "fsdp": _sharded(
+        "fsdp",
+        ("dp_shard",),
+        "gathers",
+        "",
+        "zero2",
+        tried=4,
+        why="it sends as much as zero3, with less work on the host",
+        readme=(
+            "parameters, gradients, optimizer state (PyTorch `fully_shard`)",
+            "two all-gathers and one reduce-scatter per block",
+            "the model itself does not fit",
+        ),
     ),
-    "zero3": _zero(3, wire="gathers", holds_less="", sends_less="zero2", falls_back_to=""),
+    "hsdp": _sharded(
+        "hsdp",
+        ("dp_replicate", "dp_shard"),
+        "gathers in replicas",
+        "fsdp",
+        "",
+        tried=6,
+        why="it shares out all of the state, and gathers inside a group of ranks alone",
+        readme=(
+            "as `fsdp` inside a group, replicated over groups",
+            "as `fsdp`, and an all-reduce of the shards between groups",
+            "many nodes, fast inside, slow between",
+        ),
+    ),
+    "zero1": _zero(
+        1,
+        wire="all-reduce",
+        holds_less="zero2",
+        sends_less="ddp",
+        tried=2,
+        why="it sends no more than ddp and holds less",
+        readme=(
+            "optimizer state (DeepSpeed)",
+            "all-reduce of gradients, all-gather of parameters",
+            "optimizer state is what does not fit",
+        ),
+        falls_back_to="zero2",
+    ),
+    "zero2": _zero(
+        2,
+        wire="reduces each micro-batch",
+        holds_less="zero3",
+        sends_less="zero1",
+        tried=3,
+        why="it sends less than what gathers the parameters too",
+        readme=(
+            "gradients, optimizer state (DeepSpeed)",
+            "reduce to the owner, all-gather of parameters",
+            "gradients do not fit either",
+        ),
+        falls_back_to="zero3",
+    ),
+    "zero3": _zero(
+        3,
+        wire="gathers",
+        holds_less="",
+        sends_less="zero2",
+        tried=5,
+        why="it shares out all of the state",
+        readme=(
+            "parameters, gradients, optimizer state (DeepSpeed)",
+            "all-gathers per module, reduce-scatter",
+            "the model itself does not fit; with `offload`, not even sharded",
+        ),
+        falls_back_to="",
+    ),
     "zeropp": _zero(
         3,
         by_nodes=True,
@@ -205,6 +297,13 @@ STRATEGIES: dict[str, StrategyRow] = {
         holds=replace(OF_ZERO[3], again_in_node="hpz"),
         holds_less="",
         sends_less="zero2",
+        tried=7,
+        why="it shares out all of the state, and its backward gathers stay inside a node",
+        readme=(
+            "as `zero3`, a second copy of the parameters per node (hpZ); several nodes of several processes",
+            "backward gathers stay inside the node",
+            "`zero3`, and the network between nodes is slow",
+        ),
         falls_back_to="zero3",
     ),
     "nd": StrategyRow(
@@ -225,6 +324,9 @@ STRATEGIES: dict[str, StrategyRow] = {
         compiles=False,
         holds_less="",
         sends_less="",
+        tried=8,
+        why="it divides the model itself (docs/llm.md has the layouts)",
+        readme=("", "", ""),
         falls_back_to="",
     ),
 }
