@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from stratlab.user_error import UserError
-from stratlab_spec.memory.prediction import DEVICE_GIB, Verdict
+from stratlab_spec.memory import DEVICE_GIB
 
 NOTHING_FITS = 10
 NOTHING_KNOWN = 3
@@ -147,6 +147,8 @@ def predict(
             raise UserError(f"--page {page}: {failure.strerror} [SL-page-not-written]") from None
     if not known:
         raise typer.Exit(NOTHING_KNOWN)
+    from stratlab_spec.memory.prediction import Verdict
+
     if not any(one.verdict is Verdict.FITS for one in known):
         raise typer.Exit(NOTHING_FITS)
 
