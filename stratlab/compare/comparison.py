@@ -290,7 +290,7 @@ def _list_remarks(rows: Rows) -> list[str]:
 def _list_other_ways(fairness: Fairness, varied: Sequence[str]) -> list[str]:
     ways = list_ways(fairness.differences)
     return [
-        f"the runs differ in how one training is carried out: with --varied {','.join([*varied, *ways])} stratlab "
+        f"the runs differ in how one training is carried out: with --vary {','.join([*varied, *ways])} stratlab "
         "compare holds them against each other, if their losses agree"
     ] * bool(ways)
 

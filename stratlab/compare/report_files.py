@@ -67,7 +67,7 @@ CSV_FIELDS = (
     *("trace_source", "trace_steps", "trace_steps_from", *TRACE_FIELDS),
     *("trace_findings", "mlflow_run_id", "task", *list_names(TextNumbers)),
     *("layout", "dimensions", "degenerate", "missing_dimensions", "sequence_parallel"),
-    *("pp_schedule", "cp_kind", "wire_bytes_per_axis"),
+    *("pp_schedule", "cp_method", "wire_bytes_per_axis"),
 )
 FILES = ("report.json", "comparison.csv", "summary.md", PAGE)
 

@@ -222,7 +222,7 @@ class RunRow(ScalingNumbers, TraceNumbers, TextNumbers, SummaryNumbers):
     sequence_parallel: bool | None
     layout_reason: Text
     pp_schedule: Text = None
-    cp_kind: Text = None
+    cp_method: Text = None
     wire_bytes_per_axis: dict[str, float]
     collectives_per_axis: dict[str, dict[str, int]]
     stages: list[dict[str, Any]]
@@ -268,7 +268,7 @@ class RunRow(ScalingNumbers, TraceNumbers, TextNumbers, SummaryNumbers):
         if self.is_foreign:
             return self.run
         axes = [f"{name}={getattr(self, name)}" for name in ("dp_replicate", "dp_shard", *AXES)]
-        kinds = filter(None, (self.layout, self.pp_schedule, self.cp_kind))
+        kinds = filter(None, (self.layout, self.pp_schedule, self.cp_method))
         return " ".join([str(self.strategy), *axes, *kinds, self.way])
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import nn
 
-from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.registry import ARGUMENTS
+from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.strategies import MIB, STRATEGIES, reduce_bucket_bytes, reshards_after_forward
 from trainer.distributed.world import Precision

@@ -17,7 +17,6 @@ import msgspec
 import torch.distributed as dist
 
 from stratlab_spec.exposed_communication import read_exposed_pct
-from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.run_directory import write_json
 from stratlab_spec.settings.config import Config
 from stratlab_spec.step_parts import COMM_EXPOSED_PCT
@@ -226,9 +225,7 @@ def write_results(
 
 def _describe_memory(run: Run, engine: Engine, memory: TrainingMemory, data_set_bytes: int) -> dict[str, Any]:
     """Peaks of a device without the data set, which is no strategy's; None on a CPU, whose memory has other tenants."""
-    config = run.config
-    micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, run.axes.dp)
-    found = memory.describe(engine.observed, data_set_bytes, micro_batches)
+    found = memory.describe(engine.observed, data_set_bytes, run.plan.micro_batches)
     data_set_gib, on_device = data_set_bytes / GIB, memory.counters.on_device
     return {
         "peak_memory_gib": found["peak_gib"] - data_set_gib if found and on_device else None,
