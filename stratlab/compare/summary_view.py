@@ -16,6 +16,7 @@ from rich.console import JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
+from stratlab.compare.answers import is_foreign, say_answer
 from stratlab.compare.efficiency import name_series, say_sharding
 from stratlab.compare.placement import ComparedRun
 from stratlab.compare.run_rows import RunRow, read_rows
@@ -25,8 +26,6 @@ from stratlab.compare.verdict_view import (
     describe_origin,
     describe_work,
     either,
-    is_foreign,
-    say_differences,
     say_doubts,
 )
 from stratlab.compare.winners import list_best, read_winners
@@ -133,6 +132,7 @@ def build_markdown(report: Report) -> str:
     known = [c for c in RUNS if isinstance(c, str) or any(row[c.key] is not None for row in rows)]
     blocks = [
         f"# Comparison {escape_markdown(report['comparison'])}",
+        escape_markdown(say_answer(report)),
         escape_markdown(" ".join(filter(None, about))),
         f"**{escape_markdown(headline['verdict'])}**: {escape_markdown(headline['reason'])}.",
         _list(headline["answers"]),
@@ -142,7 +142,7 @@ def build_markdown(report: Report) -> str:
         best = [{"question": w.metric.name, "best run": w.run, "why": w.reason} for w in read_winners(group)]
         among = f" among {escape_markdown(', '.join(group['runs']))}" if report["group_winners"] else ""
         blocks += [f"## Best{among}", markdown_table(best, ["question", "best run", "why"])]
-    blocks += [escape_markdown(say_differences(report)), "## Runs", markdown_table(rows, known)]
+    blocks += ["## Runs", markdown_table(rows, known)]
     if search := report["search"]:
         blocks += ["## Search", _list(say_search(search))]
         if search["points"]:

@@ -45,22 +45,30 @@ LONGEST = 240
 class Section:
     """A part of a page. `html` comes from this package; a plain `str` is shown as text, escaped.
 
-    `nothing`: why there is nothing to show; such sections are one line at the end of the page.
+    Attributes:
+        nothing: why there is nothing to show; such sections are one line at the end of the page.
+        half: in one of two columns, where the screen has room for them.
+        folded: only its title, until it is clicked.
+        mark: beside the title, as `badge("CPU", "warn")`.
     """
 
     title: str
     html: Markup = EMPTY
     nothing: str = ""
+    half: bool = False
+    folded: bool = False
+    mark: Markup = EMPTY
 
 
 @dataclass(frozen=True)
 class Tile:
-    """An answer to be read in passing: what was asked, the answer (None = there is none), why, and what follows."""
+    """An answer to be read in passing: what was asked, the answer, the number, and why. `open`: there is no answer."""
 
     question: str
-    answer: str | None
-    why: str
-    means: str = ""
+    answer: str
+    number: str
+    why: str = ""
+    open: bool = False
 
 
 def paragraph(content: str | Markup) -> Markup:
@@ -92,6 +100,7 @@ def build_page(
     sections: Sequence[Section],
     banner: Sequence[str | Markup] = (),
     links: Markup = EMPTY,
+    lead: Markup = EMPTY,
 ) -> str:
     """The page as text.
 
@@ -101,6 +110,7 @@ def build_page(
         sections: in reading order.
         banner: what the numbers of the page can and cannot say, once for all of them; a sentence each.
         links: where else to look, below the heading.
+        lead: the answer, first of all.
     """
     style = Markup((FILES / "page.css").read_text())
     script = Markup("").join(Markup((FILES / name).read_text()) for name in SCRIPTS)
@@ -109,6 +119,7 @@ def build_page(
         origin=origin,
         banner=banner,
         links=links,
+        lead=lead,
         sections=[section for section in sections if not section.nothing],
         silent=[section for section in sections if section.nothing],
         style=style,
