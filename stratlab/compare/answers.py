@@ -11,17 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stratlab.compare.fairness import COMPARABLE
+from stratlab.compare.fairness import COMPARABLE, NOT_COMPARABLE
 from stratlab.compare.run_rows import Rows, RunRow, read_rows
 from stratlab.compare.search_ranking import choose_goal, find_difference_noise, pool_seeds, say_search
 from stratlab.compare.winners import NOT_RECORDED, ON_CPU, Winner, choose_memory, read_winners
 from stratlab.run_directory.outcome import TRACED
 from stratlab.run_directory.record import RunRecord
-from stratlab.wording import fit_digits, fit_unit, format_count, format_number
+from stratlab.wording import fit_digits, fit_unit, format_count
 
 Report = Mapping[str, Any]
 MOST_FIELDS = 3
 MOST_NAMES = 4
+LONGEST = 24
+"""Letters of a value."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,9 @@ def name_answers(report: Report, runs: Sequence[RunRecord] = ()) -> list[Answer]
         runs: of the report; what they tell of the number of samples decides whether one learns better.
     """
     rows, judged = find_group(report)
-    if not judged or len(rows) < 2 or is_foreign(report):
+    if len(rows) < 2 or is_foreign(report):
         return [_judge_fairness(report)] if len(rows) > 1 else []
-    winners = {winner.metric.key: winner for winner in read_winners(judged)}
+    winners = {winner.metric.key: winner for winner in read_winners(judged or report)}
     memory = choose_memory(rows)
     found = [
         _name_fastest(rows, winners["samples_per_s"]),
@@ -68,11 +70,11 @@ def name_answers(report: Report, runs: Sequence[RunRecord] = ()) -> list[Answer]
 
 
 def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
-    """Without names of runs that no number is known of it begins with what is missing."""
+    """The answer, or what is missing for one; and which runs are lost."""
     headline, rows = report["headline"], read_rows(report)
     compared, judged = find_group(report)
     lost = [f"{row.run} {row.status}" for row in rows if not row.is_compared and row.status != "finished"]
-    rest = f" ({_list(lost)})" if lost else ""
+    rest = f"; {_list(lost)}" if lost else ""
     if report["search"]:
         return f"{_capitalize(say_search(report['search'])[0])}{rest}."
     if report["scaling"] and not judged:
@@ -82,29 +84,26 @@ def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
     if not judged or is_foreign(report):
         return f"No winner: {headline['reason']}{rest}."
     fast, lean, *others = name_answers(report, runs)
-    if fast.run and fast.run == lean.run:
-        said = f"{fast.run} is the fastest ({_number(fast)}) and needs the least memory ({_number(lean)})"
-    else:
-        said = (
-            f"{fast.run} is the fastest: {_number(fast)}"
-            if fast.run
-            else f"No run is named the fastest: {fast.why}"
-        )
-        least = f"{lean.run} needs the least memory: {_number(lean)}"
-        said += f"; {least if lean.run else f'none needs clearly less memory: {lean.why}'}"
+    said = [
+        f"{fast.run} is the fastest{_number(fast)}"
+        if fast.run
+        else f"no run is named the fastest ({fast.why})"
+    ]
+    needs = "need" if " and " in lean.run else "needs"
+    least = f"{lean.run} {needs} the least memory{_number(lean)}"
+    said.append(least if lean.run else f"none needs clearly less memory ({lean.why})")
     if len(others) > 1:
         best = others[0]
-        said += (
-            f"; {best.run} learns best ({_number(best)})"
-            if best.run
-            else f"; all learn alike ({best.number})"
+        said.append(
+            f"{best.run} learns best{_number(best)}" if best.run else f"all learn alike{_number(best)}"
         )
-    among = "" if judged is report else f"Among {_list([row.run for row in compared])}: "
-    return f"{among}{said}{rest}."
+    if judged is report:
+        return f"{_capitalize('; '.join(said))}{rest}."
+    return f"Among {_list([row.run for row in compared])}: {'; '.join(said)}{rest}."
 
 
 def _number(answer: Answer) -> str:
-    return ", ".join(filter(None, (answer.number, answer.why)))
+    return f" ({', '.join(filter(None, (answer.number, answer.why)))})"
 
 
 def _list(names: Sequence[str]) -> str:
@@ -174,8 +173,12 @@ def _name_leanest(rows: Rows, winner: Winner, key: str) -> Answer:
         less = f"{100 * (1 - size / other):.0f} % less than {second}"
         if last != second:
             less += f", {100 * (1 - size / most):.0f} % less than {last}"
-        return Answer(question, best, f"{format_number(size * factor)} {unit}", less, best)
-    span = " to ".join(dict.fromkeys(format_number(each * factor) for each in (size, most)))
+        return Answer(question, best, f"{size * factor:.3g} {unit}", less, best)
+    if " are equal: " in winner.reason and most > size:
+        tied = [label for label, each in ranked if each == size]
+        less = f"equal, {100 * (1 - size / most):.0f} % less than {last}"
+        return Answer(question, _list(tied), f"{size * factor:.3g} {unit}", less, _list(tied))
+    span = " to ".join(dict.fromkeys(f"{each * factor:.3g}" for each in (size, most)))
     return Answer(question, "not named", f"{span} {unit}", _say_nobody(winner, ranked))
 
 
@@ -183,6 +186,8 @@ def _say_nobody(winner: Winner, ranked: Sequence[tuple[str, float]]) -> str:
     """Why: of two that are too near, their names."""
     if winner.reason == ON_CPU:
         return "CPU times are not ranked"
+    if " are equal: " in winner.reason:
+        return f"{ranked[0][0]} and {ranked[1][0]} are equal"
     if ": " not in winner.reason or winner.reason.startswith(NOT_RECORDED) or len(ranked) < 2:
         return winner.reason
     return f"{ranked[0][0]} and {ranked[1][0]} are {winner.reason.rpartition(': ')[2]}"
@@ -215,7 +220,7 @@ def _name_best(rows: Rows, runs: Sequence[RunRecord]) -> Answer | None:
         return Answer(
             question,
             ranked[0],
-            f"{first:.{digits}f} {goal.unit}".strip(),
+            number,
             f"{goal.name}, {lead:.2g} ahead of {ranked[1]}",
             ranked[0],
         )
@@ -229,7 +234,7 @@ def _name_best(rows: Rows, runs: Sequence[RunRecord]) -> Answer | None:
 def _judge_fairness(report: Report) -> Answer:
     """How many facts agree, and which of those that matter do not."""
     fairness = report["fairness"]
-    apart = [entry["field"] for entry in fairness["differences"] if entry["matters"] and not entry["varied"]]
+    apart = [entry for entry in fairness["differences"] if entry["matters"] and not entry["varied"]]
     same = f"{len(fairness['same'])} settings equal"
     question = "Fair?"
     if fairness["verdict"] == COMPARABLE:
@@ -242,12 +247,14 @@ def _judge_fairness(report: Report) -> Answer:
             else ""
         )
         return Answer(question, "yes", same, f"only the strategy differs{losses}", "yes")
-    fields = ", ".join(apart[:MOST_FIELDS]) + (
-        f" and {len(apart) - MOST_FIELDS} more" if len(apart) > MOST_FIELDS else ""
-    )
-    number = f"{format_count(len(apart), 'difference')} that {'matters' if len(apart) == 1 else 'matter'}"
+    apart.sort(key=lambda entry: entry["field"].endswith("sha256") or "." in entry["field"])
+    fields = [entry["field"] for entry in apart[:MOST_FIELDS]]
+    if len(apart) == 1 and len(apart[0]["values"]) <= MOST_FIELDS:
+        values = [f"{run} {str(value)[:LONGEST]}" for run, value in apart[0]["values"].items()]
+        fields = [f"{fields[0]}: {', '.join(values)}"]
+    fields += [f"{len(apart) - MOST_FIELDS} more"] * (len(apart) > MOST_FIELDS)
     groups = [group for group in fairness["groups"] if len(group) > 1]
-    answer = "within groups" if groups else fairness["verdict"]
-    if report["search"] or report["scaling"]:
-        answer = report["headline"]["verdict"]
-    return Answer(question, answer, number if apart else same, fields)
+    answer = f"in {format_count(len(groups), 'group')}" if groups else report["headline"]["verdict"]
+    answer = "no" if answer == NOT_COMPARABLE else fairness["verdict"] if report["search"] else answer
+    number = f"{format_count(len(apart), 'difference')} that {'matters' if len(apart) == 1 else 'matter'}"
+    return Answer(question, answer, number if apart else same, ", ".join(fields) or fairness["reason"])

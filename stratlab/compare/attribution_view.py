@@ -12,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stratlab.compare.answers import find_group
 from stratlab.compare.causes import (
     CAUSES,
     CPU_ORIGIN,
@@ -54,7 +55,7 @@ from stratlab_spec.step_parts import (
 
 Pairs = Sequence[Mapping[str, Any]]
 
-UNEXPLAINED = CAUSES[NOT_TRACED].name
+UNEXPLAINED = "not explained"
 LIGHTER = 8
 """From a place in the palette to the same colour, lighter."""
 
@@ -112,12 +113,11 @@ def build_step_times(rows: Rows, runs: Sequence[ComparedRun], mark: Markup) -> S
             totals[row.run] = median, f"{median:,.{fit_digits([median])}f}" + f" ({recorded:,.0f})" * apart
     colours = PART_COLOURS | COLOURS if traced else PHASE_COLOURS
     html = stacked_bars(bars, "ms per step", colours, width=HALF, totals=totals)
-    said = "Bar: mean of the recorded steps. Mark and number: median of the other steps, which counts."
-    if any("(" in said for _, said in totals.values()):
-        said += " In brackets: the recorded steps, which recording made longer or shorter."
-    return Section(
-        title, html + note(said if traced else "No recorded steps: by phase."), half=True, mark=mark
-    )
+    said = "Mark and number: the median step, which counts. Bar: the mean recorded step"
+    said += ", in brackets where it differs." if any("(" in each for _, each in totals.values()) else "."
+    if not traced:
+        title, said = "Step time by phase", "No recorded steps, so causes are not known."
+    return Section(title, html + note(said), half=True, mark=mark)
 
 
 def _split_recorded(run: ComparedRun) -> dict[str, float]:
@@ -133,21 +133,33 @@ def _split_recorded(run: ComparedRun) -> dict[str, float]:
 def build_why(report: Mapping[str, Any], mark: Markup) -> Section:
     """Those that differ most first; all others are in `build_parts`."""
     found = report["attribution"]
-    pairs = sorted(
-        (pair for pair in found["pairs"] if pair["comparable"]), key=lambda pair: -abs(pair["difference_ms"])
-    )
+    answered = {row.run for row in find_group(report)[0]}
+    pairs = [pair for pair in found["pairs"] if pair["comparable"] or not pair["settings_known"]]
+    pairs.sort(key=lambda pair: (pair["run"] not in answered, -abs(pair["difference_ms"])))
+    if not pairs and found["pairs"]:
+        return Section("Why", note("Not asked: the runs are not comparable. See Parts of the differences."))
     if not pairs:
-        reasons = dict.fromkeys(entry["why"].partition(" ")[2] for entry in found["not_attributed"])
-        several = "no two comparable runs have recorded steps"
-        return Section("Why", nothing=f"{several} ({'; '.join(reasons)})" if reasons else several)
-    html = Markup('<ul class="causes">{}</ul>').format(
-        Markup("").join(Markup("<li>{}</li>").format(_say_pair(pair)) for pair in pairs[:MOST_PAIRS])
-    )
+        reasons = "; ".join(
+            dict.fromkeys(entry["why"].partition(" ")[2] for entry in found["not_attributed"])
+        )
+        return Section("Why", note(f"Not known: no two comparable runs have recorded steps ({reasons})."))
+    lines = [Markup("<li>{}</li>").format(_say_pair(pair)) for pair in pairs[:MOST_PAIRS]]
+    html = Markup('<ul class="causes">{}</ul>').format(Markup("").join(lines))
+    remedies: dict[str, list[str]] = {}
+    for pair in pairs[:MOST_PAIRS]:
+        if pair["remedy"]:
+            remedies.setdefault(pair["remedy"], []).append(pair["run"])
+    for remedy, names in remedies.items():
+        html += note(f"Try for {', '.join(names)}: {remedy}.")
     if rest := pairs[MOST_PAIRS:]:
         html += note(f"{len(rest)} more pairs: under Parts of the differences.")
-    boxes = [subtitle(name_pair(pair)) + _draw(pair) for pair in pairs[:MOST_PAIRS]]
-    drawn = Markup("").join(Markup("<div>{}</div>").format(box) for box in boxes)
-    return Section("Why", html + Markup('<div class="pair">{}</div>').format(drawn), mark=mark)
+    boxes = [
+        Markup("<div>{}{}</div>").format(subtitle(name_pair(pair)), _draw(pair))
+        for pair in pairs[:MOST_PAIRS]
+    ]
+    return Section(
+        "Why", html + Markup('<div class="pair">{}</div>').format(Markup("").join(boxes)), mark=mark
+    )
 
 
 def _say_pair(pair: Mapping[str, Any]) -> Markup:
@@ -157,12 +169,13 @@ def _say_pair(pair: Mapping[str, Any]) -> Markup:
     lead = Markup("<strong>{}</strong> is {} than {}: ").format(pair["run"], size, pair["baseline"])
     if pair["no_cause"]:
         return lead + f"cause not determined ({pair['no_cause']})."
+    if not pair["settings_known"]:
+        lead = badge(UNSHOWN, "warn") + " " + lead
     along, against = find_causes(pair)
     shown = [f"{'+' if row['ms'] >= 0 else '−'}{format_ms(abs(row['ms']))} {_name(row)}" for row in along]
     others = [f"{'+' if row['ms'] >= 0 else '−'}{format_ms(abs(row['ms']))} {_name(row)}" for row in against]
     said = ", ".join([*shown[:MOST_CAUSES], *others[:1]])
-    remedy = f" Try: {pair['remedy']}." if pair["remedy"] else ""
-    return lead + f"{said}.{remedy}"
+    return lead + f"{said}."
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -179,6 +192,8 @@ def _draw(pair: Mapping[str, Any]) -> Markup:
     shown = {part: ms for part, ms in sums.items() if abs(ms) > SMALL * most or (part == UNEXPLAINED and ms)}
     if rest := sum(ms for part, ms in sums.items() if part not in shown):
         shown["smaller parts"] = rest
+    if UNEXPLAINED in shown:
+        shown[UNEXPLAINED] = shown.pop(UNEXPLAINED)  # at the end
     ends = (pair["baseline"], pair["baseline_ms"]), (pair["run"], pair["run_ms"])
     return waterfall(
         ends[0], shown, ends[1], "ms per step", PART_COLOURS | {"smaller parts": COLOURS[IDLE]}, HALF

@@ -56,6 +56,7 @@ MIB = 2**20
 HELD = {"parameters": "parameter", "gradients": "gradient", "optimizer state": "optimizer"}
 FORESEEN = {"parameters": "parameters", "gradients": "gradients", "optimizer state": "optimizer"}
 REST = "activations and the rest"
+HELD_COLOURS = {**dict(zip(HELD, range(3), strict=True)), REST: 15}
 
 
 def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
@@ -123,9 +124,7 @@ def build_use(rows: Rows) -> list[Section]:
         "any kernel ran, which says little about how well. An epoch lasts from its first step to its last one, "
         "validations and checkpoints between them included. The target: run.config.target_*."
     )
-    return [
-        Section("Time, energy and use of the GPUs", html_table(rows, ["run", *known]) + remark, folded=True)
-    ]
+    return [Section("Time, energy and use", html_table(rows, ["run", *known]) + remark, folded=True)]
 
 
 def build_memory_table(rows: Rows) -> Section:
@@ -189,7 +188,7 @@ def build_memory(rows: Rows, runs: Sequence[RunRecord]) -> Section:
         said += f" Predicted peaks are {min(errors):+.1f} to {max(errors):+.1f} % off."
     else:
         said += " Not predicted: no operations file has these settings."
-    html = stacked_bars(bars, "GiB per rank", width=HALF) + note(said)
+    html = stacked_bars(bars, "GiB per rank", HELD_COLOURS, width=HALF) + note(said)
     return Section("Memory, predicted and measured" if errors else "Memory per rank", html, half=True)
 
 

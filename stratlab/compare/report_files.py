@@ -11,6 +11,7 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from stratlab.compare import attribution_view as why
 from stratlab.compare import measured_view as measured
 from stratlab.compare import tradeoffs_view as tradeoffs
 from stratlab.compare import verdict_view as verdict
+from stratlab.compare.answers import find_group
 from stratlab.compare.comparison import name_knobs, name_search, say_choice
 from stratlab.compare.fairness import FIRST_STEPS
 from stratlab.compare.placement import ComparedRun
@@ -186,6 +188,11 @@ def render_page(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder: 
             *build_classes(records),
             verdict.build_sources(report),
         ]
+    if len(shown) < len(rows):
+        whole = why.build_step_times(rows, records, mark), measured.build_memory(rows, records)
+        sections += [
+            replace(each, title=f"{each.title}: all runs", half=False, folded=True) for each in whole
+        ]
     sections += [why.build_parts(report), verdict.build_fairness(report), verdict.build_caveats(report)]
     sections.append(measured.build_run_files(records, folder))
     shortened = f"{SHORT.format(prefix)}." if prefix else ""
@@ -202,12 +209,12 @@ def choose_runs(report: Mapping[str, Any], rows: Rows) -> Rows:
         return rows
     pairs = report["attribution"]["pairs"]
     middle = {name for pair in pairs for name in (pair["run"], pair["baseline"])}
-    chosen = [row for row in rows if row.run in middle]
-    others = [row for row in rows if row.is_compared and row.variant not in {each.variant for each in chosen}]
-    for row in others:
-        if row.variant not in {each.variant for each in chosen}:
-            chosen.append(row)
-    return chosen[:MOST_RUNS]
+    answered = {row.run for row in find_group(report)[0]}
+    compared = [row for row in rows if row.is_compared]
+    compared.sort(key=lambda row: (row.run not in answered, row.run not in middle, row.attempts > 1))
+    chosen = [*{row.variant: row for row in reversed(compared)}.values()]
+    chosen += [row for row in compared if row not in chosen]
+    return [row for row in rows if row in chosen[:MOST_RUNS]]
 
 
 def find_device_gib(runs: Sequence[ComparedRun]) -> float | None:
@@ -229,7 +236,7 @@ def build_loss_differences(report: Mapping[str, Any], runs: Sequence[ComparedRun
         mine, other = by_name.get(run, {}), by_name.get(base, {})
         points = [(step, abs(mine[step] - other[step])) for step in mine if step in other]
         if any(apart for _, apart in points):
-            lines[f"{run} − {base}"] = [(step, apart or None) for step, apart in points]
+            lines[f"{run} − {base}"] = [(step, apart) for step, apart in points if apart]
         elif points:
             equal.append(f"{run} and {base}")
     title = "Difference of the losses"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -115,9 +116,12 @@ def shorten_names(
 
 
 def _find_prefix(comparison: str, names: Sequence[str]) -> str:
-    """The comparison's name as it begins all of them: its own, or as a sweep writes it into names."""
+    """The comparison's name as it begins all of them: its own, or as a sweep writes it into names; else what begins
+    all of them up to a hyphen."""
     slug = re.sub(r"[^a-z0-9]+", "-", comparison.lower()).strip("-")
-    for begin in dict.fromkeys((comparison, slug, f"s-{slug}")):
+    words = zip(*(name.split("-") for name in names), strict=False)
+    common = "-".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, words))
+    for begin in dict.fromkeys((comparison, slug, f"s-{slug}", common)):
         prefix = f"{begin}-"
         if len(prefix) >= LEAST and all(name.startswith(prefix) and name != prefix for name in names):
             return prefix if len(names) > 1 else ""

@@ -10,6 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stratlab.compare.answers import find_group
 from stratlab.compare.efficiency import AS_PROMISED, TOLERANCE_PCT, name_series
 from stratlab.compare.placement import STATE
 from stratlab.compare.run_rows import Rows, RunRow
@@ -93,6 +94,8 @@ def build_choice(report: Report, rows: Rows, device_gib: float | None, mark: Mar
     points = {point["run"]: (point["memory_gib"], point["samples_per_s"]) for point in entry["points"]}
     title, label, better, fronts = "Speed against memory", "samples per s", "higher", entry["front"]
     said = f"Frontier, where no other run is both faster and smaller: {', '.join(fronts)}."
+    if len(fronts) < 2 and fronts != [find_fastest(report)]:
+        fronts, said = [], "No frontier: the best runs are too near each other."
     losses = {run: _find_loss(by_name[run]) for run in points}
     if entry["note"] and all(loss for _, loss in losses.values()):
         title, label, better = "Losses against memory", next(iter(losses.values()))[0], "lower"
@@ -112,6 +115,11 @@ def build_choice(report: Report, rows: Rows, device_gib: float | None, mark: Mar
     others = len({row.run for row in rows if row.is_compared} - points.keys())
     said += f" Not drawn: {format_count(others, 'run')} of other groups." if others else ""
     return Section(title, chart + note(said), half=True, mark=mark if better == "higher" else Markup(""))
+
+
+def find_fastest(report: Report) -> str | None:
+    judged = find_group(report)[1]
+    return judged["winners"]["samples_per_s"] if judged else None
 
 
 def _find_loss(row: RunRow) -> tuple[str, float | None]:
@@ -140,7 +148,8 @@ def build_scaling_chart(report: Report, mark: Markup) -> list[Section]:
             points = [(1, single["samples_per_s"]), *(point for point in points if point[0] > 1)]
         last = series["points"][-1]
         pct = last["scaling_efficiency_pct"] or last["efficiency_vs_single_pct"]
-        name = f"{name_series(series)}, {series['kind']}" + (f" ({pct:.0f} %)" if pct else "")
+        kind = f", {series['kind']}" if len({each["kind"] for each in report["scaling"]}) > 1 else ""
+        name = f"{name_series(series)}{kind}" + (f" ({pct:.0f} %)" if pct else "")
         lines[name] = [*lines.get(name, []), *points]
     if not lines:
         return []

@@ -80,9 +80,7 @@ def _list_caveats(report: Report) -> list[str | Markup]:
     notes = dict.fromkeys(series["note"] for series in report["scaling"] if series["note"])
     of_all += [f"{_capitalize(each)}." for each in notes]
     if unsettled := ", ".join(row.run for row in rows if row.warmup and not row.warmup["settled"]):
-        of_all.append(
-            f"Still changing when half of the steps were left out, or too short to tell: {unsettled}."
-        )
+        of_all.append(f"Step times had not settled, or too few to tell: {unsettled}.")
     lost = [said for said in of_runs if " not ranked" in said or " not compared" in said]
     return [*map(loud, say_doubts(report)), *lost, *of_all, *(said for said in of_runs if said not in lost)]
 
@@ -118,7 +116,7 @@ def say_few_steps(rows: Rows) -> str:
     if len(few) == len(counts) and len(set(few.values())) == 1:
         count, whose = next(iter(few.values())), "each" if len(few) > 1 else "the"
         only, verb = f"Only {format_count(count, 'step')} of {whose} run", "is" if count == 1 else "are"
-    return f"{only} {verb} timed: a time from so few can be chance. Train longer before you trust one."
+    return f"{only} {verb} timed, so a time can be chance: train longer before you trust one."
 
 
 def say_unsteady(rows: Rows) -> str:
@@ -132,9 +130,8 @@ def say_unsteady(rows: Rows) -> str:
     if not uneven:
         return ""
     return (
-        f"One step in twenty takes several times the median or more ({', '.join(uneven)} times): other programs were "
-        "at work, or network or data stood still now and then. Start it again on a quiet machine before you trust a "
-        "time."
+        f"Uneven steps: one in twenty takes several times the median ({', '.join(uneven)} times), so run again on a "
+        "quiet machine before you trust a time."
     )
 
 

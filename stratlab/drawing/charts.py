@@ -39,7 +39,7 @@ from stratlab.drawing.canvas import (
 )
 from stratlab.wording import fit_digits, fit_unit, format_number
 
-PITCH = 30
+PITCH = 26
 MARGIN = 4.0
 NUMBERS = 80.0  # px at the right, for the total of a row
 
@@ -78,7 +78,7 @@ def stacked_bars(
     def draw(width: float) -> Markup:
         """Where there is little room the labels stand above their bars."""
         above = 15.0 if width <= NARROW else 0.0
-        left, pitch = (MARGIN if above else label_width(rows, most=width / 3.8)), PITCH + above
+        left, pitch = (MARGIN if above else label_width(rows, most=width / 3.2)), PITCH + above
         keys, top = legend(list(fills), left, colours=fills, width=width)
         top += 4
         room = max([NUMBERS, *(len(said) * LETTER + 10 for _, said in marks.values())])
@@ -88,14 +88,14 @@ def stacked_bars(
         parts = [keys, *x_axis(across, top, bottom, unit, 8 if width == WIDTH else 4)]
         for i, (label, row) in enumerate(rows.items()):
             y, x, total = top + pitch * i + above + 5, left, sums[label]
-            beside = row_label(label, y + 15, left)
+            beside = row_label(label, y + 14, left)
             parts.append(label_above(label, left, y - 4, width - left) if above else beside)
             for part, value in row.items():
                 if value is None or value <= 0:
                     continue
                 length = across(value) - left
                 tooltip = f"{label}, {part}: {format_number(value)} {unit} ({100 * value / total:.1f} %)"
-                parts.append(rect(x, y, length, PITCH - 10, f"f{fills[part]}", tooltip))
+                parts.append(rect(x, y, length, PITCH - 8, f"f{fills[part]}", tooltip))
                 x += length
             known = any(value is not None for value in row.values())
             said = format_number(total, digits) if known else "not known"
@@ -103,13 +103,13 @@ def stacked_bars(
                 at, said = across(marks[label][0]), marks[label][1]
                 parts.append(line(at, y - 3, at, y + PITCH - 7, "mark"))
                 x = max(x, at)
-            parts.append(text(x + 6, y + 15, said, css="n"))
+            parts.append(text(x + 6, y + 14, said, css="n"))
         return build_svg(bottom + 40, parts, f"Stacked bars in {unit}", width)
 
     return fit_screens(draw, width)
 
 
-STEP = 22
+STEP = 20
 ENDS = "f15"
 
 
@@ -149,10 +149,10 @@ def waterfall(
             css = ENDS if at_end else f"f{colours[label]}"
             x1, x2 = sorted((across(a), across(b)))
             drawn += [
-                row_label(label, y + 15, left),
+                row_label(label, y + 14, left),
                 rect(x1, y + 4, max(x2 - x1, 1.0), STEP - 8, css, f"{label}: {said} {unit}"),
             ]
-            drawn.append(text(x2 + 6, y + 15, said, css="n"))
+            drawn.append(text(x2 + 6, y + 14, said, css="n"))
         return build_svg(bottom + 40, drawn, f"From {start[0]} to {end[0]} in {unit}", width)
 
     return fit_screens(draw, width)
@@ -210,7 +210,7 @@ def scatter(
             parts.append(line(across(limit), top, across(limit), top + height, "limit"))
         if limit:
             place = (across(limit) - 5, top + height - 8) if is_near else (width - 20, 14)
-            said = f"limit of a device: {format_number(limit)}"
+            said = f"limit of a device: {limit:.4g} {x_label.partition(' ')[0]}"
             parts.append(text(*place, said, "end", "n"))
         if better:
             parts.append(
@@ -220,7 +220,7 @@ def scatter(
         if len(joined) > 1:
             path = "L".join(f"{across(x):.1f} {down(y):.1f}" for x, y in joined)
             parts.append(Markup('<path d="M{}" class="l s{} d1 w1"/>').format(path, ON_FRONT))
-        taken: list[tuple[float, float, float]] = []
+        taken = [(across(x) - 6, across(x) + 6, down(y) + 4) for x, y in shown.values()]
         for name, (x, y) in sorted(shown.items(), key=lambda entry: entry[1][1], reverse=True):
             at, level = across(x), down(y)
             tooltip = f"{name}: {format_number(y)} {y_label} at {format_number(x)} {x_label}"
@@ -232,14 +232,14 @@ def scatter(
 
 
 def _scale(values: list[float], start: float, end: float) -> Scale:
-    """A tenth of room at both ends; from zero where zero is near."""
+    """A tenth of room at both ends; from zero where zero is near. Values that hardly differ look as if they do not."""
     low, high = min(values), max(values)
-    margin = (high - low) * 0.1 or abs(high) * 0.1 or 1.0
+    margin = max((high - low) * 0.1, abs(high) * 0.05) or 1.0
     return Scale(0.0 if 0 <= low <= high / 2 else low - margin, high + margin, start, end)
 
 
 def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]], most: float) -> Markup:
-    """The name beside its dot: at the left where the right has no room, and lower where another one stands."""
+    """The name beside its dot: at the left where the right has no room, and lower where another one or a dot stands."""
     width = len(name) * LETTER
     at_left = x + 9 + width > most
     start = x - 9 - width if at_left else x + 9

@@ -120,7 +120,7 @@ def build_page(
         banner=banner,
         links=links,
         lead=lead,
-        sections=[section for section in sections if not section.nothing],
+        sections=[(f"s{i}", section) for i, section in enumerate((s for s in sections if not s.nothing), 1)],
         silent=[section for section in sections if section.nothing],
         style=style,
         script=script,
