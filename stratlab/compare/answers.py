@@ -38,14 +38,18 @@ class Answer:
 
 
 def find_group(report: Report) -> tuple[Rows, Report | None]:
-    """The runs that the answers are about, and where their winners are: all, or the largest group of comparable ones;
-    none where no two are comparable."""
+    """The runs that the answers are about, and where their winners are: all, or the largest group of comparable ones,
+    of several that with most ranks; None where no two are comparable."""
     rows = [row for row in read_rows(report) if row.is_compared]
     if report["fairness"]["verdict"] == COMPARABLE:
         return rows, report
     if not report["group_winners"]:
         return rows, None
-    largest = max(report["group_winners"], key=lambda group: len(group["runs"]))
+    sizes = {row.run: row.world_size or 0 for row in rows}
+    largest = max(
+        report["group_winners"],
+        key=lambda group: (len(group["runs"]), max(map(sizes.__getitem__, group["runs"]))),
+    )
     return [row for row in rows if row.run in largest["runs"]], largest
 
 
@@ -56,7 +60,7 @@ def name_answers(report: Report, runs: Sequence[RunRecord] = ()) -> list[Answer]
         runs: of the report; what they tell of the number of samples decides whether one learns better.
     """
     rows, judged = find_group(report)
-    if len(rows) < 2 or is_foreign(report):
+    if len(rows) < 2 or any(row.is_foreign for row in rows):
         return [_judge_fairness(report)] if len(rows) > 1 else []
     winners = {winner.metric.key: winner for winner in read_winners(judged or report)}
     memory = choose_memory(rows)
@@ -77,11 +81,12 @@ def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
     rest = f"; {_list(lost)}" if lost else ""
     if report["search"]:
         return f"{_capitalize(say_search(report['search'])[0])}{rest}."
-    if report["scaling"] and not judged:
+    grown = headline["verdict"].endswith(" scaling")
+    if grown and not judged:
         return f"{_capitalize(headline['reason'])}{rest}."
     if len(compared) < 2:
         return f"Nothing to compare: {headline['reason']}."
-    if not judged or is_foreign(report):
+    if not judged or any(row.is_foreign for row in compared):
         return f"No winner: {headline['reason']}{rest}."
     fast, lean, *others = name_answers(report, runs)
     said = [
@@ -99,7 +104,10 @@ def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
         )
     if judged is report:
         return f"{_capitalize('; '.join(said))}{rest}."
-    return f"Among {_list([row.run for row in compared])}: {'; '.join(said)}{rest}."
+    among = f"among {_list([row.run for row in compared])}, "
+    if grown:
+        return f"{_capitalize(headline['reason'])}; {among}{said[0]}{rest}."
+    return f"{_capitalize(among)}{'; '.join(said)}{rest}."
 
 
 def _number(answer: Answer) -> str:
@@ -153,10 +161,11 @@ def _name_fastest(rows: Rows, winner: Winner) -> Answer:
         )
     low, high = min(steps), max(steps)
     digits = fit_digits([high])
+    span = " to ".join(dict.fromkeys(f"{ms:,.{digits}f}" for ms in (low, high)))
     return Answer(
         "Fastest",
         "not named",
-        f"{low:,.{digits}f} to {high:,.{digits}f} ms a step",
+        f"{span} ms a step",
         _say_nobody(winner, ranked),
     )
 

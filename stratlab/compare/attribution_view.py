@@ -78,6 +78,7 @@ MOST_COLUMNS = 5  # pairs side by side in the table
 MOST_PAIRS = 4  # that are drawn: those that differ most
 MOST_CAUSES = 3  # in the line of a pair
 MUCH_PCT = 25.0  # of the difference: a remainder that is larger is said with weight
+LEAST_PCT = 0.5  # of a step: what rounds to 0 % is no difference
 SMALL = 0.03  # of the largest part: drawn together
 HOW = (
     "Each part is the mean over the ranks and the recorded steps of one run minus the same part of the other. Exposed "
@@ -165,8 +166,9 @@ def build_why(report: Mapping[str, Any], mark: Markup) -> Section:
 def _say_pair(pair: Mapping[str, Any]) -> Markup:
     """`fsdp is 18 ms (117 %) slower than ddp: +10 ms waiting for the host, ...`."""
     ms, pct = pair["difference_ms"], abs(pair["difference_pct"])
-    size = f"{format_ms(abs(ms))} ({pct:.0f} %) {'slower' if ms >= 0 else 'faster'}"
-    lead = Markup("<strong>{}</strong> is {} than {}: ").format(pair["run"], size, pair["baseline"])
+    size = f"{format_ms(abs(ms))} ({pct:.0f} %) {'slower' if ms >= 0 else 'faster'} than"
+    size = size if pct >= LEAST_PCT else "as fast as"
+    lead = Markup("<strong>{}</strong> is {} {}: ").format(pair["run"], size, pair["baseline"])
     if pair["no_cause"]:
         return lead + f"cause not determined ({pair['no_cause']})."
     if not pair["settings_known"]:
@@ -189,7 +191,7 @@ def _draw(pair: Mapping[str, Any]) -> Markup:
     """The small parts as one."""
     sums = sum_causes([pair])[name_pair(pair)]
     most = max(map(abs, sums.values()), default=0.0)
-    shown = {part: ms for part, ms in sums.items() if abs(ms) > SMALL * most or (part == UNEXPLAINED and ms)}
+    shown = {part: ms for part, ms in sums.items() if abs(ms) > SMALL * most}
     if rest := sum(ms for part, ms in sums.items() if part not in shown):
         shown["smaller parts"] = rest
     if UNEXPLAINED in shown:
