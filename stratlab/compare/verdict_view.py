@@ -100,10 +100,21 @@ def _capitalize(sentence: str) -> str:
     return f"{sentence[:1].upper()}{sentence[1:]}"
 
 
+FLAGS = {  # of the report -> what it means for the times
+    "unequal_warm_up": "Unequal warm-up ({} steps left out), so the times are of unequal stretches",
+    "busy_machine": "Other work kept the machine busy ({} %), so times may be too long",
+}
+
+
 def say_doubts(report: Report) -> list[str]:
-    """What nobody must miss: too few steps, steps that are too uneven."""
+    """What nobody must miss: too few steps, steps that are too uneven, and flags of the report."""
     rows = read_rows(report)
-    return [*filter(None, (say_few_steps(rows), say_unsteady(rows)))]
+    said = []
+    for each in report.get("flags", []):
+        values = ", ".join(f"{run} {format_number(value, 0)}" for run, value in each["values"].items())
+        if means := FLAGS.get(each["flag"]):
+            said.append(f"{means.format(values)}.")
+    return [*filter(None, (say_few_steps(rows), say_unsteady(rows))), *said]
 
 
 def say_few_steps(rows: Rows) -> str:

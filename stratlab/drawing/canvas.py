@@ -251,7 +251,8 @@ def line_chart(
         low, high = low / 1.1, high * 1.1
     else:
         margin = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
-        low, high = (0.0 if 0 <= low <= high / 2 else low - margin), high + margin
+        low = 0.0 if 0 <= low <= high / 2 else low
+        low, high = (low - margin if low < 0 or low > margin else 0.0), high + margin
 
     def draw(width: float) -> Markup:
         keys, top = legend(list(shown), 64, lines=True, width=width)

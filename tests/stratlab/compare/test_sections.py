@@ -12,7 +12,7 @@ from stratlab.compare.attribution_view import LIGHTER, MOST_COLUMNS, PICTURE, UN
 from stratlab.compare.causes import CAUSES
 from stratlab.compare.measured_view import build_layouts, build_memory_table
 from stratlab.compare.summary_view import shorten_names
-from stratlab.compare.verdict_view import describe_work, either, say_few_steps, say_unsteady
+from stratlab.compare.verdict_view import describe_work, either, say_doubts, say_few_steps, say_unsteady
 from stratlab_spec import step_parts
 from tests.stratlab.compare.building import build_bare_row
 
@@ -136,3 +136,12 @@ def test_columns_stand_where_a_run_has_their_numbers() -> None:
     )
     (sent,), (nothing,) = build_layouts([known, unknown]), build_layouts([unknown])
     assert "2.000" in str(sent) and "per axis" in str(sent) and "per axis" not in str(nothing)
+
+
+def test_flags_of_the_report_are_said_with_their_numbers() -> None:
+    flags = [
+        {"flag": flag, "values": {"ddp": 86.0, "fsdp": 6.0}}
+        for flag in ("unequal_warm_up", "busy_machine", "few_timed_steps", "a later one")
+    ]
+    said = say_doubts({"runs": [], "flags": flags})
+    assert len(said) == 2 and all("ddp 86, fsdp 6" in each for each in said)

@@ -313,7 +313,7 @@ def test_folded_parts_stand_last_and_are_led_to() -> None:
     sections = [Section("one", Markup("1"), folded=True), Section("two", Markup("2"), half=True)]
     page = build_page("T", "o", sections, lead=Markup("<p>the answer</p>"))
     opened, _, folded = page.partition('<div class="folds">')
-    assert "<h2>two</h2>" in opened and '<details><summary><h2>one</h2></summary><div id="s1">' in folded
+    assert "<h2>two</h2>" in opened and '<summary><h2>one</h2></summary><section id="s1">' in folded
     assert (
         opened.index("the answer")
         < opened.index('href="#s1"')

@@ -87,7 +87,7 @@ def test_the_pictures_of_the_answer_are_seen_whole(address: str, browser: Page) 
     """Speed against memory, why, and all bars: every mark and letter lies on the screen, without scrolling sideways."""
     for width, drawing in ((NARROW, "narrow"), (WIDE, "wide")):
         browser.appear(width)
-        for page, count in (("three", 8), ("run", 4), ("prediction", 1)):
+        for page, count in (("three", 7), ("run", 4), ("prediction", 1)):
             show(browser, f"{address}/{page}.html")
             assert browser.run(ANSWERS) == [[drawing, 1, True, True]] * count
 
