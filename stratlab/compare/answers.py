@@ -86,8 +86,10 @@ def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
         return f"{_capitalize(headline['reason'])}{rest}."
     if len(compared) < 2:
         return f"Nothing to compare: {headline['reason']}."
-    if not judged or any(row.is_foreign for row in compared):
+    if any(row.is_foreign for row in compared):
         return f"No winner: {headline['reason']}{rest}."
+    if not judged:
+        return f"No winner: {headline['reason']}, so their numbers answer different questions{rest}."
     fast, lean, *others = name_answers(report, runs)
     said = [
         f"{fast.run} is the fastest{_number(fast)}"
@@ -103,7 +105,7 @@ def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
             f"{best.run} learns best{_number(best)}" if best.run else f"all learn alike{_number(best)}"
         )
     if judged is report:
-        return f"{_capitalize('; '.join(said))}{rest}."
+        return f"{'; '.join(said)}{rest}."
     among = f"among {_list([row.run for row in compared])}, "
     if grown:
         return f"{_capitalize(headline['reason'])}; {among}{said[0]}{rest}."

@@ -219,8 +219,10 @@ def choose_runs(report: Mapping[str, Any], rows: Rows) -> Rows:
 
 def find_device_gib(runs: Sequence[ComparedRun]) -> float | None:
     """What the smallest device holds; None where a run does not tell."""
-    sizes = [(run.analysis.get("mean") or {}).get("device_memory_gib") for run in runs if run.is_compared]
-    return min(sizes) if sizes and all(sizes) else None
+    sizes = [
+        (run.analysis.get("mean") or {}).get("device_memory_gib") or 0.0 for run in runs if run.is_compared
+    ]
+    return min(sizes, default=0.0) or None
 
 
 def build_loss_differences(report: Mapping[str, Any], runs: Sequence[ComparedRun]) -> Section:

@@ -107,7 +107,7 @@ def build_choice(report: Report, rows: Rows, device_gib: float | None, mark: Mar
         f"GiB per rank, {'peak on the device' if is_peak else 'held by the state'}",
         label,
         front=fronts,
-        height=240,
+        height=220,
         width=HALF,
         limit=(report["goals"]["memory_limit_gib"] or device_gib) if is_peak else None,
         better=better,

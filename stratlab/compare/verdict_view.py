@@ -71,7 +71,8 @@ def _list_caveats(report: Report) -> list[str | Markup]:
     """Sentences, those first that weigh most: doubts, runs that are left out, then what holds for all numbers."""
     rows = read_rows(report)
     names = {row.run for row in rows}
-    of_runs, of_all = [], []
+    of_runs: list[str] = []
+    of_all: list[str] = []
     for remark in report["remarks"]:  # a run's name stays as it is
         is_of_run = remark.split()[0].rstrip(",:") in names
         (of_runs if is_of_run else of_all).append(

@@ -209,9 +209,10 @@ def scatter(
         if limit and is_near:
             parts.append(line(across(limit), top, across(limit), top + height, "limit"))
         if limit:
-            place = (across(limit) - 5, top + height - 8) if is_near else (width - 20, 14)
-            said = f"limit of a device: {limit:.4g} {x_label.partition(' ')[0]}"
-            parts.append(text(*place, said, "end", "n"))
+            x, y = (across(limit) - 5, top + height - 8) if is_near else (width - 20, 14)
+            parts.append(
+                text(x, y, f"limit of a device: {limit:.4g} {x_label.partition(' ')[0]}", "end", "n")
+            )
         if better:
             parts.append(
                 text(74, top + (16 if better == "higher" else height - 8), ARROWS[better], css="better")
