@@ -91,19 +91,16 @@ def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
     if not judged:
         return f"No winner: {headline['reason']}, so their numbers answer different questions{rest}."
     fast, lean, *others = name_answers(report, runs)
-    said = [
-        f"{fast.run} is the fastest{_number(fast)}"
-        if fast.run
-        else f"no run is named the fastest ({fast.why})"
-    ]
-    needs = "need" if " and " in lean.run else "needs"
-    least = f"{lean.run} {needs} the least memory{_number(lean)}"
+    first = "No" if judged is report else "no"
+    said = [f"{fast.run} is the fastest{_number(fast)}"]
+    if not fast.run:
+        said = [f"{first} run is named the fastest ({fast.why})"]
+    verb = "need" if " and " in lean.run else "needs"
+    least = f"{lean.run} {verb} the least memory{_number(lean)}"
     said.append(least if lean.run else f"none needs clearly less memory ({lean.why})")
-    if len(others) > 1:
-        best = others[0]
-        said.append(
-            f"{best.run} learns best{_number(best)}" if best.run else f"all learn alike{_number(best)}"
-        )
+    for best in others[:-1]:
+        learns = f"{best.run} learns best" if best.run else "all learn alike"
+        said.append(learns + _number(best))
     if judged is report:
         return f"{'; '.join(said)}{rest}."
     among = f"among {_list([row.run for row in compared])}, "
@@ -228,18 +225,12 @@ def _name_best(rows: Rows, runs: Sequence[RunRecord]) -> Answer | None:
     noise, _ = find_difference_noise(points[0], points[1], goal, spread, degrees, members)
     lead = abs(first - points[1]["value"])
     if lead > noise:
-        return Answer(
-            question,
-            ranked[0],
-            number,
-            f"{goal.name}, {lead:.2g} ahead of {ranked[1]}",
-            ranked[0],
-        )
+        why = f"{goal.name}, {lead:.2g} ahead of {ranked[1]}"
+        return Answer(question, ranked[0], number, why, ranked[0])
     if len(shown) == 1:
         return Answer(question, "all alike", number, goal.name)
-    return Answer(
-        question, "no difference", number, f"{goal.name}; differences up to {noise:.2g} may be chance"
-    )
+    why = f"{goal.name}; differences up to {noise:.2g} may be chance"
+    return Answer(question, "no difference", number, why)
 
 
 def _judge_fairness(report: Report) -> Answer:

@@ -8,6 +8,7 @@ build_parts        all parts of all differences, as a table
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -35,6 +36,7 @@ from stratlab.drawing import (
     html_table,
     note,
     paragraph,
+    read_parts,
     stacked_bars,
     subtitle,
     waterfall,
@@ -53,6 +55,7 @@ from stratlab_spec.step_parts import (
     LAST_RANK,
 )
 
+NOTES = read_parts(Path(__file__).with_name("notes.html"))
 Pairs = Sequence[Mapping[str, Any]]
 
 UNEXPLAINED = "not explained"
@@ -80,16 +83,6 @@ MOST_CAUSES = 3  # in the line of a pair
 MUCH_PCT = 25.0  # of the difference: a remainder that is larger is said with weight
 LEAST_PCT = 0.5  # of a step: what rounds to 0 % is no difference
 SMALL = 0.03  # of the largest part: drawn together
-HOW = (
-    "Each part is the mean over the ranks and the recorded steps of one run minus the same part of the other. Exposed "
-    "communication is what no computation hides. It grows with more communication, or with less of it hidden; of two "
-    "that go against each other only the net is shown. Waiting for the last rank holds also what that rank takes "
-    "longer. What the recorded steps do not show is a part of its own, so that the parts sum to the difference."
-)
-DOUBT = (
-    f"No cause is named within the noise of the repeats, or within {LEAST_LEAD_PCT:g} % without repeats, or where the "
-    "recorded steps leave more than half of the difference open."
-)
 
 
 def build_step_times(rows: Rows, runs: Sequence[ComparedRun], mark: Markup) -> Section:
@@ -227,7 +220,7 @@ def build_parts(report: Mapping[str, Any]) -> Section:
             html += paragraph(mark + " " + _say(pair))
         html += details("Their parts", build_part_table(others))
     if found["pairs"]:
-        html += note(f"{HOW} {DOUBT}")
+        html += note(NOTES.parts(f"{LEAST_LEAD_PCT:g}"))
     return Section("Parts of the differences", html, folded=True)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.compare.attribution_view import PHASE_COLOURS
+from stratlab.compare.attribution_view import NOTES, PHASE_COLOURS
 from stratlab.compare.causes import COLLECTIVES
 from stratlab.compare.fairness import say_degenerate
 from stratlab.compare.placement import STATE
@@ -118,12 +118,7 @@ def build_use(rows: Rows) -> list[Section]:
     known = [column for column in columns if any(getattr(row, column.key) is not None for row in rows)]
     if not any(column.key != "train_time_s" for column in known):
         return []
-    remark = note(
-        "Energy: the power that NVML tells of each GPU, summed over the ranks and over the time of all attempts, from "
-        "the first step to the last line; steps made twice count twice. Utilisation: share of the time in which "
-        "any kernel ran, which says little about how well. An epoch lasts from its first step to its last one, "
-        "validations and checkpoints between them included. The target: run.config.target_*."
-    )
+    remark = note(NOTES.use)
     return [Section("Time, energy and use", html_table(rows, ["run", *known]) + remark, folded=True)]
 
 
@@ -148,13 +143,7 @@ def build_memory_table(rows: Rows) -> Section:
             Column("forecast_memory_error_pct", "foreseen against measured", "%", 1),
             Column("forecast_memory_deviates", "outside its band, most in"),
         ]
-    remark = note(
-        "Parameters, gradients and optimizer state are counted from the tensors of the rank that holds most: "
-        "exact on any hardware. Activations, buffers and caches are in the peaks only. The device's peak is that of "
-        "training steps after the warm-up, without evaluation, checkpoints, export and the data set, which has a "
-        "column of its own; the host's is the whole process's. Foreseen: from an operations file of the run's settings "
-        "(docs/predict.md); more than 5 % off is marked with the part that is furthest off."
-    )
+    remark = note(NOTES.memory)
     return Section("Memory in numbers", html_table(rows, columns) + remark, folded=True)
 
 
@@ -259,11 +248,7 @@ def _compare_bubbles(rows: Rows) -> Markup:
     for row in piped:
         bars[f"{row.run}: measured"] = {"measured": row.bubble_pct}
         bars[f"{row.run}: ideal"] = {"ideal": row.bubble_ideal_pct}
-    remark = note(
-        "Measured: waiting for another stage that no computation hides, mean over ranks in the traced steps. Ideal: "
-        "(pp - 1) / (m + pp - 1) of m micro-batches, for 1F1B and GPipe with stages of equal length and free messages; "
-        "interleaved stages have less."
-    )
+    remark = note(NOTES.bubble)
     table = html_table(piped, columns)
     return subtitle("Pipeline bubble") + table + stacked_bars(bars, "% of the step") + remark
 
@@ -287,10 +272,7 @@ def _split_bytes(rows: Rows) -> Markup:
     columns = [Column(f"bytes over {axis}", axis, "MiB", 3) for axis in axes]
     table = html_table(lines, ["run", *columns, Column("sum", "sum", "MiB", 3)])
     html = subtitle("Communication per axis") + stacked_bars(bars, "MiB per step") + table
-    html += note(
-        "What the busiest rank of each axis sends in one step, counted from the calls: exact on any hardware. The "
-        "busiest rank of one axis need not be that of another. '-': the run does not use the axis."
-    )
+    html += note(NOTES.axes)
     calls = [
         {"run": row.run, "axis": axis, "collective": COLLECTIVES.get(kind, kind), "calls": count}
         for row in counted
@@ -318,9 +300,7 @@ def _list_stages(rows: Rows) -> Markup:
     ]
     bars = {f"{line['run']}: stage {line['stage']}": {kind: line[kind] for kind in STATE} for line in lines}
     html = subtitle("Memory per stage") + html_table(lines, columns) + stacked_bars(bars, "GiB per rank")
-    return html + note(
-        "Of each number the rank of the stage with most. Without a pipeline there is one stage, 0."
-    )
+    return html + note(NOTES.stages)
 
 
 TITLE = "Pages, traces and logs of the runs"

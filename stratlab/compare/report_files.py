@@ -342,11 +342,7 @@ def build_tuning(report: Mapping[str, Any]) -> list[Section]:
     )
     for search in tuning["searches"]:
         html += subtitle(name_search(search)) + _show(search, metric)
-    html += note(
-        "Every other setting is that of the comparison, but the length, the learning rate's warm-up and the profile. "
-        "A candidate is taken for a lead that exceeds the noise, or 2 % without repeats. Leads are told against the "
-        "strategy as it comes; where several knobs were taken, each was judged against the best before it."
-    )
+    html += note(measured.NOTES.tuning)
     return [Section("Tuning", html, folded=True)]
 
 

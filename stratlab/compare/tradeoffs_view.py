@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from stratlab.compare.answers import find_group
+from stratlab.compare.attribution_view import NOTES
 from stratlab.compare.efficiency import AS_PROMISED, TOLERANCE_PCT, name_series
 from stratlab.compare.placement import STATE
 from stratlab.compare.run_rows import Rows, RunRow
@@ -255,14 +256,7 @@ def build_sharding_section(entries: Sequence[Mapping[str, Any]]) -> list[Section
                 bars[f"{entry['run']}: {what}"] = {kind: kinds[kind][f"{what}_gib"] for kind in STATE}
             shares = {kind: kinds[kind]["state_gib"] / entry["world_size"] for kind in STATE}
             bars[f"{entry['run']}: even share"] = dict(shares)
-    remark = note(
-        "State: what one process holds that shards nothing, reckoned from the number of parameters, those that are "
-        "trained, the element types that were observed, and the optimizer. Effectiveness: the even share, state / "
-        "ranks, divided by what the rank with most holds, as counted from its tensors between the backward pass and "
-        f"the update: exact on any hardware, no time in it. A promise is kept within {TOLERANCE_PCT:g} %. DeepSpeed's "
-        "promise has the fp32 copy of each rank's share in it; activations, buckets and ZeRO++'s second copy in the "
-        "node are not state."
-    )
+    remark = note(NOTES.sharding(f"{TOLERANCE_PCT:g}"))
     rows = [{**entry, "kept": KEPT[entry["kept"]]} for entry in entries]
     html = html_table(rows, SHARDING_COLUMNS[:-1])
     for why, names in different.items():

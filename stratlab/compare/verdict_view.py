@@ -13,6 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from stratlab.compare.answers import is_foreign, name_answers, say_answer
+from stratlab.compare.attribution_view import NOTES
 from stratlab.compare.fairness import FIRST_STEPS
 from stratlab.compare.rules import Difference
 from stratlab.compare.run_rows import RULE, Rows, read_rows
@@ -245,12 +246,7 @@ def build_agreement(report: Report) -> Section:
         Column("agrees", ""),
         Column("first_grad_norm_difference", "gradient norm of step 1, difference"),
     ]
-    remark = note(
-        f"Over the first {FIRST_STEPS} steps. Runs that compute the same training differ by rounding only, "
-        "because sums are taken in another order; in fp32 that is 0 to about 1e-5 of the loss. Runs that are further "
-        "apart than is allowed do not train the same way: their speeds answer different questions, and they are not "
-        "compared. Nothing is allowed to runs that other facts keep apart, such as the seed."
-    )
+    remark = note(NOTES.agreement(FIRST_STEPS))
     apart = [row for row in rows if row["allowed_pct"] is None] if len(rows) > MOST_PAIRS else []
     shown = [row for row in rows if row not in apart]
     html = html_table(shown, columns) if shown or not apart else Markup("")
@@ -261,26 +257,7 @@ def build_agreement(report: Report) -> Section:
 
 def build_sources(report: Report) -> Section:
     """Where each number comes from, and which files are missing."""
-    sources = [
-        (
-            "step times, throughput, phases",
-            "metrics.jsonl, without the profiled steps, the one after them, and the warm-up, which is cut by a rule: "
-            f"{RULE}; summary.json for runs without metrics",
-        ),
-        ("p50, p95", "over the measured steps of one run: spread within a run, not between repeats"),
-        ("±", "from repeats of the same settings with any seed; without repeats there is none"),
-        ("why", "parts of analysis/report.json of both runs; the step times from the untraced steps"),
-        ("memory held by the state", "ranks/rank*.json: bytes of the tensors, the largest rank"),
-        ("peak on the device", "torch's allocator; there is none on CPU"),
-        ("communication, idle", "analysis/report.json, from the traced steps only"),
-        ("accuracy, perplexity, loss", "evaluation.json for the test split, metrics.jsonl for the rest"),
-        ("tokens", "metrics.jsonl: all places of the rows; useful are those that hold a document"),
-        (
-            "bytes and calls per axis",
-            "counted by every rank in one step; the rank that sends most on the axis",
-        ),
-    ]
-    html = html_table([{"number": a, "comes from": b} for a, b in sources], ["number", "comes from"])
+    html = Markup(NOTES.sources(RULE))
     rows = [
         {
             **row,

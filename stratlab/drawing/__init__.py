@@ -24,6 +24,7 @@ from stratlab.drawing.page import (
     markdown_table,
     only_here,
     paragraph,
+    read_parts,
     set_way_back,
     subtitle,
     tile_row,

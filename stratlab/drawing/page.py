@@ -71,6 +71,11 @@ class Tile:
     open: bool = False
 
 
+def read_parts(file: Path) -> Any:
+    """The macros and texts of a template."""
+    return TEMPLATES.from_string(file.read_text()).module
+
+
 def paragraph(content: str | Markup) -> Markup:
     return Markup("<p>{}</p>").format(content)
 
