@@ -22,6 +22,8 @@ from stratlab.wording import fit_digits, fit_unit, format_count
 Report = Mapping[str, Any]
 MOST_FIELDS = 3
 MOST_NAMES = 4
+MUCH_PCT = 10.0
+"""Slower: worth a word where nobody is named."""
 LONGEST = 24
 """Letters of a value."""
 
@@ -67,7 +69,7 @@ def name_answers(report: Report, runs: Sequence[RunRecord] = ()) -> list[Answer]
     found = [
         _name_fastest(rows, winners["samples_per_s"]),
         _name_leanest(rows, winners[memory], memory),
-        _name_best(rows, runs),
+        _name_best(rows, runs) if judged else None,
         _judge_fairness(report),
     ]
     return [answer for answer in found if answer]
@@ -161,12 +163,11 @@ def _name_fastest(rows: Rows, winner: Winner) -> Answer:
     low, high = min(steps), max(steps)
     digits = fit_digits([high])
     span = " to ".join(dict.fromkeys(f"{ms:,.{digits}f}" for ms in (low, high)))
-    return Answer(
-        "Fastest",
-        "not named",
-        f"{span} ms a step",
-        _say_nobody(winner, ranked),
-    )
+    why = _say_nobody(winner, ranked)
+    slow = 100 * (1 - ranked[-1][1] / ranked[0][1])
+    if winner.reason != ON_CPU and len(ranked) > 2 and slow >= MUCH_PCT:
+        why += f"; {ranked[-1][0]} is {slow:.0f} % slower"
+    return Answer("Fastest", "not named", f"{span} ms a step", why)
 
 
 def _name_leanest(rows: Rows, winner: Winner, key: str) -> Answer:

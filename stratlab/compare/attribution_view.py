@@ -133,10 +133,8 @@ def build_why(report: Mapping[str, Any], mark: Markup) -> Section:
     if not pairs and found["pairs"]:
         return Section("Why", note("Not asked: the runs are not comparable. See Parts of the differences."))
     if not pairs:
-        reasons = "; ".join(
-            dict.fromkeys(entry["why"].partition(" ")[2] for entry in found["not_attributed"])
-        )
-        return Section("Why", note(f"Not known: no two comparable runs have recorded steps ({reasons})."))
+        said = "Not known: no two comparable runs have analysed traces. Run stratlab analyze on each first."
+        return Section("Why", note(said))
     lines = [Markup("<li>{}</li>").format(_say_pair(pair)) for pair in pairs[:MOST_PAIRS]]
     html = Markup('<ul class="causes">{}</ul>').format(Markup("").join(lines))
     remedies: dict[str, list[str]] = {}
@@ -163,7 +161,8 @@ def _say_pair(pair: Mapping[str, Any]) -> Markup:
     size = size if pct >= LEAST_PCT else "as fast as"
     lead = Markup("<strong>{}</strong> is {} {}: ").format(pair["run"], size, pair["baseline"])
     if pair["no_cause"]:
-        return lead + f"cause not determined ({pair['no_cause']})."
+        doubt = "cause not determined" if pct >= LEAST_PCT else "no difference to explain"
+        return lead + f"{doubt} ({pair['no_cause']})."
     if not pair["settings_known"]:
         lead = badge(UNSHOWN, "warn") + " " + lead
     along, against = find_causes(pair)
