@@ -23,20 +23,25 @@ Report = Mapping[str, Any]
 MOST_FIELDS = 3
 MOST_NAMES = 4
 MUCH_PCT = 10.0
-"""Slower: worth a word where nobody is named."""
+"""Slower: worth a word where no run is named."""
 LONGEST = 24
 """Letters of a value."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """To one question. `run`: who is named; "" = nobody, and `why` says why."""
+    """To one question. `run`: the one that is named; "" = none, and `why` gives the reason."""
 
     question: str
     answer: str
     number: str
     why: str
     run: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether no run is named."""
+        return not self.run
 
 
 def find_group(report: Report) -> tuple[Rows, Report | None]:
@@ -59,7 +64,7 @@ def name_answers(report: Report, runs: Sequence[RunRecord] = ()) -> list[Answer]
     """Those that have a number.
 
     Args:
-        runs: of the report; what they tell of the number of samples decides whether one learns better.
+        runs: of the report; their number of samples decides whether one learns better.
     """
     rows, judged = find_group(report)
     if len(rows) < 2 or any(row.is_foreign for row in rows):
@@ -163,7 +168,7 @@ def _name_fastest(rows: Rows, winner: Winner) -> Answer:
     low, high = min(steps), max(steps)
     digits = fit_digits([high])
     span = " to ".join(dict.fromkeys(f"{ms:,.{digits}f}" for ms in (low, high)))
-    why = _say_nobody(winner, ranked)
+    why = _explain_none(winner, ranked)
     slow = 100 * (1 - ranked[-1][1] / ranked[0][1])
     if winner.reason != ON_CPU and len(ranked) > 2 and slow >= MUCH_PCT:
         why += f"; {ranked[-1][0]} is {slow:.0f} % slower"
@@ -188,10 +193,10 @@ def _name_leanest(rows: Rows, winner: Winner, key: str) -> Answer:
         less = f"equal, {100 * (1 - size / most):.0f} % less than {last}"
         return Answer(question, _list(tied), f"{size * factor:.3g} {unit}", less, _list(tied))
     span = " to ".join(dict.fromkeys(f"{each * factor:.3g}" for each in (size, most)))
-    return Answer(question, "not named", f"{span} {unit}", _say_nobody(winner, ranked))
+    return Answer(question, "not named", f"{span} {unit}", _explain_none(winner, ranked))
 
 
-def _say_nobody(winner: Winner, ranked: Sequence[tuple[str, float]]) -> str:
+def _explain_none(winner: Winner, ranked: Sequence[tuple[str, float]]) -> str:
     """Why: of two that are too near, their names."""
     if winner.reason == ON_CPU:
         return "CPU times are not ranked"
@@ -203,7 +208,7 @@ def _say_nobody(winner: Winner, ranked: Sequence[tuple[str, float]]) -> str:
 
 
 def _name_best(rows: Rows, runs: Sequence[RunRecord]) -> Answer | None:
-    """By what was learnt; nobody where the difference may be chance."""
+    """By what was learnt; none where the difference may be chance."""
     goal = choose_goal(rows) if all(row.task for row in rows) else None
     if goal is None:
         return None

@@ -24,7 +24,6 @@ from stratlab.drawing import (
     Column,
     Columns,
     Section,
-    Tile,
     badge,
     details,
     html_table,
@@ -57,10 +56,8 @@ MORE = {  # remark of the report -> what the page says of it
 
 def build_lead(report: Report, runs: Sequence[RunRecord]) -> Markup:
     """One sentence, and a tile for each answer."""
-    answers = name_answers(report, runs)
-    tiles = [Tile(each.question, each.answer, each.number, each.why, not each.run) for each in answers]
     lead = Markup('<p class="lead">{}</p>').format(say_answer(report, runs))
-    return lead + (tile_row(tiles) if tiles else Markup(""))
+    return lead + tile_row(name_answers(report, runs))
 
 
 def build_banner(report: Report) -> list[str | Markup]:
@@ -71,20 +68,21 @@ def build_banner(report: Report) -> list[str | Markup]:
 def _list_caveats(report: Report) -> list[str | Markup]:
     """Sentences, those first that weigh most: doubts, runs that are left out, then what holds for all numbers."""
     rows = read_rows(report)
-    names = {row.run for row in rows}
+    compared = {row.run: row.is_compared for row in rows}
+    lost: list[str] = []
     of_runs: list[str] = []
     of_all: list[str] = []
-    for remark in report["remarks"]:  # a run's name stays as it is
-        is_of_run = remark.split()[0].rstrip(",:") in names
-        (of_runs if is_of_run else of_all).append(
-            f"{remark if is_of_run else _capitalize(MORE.get(remark, remark))}."
-        )
+    for remark in report["remarks"]:
+        run = remark.split()[0].rstrip(",:")
+        if run in compared:  # its name stays as it is
+            (of_runs if compared[run] else lost).append(f"{remark}.")
+        else:
+            of_all.append(f"{_capitalize(MORE.get(remark, remark))}.")
     notes = dict.fromkeys(series["note"] for series in report["scaling"] if series["note"])
     of_all += [f"{_capitalize(each)}." for each in notes]
     if unsettled := ", ".join(row.run for row in rows if row.warmup and not row.warmup["settled"]):
         of_all.append(f"Step times had not settled, or too few to tell: {unsettled}.")
-    lost = [said for said in of_runs if " not ranked" in said or " not compared" in said]
-    return [*map(loud, say_doubts(report)), *lost, *of_all, *(said for said in of_runs if said not in lost)]
+    return [*map(loud, say_doubts(report)), *lost, *of_all, *of_runs]
 
 
 def build_caveats(report: Report) -> Section:

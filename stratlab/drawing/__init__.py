@@ -10,7 +10,6 @@ from stratlab.drawing.page import (
     Column,
     Columns,
     Section,
-    Tile,
     badge,
     build_page,
     details,

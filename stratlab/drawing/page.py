@@ -60,17 +60,6 @@ class Section:
     mark: Markup = EMPTY
 
 
-@dataclass(frozen=True)
-class Tile:
-    """An answer to be read in passing: what was asked, the answer, the number, and why. `open`: there is no answer."""
-
-    question: str
-    answer: str
-    number: str
-    why: str = ""
-    open: bool = False
-
-
 def read_parts(file: Path) -> Any:
     """The macros and texts of a template."""
     return TEMPLATES.from_string(file.read_text()).module
@@ -94,9 +83,9 @@ def details(summary: str, content: Markup) -> Markup:
     return Markup("<details><summary>{}</summary>{}</details>").format(summary, content)
 
 
-def tile_row(tiles: Sequence[Tile]) -> Markup:
-    """Tiles side by side, as many in a row as there is room for."""
-    return Markup(PARTS.tile_row(tiles))
+def tile_row(answers: Sequence[Any]) -> Markup:
+    """A tile for each, to be read in passing: its `question`, `answer`, `number`, `why`, and whether it is `open`."""
+    return Markup(PARTS.tile_row(answers))
 
 
 def build_page(
