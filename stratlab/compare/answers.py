@@ -22,8 +22,8 @@ from stratlab.wording import fit_digits, fit_unit, format_count
 Report = Mapping[str, Any]
 MOST_FIELDS = 3
 MOST_NAMES = 4
-MUCH_PCT = 10.0
-"""Slower: worth a word where no run is named."""
+AS_TIMES = 1.1
+"""As long: worth a word where no run is named."""
 LONGEST = 24
 """Letters of a value."""
 
@@ -169,9 +169,9 @@ def _name_fastest(rows: Rows, winner: Winner) -> Answer:
     digits = fit_digits([high])
     span = " to ".join(dict.fromkeys(f"{ms:,.{digits}f}" for ms in (low, high)))
     why = _explain_none(winner, ranked)
-    slow = 100 * (1 - ranked[-1][1] / ranked[0][1])
-    if winner.reason != ON_CPU and len(ranked) > 2 and slow >= MUCH_PCT:
-        why += f"; {ranked[-1][0]} is {slow:.0f} % slower"
+    times = ranked[0][1] / ranked[-1][1]
+    if winner.reason != ON_CPU and len(ranked) > 2 and times >= AS_TIMES:
+        why += f"; {ranked[-1][0]} takes {times:.2g} times as long"
     return Answer("Fastest", "not named", f"{span} ms a step", why)
 
 

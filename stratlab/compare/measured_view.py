@@ -176,7 +176,7 @@ def build_memory(rows: Rows, runs: Sequence[RunRecord]) -> Section:
     if errors:
         said += f" Predicted peaks are {min(errors):+.1f} to {max(errors):+.1f} % off."
     else:
-        said += " Not predicted: no operations file has these settings."
+        said += " No prediction is recorded."
     html = stacked_bars(bars, "GiB per rank", HELD_COLOURS, width=HALF) + note(said)
     return Section("Memory, predicted and measured" if errors else "Memory per rank", html, half=True)
 
@@ -194,14 +194,23 @@ def build_traces(rows: Rows) -> list[Section]:
         *(Column("copy_exposed_pct", "exposed copies", "%", 1), Column("idle_pct", "idle", "%", 1)),
     ]
     html = html_table(rows, columns)
-    ran = [{"run": row.run, **entry} for row in rows for entry in row.hta]
-    silent = bool(ran) and all(entry.get("status") == "unsupported" for entry in ran)
+    ran: dict[tuple[str, str, str], list[str]] = {}  # runs with the same outcome are one line
+    for row in rows:
+        for entry in row.hta:
+            outcome = tuple(str(entry.get(name) or "") for name in ("analysis", "status", "reason"))
+            ran.setdefault(outcome, []).append(row.run)  # type: ignore[arg-type]
+    silent = bool(ran) and all(status == "unsupported" for _, status, _ in ran)
     if ran and not silent:
-        kinds = [HTA_BADGES.get(str(entry.get("status")), "warn") for entry in ran]
         shown = [
-            e | {"status": badge(str(e.get("status")), kind)} for e, kind in zip(ran, kinds, strict=True)
+            {
+                "analysis": what,
+                "status": badge(status, HTA_BADGES.get(status, "warn")),
+                "reason": why,
+                "runs": names,
+            }
+            for (what, status, why), names in ((key, ", ".join(found)) for key, found in ran.items())
         ]
-        table = html_table(shown, ["run", "analysis", "status", "reason"])
+        table = html_table(shown, ["analysis", "status", "reason", "runs"])
         html += details("Holistic Trace Analysis: what ran", table)
     phases = [{"run": row.run, "rank": rank, **p} for row in rows for rank, p in row.phases_present.items()]
     if phases:

@@ -175,6 +175,8 @@ def render_page(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder: 
             *tradeoffs.build_scaling_chart(report, mark),
             build_loss_differences(report, records),
             *tradeoffs.build_search_section(report),
+            tradeoffs.build_best(report),
+            *tradeoffs.build_fronts(report, mark),
             measured.build_speed(rows, report["noise"]),
             *measured.build_use(rows),
             measured.build_memory_table(rows),
@@ -248,7 +250,7 @@ def build_loss_differences(report: Mapping[str, Any], runs: Sequence[ComparedRun
     html = Markup("")
     if lines:
         html = line_chart(
-            dict([*lines.items()][:MOST_LINES]), "step", "difference", log_y=True, height=200, width=HALF
+            dict([*lines.items()][:MOST_LINES]), "step", "difference", log_y=True, height=180, width=HALF
         )
         said += f"Judged are the first {FIRST_STEPS} steps; later, rounding grows into another path."
     return Section(title, html + note(said), half=True)

@@ -16,7 +16,7 @@ from stratlab.compare.efficiency import AS_PROMISED, TOLERANCE_PCT, name_series
 from stratlab.compare.placement import STATE
 from stratlab.compare.run_rows import Rows, RunRow
 from stratlab.compare.search_ranking import name_point, name_settings
-from stratlab.compare.winners import NO_INTERVAL, ON_CPU
+from stratlab.compare.winners import NO_INTERVAL, ON_CPU, read_winners
 from stratlab.drawing import (
     HALF,
     Column,
@@ -73,7 +73,7 @@ def build_goals_html(report: Report) -> Markup:
             {
                 "goal": entry["goal"],
                 "run": badge(entry["run"], "good") if entry["run"] else None,
-                "why": entry["reason"].replace(NO_INTERVAL, "").replace(ON_CPU, NOT_RANKED),
+                "why": _shorten(entry["reason"]),
             }
             for entry in group["goals"]
         ]
@@ -128,6 +128,44 @@ def _find_loss(row: RunRow) -> tuple[str, float | None]:
     return next(
         ((n.replace("_", " "), v) for n in names if (v := getattr(row, n)) is not None), ("loss", None)
     )
+
+
+def build_fronts(report: Report, mark: Markup) -> list[Section]:
+    """Folded: speed against memory of every group; none where the picture of the answer is all there is."""
+    entries = report["pareto"]
+    if len(entries) < 2 and not any(entry["note"] for entry in entries):
+        return []
+    boxes = []
+    for entry in entries:
+        points = {point["run"]: (point["memory_gib"], point["samples_per_s"]) for point in entry["points"]}
+        chart = scatter(points, "GiB per rank", "samples per s", front=entry["front"], height=220, width=HALF)
+        remark = note(f"Memory: {entry['memory_is']}. Throughput as measured, whatever its noise.")
+        boxes.append(
+            Markup("<div>{}{}{}</div>").format(subtitle(f"Among {', '.join(points)}"), chart, remark)
+        )
+    html = Markup('<div class="pair">{}</div>').format(Markup("").join(boxes))
+    return [Section("Speed against memory: all groups", html, folded=True, mark=mark)]
+
+
+def build_best(report: Report) -> Section:
+    """Folded: who is best by each measure and goal, and why, or why no run is named."""
+    html = Markup("")
+    for group in report["group_winners"] or [report]:
+        among = f"Among {', '.join(group['runs'])}" if report["group_winners"] else "All runs"
+        best = [
+            {
+                "measure": each.metric.name,
+                "run": badge(each.run, "good") if each.run else None,
+                "why": _shorten(each.reason),
+            }
+            for each in read_winners(group)
+        ]
+        html += subtitle(among) + html_table(best, ["measure", Column("run", "best run"), "why"])
+    return Section("Best by measure", html + build_goals_html(report), folded=True)
+
+
+def _shorten(reason: str) -> str:
+    return reason.replace(NO_INTERVAL, "").replace(ON_CPU, NOT_RANKED)
 
 
 def list_points(series: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Columns]:

@@ -18,7 +18,6 @@ from stratlab.compare.fairness import FIRST_STEPS
 from stratlab.compare.rules import Difference
 from stratlab.compare.run_rows import RULE, Rows, read_rows
 from stratlab.compare.search_ranking import say_search
-from stratlab.compare.tradeoffs_view import build_goals_html
 from stratlab.compare.winners import LEAST_LEAD_PCT, ON_CPU, ONE_REPEAT
 from stratlab.drawing import (
     Column,
@@ -93,7 +92,7 @@ def build_caveats(report: Report) -> Section:
     said += [f"Left out: {entry['folder']} {entry['why']}." for entry in report["not_runs"]]
     said += [f"{'; '.join(say_search(report['search']))}."] * bool(report["search"])
     html = Markup("").join(map(paragraph, [*said, *_list_caveats(report)]))
-    return Section("Caveats and origin", html + build_goals_html(report), folded=True)
+    return Section("Caveats and origin", html, folded=True)
 
 
 def _capitalize(sentence: str) -> str:
