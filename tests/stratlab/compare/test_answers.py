@@ -68,9 +68,12 @@ def test_of_several_groups_the_largest_answers_and_of_equal_ones_that_with_most_
     assert judged is not None and answered == {"ddp-a", "fsdp-a", "zero2-a"}
     shown = choose_runs(report, read_rows(report))
     assert len(shown) == MOST_RUNS and answered <= {row.run for row in shown}
-    assert "fsdp-failed" not in {row.run for row in shown} and "Memory per rank: all runs" in render_page(
-        report, runs
-    )
+    page = render_page(report, runs)
+    assert "fsdp-failed" not in {row.run for row in shown} and "Memory per rank: all runs" in page
+    for entry in report["pareto"]:  # the pictures of all groups say whose they are
+        assert page.count(f"<div><h3>Among {', '.join(point['run'] for point in entry['points'])}</h3>") == 1
+    for group in report["group_winners"]:
+        assert f"<h3>Among {', '.join(group['runs'])}</h3>" in page
     both = {f"{name}-{n}": {"world_size": n} for n in (2, 4) for name in ("ddp", "fsdp")}
     assert {row.world_size for row in find_group(judge(tmp_path / "grown", both))[0]} == {4}
 
