@@ -23,7 +23,7 @@ BEYOND = """[...document.querySelectorAll('table, svg, .tile, p, h2')].filter(
   part => part.getBoundingClientRect().right > innerWidth + 1
   && !part.closest('.scroll, .chart')).map(part => part.outerHTML.slice(0, 200))"""
 CUT = """[...document.querySelectorAll('.scroll, .chart')].filter(box => box.scrollWidth > innerWidth + 1)
-  .map(box => box.closest('section').querySelector('h2').textContent)"""
+  .map(box => box.closest('details.section, main > section').querySelector('h2').textContent)"""
 REACHED = """[...document.querySelectorAll('.scroll, .chart')].filter(box => box.clientWidth > 0)
   .every(box => (box.scrollWidth > box.clientWidth) === (box.tabIndex === 0))"""
 
@@ -96,6 +96,7 @@ def test_lines_of_the_table_of_shards_are_as_tall_as_their_words(address: str, b
     """Also on a telephone, where a sentence beyond the edge would leave them empty; zero2 has one."""
     browser.appear(NARROW)
     show(browser, f"{address}/three.html")
-    find = "[...document.querySelectorAll('section')].find(s => s.querySelector('h2').textContent === 'Sharding')"
+    parts = "[...document.querySelectorAll('details.section')]"
+    find = f"{parts}.find(part => part.querySelector('h2').textContent === 'Sharding')"
     heights = browser.run(f"[...{find}.querySelectorAll('tbody tr')].map(line => line.offsetHeight)")
     assert len(heights) == 3 and max(heights) < 40
