@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from stratlab.compare.fairness import AS_SEARCH, COMPARABLE, FIRST_STEPS, NOT_COMPARABLE, UNSHOWN
 from stratlab.compare.rules import Difference
-from stratlab.compare.run_rows import RULE, Rows, read_rows
+from stratlab.compare.run_rows import Rows, read_rows
 from stratlab.compare.search_ranking import say_search
 from stratlab.compare.tradeoffs_view import build_goals_html, build_tiles, draw_pareto
 from stratlab.compare.winners import LEAST_LEAD_PCT, NOT_RECORDED, ON_CPU, ONE_REPEAT, read_winners
@@ -24,6 +24,7 @@ from stratlab.drawing import Column, Columns, Section, badge, details, html_tabl
 from stratlab.run_directory.files import is_number
 from stratlab.run_directory.outcome import TRACED
 from stratlab.wording import count_processes, format_count, format_fact, format_number
+from stratlab_spec.timed_steps import RULE
 
 Report = Mapping[str, Any]
 """report.json, with names of runs as they are shown."""
