@@ -36,7 +36,7 @@ COSTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainedStep:
     """A training step as metrics.jsonl has it. `times` and `counts`: in the order of TIMES and COUNTS."""
 
     number: int
@@ -65,7 +65,7 @@ class Cut:
 class TimedSteps:
     """The steps that count, in order, and the cut before them; no cut where none counts."""
 
-    steps: Sequence[Step]
+    steps: Sequence[TrainedStep]
     cut: Cut | None = None
 
     def sum_up(self, count: str) -> float | None:
@@ -85,11 +85,11 @@ class TimedSteps:
         return self.steps[0].end_s - self.steps[0].ms / 1e3, self.steps[-1].end_s
 
 
-def read_step(line: Mapping[str, Any]) -> Step | None:
+def read_step(line: Mapping[str, Any]) -> TrainedStep | None:
     """None for a line that is no training step, or has no time."""
     if line.get("kind") != "train" or not _is_number(line.get("step_time_ms")):
         return None
-    return Step(
+    return TrainedStep(
         int(line["step"]),
         int(line.get("attempt") or 1),
         float(line.get("t") or 0.0),
@@ -99,7 +99,7 @@ def read_step(line: Mapping[str, Any]) -> Step | None:
     )
 
 
-def find_timed_steps(steps: Iterable[Step], on_gpu: bool) -> TimedSteps:
+def find_timed_steps(steps: Iterable[TrainedStep], on_gpu: bool) -> TimedSteps:
     """Those that count. Of a step that an attempt lost and the next one made again, the second.
 
     Args:

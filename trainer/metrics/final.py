@@ -21,7 +21,7 @@ from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.run_directory import write_json
 from stratlab_spec.settings.config import Config
 from stratlab_spec.step_parts import COMM_EXPOSED_PCT
-from stratlab_spec.timed_steps import Step, TimedSteps, find_timed_steps, read_step
+from stratlab_spec.timed_steps import TimedSteps, TrainedStep, find_timed_steps, read_step
 from trainer.distributed.world import gather_objects, processor_name
 from trainer.engine import Engine
 from trainer.measuring.hardware import MachineLoad, sum_up_load
@@ -227,7 +227,7 @@ def write_results(
     recorder.record("result", resolved["steps"], **find_results(summary))
 
 
-def _read_steps(path: Path) -> Iterator[Step]:
+def _read_steps(path: Path) -> Iterator[TrainedStep]:
     with open(path, "rb") as file:
         for raw in file:
             if b'"train"' not in raw or not raw.endswith(b"\n"):

@@ -9,7 +9,7 @@ import pytest
 
 from stratlab_spec.models.decoder import SHAPES, count_flops_per_token
 from stratlab_spec.settings.config import Config
-from stratlab_spec.timed_steps import COUNTS, TIMES, Step, TimedSteps
+from stratlab_spec.timed_steps import COUNTS, TIMES, TimedSteps, TrainedStep
 from trainer.distributed.world import World
 from trainer.measuring import memory
 from trainer.measuring.held_tensors import Observed
@@ -82,7 +82,9 @@ def steps(*milliseconds: float, **counts: float) -> TimedSteps:
     nothing = (0,) * len(COUNTS)
     return TimedSteps(
         [
-            Step(number, 1, 0.0, False, (ms, *(ms / 10 for _ in TIMES[1:])), nothing if number else first)
+            TrainedStep(
+                number, 1, 0.0, False, (ms, *(ms / 10 for _ in TIMES[1:])), nothing if number else first
+            )
             for number, ms in enumerate(milliseconds)
         ]
     )
