@@ -10,6 +10,7 @@ import json
 import shutil
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ from stratlab.user_error import NothingThere, UserError
 from stratlab.wording import format_number
 
 TAIL_BYTES = 65_536
+MOST_FAILED = 3
 
 
 @dataclass(frozen=True)
@@ -175,14 +177,16 @@ COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "unfinishe
 
 
 def build_table(runs: Sequence[ListedRun]) -> Table:
-    """One line per run. Why a run failed stands below it; columns that no run fills are left out."""
+    """One line per run. Columns that no run fills are left out, strategies that are the names of their runs, and what
+    is the same for all, which `list_answers` says."""
     table = Table(box=None, pad_edge=False, header_style="bold")
+    all_named, (models, ranks) = all(run.strategy in (None, run.run) for run in runs), _find_common(runs)
     cells = {
         "run": [Text(f"{run.comparison}/{run.run}") for run in runs],
         "status": [Text(run.status, style=COLOURS.get(run.status, "bold")) for run in runs],
-        "strategy": [Text(run.strategy or "") for run in runs],
-        "model": [Text(run.model or "") for run in runs],
-        "ranks": [Text(format_number(run.world_size, 0) if run.world_size else "") for run in runs],
+        "strategy": [Text("" if all_named else run.strategy or "") for run in runs],
+        "model": [Text("" if models else run.model or "") for run in runs],
+        "ranks": [Text(str(run.world_size) if run.world_size and not ranks else "") for run in runs],
         "step": [Text(_say_step(run)) for run in runs],
         "step ms": [
             Text(format_number(run.step_time_ms_p50, 2) if run.step_time_ms_p50 else "") for run in runs
@@ -191,7 +195,6 @@ def build_table(runs: Sequence[ListedRun]) -> Table:
         "attempts": [Text(str(run.attempts) if run.attempts > 1 else "") for run in runs],
         "started (UTC)": [Text((run.started or "")[:16].replace("T", " ")) for run in runs],
         "resource": [Text(run.resource) for run in runs],
-        "how it ended": [Text(run.ending if run.status == "failed" else "", style="red") for run in runs],
     }
     shown = {name: column for name, column in cells.items() if any(cell.plain for cell in column)}
     for name in shown:
@@ -200,6 +203,34 @@ def build_table(runs: Sequence[ListedRun]) -> Table:
     for row in zip(*shown.values(), strict=True):
         table.add_row(*row)
     return table
+
+
+def list_answers(runs: Sequence[ListedRun]) -> list[tuple[str, str]]:
+    """(label, sentence) below the table: how many runs of each status there are, and why the newest ones failed."""
+    counts, (models, ranks) = Counter(run.status for run in runs), _find_common(runs)
+    common = ", ".join([*(f"model {model}" for model in models), *(f"{count} ranks" for count in ranks)])
+    told = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    failed = [run for run in runs if run.status == "failed" and run.ending][-MOST_FAILED:]
+    return [
+        ("Runs", f"{told}; each with {common}" if common else told),
+        *(("Failed", f"{run.comparison}/{run.run}: {run.ending}") for run in failed),
+    ]
+
+
+def _find_common(runs: Sequence[ListedRun]) -> tuple[set[str], set[int]]:
+    """The model and the number of ranks that several runs share; empty where they differ."""
+    models, ranks = {run.model for run in runs}, {run.world_size for run in runs}
+    several = len(runs) > 1
+    return (
+        {model for model in models if model and several and len(models) == 1},
+        {count for count in ranks if count and several and len(ranks) == 1},
+    )
+
+
+def name_comparisons(runs: Sequence[ListedRun]) -> list[str]:
+    """Those with two finished runs or more, the newest last."""
+    finished = [run.comparison for run in reversed(runs) if run.status == "finished"]
+    return [name for name, count in reversed(Counter(finished).items()) if count > 1]
 
 
 def _say_step(run: ListedRun) -> str:

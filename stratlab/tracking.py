@@ -27,8 +27,17 @@ from typing import Any
 
 from stratlab.machine import explain_untrusted
 from stratlab.run_directory.files import read_object
-from stratlab.run_directory.outcome import STOPPED_FROM_OUTSIDE, look
+from stratlab.run_directory.outcome import STOPPED_FROM_OUTSIDE, has_ended, look, read_attempts
 from stratlab.user_error import UserError
+from stratlab_spec.mlflow_run import (
+    DETAIL,
+    LONGEST_TAG,
+    NOTE,
+    build_note,
+    describe_run,
+    find_stored_name,
+    may_describe,
+)
 
 
 def check_tracking_uri(uri: str) -> str:
@@ -173,8 +182,15 @@ def close_run(run_dir: Path, tracking_uri: str, *, exit_code: int | None) -> str
 
         try:
             client = MlflowClient(tracking_uri)
-            if client.get_run(run_id).info.status != "RUNNING":
+            run = client.get_run(run_id)
+            if run.info.status != "RUNNING":
                 return ""
+            if may_describe(run.data.tags.get(NOTE)):
+                last = read_attempts(run_dir)[-1:]
+                ended = last[0] if has_ended(last) else {"reason": "the launcher has not recorded its end"}
+                summary = read_object(run_dir / "summary.json", [])
+                note = build_note(describe_run({**ended, "exit_code": exit_code}, summary))
+                client.set_tag(run_id, NOTE, note)
             client.set_terminated(run_id, status)
         except (MlflowException, OSError) as failure:
             reason = explain_failure(tracking_uri, str(failure))
@@ -250,54 +266,71 @@ NAME = "stratlab"
 TAG = f"mlflow.sharedViewState.{NAME}"
 KIND_TAG = ("mlflow.experimentKind", "custom_model_development")
 """Without it MLflow opens an experiment with its pages for language model applications."""
-LONGEST_TAG = 5000
-"""Characters that every MLflow server takes."""
 ONLY_RUNS = "tags.strategy LIKE '%'"
 """The report itself is a run of the experiment too, without a strategy."""
 
+TRACE = f"{DETAIL}trace/"
+"""Prefix of what an analysis adds."""
 SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "Speed and memory": (
+    "What decides": (
         ("samples_per_s",),
         ("tokens_per_s",),
-        ("step_time_ms_p50",),
-        ("mfu_pct",),
+        ("state_memory_gib",),
         ("peak_memory_gib",),
-        ("peak_host_memory_gib",),
+        ("state_memory_gib", "samples_per_s"),
         ("peak_memory_gib", "samples_per_s"),
+        ("test_accuracy_pct",),
+        ("test_perplexity",),
+        ("test_loss",),
+        ("step_time_ms_p50",),
+        ("comm_exposed_pct",),
+        ("mfu_pct",),
     ),
-    "Learning": (("loss",), ("validation_loss",), ("validation_accuracy_pct",), ("test_accuracy_pct",)),
-    "Where the step goes, in the traced steps": (
-        ("trace/compute_pct",),
-        ("trace/comm_exposed_pct",),
-        ("trace/straggler_pct",),
-        ("trace/idle_pct",),
+    "Learning": (("loss",), ("validation_loss",), ("validation_accuracy_pct",), ("validation_perplexity",)),
+    "Where the recorded steps go": (
+        (f"{TRACE}compute_pct",),
+        (f"{TRACE}comm_exposed_pct",),
+        (f"{TRACE}straggler_pct",),
+        (f"{TRACE}bubble_pct",),
+        (f"{TRACE}idle_pct",),
+        ("step_time_ms",),
         ("wire_bytes_per_step",),
     ),
+    "Cost": (("train_time_s",), ("time_to_target_s",), ("train_energy_wh",), ("peak_host_memory_gib",)),
 }
 """Charts: one metric as bars, or as a line where it has steps; two as a picture of the second against the first."""
-LINES = {"loss", "validation_loss", "validation_accuracy_pct"}
+LINES = {"loss", "validation_loss", "validation_accuracy_pct", "validation_perplexity", "step_time_ms"}
 COLUMNS = (
-    "params.`strategy`", "metrics.`samples_per_s`", "metrics.`step_time_ms_p50`", "metrics.`peak_memory_gib`",
-    "metrics.`mfu_pct`", "metrics.`trace/comm_exposed_pct`", "metrics.`test_accuracy_pct`", "tags.`trace_main_loss`",
+    "params.`strategy`",
+    *(f"metrics.`{name}`" for name in (
+        "samples_per_s", "tokens_per_s", "step_time_ms_p50", "state_memory_gib", "peak_memory_gib", "mfu_pct",
+        "comm_exposed_pct", "test_accuracy_pct", "test_perplexity",
+    )),
+    "tags.`trace_main_loss`",
 )  # fmt: skip
 
 
 def build_view(metrics: Collection[str]) -> str:
-    """The tag's value, for runs that have these metrics: charts without a number are left out."""
+    """The tag's value, for runs that have these metrics: charts without a number are left out.
+
+    A metric that they have by its name in older versions only is drawn by that name.
+    """
+    charts = [
+        {"metricSectionId": str(section), **_build_chart(stored)}
+        for section, wanted in enumerate(SECTIONS.values())
+        for names in wanted
+        if set(stored := tuple(find_stored_name(name, metrics) for name in names)) <= set(metrics)
+    ]
     state = {
         "searchFilter": ONLY_RUNS,
         "orderByKey": "attributes.start_time",
         "orderByAsc": False,
         "selectedColumns": [one for one in COLUMNS if _is_there(one, metrics)],
         "compareRunSections": [
-            {"uuid": title, "name": title, "display": True, "isReordered": True} for title in SECTIONS
+            {"uuid": str(section), "name": title, "display": True, "isReordered": True}
+            for section, title in enumerate(SECTIONS)
         ],
-        "compareRunCharts": [
-            _build_chart(title, names)
-            for title, charts in SECTIONS.items()
-            for names in charts
-            if set(names) <= set(metrics)
-        ],
+        "compareRunCharts": [{"uuid": str(number), **chart} for number, chart in enumerate(charts)],
         "isAccordionReordered": True,
     }
     view = json.dumps(state, separators=(",", ":"))
@@ -305,9 +338,21 @@ def build_view(metrics: Collection[str]) -> str:
     return view
 
 
+def has_older_names(metrics: Collection[str]) -> bool:
+    """Whether a run has a number of the charts by its name in older versions only."""
+    return any(
+        find_stored_name(name, metrics) != name for charts in SECTIONS.values() for (name, *_) in charts
+    )
+
+
 def build_place(experiment_id: str) -> str:
     """Of the page with this view, behind the server's address."""
     return f"#/experiments/{experiment_id}/runs?compareRunsMode=CHART&viewStateShareKey={NAME}"
+
+
+def build_artifact_place(experiment_id: str, run_id: str, path: str) -> str:
+    """Of an artifact's page, behind the server's address."""
+    return f"#/experiments/{experiment_id}/runs/{run_id}/artifacts/{path}"
 
 
 def find_places(uri: str) -> list[tuple[str, str]]:
@@ -319,20 +364,19 @@ def find_places(uri: str) -> list[tuple[str, str]]:
     return sorted((one.name, build_place(one.experiment_id)) for one in found)
 
 
-def _build_chart(section: str, names: tuple[str, ...]) -> dict[str, Any]:
-    shared = {"uuid": " ".join(names), "metricSectionId": section}
+def _build_chart(names: tuple[str, ...]) -> dict[str, Any]:
     if len(names) == 2:
         axes = ({"key": name, "type": "METRIC"} for name in names)
         placed = dict(zip(("xaxis", "yaxis"), axes, strict=True))
-        return shared | {"type": "SCATTER", "runsCountToCompare": 100} | placed
+        return {"type": "SCATTER", "runsCountToCompare": 100, **placed}
     if names[0] in LINES:
-        return shared | {
+        return {
             "type": "LINE", "runsCountToCompare": 20, "metricKey": names[0], "selectedMetricKeys": list(names),
             "xAxisKey": "step", "xAxisScaleType": "linear", "scaleType": "linear", "lineSmoothness": 0,
             "range": {}, "yAxisKey": "metric", "yAxisExpressions": [], "useGlobalXaxisKey": True,
             "useGlobalLineSmoothing": True,
         }  # fmt: skip
-    return shared | {"type": "BAR", "runsCountToCompare": 20, "metricKey": names[0]}
+    return {"type": "BAR", "runsCountToCompare": 20, "metricKey": names[0]}
 
 
 def _is_there(column: str, metrics: Collection[str]) -> bool:

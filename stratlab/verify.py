@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,17 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stratlab.machine import name_program, shorten
 from stratlab.run_directory.files import is_number, is_run, read_line, read_object
-from stratlab.run_directory.places import FETCHED, check_folder, find_pod_logs
+from stratlab.run_directory.places import FETCHED, PAGE, check_folder, find_pod_logs
 from stratlab.run_directory.record import RunRecord, read_run
 from stratlab.tracking import IMPATIENT, does_answer, explain_failure, is_of_this_machine
 from stratlab.user_error import NothingThere
+from stratlab_spec.mlflow_run import NOT_POINTS, find_stored_name, name_metric
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 
-NOT_POINTS = ("t", "step", "attempt")  # the fields of a line of metrics.jsonl that the trainer does not send
-OF_A_RANK = re.compile(r"rank(\d+)_(.+)")  # in lines of kind system
 REPORT_PAGES = ("report.html", "report.json", "summary.md")
 REPORT_FILES = (*REPORT_PAGES, "tables/schema.json")  # what every analysis leaves, besides the merged trace
 Point = tuple[int, int, float]
@@ -39,8 +37,7 @@ def read_points(lines: Iterable[Mapping[str, Any]]) -> dict[str, set[Point]]:
     for line in lines:
         for key, value in line.items():
             if key not in NOT_POINTS and is_number(value):
-                of_rank = OF_A_RANK.fullmatch(key) if line.get("kind") == "system" else None
-                name = f"system/rank{of_rank[1]}/{of_rank[2]}" if of_rank else key
+                name = name_metric(key, line.get("kind"))
                 points.setdefault(name, set()).add((line["step"], int(line["t"] * 1000), float(value)))
     return points
 
@@ -230,9 +227,10 @@ def _check_mlflow_run(
     status = found.info.status
     yield Check("mlflow run", "ok" if status == "FINISHED" else "failed", f"{run_id} at {uri} is {status}")
     expected = read_points(run.metrics)
+    names = {key: find_stored_name(key, found.data.metrics) for key in expected}
     held = {
-        key: {(m.step, m.timestamp, float(m.value)) for m in client.get_metric_history(run_id, key)}
-        for key in expected
+        key: {(m.step, m.timestamp, float(m.value)) for m in client.get_metric_history(run_id, name)}
+        for key, name in names.items()
     }
     differences = list(compare_points(expected, held))
     total = sum(len(points) for points in expected.values())
@@ -240,13 +238,19 @@ def _check_mlflow_run(
         text = "; ".join(differences) or "metrics.jsonl holds no numbers [SL-verify-no-numbers]"
         yield Check("mlflow metrics", "failed", text)
     else:
-        yield Check("mlflow metrics", "ok", f"{total} points of {len(expected)} metrics, as in metrics.jsonl")
+        older = sum(key != name for key, name in names.items())
+        said = f"{total} points of {len(expected)} metrics, as in metrics.jsonl"
+        said += f"; {older} have the name of an older version" if older else ""
+        yield Check("mlflow metrics", "ok", said)
     if not expects_report:
         yield Check("mlflow report", "skipped", "no analysis belongs to this run")
         return
-    files = {entry.path for entry in client.list_artifacts(run_id, "analysis")}
-    missing = [name for name in REPORT_PAGES if f"analysis/{name}" not in files]
-    text = ", ".join(f"analysis/{name}" for name in missing or REPORT_PAGES)
+    files = {entry.path for place in ("", "analysis") for entry in client.list_artifacts(run_id, place)}
+    if f"analysis/{PAGE}" in files:  # where an older version put it
+        files.add(PAGE)
+    wanted = [PAGE, *(f"analysis/{name}" for name in REPORT_PAGES if name != PAGE)]
+    missing = [name for name in wanted if name not in files]
+    text = ", ".join(missing or wanted)
     state: Literal["ok", "failed"] = "failed" if missing else "ok"
     yield Check("mlflow report", state, f"{text}: {'no artifact' if missing else 'artifacts'} of the run")
 

@@ -2,7 +2,7 @@
 
 OPTIMIZERS says what each can be told besides rate and decay, and what it keeps. NETWORKS has every image network that
 is no vision transformer; those have their shapes in models/model_specs.py. A new one takes a row here and a file in
-trainer/models; `make schema` writes its line of the README. No column has a default, so that what is forgotten is an
+trainer/models; `make schema` writes its line of docs/models.md. No column has a default, so a forgotten value is an
 error at import. Sizes may be given instead of a preset's own, and 0 is the preset's own. PUBLISHED_FILES are weights
 that torchvision publishes, as it calls them. Adapters on random weights must be asked for.
 """
@@ -71,7 +71,7 @@ class NetworkRow:
     smallest: int
     """Fewest pixels of an edge."""
     what: str
-    """It is, as the README says it."""
+    """Its description in docs/models.md."""
 
 
 def _of_torchvision(what: str) -> NetworkRow:
@@ -104,7 +104,7 @@ FINETUNED_NETWORKS = {f"{name}{FINETUNED}": name for name, row in NETWORKS.items
 
 
 def write_rows(text: str) -> str:
-    """A README with the rows of NETWORKS in its table of models: between the transformers and what is fine-tuned."""
+    """Return docs/models.md with the rows of NETWORKS between the transformers and the fine-tuned networks."""
     lines = text.splitlines(keepends=True)
     first = next(i for i, line in enumerate(lines) if line.startswith("| `vit_")) + 1
     last = next(i for i, line in enumerate(lines) if line.startswith("|") and f"{FINETUNED}`" in line)
@@ -213,5 +213,5 @@ def describe_starting_weights(config: Settings) -> str:
 
 
 if __name__ == "__main__":  # make schema
-    readme = Path(sys.argv[1])
-    readme.write_text(write_rows(readme.read_text()))
+    page = Path(sys.argv[1])
+    page.write_text(write_rows(page.read_text()))

@@ -1,7 +1,8 @@
 """Every strategy, one row each: all that the lab must know of it besides how its engine is built.
 
-A new one takes a row here, a file in trainer/strategies if no present one will do, and a chart (README). No column has
-a default, so that what is forgotten is an error at import. Who reads a column is said beside it.
+A new strategy needs a row here, a file in trainer/strategies unless a present one serves, and a chart
+(docs/developing.md). No column has a default, so a forgotten value is an error at import. Who
+reads a column is said beside it.
 
 Which strategy has which knob is a column of the row; KNOBS has what is said to the strategies that do not have it, and
 why the default is what it is. What is left to a strategy (`auto`, 0) is decided here as well, and recorded in

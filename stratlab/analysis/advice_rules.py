@@ -230,8 +230,9 @@ RULES = (
                 when=(ELSEWHERE,),
             ),
         ),
-        otherwise="Look at that rank's host: temperature and clocks of its GPU (system/rank*/gpu_temperature_c), its "
-        "CPU and network; and whether its samples take longer than the others'.",
+        otherwise="Look at that rank's host: temperature and clocks of its GPU "
+        "(detail/system/rank*/gpu_temperature_c), its CPU and network; and whether its samples take longer than the "
+        "others'.",
         evidence=("late_rank", "late_calls", "compute_imbalance"),
     ),
     AdviceRule(

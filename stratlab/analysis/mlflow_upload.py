@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from stratlab import tracking as redirect
-from stratlab.analysis.summaries import sum_named_parts
+from stratlab.analysis.advice import DOUBTS
+from stratlab.analysis.summaries import say_headline, sum_named_parts
 from stratlab.drawing import drop_file_links
+from stratlab.run_directory.files import read_object
+from stratlab.run_directory.outcome import has_ended, read_attempts
 from stratlab.run_directory.places import PAGE
-from stratlab.tracking import IMPATIENT, environment, impatient, read_run_id
+from stratlab.tracking import IMPATIENT, TRACE, build_artifact_place, environment, impatient, read_run_id
+from stratlab_spec.mlflow_run import NOTE, build_note, describe_run, may_describe
 from stratlab_spec.step_parts import COMPUTE
 
 RUN_FILES = ("config.json", "summary.json", "evaluation.json", "metrics.jsonl", "attempts.jsonl")
 RUN_FOLDERS = {"ranks": "rank*.json", "traces": "manifest.json"}
-PREFIX = "trace/"
 NOT_OF_A_KEY = re.compile(r"[^\w\-. ]")
 MERGED_BYTES = (
     200 << 20
@@ -67,10 +70,15 @@ def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str, run_id: str) 
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri)
-    start_ms = client.get_run(run_id).info.start_time
+    run = client.get_run(run_id)
+    start_ms = run.info.start_time
     numbers = build_numbers(report)
-    metrics = [Metric(PREFIX + name, float(value), start_ms, 0) for name, value in numbers.items()]
-    client.log_batch(run_id, metrics=metrics, tags=[RunTag(*tag) for tag in build_tags(report).items()])
+    metrics = [Metric(TRACE + name, float(value), start_ms, 0) for name, value in numbers.items()]
+    tags = build_tags(report)
+    if may_describe(run.data.tags.get(NOTE)):
+        page = build_artifact_place(run.info.experiment_id, run_id, PAGE)
+        tags[NOTE] = build_description(run_dir, report, page)
+    client.log_batch(run_id, metrics=metrics, tags=[RunTag(*tag) for tag in tags.items()])
     for name in RUN_FILES:
         if (run_dir / name).is_file():
             client.log_artifact(run_id, str(run_dir / name), "run")
@@ -80,7 +88,7 @@ def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str, run_id: str) 
     analysis = run_dir / "analysis"
     client.log_artifacts(run_id, str(analysis / "tables"), "analysis/tables")
     page = (analysis / PAGE).read_text(encoding="utf-8")
-    client.log_text(run_id, drop_file_links(page), f"analysis/{PAGE}")  # in MLflow nothing lies beside it
+    client.log_text(run_id, drop_file_links(page), PAGE)  # in MLflow nothing lies beside it
     client.log_artifact(run_id, str(analysis / "summary.md"), "analysis")
     left_out = _log_merged(client, run_id, analysis, report)
     with tempfile.TemporaryDirectory() as folder:  # the copy says that it was logged; it is the last one
@@ -92,7 +100,7 @@ def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str, run_id: str) 
 
 
 def build_numbers(report: dict[str, Any]) -> dict[str, float]:
-    """Metric, without PREFIX -> value: the means, each part of the step, and how much was found."""
+    """Metric, without TRACE -> value: the means, each part of the step, and how much was found."""
     means = {
         n: v for n, v in report["mean"].items() if isinstance(v, int | float) and not isinstance(v, bool)
     }
@@ -103,6 +111,20 @@ def build_numbers(report: dict[str, Any]) -> dict[str, float]:
         parts[name] = parts.get(name, 0.0) + (part["ms"] or 0.0)
     counts = {"findings": len(report["quality"]), "recommendations": len(report.get("recommendations") or [])}
     return means | parts | counts
+
+
+def build_description(run_dir: Path, report: dict[str, Any], page: str) -> str:
+    """What MLflow's overview of the run starts with: how it ended, its page, where its step goes, the first advice.
+
+    MLflow shows the first lines until a reader asks for more.
+    """
+    attempts = read_attempts(run_dir)
+    advice = [each for each in report.get("recommendations") or [] if each["rule"] != DOUBTS]
+    link = f"[The run's page]({page})"
+    if has_ended(attempts):
+        link = f"{describe_run(attempts[-1], read_object(run_dir / 'summary.json', []))}. {link}"
+    lines = [link, *[say_headline(report)] * bool(report["source"])]
+    return build_note("\n\n".join([*lines, *(f"First advice: {each['title']}" for each in advice[:1])]))
 
 
 def build_tags(report: dict[str, Any]) -> dict[str, str]:

@@ -21,8 +21,10 @@ from stratlab.commands.options import (
     LabImage,
     Mount,
     Namespace,
+    OnCluster,
     PodResources,
     TrackingUri,
+    open_console,
 )
 from stratlab.user_error import UserError
 
@@ -51,7 +53,7 @@ def compare(
         list[Path] | None,
         typer.Argument(
             metavar="DIR...",
-            help="A comparison: RESULTS/COMPARISON. Several are compared as one.",
+            help="A comparison: RESULTS/COMPARISON; on a cluster its name. Several are compared as one.",
             show_default=False,
         ),
     ] = None,
@@ -85,9 +87,7 @@ def compare(
             "micro_batch_size,compile how fast one training is.",
         ),
     ] = "",
-    on_cluster: Annotated[
-        bool, typer.Option("--on-cluster", help="DIR names a comparison on the results volume of a cluster.")
-    ] = False,
+    on_cluster: OnCluster = False,
     namespace: Namespace = None,
     context: Context = None,
     pod_resources: PodResources = "",
@@ -223,17 +223,15 @@ def _compare_there(
 
 
 def _show(report: Mapping[str, Any], page: Path, as_json: str | None) -> None:
-    """report.json alone for `--json` without a file; else the table, and where the page is."""
+    """report.json alone for `--json` without a file; else what fits on a screen, and where the page is."""
     text = page.with_name("report.json").read_text()
     if as_json == PRINTED:
         print(text, end="")
         return
-    from rich.console import Console
-
-    from stratlab.compare.summary_view import terminal_table
+    from stratlab.compare.terminal_view import build_screen
 
     if as_json:
         Path(as_json).write_text(text)
-    console = Console(width=None if sys.stdout.isatty() else 160)  # a table must not be cut in a pipe
-    console.print(terminal_table(report, console.width))
-    print(f"report: {page}", flush=True)
+    console = open_console()
+    console.print(build_screen(report, console.width))
+    print(f"\nreport: {page}", flush=True)

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from stratlab.commands.options import open_console
 from stratlab.user_error import UserError
-from stratlab_spec.memory.prediction import DEVICE_GIB, Verdict
 
 NOTHING_FITS = 10
 NOTHING_KNOWN = 3
@@ -48,8 +48,11 @@ def predict(
         ),
     ] = None,
     device_gib: Annotated[
-        float, typer.Option(min=0.1, max=100_000, help="Memory of one GPU. An H200 has 139.8.")
-    ] = DEVICE_GIB,
+        float | None,
+        typer.Option(
+            min=0.1, max=100_000, help="Memory of one GPU; an H100's if left out. An H200 has 139.8."
+        ),
+    ] = None,
     operations: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Further operations files, which go first.", show_default=False),
@@ -89,6 +92,7 @@ def predict(
     from stratlab.predict.counting import find_cache
     from stratlab.predict.prediction import Prediction
     from stratlab.predict.remedies import ALLOWED
+    from stratlab_spec.memory.prediction import DEVICE_GIB, Verdict
     from stratlab_spec.memory.profiles import SHIPPED, BadOperationsFile, read_operations
 
     def refuse(wrong: BadOperationsFile) -> None:
@@ -116,6 +120,7 @@ def predict(
     allowed = [name for name in allow.split(",") if name]
     if wrong := [name for name in allowed if name not in ALLOWED]:
         raise UserError(f"--allow {','.join(wrong)}: expected of {', '.join(ALLOWED)} [SL-predict-allow]")
+    device_gib = device_gib or DEVICE_GIB
     cache = find_cache()
     files = list(read_operations([operations] if operations else [], refuse))
     files += read_operations([cache], lambda wrong: print(f"left out: {wrong}; delete it", file=sys.stderr))
@@ -152,29 +157,15 @@ def predict(
 
 
 def _show(answers: list, device_gib: float, *, offer: bool) -> None:  # type: ignore[type-arg]
-    from rich.console import Console
+    from stratlab.predict.prediction_report import list_commands, list_uncounted
+    from stratlab.predict.prediction_screen import build_screen
 
-    from stratlab.predict.prediction import Prediction
-    from stratlab.predict.prediction_report import (
-        build_causes,
-        build_table,
-        conclude,
-        explain_lines,
-        list_uncounted,
-    )
-
-    console = Console(width=None if sys.stdout.isatty() else 200)  # a table must not be cut in a pipe
-    console.print(build_table(answers))
-    console.print()
-    if any(isinstance(one, Prediction) for one in answers):
-        console.print(build_causes(answers))
-        console.print()
-    for line in explain_lines(answers, device_gib):
-        print(line)
+    console = open_console()
+    console.print(build_screen(answers, device_gib, console.width))
+    for command in [*list_commands(answers)][: 1 if offer else None]:
+        print(command)
     if offer and (uncounted := len(list_uncounted(answers))):
         print(
             f"the same line with --count asks the trainer here, where it is installed: {uncounted} to count, "
             "half a minute and more for each, kept for the next time"
         )
-    if said := conclude(answers):
-        print(said)

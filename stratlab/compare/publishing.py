@@ -29,8 +29,9 @@ from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.volume_pod import run_on_volume
 from stratlab.compare.efficiency import say_sharding
 from stratlab.compare.report_files import FILES
-from stratlab.compare.run_sources import KIND, KIND_TAG
+from stratlab.compare.run_sources import KIND, KIND_TAG, is_comparison, list_runs
 from stratlab.compare.search_ranking import say_search
+from stratlab.compare.winners import BY_KEY
 from stratlab.drawing import drop_file_links
 from stratlab.machine import explain_untrusted, name_program, shorten
 from stratlab.run_directory.places import PAGE
@@ -38,8 +39,10 @@ from stratlab.run_directory.record import RunRecord
 from stratlab.tracking import describe_redirect, find_redirect, impatient, is_of_this_machine, open_directly
 from stratlab.tracking_server import run_server
 from stratlab.user_error import NothingThere, UserError
+from stratlab_spec.mlflow_run import NOTE, OWN, build_note, may_describe
 
 if TYPE_CHECKING:
+    from mlflow.entities import Experiment, Run
     from mlflow.tracking import MlflowClient
 
 
@@ -215,7 +218,8 @@ def _tail(said: str, termination: str) -> str:
     return "\n".join(said.splitlines()[-15:]) or termination
 
 
-NOTE = "mlflow.note.content"  # the description that MLflow shows of a run and of an experiment
+COMPARED = "\n\n---\n\n"
+"""In the description of a run, before what its comparison has found."""
 ANSWER_S = 3.0
 
 
@@ -256,7 +260,8 @@ def log_for_user(
         places = log_comparison(report, folder, uri, name)
     except NotLogged as reason:
         return f"{NOT_THERE}: {reason}"
-    return f"report in MLflow: {uri}/{places.report}\ncharts in MLflow: {uri}/{places.charts}"
+    said = [f"report in MLflow: {uri}/{places.report}", f"charts in MLflow: {uri}/{places.charts}"]
+    return "\n".join([*said, places.note] if places.note else said)
 
 
 def log_to_store(
@@ -265,11 +270,12 @@ def log_to_store(
     """To the server at `uri`, which serves a rehearsal's store for a while; the sentence to print."""
     name = experiment or str(report["comparison"])
     try:
-        log_comparison(report, folder, uri, name)
+        places = log_comparison(report, folder, uri, name)
     except NotLogged as reason:
         return f"{NOT_THERE}: {reason}"
     command = f"{name_program()} mlflow {shlex.quote(str(shorten(store)))}"
-    return f"report and charts in MLflow, experiment {name}:  {command}"
+    said = f"report and charts in MLflow, experiment {name}:  {command}"
+    return f"{said}\n{places.note}" if places.note else said
 
 
 @dataclass(frozen=True)
@@ -278,6 +284,8 @@ class Places:
 
     report: str
     charts: str
+    note: str
+    """A sentence on runs that an older version has sent, "" = there are none."""
 
 
 class NotLogged(Exception):
@@ -300,51 +308,83 @@ def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, e
             found = client.get_experiment_by_name(experiment)
             if found is None:
                 raise NotLogged(f"{tracking_uri} has no experiment {experiment} [SL-report-no-experiment]")
-            run_id = _log(client, found.experiment_id, report, folder)
+            return _log(client, found, report, folder)
         except (MlflowException, OSError) as failure:
             _check_answers(tracking_uri)  # it may have ended meanwhile
             raise NotLogged(f"{tracking_uri}: {str(failure)[:300]} [SL-report-not-logged]") from failure
-    report_page = f"#/experiments/{found.experiment_id}/runs/{run_id}/artifacts"
-    return Places(report_page, runs_page.build_place(found.experiment_id))
 
 
 def describe(report: Mapping[str, Any]) -> str:
     """The answer in Markdown: the verdict, who is best in what, and why the others are slower."""
     headline = report["headline"]
-    lines = [f"**{headline['verdict']}**: {headline['reason']}."]
+    won = [f"{BY_KEY[metric].name}: **{run}**" for metric, run in report["winners"].items() if run]
+    # MLflow shows the first line of it until a reader asks for more
+    lines = [f"**{headline['verdict']}**; {', '.join(won) or 'no run is best'}; {headline['reason']}"]
     lines += [f"* {answer}" for answer in headline["answers"]]
-    lines += [f"* {metric}: **{run}**" for metric, run in report["winners"].items() if run]
     also = [*say_search(report["search"]), *say_sharding(report["sharding"]), *report["remarks"]]
     lines += [f"* {each}" for each in also]
     lines += [pair["sentence"] for pair in report["attribution"]["pairs"]]
     return "\n\n".join(lines)
 
 
-def _log(client: MlflowClient, experiment_id: str, report: Mapping[str, Any], folder: Path) -> str:
-    wanted = f"tags.`{KIND_TAG}` = '{KIND}'"
-    known = client.search_runs([experiment_id], filter_string=wanted, max_results=1)
+def describe_compared(report: Mapping[str, Any], run: str) -> str:
+    """The same of one run: what it is best in, and why it is slower."""
+    won = [BY_KEY[metric].name for metric, best in report["winners"].items() if best == run]
+    lines = [f"**Compared with {len(report['runs']) - 1}: {report['headline']['verdict']}**; "]
+    lines[0] += f"best in: {', '.join(won) or 'nothing'}"
+    pairs = report["attribution"]["pairs"]
+    return "\n\n".join([*lines, *(pair["sentence"] for pair in pairs if pair["run"] == run)])
+
+
+def _log(client: MlflowClient, experiment: Experiment, report: Mapping[str, Any], folder: Path) -> Places:
+    experiment_id = experiment.experiment_id
+    runs = list_runs(client, experiment_id)
+    known = [run for run in runs if is_comparison(run)]
+    run = known[0] if known else client.create_run(experiment_id, run_name=KIND, tags={KIND_TAG: KIND})
+    run_id = str(run.info.run_id)
+    report_place = runs_page.build_artifact_place(experiment_id, run_id, PAGE)
+    charts_place = runs_page.build_place(experiment_id)
+    note = build_note(f"{describe(report)}\n\n[Report]({report_place}), [charts]({charts_place})")
     tags = {
         KIND_TAG: KIND,
         "verdict": report["headline"]["verdict"],
         "best": ", ".join(f"{metric}: {run}" for metric, run in report["winners"].items() if run) or "nobody",
-        NOTE: describe(report),
+        NOTE: note,
     }
-    run = known[0] if known else client.create_run(experiment_id, run_name=KIND, tags={KIND_TAG: KIND})
-    run_id = str(run.info.run_id)
     for name, value in tags.items():
         client.set_tag(run_id, name, value)
     for name in FILES:
         if name == PAGE:  # in MLflow nothing lies beside it
             page = drop_file_links((folder / name).read_text(encoding="utf-8"))
-            client.log_text(run_id, page, f"{KIND}/{name}")
+            client.log_text(run_id, page, name)
         else:
             client.log_artifact(run_id, str(folder / name), KIND)
-    client.set_experiment_tag(experiment_id, NOTE, tags[NOTE])
+    described = experiment.tags.get(NOTE)
+    # an older version wrote it without the mark of its own
+    if may_describe(described) or (known and described == known[0].data.tags.get(NOTE)):
+        client.set_experiment_tag(experiment_id, NOTE, note)
     client.set_experiment_tag(experiment_id, *runs_page.KIND_TAG)
-    metrics = {name for run in client.search_runs([experiment_id]) for name in run.data.metrics}
+    metrics = {name for each in runs for name in each.data.metrics}
     client.set_experiment_tag(experiment_id, runs_page.TAG, runs_page.build_view(metrics))
+    _describe_runs(client, runs, report)
     client.set_terminated(run_id)
-    return run_id
+    older = sorted(str(each.info.run_name) for each in runs if runs_page.has_older_names(each.data.metrics))
+    said = (
+        f"{', '.join(older)}: metrics in MLflow have the names of an older version; stratlab metrics replay and "
+        "stratlab analyze add the new ones [SL-mlflow-older-names]"
+    )
+    return Places(report_place, charts_place, said if older else "")
+
+
+def _describe_runs(client: MlflowClient, runs: Sequence[Run], report: Mapping[str, Any]) -> None:
+    """What the comparison has found of each run follows what the run's own description has."""
+    names = {row["mlflow_run_id"]: row["run"] for row in report["runs"]}
+    for run in runs:
+        note = run.data.tags.get(NOTE, "")
+        if run.info.run_id in names and may_describe(note):
+            own = note.removesuffix(OWN).partition(COMPARED)[0]
+            found = describe_compared(report, names[run.info.run_id])
+            client.set_tag(run.info.run_id, NOTE, build_note(f"{own}{COMPARED}{found}"))
 
 
 def _check_answers(uri: str) -> None:

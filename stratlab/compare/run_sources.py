@@ -216,7 +216,7 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[ComparedRu
             raise UserError(
                 f"--experiment {name}: not at {tracking_uri}; there are: {known} [SL-experiment-absent]"
             )
-        runs = [run for run in _runs_of(client, experiment.experiment_id) if not is_comparison(run)]
+        runs = [run for run in list_runs(client, experiment.experiment_id) if not is_comparison(run)]
         if not runs:
             raise UserError(f"--experiment {name}: has no runs at {tracking_uri} [SL-experiment-empty]")
         folders = {run_id: into / name for run_id, name in _folder_names(runs).items()}
@@ -243,7 +243,8 @@ def is_comparison(run: Run) -> bool:
     return run.data.tags.get(KIND_TAG) == KIND
 
 
-def _runs_of(client: MlflowClient, experiment_id: str) -> list[Run]:
+def list_runs(client: MlflowClient, experiment_id: str) -> list[Run]:
+    """All of an experiment, its comparison too."""
     page = client.search_runs([experiment_id], max_results=1000)
     runs = list(page)
     while page.token:

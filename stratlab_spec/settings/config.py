@@ -253,9 +253,7 @@ def _describe_value(error: Mapping[str, Any], given: Mapping[str, str]) -> str:
     allowed = get_args(Config.model_fields[name].annotation)
     wish = f"expected one of {', '.join(map(str, allowed))}" if allowed else describe_error(error)
     if name == "model":
-        wish = (
-            f"expected one of the {len(MODELS)} in README.md (Models and data), or a hub id such as {HUB_ID}"
-        )
+        wish = f"expected one of the {len(MODELS)} in docs/models.md, or a hub id such as {HUB_ID}"
     if error["type"] == "string_pattern_mismatch":
         wish = PATTERNS.get(name, wish)
     value = f"={given[name]!r}" if name in given else ""

@@ -29,7 +29,7 @@ found = {}
 for run in runs:
     uuid = run["info"]["run_id"]
     points = get(f"api/2.0/mlflow/metrics/get-history?run_id={uuid}&metric_key=loss&max_results=25000")["metrics"]
-    files = get(f"api/2.0/mlflow/artifacts/list?run_id={uuid}&path=analysis").get("files", [])
+    files = get(f"api/2.0/mlflow/artifacts/list?run_id={uuid}").get("files", [])
     found[run["info"]["run_name"]] = {
         "status": run["info"]["status"], "steps": sorted(p["step"] for p in points),
         "files": [f["path"] for f in files], "metrics": [m["key"] for m in run["data"].get("metrics", [])],
@@ -120,8 +120,8 @@ def check_mlflow(lab: Lab, runs: list[Run]) -> None:
             trained = sorted(line["step"] for line in lines if line["kind"] == "train")
             assert found[name]["status"] == "FINISHED"
             assert found[name]["steps"] == trained and len(trained) >= each.steps
-            assert "analysis/report.html" in found[name]["files"]
-            assert "trace/step_ms" in found[name]["metrics"]
+            assert "report.html" in found[name]["files"]
+            assert "detail/trace/step_ms" in found[name]["metrics"]
 
 
 def check_comparison(lab: Lab, comparison: str, names: list[str], output: Path) -> None:

@@ -2,7 +2,7 @@
 
 In fp32 a network with batch norm does not tell a mistake from rounding: what two processes add up in another order
 lies 1e-6 apart, and where that carries one value over the kink of a ReLU, a part of the gradient is there or not, which
-no bound on rounding foresees (docs/strategies.md). In fp64 they are 1e-16 apart. What stays in fp32 is what a strategy
+no bound on rounding foresees (docs/decisions/numerics.md). In fp64 they are 1e-16 apart. What stays in fp32 is what a strategy
 has so: FSDP reduces gradients, DeepSpeed holds the weights that it updates.
 """
 

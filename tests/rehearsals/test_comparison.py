@@ -18,7 +18,10 @@ from typing import Any
 
 import pytest
 
+from stratlab.analysis.mlflow_upload import build_numbers
+from stratlab.tracking import TRACE
 from stratlab.wording import format_number
+from stratlab_spec.mlflow_run import name_metric
 from tests.programs import find_python
 from tests.stratlab.browser import ABSENT, CHROMIUM, serve, visit
 from trainer.launch.mlflow_sender import line_points
@@ -97,19 +100,28 @@ def test_mlflow_holds_exactly_what_was_written(demo: Path, report: dict[str, Any
     with closing(sqlite3.connect(demo / "mlflow" / "mlflow.db")) as store:
         runs = dict(store.execute("select name, run_uuid from runs where status = 'FINISHED'"))
         assert runs.keys() == {*STRATEGIES}
-        pages = [path.parts[-4:-1] for path in (demo / "mlflow").rglob("report.html")]
-        assert {*pages} == {(uuid, "artifacts", "analysis") for uuid in runs.values()}
+        pages = [path.parts[-3:-1] for path in (demo / "mlflow").rglob("report.html")]
+        assert {*pages} == {(uuid, "artifacts") for uuid in runs.values()}
         for name, uuid in runs.items():
             assert uuid == next(run["mlflow_run_id"] for run in report["runs"] if run["run"] == name)
             rows = store.execute("select key, value, timestamp, step from metrics where run_uuid = ?", [uuid])
-            stored = Counter(row for row in rows if not row[0].startswith("trace/"))
+            stored = Counter(row for row in rows if not row[0].startswith(TRACE))
             text = (demo / "runs" / "demo" / name / "metrics.jsonl").read_text()
             written = Counter(
                 (p["key"], float(p["value"]), p["timestamp"], p["step"])
                 for line in text.splitlines()
                 for p in line_points(json.loads(line))
             )
-            assert stored == written and {key for key, *_ in stored} >= RESULTS
+            assert stored == written and {key for key, *_ in stored} >= {*map(name_metric, RESULTS)}
+            query = "select key, value from latest_metrics where run_uuid = ?"
+            shown = dict(store.execute(query, [uuid]))  # what MLflow's pages show
+            folder = demo / "runs" / "demo" / name
+            summary = json.loads((folder / "summary.json").read_text())
+            assert {number: shown[name_metric(number)] for number in RESULTS} == {
+                n: summary[n] for n in RESULTS
+            }
+            means = build_numbers(json.loads((folder / "analysis" / "report.json").read_text()))
+            assert {key.removeprefix(TRACE): value for key, value in shown.items() if TRACE in key} == means
 
 
 FACTS = ("step_time_ms_p50", "samples_per_s", "measured_steps", "state_memory_gib", "train_loss")
@@ -135,10 +147,7 @@ def test_every_surface_has_the_same_number_for_the_same_fact(demo: Path, report:
             )
             for fact in FACTS:
                 assert row[fact] == summary[fact] == float(table[name][fact]), fact
-                assert any(
-                    key.rpartition("/")[2] == fact and value == pytest.approx(row[fact], rel=1e-12)
-                    for key, value in stored.items()
-                ), fact
+                assert stored[name_metric(fact)] == pytest.approx(row[fact], rel=1e-12), fact
             assert [listed[name][fact] for fact in LISTED] == [row[fact] for fact in LISTED]
             assert format_number(row["step_time_ms_p50"], 2) in printed, "the table has two decimals"
             assert row["warmup"] == summary["warmup"] and row["step_times_from"] == "summary.json"

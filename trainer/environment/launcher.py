@@ -240,7 +240,7 @@ examples:
   python -m trainer.environment --processes 8 --least-gb-per-s 200
 
 In pods: helm install check charts/ddp --set run.config.mode=check --set run.nodes=2, with the values of the run.
-On several machines: the PET_* variables of a run (docs/start.md), the same command on each.
+On several machines: the PET_* variables of a run (docs/local.md), the same command on each.
 Exit codes: 0 nothing is missing, 1 there is a problem, 2 bad configuration, 143 stopped."""
 
 

@@ -21,13 +21,12 @@ from trainer.launch.mlflow_rest import Mlflow, MlflowError
 from trainer.launch.mlflow_sender import (
     close_run,
     find_run,
-    line_points,
+    is_behind,
     mlflow_status,
     read_offset,
     send_new_lines,
 )
 
-TAIL_BYTES, TAIL_LINES = 65_536, 20
 URI = "MLFLOW_TRACKING_URI"
 
 
@@ -67,22 +66,6 @@ def replay(folder: RunDirectory, uri: str, env: Mapping[str, str]) -> Replayed:
     metrics = folder.metrics.read_bytes() if folder.metrics.exists() else b""
     sent = metrics[start:end].count(b"\n")
     return Replayed(run_id, sent, len(metrics) - end, _close(folder, mlflow, run_id))
-
-
-def is_behind(folder: RunDirectory, offset: int, latest: Mapping[str, int]) -> bool:
-    """Whether the store has less than it had confirmed: it was restored from an older copy.
-
-    Args:
-        offset: confirmed bytes of metrics.jsonl.
-        latest: the last step of each metric in the store.
-    """
-    if not offset:
-        return False
-    with open(folder.metrics, "rb") as file:
-        file.seek(max(0, offset - TAIL_BYTES))
-        lines = file.read(offset - file.tell()).splitlines()
-    points = [point for line in lines[-TAIL_LINES:] for point in line_points(read_line(line))]
-    return any(latest.get(point["key"], -1) < point["step"] for point in points)
 
 
 def _close(folder: RunDirectory, mlflow: Mlflow, run_id: str) -> str:

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from stratlab_spec.mlflow_run import NOTE
 from trainer.distributed.machine import explain_untrusted
 
 API = "/api/2.0/mlflow/"
@@ -144,6 +145,12 @@ class Mlflow:
         query = "runs/get?" + urllib.parse.urlencode({"run_id": run_id})
         data = self._call(query).get("run", {}).get("data", {})
         return {each["key"]: int(each.get("step", 0)) for each in data.get("metrics", [])}
+
+    def read_note(self, run_id: str) -> str:
+        """The run's description, "" = none."""
+        query = "runs/get?" + urllib.parse.urlencode({"run_id": run_id})
+        tags = self._call(query).get("run", {}).get("data", {}).get("tags", [])
+        return next((str(each["value"]) for each in tags if each["key"] == NOTE), "")
 
     def end_run(self, run_id: str, status: str) -> None:
         """`status` is FINISHED, KILLED or FAILED."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 from stratlab_spec.exit_codes import DONE, TERMINATED, is_storage_full
+from stratlab_spec.mlflow_run import NOT_POINTS, NOTE, build_note, describe_run, may_describe, name_metric
 from stratlab_spec.run_directory import RunDirectory, is_metrics, read_line, write_json
 from trainer.launch.mlflow_rest import Mlflow, MlflowError
 
@@ -28,8 +28,7 @@ LONGEST_PAUSE_S = 5.0
 LAST_TRY_S = 30.0
 TEXT_RESULTS = ("forecast_memory_deviates",)
 """Of summary.json."""
-NOT_POINTS = ("t", "step", "attempt")
-OF_A_RANK = re.compile(r"rank(\d+)_(.+)")  # in lines of kind system
+TAIL_BYTES, TAIL_LINES = 65_536, 20
 
 log = logging.getLogger("trainer")
 
@@ -115,6 +114,9 @@ class Sender(threading.Thread):
         record, is_known = find_run(self._folder, self._mlflow, self._uri)
         if is_known:
             self._mlflow.reopen_run(record["run_id"])
+            offset = read_offset(self._folder)
+            if offset and is_behind(self._folder, offset, self._mlflow.read_latest(record["run_id"])):
+                self._offset = 0
         else:
             self._record = record
             self._offset = 0  # this store has nothing of it, whatever another one has confirmed
@@ -152,7 +154,7 @@ def find_run(folder: RunDirectory, mlflow: Mlflow, uri: str) -> tuple[dict[str, 
 
 
 def close_run(folder: RunDirectory, mlflow: Mlflow, run_id: str, status: str) -> None:
-    """Ends the MLflow run with the results that are texts, as tags: numbers are in metrics.jsonl.
+    """Ends the MLflow run with its description and the results that are texts: numbers are in metrics.jsonl.
 
     Args:
         status: FINISHED, KILLED or FAILED.
@@ -161,8 +163,12 @@ def close_run(folder: RunDirectory, mlflow: Mlflow, run_id: str, status: str) ->
         MlflowError, OSError: it is still open, and may be closed again.
     """
     summary = read_line(folder.summary.read_bytes()) if folder.summary.is_file() else {}
+    ended = [event for event in folder.read_attempts()[-1:] if event["event"] == "ended"]
     # `none` where the memory is inside its band; no tag where nobody could tell
-    if tags := {name: str(summary[name] or "none") for name in TEXT_RESULTS if name in summary}:
+    tags = {name: str(summary[name] or "none") for name in TEXT_RESULTS if name in summary}
+    if ended and may_describe(mlflow.read_note(run_id)):
+        tags[NOTE] = build_note(describe_run(ended[0], summary))
+    if tags:
         mlflow.set_tags(run_id, tags)
     mlflow.end_run(run_id, status)
 
@@ -224,6 +230,23 @@ def read_offset(folder: RunDirectory) -> int:
         return 0
 
 
+def is_behind(folder: RunDirectory, offset: int, latest: Mapping[str, int]) -> bool:
+    """Whether the store has less than it had confirmed: it was restored from an older copy, or has the
+    names of an older version.
+
+    Args:
+        offset: confirmed bytes of metrics.jsonl.
+        latest: the last step of each metric in the store.
+    """
+    if not offset:
+        return False
+    with open(folder.metrics, "rb") as file:
+        file.seek(max(0, offset - TAIL_BYTES))
+        lines = file.read(offset - file.tell()).splitlines()
+    points = [point for line in lines[-TAIL_LINES:] for point in line_points(read_line(line))]
+    return any(latest.get(point["key"], -1) < point["step"] for point in points)
+
+
 def _send(folder: RunDirectory, mlflow: Mlflow, run_id: str, points: list[Any], offset: int) -> None:
     for start in range(0, len(points), BATCH):  # one line of a thousand ranks is more than a batch
         mlflow.log_batch(run_id, points[start : start + BATCH])
@@ -234,23 +257,15 @@ def _send(folder: RunDirectory, mlflow: Mlflow, run_id: str, points: list[Any], 
 
 
 def line_points(line: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The MLflow points of one line of metrics.jsonl: every number in it, with the line's own timestamp in ms.
-
-    In a line of kind system `rank3_host_memory_gib` becomes `system/rank3/host_memory_gib`.
-    """
+    """The MLflow points of one line of metrics.jsonl: every number in it, with the line's own timestamp in ms."""
     if not is_metrics(line):  # cut by a full volume, or not ours
         return []
     timestamp, step = int(line["t"] * 1000), line["step"]
     return [
-        {"key": _key(line.get("kind"), key), "value": value, "timestamp": timestamp, "step": step}
+        {"key": name_metric(key, line.get("kind")), "value": value, "timestamp": timestamp, "step": step}
         for key, value in line.items()
         if key not in NOT_POINTS and isinstance(value, int | float) and not isinstance(value, bool)
     ]
-
-
-def _key(kind: str | None, name: str) -> str:
-    found = OF_A_RANK.fullmatch(name) if kind == "system" else None
-    return f"system/rank{found[1]}/{found[2]}" if found else name
 
 
 def _flat(resolved: Mapping[str, Any]) -> dict[str, Any]:

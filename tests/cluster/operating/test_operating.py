@@ -98,7 +98,7 @@ def test_a_store_that_was_lost_is_filled_again(lab: Lab, tmp_path: Path) -> None
     in_server(lab, "python", "-c", COPY.format("backup.db", "mlflow.db"))
     restart_server(lab)
     found = read_store(lab, "operating")
-    assert {*found} == {"kept"} and "analysis/report.html" in found["kept"]["files"]
+    assert {*found} == {"kept"} and "report.html" in found["kept"]["files"]
     lab.stratlab("metrics", "replay", "operating/later", "--on-cluster")
     assert {name: each["steps"] for name, each in read_store(lab, "operating").items()} == wanted
 

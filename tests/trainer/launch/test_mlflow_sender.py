@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stratlab_spec.mlflow_run import DETAIL, NOTE, build_note, name_metric
 from stratlab_spec.run_directory import RunDirectory, write_json
 from trainer.launch import mlflow_replay as replay_module
 from trainer.launch import mlflow_sender as sender_module
@@ -81,6 +82,9 @@ class StandIn:
         points = self._store.run(run_id)["points"]
         return {each["key"]: each["step"] for each in points}
 
+    def read_note(self, run_id: str) -> str:
+        return str(self._store.run(run_id)["tags"].get(NOTE, ""))
+
     def end_run(self, run_id: str, status: str) -> None:
         self._store.run(run_id)["status"] = status
 
@@ -108,12 +112,12 @@ def write(tmp_path, *sizes: int) -> tuple[RunDirectory, list]:
         numbers = {f"n{i}": number + i for i in range(size)}
         number += size
         lines.append({"t": 1.5 + step, "attempt": 1, "step": step, "kind": "system", **numbers})
-        wanted += [(name, value, 1500 + 1000 * step, step) for name, value in numbers.items()]
+        wanted += [(DETAIL + name, value, 1500 + 1000 * step, step) for name, value in numbers.items()]
     folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder, wanted
 
 
-def test_points_are_the_numbers_of_a_line_and_those_of_ranks_stand_under_system():
+def test_points_are_the_numbers_of_a_line():
     line = {
         "t": 1.5,
         "attempt": 1,
@@ -122,9 +126,13 @@ def test_points_are_the_numbers_of_a_line_and_those_of_ranks_stand_under_system(
         "rank12_gpu_power_w": 300.0,
         "profiled": True,
     }
-    point = {"value": 300.0, "timestamp": 1500, "step": 3}
-    assert line_points(line) == [{"key": "system/rank12/gpu_power_w", **point}]
-    assert line_points(line | {"kind": "train"}) == [{"key": "rank12_gpu_power_w", **point}]
+    (point,) = line_points(line)
+    assert point == {
+        "key": name_metric("rank12_gpu_power_w", "system"),
+        "value": 300.0,
+        "timestamp": 1500,
+        "step": 3,
+    }
 
 
 @pytest.mark.parametrize(
@@ -309,6 +317,26 @@ def test_results_that_are_texts_are_tags_of_a_run_that_ends(folder, servers, sum
     assert servers[HERE].run("uid")["tags"] == tags and servers[HERE].run("uid")["status"] == "KILLED"
 
 
+@pytest.mark.parametrize(("before", "kept"), [("", False), ("an older one of ours", False), ("mine", True)])
+def test_a_run_that_ends_is_described_unless_its_user_has_done_it(folder, servers, before, kept):
+    assert build_sender(folder)._try_send()
+    servers[HERE].run("uid")["tags"][NOTE] = build_note(before) if "ours" in before else before
+    folder.append_attempt("ended", 1, "me", exit_code=10, text="rank 1 has no memory")
+    close_run(folder, StandIn(HERE, {}), "uid", "FAILED")  # type: ignore[arg-type]
+    note = servers[HERE].run("uid")["tags"][NOTE]
+    assert (note == before) is kept and ("rank 1 has no memory" in note) is not kept
+
+
+def test_a_run_of_an_older_version_gets_its_numbers_by_their_new_names_too(folder, servers):
+    assert build_sender(folder)._try_send()
+    points = servers[HERE].run("uid")["points"]
+    for point in points:
+        point["key"] = point["key"].removeprefix(DETAIL)
+    write_metrics(folder, 4)
+    assert build_sender(folder)._try_send()
+    assert [point["step"] for point in points if point["key"] == f"{DETAIL}lr"] == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize(("grace", "waited"), [(5.0, 5.0), (300.0, 30.0)])
 def test_a_server_that_is_away_is_waited_for_as_long_as_the_grace_period_lasts(
     folder: RunDirectory,
@@ -365,7 +393,7 @@ def test_a_replay_sends_what_the_server_lacks(folder, servers, case, lines, sent
     if case == "an older copy of the store":
         del points[4:]
     if case == "one metric of it is older":
-        points.remove(next(each for each in points if (each["key"], each["step"]) == ("lr", 3)))
+        points.remove(next(each for each in points if (each["key"], each["step"]) == ("detail/lr", 3)))
     if case == "its record is lost":
         folder.mlflow.unlink()
     write_metrics(folder, 4, more='{"t": 1' if case == "half a line" else "")

@@ -77,6 +77,7 @@ def expected(folder: RunDirectory) -> dict[str, list[tuple[float, int, float]]]:
             if line["kind"] == "system" and key.startswith("rank"):
                 rank, _, rest = key.partition("_")
                 key = f"system/{rank}/{rest}"
+            key = key if key == "loss" else f"detail/{key}"
             point = (int(line["t"] * 1000) / 1000, line["step"], float(np.float32(value)))
             found.setdefault(key, []).append(point)
     return found
@@ -88,7 +89,7 @@ def test_every_number_of_the_metrics_is_there_and_a_second_export_replaces_the_f
     assert len(capsys.readouterr().out.splitlines()) == 2
     for folder in folders:
         assert read(tmp_path / "boards/demo" / folder.path.name) == expected(folder)
-    assert set(expected(folders[0])) == {"loss", "samples", "system/rank3/host_memory_gib"}
+    assert set(expected(folders[0])) == {"loss", "detail/samples", "detail/system/rank3/host_memory_gib"}
     assert not folders[0].tensorboard.exists()
     for step in (3, 4):
         write(folders[0], [{**LINES[0], "step": step}])

@@ -58,21 +58,25 @@ def test_analysis_is_logged_once(mlflow_server: str, tmp_path: Path) -> None:
     run = build_run(tmp_path, run_id)
     report, warnings = log(run, mlflow_server)
     assert (report["mlflow"], warnings) == ({"status": "logged", "reason": ""}, [])
-    pages = ("report.html", "report.json", "summary.md", "merged_trace.json.gz", "tables/schema.json")
+    pages = ("report.json", "summary.md", "merged_trace.json.gz", "tables/schema.json")
     files = ("config.json", "summary.json", "metrics.jsonl", "attempts.jsonl", "ranks/rank0.json")
     assert artifacts(client, run_id) == {
+        "report.html",
         *(f"analysis/{name}" for name in (*pages, *(f"tables/{name}.csv" for name in SCHEMA))),
         *(f"run/{name}" for name in (*files, "traces/manifest.json")),
     }
     copy = Path(client.download_artifacts(run_id, "analysis/report.json", str(tmp_path)))
     assert json.loads(copy.read_text()) == json.loads(json.dumps(report))
     data = client.get_run(run_id).data
-    assert data.metrics["trace/compute_pct"] == pytest.approx(65)
-    parts = {key: value for key, value in data.metrics.items() if key.startswith("trace/part/")}
-    assert parts["trace/part/comm/all_reduce_ms"] == pytest.approx(0.1)
-    assert sum(parts.values()) == pytest.approx(data.metrics["trace/step_ms"]) == pytest.approx(1)
+    assert data.metrics["detail/trace/compute_pct"] == pytest.approx(65)
+    parts = {key: value for key, value in data.metrics.items() if key.startswith("detail/trace/part/")}
+    assert parts["detail/trace/part/comm/all_reduce_ms"] == pytest.approx(0.1)
+    assert sum(parts.values()) == pytest.approx(data.metrics["detail/trace/step_ms"]) == pytest.approx(1)
     assert (data.tags["trace_source"], data.tags["trace_main_part"]) == ("gpu", "compute")
+    assert f"/runs/{run_id}/artifacts/report.html" in data.tags["mlflow.note.content"]
+    client.set_tag(run_id, "mlflow.note.content", "mine")
     log(run, mlflow_server)  # again: the same points
+    assert client.get_run(run_id).data.tags["mlflow.note.content"] == "mine"
     for name in data.metrics:
         (point,) = client.get_metric_history(run_id, name)
         assert (point.timestamp, point.step) == (client.get_run(run_id).info.start_time, 0)
@@ -116,7 +120,7 @@ def test_a_large_merged_trace_stays_on_the_volume(
     assert report["mlflow"]["status"] == "logged"
     assert find_codes(report["mlflow"]["reason"]) == ["SL-merged-too-large"]
     names = artifacts(client, run_id)
-    assert "analysis/merged_trace.json.gz" not in names and "analysis/report.html" in names
+    assert "analysis/merged_trace.json.gz" not in names and "report.html" in names
 
 
 def test_a_merged_trace_that_cannot_be_uploaded_costs_nothing_else(
@@ -137,6 +141,6 @@ def test_a_merged_trace_that_cannot_be_uploaded_costs_nothing_else(
     report, warnings = log(build_run(tmp_path, run_id), mlflow_server)
     assert report["mlflow"]["status"] == "logged" and warnings == []
     assert find_codes(report["mlflow"]["reason"]) == ["SL-merged-not-uploaded"]
-    assert {"analysis/report.html", "analysis/report.json"} < artifacts(client, run_id)
+    assert {"report.html", "analysis/report.json"} < artifacts(client, run_id)
     assert (patience["merged_trace.json.gz"], patience["report.html"]) == ("300", "10")
     assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ

@@ -26,6 +26,7 @@ from stratlab.compare.publishing import (
     build_options,
     compare_on_cluster,
     describe,
+    describe_compared,
     find_mlflow,
     log_comparison,
     log_for_user,
@@ -35,6 +36,7 @@ from stratlab.compare.report_files import FILES, write_report
 from stratlab.compare.run_sources import load_experiment, load_runs
 from stratlab.drawing import drop_file_links
 from stratlab.processes import free_port
+from stratlab.run_directory.places import PAGE
 from stratlab.tracking import find_places
 from stratlab.user_error import UserError
 from tests.codes import find_codes
@@ -203,17 +205,43 @@ def test_the_report_lies_beside_its_runs_once(mlflow_server: str, tmp_path: Path
     )
     assert run.info.status == "FINISHED" and (root.name, page) in find_places(mlflow_server)
     assert run.data.tags["verdict"] == "comparable" and "samples_per_s: ddp" in run.data.tags["best"]
-    assert run.data.tags["mlflow.note.content"] == describe(report) == experiment.tags["mlflow.note.content"]
-    files = {entry.path for entry in client.list_artifacts(run.info.run_id, "comparison")}
-    assert files == {f"comparison/{name}" for name in FILES}
+    note = run.data.tags["mlflow.note.content"]
+    assert note.startswith(describe(report)) and note == experiment.tags["mlflow.note.content"]
+    paths = (
+        entry.path for place in ("", "comparison") for entry in client.list_artifacts(run.info.run_id, place)
+    )
+    assert {*paths} == {"comparison", *(name if name == PAGE else f"comparison/{name}" for name in FILES)}
     stored = client.download_artifacts(run.info.run_id, "comparison/report.json", str(tmp_path))
     assert json.loads(Path(stored).read_text()) == json.loads((root / "report/report.json").read_text())
     view = json.loads(experiment.tags["mlflow.sharedViewState.stratlab"])
-    charts = [(chart["type"], chart["uuid"]) for chart in view["compareRunCharts"]]
+    charts = [(chart["type"], chart["metricKey"]) for chart in view["compareRunCharts"]]
     assert charts == [("BAR", "samples_per_s"), ("LINE", "loss")], "what the runs have, in this order"
+    row = next(each for each in report["runs"] if each["run"] == "fsdp")
+    told = client.get_run(row["mlflow_run_id"]).data.tags["mlflow.note.content"]
+    assert told.count(describe_compared(report, "fsdp")) == 1, "each time anew"
     # and is no run of the next comparison
     names = [r.name for r in load_experiment(root.name, mlflow_server, tmp_path / "into")]
     assert names == ["ddp", "fsdp"]
+
+
+def test_descriptions_of_users_stay_and_older_names_are_told(mlflow_server: str, tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    root = tmp_path / f"demo-{uuid.uuid4().hex[:8]}"
+    build_comparison(root, mlflow_server)
+    client = MlflowClient(mlflow_server)
+    experiment_id = client.get_experiment_by_name(root.name).experiment_id
+    client.set_experiment_tag(experiment_id, "mlflow.note.content", "mine")
+    ids = {run.info.run_name: run.info.run_id for run in client.search_runs([experiment_id])}
+    client.set_tag(ids["ddp"], "mlflow.note.content", "mine too")
+    client.log_metric(ids["fsdp"], "trace/idle_pct", 1.0)
+    runs = load_runs(root)
+    report = compare(runs)
+    write_report(report, runs, root / "report")
+    said = log_for_user(report, runs, root / "report", None, "", None)
+    assert find_codes(said) == ["SL-mlflow-older-names"] and "fsdp" in said.splitlines()[-1]
+    assert client.get_experiment(experiment_id).tags["mlflow.note.content"] == "mine"
+    assert client.get_run(ids["ddp"]).data.tags["mlflow.note.content"] == "mine too"
 
 
 def test_a_server_that_is_away_several_or_none_costs_a_sentence(tmp_path: Path) -> None:

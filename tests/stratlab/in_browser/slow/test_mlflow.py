@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from docs.pictures.devtools import Page, open_browser
+from stratlab_spec.mlflow_run import name_metric
 from stratlab_spec.run_directory import RunDirectory, write_json
 from tests.stratlab.browser import ABSENT, CHROMIUM
 from tests.tiers import refuse_in_fast
@@ -76,6 +77,6 @@ def test_the_results_of_two_runs_stand_side_by_side(mlflow_server: str, tmp_path
         page.open(f"{mlflow_server}/#/compare-runs?{urlencode(query)}")
         page.wait("document.body.innerText.includes('samples_per_s')")
         text = read_all(page)
-    assert [name for name in RESULTS if name not in text] == []
+    assert [name for name in map(name_metric, RESULTS) if name not in text] == []
     for value in ("2113.8", "1056.9", "812", "406", "41.3"):
         assert value in text.replace(",", ""), value

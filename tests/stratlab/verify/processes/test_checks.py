@@ -16,6 +16,7 @@ from stratlab import cli
 from stratlab.processes import free_port
 from stratlab.user_error import NothingThere
 from stratlab.verify import Check, compare_points, read_points, verify_run
+from stratlab_spec.mlflow_run import name_metric
 from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
 from tests.redirecting_server import run_redirect
@@ -39,14 +40,20 @@ def build_whole_run(folder: Path, **changes: object) -> Path:
     return run
 
 
-def log_run(run: Path, uri: str, *, status: str = "FINISHED", skip: str = "", report: bool = True) -> str:
-    """What the trainer's sender and the analysis leave in MLflow; `skip` loses the last point of one metric."""
+def log_run(
+    run: Path, uri: str, *, status: str = "FINISHED", skip: str = "", report: bool = True, older: bool = False
+) -> str:
+    """What the trainer's sender and the analysis leave in MLflow, or those of an older version.
+
+    Args:
+        skip: loses the last point of this metric.
+    """
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("verify")
     experiment_id = experiment.experiment_id if experiment else client.create_experiment("verify")
     run_id = str(client.create_run(experiment_id).info.run_id)
     metrics = [
-        Metric(key, value, int(fields["t"] * 1000), fields["step"])
+        Metric(key if older else name_metric(key), value, int(fields["t"] * 1000), fields["step"])
         for fields in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
         for key, value in fields.items()
         if key not in ("t", "step", "attempt") and type(value) in (int, float)
@@ -56,8 +63,9 @@ def log_run(run: Path, uri: str, *, status: str = "FINISHED", skip: str = "", re
     for start in range(0, len(metrics), 1000):
         client.log_batch(run_id, metrics=metrics[start : start + 1000])
     for name in ("report.html", "report.json", "summary.md") * report:
-        client.log_artifact(run_id, str(run / "analysis" / name), "analysis")
-    client.log_metric(run_id, "trace/step_ms", 1.0)  # the analysis adds its own
+        place = None if name == "report.html" and not older else "analysis"
+        client.log_artifact(run_id, str(run / "analysis" / name), place)
+    client.log_metric(run_id, "detail/trace/step_ms", 1.0)  # the analysis adds its own
     client.set_terminated(run_id, status)
     write_json(run / "mlflow.json", {"tracking_uri": uri, "experiment_id": experiment_id, "run_id": run_id})
     return run_id
@@ -81,6 +89,8 @@ def test_a_whole_run_passes_every_check_and_what_mlflow_lacks_is_named(
     assert {check.name: check.state for check in checks} == dict.fromkeys(names, "ok")
     assert run_id in find(checks, "mlflow run").text
     assert list(verify_run(run, None)) == checks, "mlflow.json names the server"
+    log_run(run, mlflow_server, older=True)
+    assert {check.name: check.state for check in verify_run(run, mlflow_server)} == dict.fromkeys(names, "ok")
     monkeypatch.delenv("MLFLOW_ALLOW_HTTP_REDIRECTS", raising=False)
     with run_redirect(mlflow_server) as uri:
         check = find(list(verify_run(run, tracking_uri=uri)), "mlflow")

@@ -1,0 +1,82 @@
+"""What a run's numbers are called in MLflow, in new and older versions, and what its description tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stratlab.compare.winners import METRICS
+from stratlab.tracking import COLUMNS, SECTIONS
+from stratlab_spec.mlflow_run import (
+    DETAIL,
+    HEADLINES,
+    LONGEST_TAG,
+    build_note,
+    describe_run,
+    find_stored_name,
+    may_describe,
+    name_metric,
+)
+
+
+def test_what_decides_stands_in_front_in_the_charts_and_in_the_columns() -> None:
+    assert len(HEADLINES) == 20
+    charted = {name for charts in SECTIONS.values() for names in charts for name in names}
+    deciding = {metric.key for metric in METRICS}
+    assert deciding <= set(HEADLINES) <= charted
+    assert {f"metrics.`{name}`" for name in deciding} <= set(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "called"),
+    [
+        ("state_memory_gib", "result", "state_memory_gib"),
+        ("grad_norm", "train", "detail/grad_norm"),
+        ("wire_bytes_per_axis/tp", "result", "detail/wire_bytes_per_axis/tp"),
+        ("rank12_gpu_power_w", "system", "detail/system/rank12/gpu_power_w"),
+        ("rank12_gpu_power_w", "train", "detail/rank12_gpu_power_w"),
+    ],
+)
+def test_only_headlines_have_no_prefix(name: str, kind: str, called: str) -> None:
+    assert name_metric(name, kind) == called
+
+
+@pytest.mark.parametrize(
+    ("stored", "found"),
+    [
+        ({"detail/lr"}, "detail/lr"),
+        ({"lr"}, "lr"),
+        ({"lr", "detail/lr"}, "detail/lr"),
+        (set(), "detail/lr"),
+    ],
+)
+def test_a_name_of_an_older_version_is_read_where_there_is_no_other(stored: set[str], found: str) -> None:
+    assert find_stored_name(f"{DETAIL}lr", stored) == found
+
+
+def test_a_description_of_a_user_stays_and_one_that_is_too_long_is_cut() -> None:
+    note = build_note("x" * 2 * LONGEST_TAG)
+    assert len(note) == LONGEST_TAG and may_describe(note)
+    assert may_describe(None) and may_describe("") and not may_describe("mine")
+
+
+@pytest.mark.parametrize(
+    ("ended", "summary", "told"),
+    [
+        ({"exit_code": 0}, {"samples_per_s": 270566.0, "device_type": "cuda"}, ("finished", "270,600")),
+        (
+            {"exit_code": 0},
+            {"state_memory_gib": 0.001, "device_type": "cpu"},
+            ("finished", "1.024 MiB", "CPU"),
+        ),
+        ({"exit_code": 10, "reason": "memory", "text": "rank 1"}, {}, ("10", "memory", "rank 1")),
+        ({"exit_code": None, "reason": "lost"}, {"samples_per_s": 10.0}, ("unknown", "lost")),
+    ],
+)
+def test_a_run_is_described_by_how_it_ended(
+    ended: dict[str, Any], summary: dict[str, Any], told: tuple[str, ...]
+) -> None:
+    said = describe_run(ended, summary)
+    assert all(each in said for each in told)
+    assert ("CPU" in said) is ("CPU" in told)
