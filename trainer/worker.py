@@ -113,12 +113,17 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         census = Census(engine.observed, world.device_type, _logit_widths(run, task))
     memory = TrainingMemory(counters, phases, attempt.from_step + 1, run.plan.steps, census)
     meter, machine = Meter(world, memory), MachineLoad()
+
+    def read_system() -> list[float]:
+        machine.sample()
+        return meter.read()
+
     recorder = Recorder(
         run.folder.metrics if run.writes else None,
         attempt.number,
         config.log_every,
         on_flush=ProgressLog(run.plan.steps).show,
-        read_system=meter.read,
+        read_system=read_system,
         world_axis=run.axes.world_axis,
         epoch_samples=task.train_samples,
         guard=Guard(config.on_not_finite, precision.scales_loss, world.node),
@@ -195,7 +200,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         memory,
         data_set_bytes=task.held_bytes,
         gpu=meter.describe(),
-        machine=machine.describe(),
+        machine=machine,
         data_order_sha256=task.order_sha256,
         last=last,
         test=test,

@@ -16,7 +16,7 @@ from stratlab.compare.answers import is_foreign, name_answers, say_answer
 from stratlab.compare.attribution_view import NOTES
 from stratlab.compare.fairness import FIRST_STEPS
 from stratlab.compare.rules import Difference
-from stratlab.compare.run_rows import RULE, Rows, read_rows
+from stratlab.compare.run_rows import Rows, read_rows
 from stratlab.compare.search_ranking import say_search
 from stratlab.compare.winners import LEAST_LEAD_PCT, ON_CPU, ONE_REPEAT
 from stratlab.drawing import (
@@ -34,6 +34,7 @@ from stratlab.drawing import (
 from stratlab.run_directory.files import is_number
 from stratlab.run_directory.record import RunRecord
 from stratlab.wording import count_processes, format_count, format_fact, format_number
+from stratlab_spec.timed_steps import RULE
 
 Report = Mapping[str, Any]
 """report.json, with names of runs as they are shown."""

@@ -276,8 +276,8 @@ class Settings(BaseModel):
     """Steps of linear warm-up."""
 
     # profile
-    profile_first_step: int = Field(default=10, ge=1)
-    """First step that is recorded."""
+    profile_first_step: int = Field(default=60, ge=1)
+    """First step that is recorded. On a GPU only steps before the profile are timed."""
     profile_warmup: int = Field(default=1, ge=0)
     """Profiled but discarded steps before it."""
     profile_steps: int = Field(default=3, ge=0)

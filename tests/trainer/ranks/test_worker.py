@@ -46,6 +46,7 @@ def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:
         "TRAINER_GLOBAL_BATCH_SIZE": "32",
         "TRAINER_MICRO_BATCH_SIZE": "8",
         "TRAINER_EVALUATE_EVERY": "8",
+        "TRAINER_PROFILE_FIRST_STEP": "10",
         "STRATLAB_LAUNCHER": "test",
         "STRATLAB_NODE": "node-7",
     } | more
