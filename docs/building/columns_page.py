@@ -17,5 +17,7 @@ def write_columns(repository: Path) -> str:
     ]
     for table, columns in build_schema()["tables"].items():
         rows = [f"| `{name}` | {each['unit']} | {each['meaning']} |" for name, each in columns.items()]
-        parts.append("\n".join([f"## {table}\n", "| column | unit | meaning |", "|---|---|---|", *rows]) + "\n")
+        parts.append(
+            "\n".join([f"## {table}\n", "| column | unit | meaning |", "|---|---|---|", *rows]) + "\n"
+        )
     return "\n".join(parts)

@@ -8,7 +8,7 @@ import pytest
 
 from docs.building.prose import LONGEST, find_problems, list_pages, read_page
 
-UNREVISED = {"compare.md"}
+UNREVISED: set[str] = set()
 """Pages that the guide has not reached. A revised page leaves this list, and none comes back."""
 
 
