@@ -8,6 +8,7 @@ import pytest
 
 from docs.building.prose import LONGEST, find_problems, list_pages, read_page
 
+
 def test_pages_pass_the_style_guide() -> None:
     pages = list_pages()
     assert "style.md" in {page.name for page in pages}
