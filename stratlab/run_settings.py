@@ -11,7 +11,7 @@ from stratlab.wording import name_allowed
 from stratlab_spec.settings.files import schema
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = schema()["properties"]
-MODELS = "in README.md (Models and data)"
+MODELS = "in docs/models.md"
 """Where all are listed of the one setting that has more choices than a sentence holds."""
 
 

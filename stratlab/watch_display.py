@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -21,6 +22,7 @@ from rich.text import Text
 from stratlab.cluster.pod_phase import PodRow, build_row
 from stratlab.cluster.pods import format_event, node_rank
 from stratlab.cluster.workloads import FAILED, RUNNING, SUCCEEDED
+from stratlab.progress import build_lines
 from stratlab.trainer_program import name_settings
 from stratlab.watch_state import ADVICE, Picture, count_shares
 from stratlab_spec.exit_codes import BAD_CONFIG, DATA_MISSING, NO_PROGRESS
@@ -51,7 +53,10 @@ PROGRESS_EVERY_S = 5.0
 COLOURS = {SUCCEEDED: "green", RUNNING: "green", FAILED: "red", "deleted": "red", "Pending": "yellow"}
 EVENTS_SHOWN = 5
 TOLD_SHOWN = 3
-PODS_SHOWN = 32
+LEAST_PODS = 3
+FRAME = 8
+"""Lines of the screen that are no pod and no answer."""
+HELPS, ANALYSIS = "what helps: ", "analysis: "
 
 
 def build_farewell(picture: Picture) -> list[str]:
@@ -185,7 +190,7 @@ def list_remedies(picture: Picture) -> list[str]:
     pods += [(pod, True) for pod in picture.analysis_pods[-1:]]
     namespace = picture.workload.namespace
     found = [find_remedy(build_row(pod).note, namespace, is_analysis=is_last) for pod, is_last in pods]
-    return [f"what helps: {sentence}" for sentence in dict.fromkeys(filter(None, found))]
+    return [f"{HELPS}{sentence}" for sentence in dict.fromkeys(filter(None, found))]
 
 
 def describe_analysis(picture: Picture) -> str:
@@ -194,7 +199,7 @@ def describe_analysis(picture: Picture) -> str:
     if job is None:
         return ""
     state, shares = picture.analysis_state, count_shares(job)
-    text, noted = f"analysis: {state}", [row for row in map(build_row, picture.analysis_pods) if row.note]
+    text, noted = f"{ANALYSIS}{state}", [row for row in map(build_row, picture.analysis_pods) if row.note]
     if shares == 1:
         last = [row for row in noted if row.name == picture.analysis_pods[-1]["metadata"]["name"]]
         return text + (f": {last[0].note}" if last and state != "Complete" else "")
@@ -267,39 +272,68 @@ class LiveTable:
         self._live.console.print(Text(sentence), soft_wrap=True)
 
     def show(self, picture: Picture) -> None:
-        self._live.update(render(picture))
+        self._live.update(render(picture, self._live.console.height))
 
 
-def render(picture: Picture) -> Group:
-    """State, progress, pods, the last warnings, the analysis. Nothing of it is markup."""
+def render(picture: Picture, height: int = 40) -> Group:
+    """State and progress, pods, then what a person has to know, a line each. Nothing of it is markup.
+
+    Args:
+        height: of the terminal, which is cut at its end: as many pods are shown as fit.
+    """
     parts: list[RenderableType] = [Text(describe_state(picture), style=COLOURS.get(picture.state, "bold"))]
-    if waiting := describe_waiting(picture):
-        parts.append(Text(waiting, style="yellow"))
     if picture.progress:
         step, steps = picture.progress.step, picture.progress.steps
-        parts += [ProgressBar(total=steps, completed=step, width=60), Text(str(picture.progress))]
-    parts += [Text(sentence, style="yellow") for sentence in picture.told[-TOLD_SHOWN:]]
+        bar = Table.grid(padding=(0, 2))
+        bar.add_row(ProgressBar(total=steps, completed=step, width=20), Text(str(picture.progress)))
+        parts.append(bar)
+    answers = [*_list_answers(picture)]
     rows = [build_row(pod) for pod in picture.training_pods]
     if rows:
-        parts.append(_table(rows))
-    for event in picture.events[-EVENTS_SHOWN:]:
-        about = event["involvedObject"].get("name", "")
-        parts.append(Text(f"{about}: {format_event(event)}", style="yellow"))
-    parts += [Text(sentence, style="yellow") for sentence in list_remedies(picture)]
-    for source, sentence in picture.refused.items():
-        parts.append(Text(f"{source} cannot be looked at: {sentence}", style="yellow"))
+        parts.append(_table(rows, max(LEAST_PODS, height - len(answers) - FRAME)))
+    return Group(*parts, build_lines(answers))
+
+
+def _list_answers(picture: Picture) -> Iterator[tuple[str, Text]]:
+    """(label, line): what it waits for, what ranks and Kubernetes say, what helps, the analysis, where the log is."""
+    events = [
+        f"{event['involvedObject'].get('name', '')}: {format_event(event)}"
+        for event in picture.events[-EVENTS_SHOWN:]
+    ]
+    kinds = {
+        "Waiting": [describe_waiting(picture)],
+        "Ranks": picture.told[-TOLD_SHOWN:],
+        "Events": events,
+        "Helps": [sentence.removeprefix(HELPS) for sentence in list_remedies(picture)],
+        "Unseen": [
+            f"{source} cannot be looked at: {sentence}" for source, sentence in picture.refused.items()
+        ],
+    }
+    for label, sentences in kinds.items():
+        for number, sentence in enumerate(filter(None, sentences)):
+            yield "" if number else label, Text(sentence, style="yellow")
     if analysis := describe_analysis(picture):
-        parts.append(Text(analysis))
-    return Group(*parts)
+        yield "Analysis", Text(analysis.removeprefix(ANALYSIS))
+    yield "Log", Text(f"stratlab logs {picture.workload.release} -n {picture.workload.namespace}")
 
 
-def _table(rows: list[PodRow]) -> Table:
-    table = Table("pod", "phase", "ready", "restarts", "node", "why")
-    # A pod in trouble is shown even if there are many.
-    shown = sorted(rows, key=lambda row: not row.note)[:PODS_SHOWN] if len(rows) > PODS_SHOWN else rows
-    for row in shown:
-        phase = Text(row.phase, style=COLOURS.get(row.phase, ""))
-        table.add_row(Text(row.name), phase, row.ready, str(row.restarts), Text(row.node), Text(row.note))
+def _table(rows: list[PodRow], most: int) -> Table:
+    """At most so many pods, those in trouble first. Without columns in which all is well."""
+    shown = sorted(rows, key=lambda row: not row.note)[:most] if len(rows) > most else rows
+    cells = {
+        "pod": [Text(row.name) for row in shown],
+        "phase": [Text(row.phase, style=COLOURS.get(row.phase, "")) for row in shown],
+        "ready": [Text(row.ready) for row in shown],
+        "restarts": [Text(str(row.restarts or "")) for row in shown],
+        "node": [Text(row.node) for row in shown],
+        "why": [Text(row.note) for row in shown],
+    }
+    filled = {name: column for name, column in cells.items() if any(cell.plain for cell in column)}
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in filled:
+        table.add_column(name, overflow="fold", justify="right" if name == "restarts" else "left")
+    for row in zip(*filled.values(), strict=True):
+        table.add_row(*row)
     if len(rows) > len(shown):
-        table.add_row(f"and {len(rows) - len(shown)} more", "", "", "", "", "")
+        table.add_row(f"and {len(rows) - len(shown)} more")
     return table

@@ -32,8 +32,8 @@ LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>[^)#:\s]+)(?P<anchor>
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Every experiment has its page, without being named."""
-    (experiments,) = (each["Experiments"] for each in config.nav or [] if "Experiments" in each)
-    experiments += [
+    (results,) = (each["Results"] for each in config.nav or [] if "Results" in each)
+    results += [
         path.relative_to(REPOSITORY).as_posix() for path in sorted(REPOSITORY.glob("experiments/*/README.md"))
     ]
     return config

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stratlab.analysis.advice_rules import HIGH_PCT, RULES, AdviceRule, Remedy, Severity, holds
+from stratlab.analysis.advice_rules import DOUBTS, HIGH_PCT, RULES, AdviceRule, Remedy, Severity, holds
 from stratlab.analysis.run_facts import RunFacts
 from stratlab.analysis.summaries import describe_collective, divide
 from stratlab_spec.strategies import STRATEGIES
@@ -63,9 +63,8 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
     row, imbalance = STRATEGIES.get(str(known["strategy"])), mean.get("compute_imbalance")
     recorded_ms = None if report.get("steps_from") == "recording" else mean.get("host_step_ms") or step_ms
     on_gpu, host_pct = report["source"] == "gpu", mean.get("host_wait_pct")
-    launch_pct = (
-        mean.get("launch_wait_pct") or 0.0
-    )  # earlier versions did not tell: their host waited for both
+    launch_pct = mean.get("launch_wait_pct") or 0.0  # earlier versions: their host waited for both
+    compute = mean.get("compute_pct")
     values = {
         **{name: value for name, value in mean.items() if name not in ("ranks", "steps")},
         **known,
@@ -82,6 +81,8 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
         "bubble_over_ideal": divide(mean.get("bubble_pct"), mean.get("bubble_ideal_pct")),
         "launching_pct": None if host_pct is None else host_pct + launch_pct,
         "imbalance_pct": None if imbalance is None else 100 * (imbalance - 1),
+        "imbalance_of_step_pct": None if imbalance is None or compute is None else compute * (imbalance - 1),
+        "bubble_excess_pct": _minus(mean.get("bubble_pct"), mean.get("bubble_ideal_pct")),
         "next_strategy": row.holds_less if row else "",
         "previous_strategy": row.sends_less if row else "",
     }
@@ -174,8 +175,7 @@ def _minus(a: float | None, b: float | None) -> float | None:
 
 
 ORDER: tuple[Severity, ...] = ("high", "medium", "low")
-DOUBTS = "R12"  # about the traces, not about the run
-ON_CPU = "On this CPU run: "
+ON_CPU = "CPU: "
 
 
 def build_recommendations(report: Mapping[str, Any], facts: RunFacts) -> list[dict[str, Any]]:
@@ -186,9 +186,10 @@ def build_recommendations(report: Mapping[str, Any], facts: RunFacts) -> list[di
         facts: for config.json and the hosts of ranks/rank<i>.json.
 
     Returns:
-        rule, severity, title, advice, settings {name: value}, evidence {name: number}. `settings` names a value of
-        the chart (`run.config.*`) or, without a dot, an environment variable for `run.env`. Of traces that this lab did
-        not make neither text nor settings name a value of the chart.
+        rule, severity, title, advice, at_most_ms (what it can save of a recorded step at most; None = no time, or not
+        known), settings {name: value}, evidence {name: number}. `settings` names a value of the chart
+        (`run.config.*`) or, without a dot, an environment variable for `run.env`. Of traces that this lab did not make
+        neither text nor settings name a value of the chart.
     """
     hosts = read_hosts(facts.folder, report["ranks"])
     return apply_rules(build_values(report, read_settings(facts.folder), hosts))
@@ -217,12 +218,13 @@ def _build(rule: AdviceRule, values: Mapping[str, Any], on_cpu: bool) -> dict[st
     if rule.elsewhere and values.get("foreign"):
         remedy = Remedy(rule.elsewhere)
     is_high = rule.severity == "medium" and _read_lead(rule, values) > HIGH_PCT
-    title = _fill(rule.title, values)
+    title, wins, step_ms = _fill(rule.title, values), values.get(rule.wins), values.get("step_ms")
     return {
         "rule": rule.id,
         "severity": "high" if is_high else rule.severity,
-        "title": (ON_CPU + title[0].lower() + title[1:] if on_cpu and rule.id != DOUBTS else title) + ".",
+        "title": (ON_CPU + title if on_cpu and rule.id != DOUBTS else title) + ".",
         "advice": _fill(remedy.advice, values),
+        "at_most_ms": None if wins is None or step_ms is None else wins * step_ms / 100,
         "settings": {name: _fill(value, values) for name, value in remedy.settings.items()},
         "evidence": _evidence(rule, values),
     }

@@ -51,6 +51,7 @@ class AdviceRule:
             first condition. Above HIGH_PCT a medium severity is high.
         remedies: the first whose conditions hold is the advice, and where none does `otherwise`.
         elsewhere: the advice instead of these for traces that this lab did not make: they have none of our settings.
+        wins: the share of the step, %, that the advice can save at most; empty = no time, or how much is not known.
         evidence: values that are shown, besides those of `when`.
         gpu_only: says nothing about a CPU.
         doubtful: lowers the severity of all others by one.
@@ -60,6 +61,7 @@ class AdviceRule:
     when: tuple[Condition, ...]
     title: str
     lead: str = ""
+    wins: str = ""
     severity: Severity = "medium"
     remedies: tuple[Remedy, ...] = ()
     elsewhere: str = ""
@@ -90,6 +92,7 @@ SLOW_COPY_GBPS, COPY_PCT = 5.0, 5.0
 OPTIMIZER_PCT = 20.0
 TOP_KERNEL_PCT = 40.0  # of the compute kernels' time
 SLOWDOWN = 1.25  # recorded step over a step that is not recorded
+DOUBTS = "R12"  # the rule about the traces, not about the run
 HIGH_PCT = 40.0  # a remedy may save more than a third of the step
 
 CAN_DOUBLE: Condition = ("double_micro_batch", ">", 0)
@@ -109,6 +112,7 @@ SHORT_GAPS = AdviceRule(
     "R3",
     (("launching_pct", ">", HOST_WAIT_PCT), ("gap_kind", "is", "short")),
     GPU_WAITS + "in many short gaps",
+    wins="launching_pct",
     remedies=(
         Remedy(
             "torch.compile fuses kernels block by block, so that the host launches fewer. Its first steps compile, "
@@ -125,25 +129,24 @@ SHORT_GAPS = AdviceRule(
     elsewhere="torch.compile fuses kernels, so that the host launches fewer; its mode reduce-overhead replays them as "
     "CUDA graphs. Larger micro-batches make every kernel longer for the same launch. What reads a number from the GPU "
     "in every step (.item(), .cpu(), a printed loss) makes the host wait.",
-    otherwise="More samples per micro-batch (a larger global batch), or CUDA graphs; the latter is no setting of the "
-    "trainer.",
+    otherwise="Take more samples per micro-batch (a larger global batch), or CUDA graphs, no setting of the trainer.",
     evidence=("kernels_per_step", "kernel_us_p50", "short_gap_pct", "longest_gap_ms"),
     gpu_only=True,
 )
 LONG_GAPS = {
     "first": (
         "before the first event of a step",
-        "Look at what the host does there before it launches anything: preparing samples, tokenizing, moving lists to "
+        "Look at what the host does before it launches anything: preparing samples, tokenizing, moving lists to "
         "tensors. Do it ahead, in workers of the DataLoader, or once. Fusing kernels does not help.",
     ),
     "label": (
         "in long gaps under {gap_label}",
-        "Look at what the host does under that label: Python that computes, a wait for another process, a number read "
+        "Look at what the host does under {gap_label}: Python that computes, a wait for another process, a number read "
         "from the GPU. Fusing kernels does not help.",
     ),
     "long": (
         "in long gaps, the longest of {longest_gap_ms:.1f} ms",
-        "Look for these gaps in the merged trace, and at what the host does in them: compiling at first use, "
+        "Look for the long gaps in the merged trace, and at what the host does in them: compiling at first use, "
         "allocating, writing files, a number read from the GPU. Fusing kernels does not help.",
     ),
 }
@@ -156,6 +159,7 @@ RULES = (
         "R1",
         (("transfer_pct", ">", EXPOSED_PCT), ("comm_overlap_pct", "<", HIDDEN_PCT)),
         "{transfer_pct:.0f} % of the step ({transfer_ms:.2f} ms) is communication that no compute hides{mostly}",
+        wins="transfer_pct",
         remedies=(
             Remedy(
                 "Parameters are gathered for every micro-batch: larger ones gather less often, if memory allows.",
@@ -183,20 +187,21 @@ RULES = (
                 (("strategy", "in", ("zero1", "zero2")), ("memory_pct", "<", MEMORY_FREE_PCT)),
             ),
         ),
-        elsewhere="More samples per step hide more of it, at the same bytes: larger micro-batches, or several of "
-        "them before gradients are reduced (no_sync). Larger buckets (DDP's bucket_cap_mb, DeepSpeed's "
+        elsewhere="More samples per step hide more communication, at the same bytes: larger micro-batches, or several "
+        "of them before gradients are reduced (no_sync). Larger buckets (DDP's bucket_cap_mb, DeepSpeed's "
         "reduce_bucket_size) use the links better, smaller ones start earlier. Under fully_shard "
         "set_modules_to_forward_prefetch gathers further ahead, and reshard_after_forward=False gathers nothing "
         "again for the backward pass.",
-        otherwise="More samples per step hide more of it, at the same bytes (a larger global batch is another "
-        "training). Larger buckets (run.config.reduce_bucket_mib of ddp and DeepSpeed) use the links better, smaller "
-        "ones start earlier; run.config.prefetch_blocks gathers further ahead.",
+        otherwise="Take more samples per step, which hide more communication at the same bytes (a larger global batch "
+        "is another training). Larger buckets (run.config.reduce_bucket_mib of ddp and DeepSpeed) use the links "
+        "better, smaller ones start earlier; run.config.prefetch_blocks gathers further ahead.",
         evidence=("comm_pct", "transfer_ms"),
     ),
     AdviceRule(
         "R2",
         (("transfer_pct", ">", EXPOSED_BETWEEN_NODES_PCT), ("nodes", ">", 1), ("strategy", "is", "zero3")),
         "zero3 gathers parameters across {nodes:.0f} nodes, {transfer_pct:.0f} % of the step waits for it",
+        wins="transfer_pct",
         severity="high",
         remedies=(
             Remedy(
@@ -218,19 +223,20 @@ RULES = (
         "R5",
         (("straggler_pct", ">", STRAGGLER_PCT),),
         "{straggler_pct:.0f} % of the step is waiting for the last rank{late}",
+        wins="straggler_pct",
         remedies=(
             Remedy(
-                "The ranks take turns at being last, so no host is the reason: uneven samples or batches, or ranks "
-                "that share cores or a link. Fewer processes per node, or larger micro-batches, show which.",
+                "Try fewer processes per node, or larger micro-batches. The ranks take turns at being last, so no host "
+                "is the reason: uneven samples or batches, or ranks that share cores or a link.",
                 when=(("late_alike", ">", 0),),
             ),
             Remedy(
-                "Look at that rank's host: temperature and clocks of its GPU (nvidia-smi -q), its CPU and network; and "
-                "whether its samples take longer than the others'.",
+                "Look at the late rank's host: temperature and clocks of its GPU (nvidia-smi -q), its CPU and network; "
+                "and whether its samples take longer than the others'.",
                 when=(ELSEWHERE,),
             ),
         ),
-        otherwise="Look at that rank's host: temperature and clocks of its GPU "
+        otherwise="Look at the late rank's host: temperature and clocks of its GPU "
         "(detail/system/rank*/gpu_temperature_c), its CPU and network; and whether its samples take longer than the "
         "others'.",
         evidence=("late_rank", "late_calls", "compute_imbalance"),
@@ -240,8 +246,9 @@ RULES = (
         (("compute_imbalance", ">", IMBALANCE),),
         "The slowest rank{slowest} computes {compute_imbalance:.2f} times as long as the mean of all ranks",
         lead="imbalance_pct",
-        otherwise="All others wait for it in the next collective. Compare its work with the others' (samples, "
-        "sequence lengths, layers), and its hardware: temperature, clocks, a busy host.",
+        wins="imbalance_of_step_pct",
+        otherwise="Compare the slowest rank's work with the others' (samples, sequence lengths, layers), and its "
+        "hardware: temperature, clocks, a busy host. All others wait for it in the next collective.",
         evidence=("slowest_rank",),
     ),
     AdviceRule(
@@ -249,14 +256,16 @@ RULES = (
         (("bubble_over_ideal", ">", BUBBLE_OVER_IDEAL),),
         "The pipeline's bubble is {bubble_pct:.0f} % of the step, {bubble_over_ideal:.1f} times its ideal of "
         "{bubble_ideal_pct:.0f} %",
+        wins="bubble_excess_pct",
         lead="bubble_pct",
-        otherwise="Stages take unequal times or wait for their links: balance the layers of the stages first.",
+        otherwise="Balance the layers of the stages first: stages take unequal times or wait for their links.",
         evidence=("bubble_ideal_pct",),
     ),
     AdviceRule(
         "R6",
         (("bubble_pct", ">", BUBBLE_PCT),),
         "The pipeline's bubble is {bubble_pct:.0f} % of the step",
+        wins="bubble_pct",
         remedies=(
             Remedy(
                 "Smaller micro-batches are more of them, and the bubble shrinks with their number; an interleaved "
@@ -265,7 +274,7 @@ RULES = (
                 (CAN_HALVE,),
             ),
         ),
-        otherwise="More micro-batches per step (a larger global batch), or an interleaved schedule, shrink it.",
+        otherwise="More micro-batches per step (a larger global batch), or an interleaved schedule, shrink the bubble.",
         evidence=("bubble_ideal_pct",),
     ),
     # one rank: its host, its data, its copies, its optimizer
@@ -297,6 +306,7 @@ RULES = (
         "R4",
         (("data_pct", ">", DATA_PCT),),
         "{data_pct:.0f} % of the step is spent on getting the next batch",
+        wins="data_pct",
         remedies=(
             Remedy(
                 "Images are decoded batch by batch. Move them to the device once, if they fit.",
@@ -315,6 +325,7 @@ RULES = (
         (("h2d_gbps", "<", SLOW_COPY_GBPS), ("copy_exposed_pct", ">", COPY_PCT)),
         "Copies to the GPU run at {h2d_gbps:.1f} GB/s and take {copy_exposed_pct:.0f} % of the step unhidden",
         lead="copy_exposed_pct",
+        wins="copy_exposed_pct",
         remedies=(
             Remedy(
                 "The offloaded state crosses the bus in every step: keep it on the device.",
@@ -327,13 +338,14 @@ RULES = (
                 (STREAMS,),
             ),
         ),
-        otherwise="Such a rate is that of pageable memory: pin it and copy without blocking (non_blocking).",
+        otherwise="Pin the memory and copy without blocking (non_blocking): pageable memory has such a rate.",
         gpu_only=True,
     ),
     AdviceRule(
         "R10",
         (("optimizer_pct", ">", OPTIMIZER_PCT),),
         "The optimizer phase takes {optimizer_pct:.0f} % of the step ({optimizer_ms:.2f} ms)",
+        wins="optimizer_pct",
         remedies=(
             Remedy("The offloaded update runs on the host: keep it on the device.", NO_OFFLOAD, (OFFLOADS,)),
             Remedy(
@@ -346,8 +358,8 @@ RULES = (
         elsewhere="With fused=True the optimizer updates all parameters in few kernels; where every rank updates all "
         "of them, ZeroRedundancyOptimizer, fully_shard or ZeRO let each update its share. More samples per step make "
         "it rarer; that is another training.",
-        otherwise="The update is fused and, where the strategy shards, shared already. More samples per step (a "
-        "larger global batch) make it rarer; that is another training.",
+        otherwise="More samples per step (a larger global batch) make it rarer; that is another training. The update "
+        "is fused and, where the strategy shards, shared already.",
     ),
     # its memory and its kernels
     AdviceRule(
@@ -441,29 +453,30 @@ RULES = (
         severity="low",
         remedies=(
             Remedy(
-                "It is attention written out: scaled_dot_product_attention with a flash kernel reads memory once.",
+                "The kernel is attention written out: scaled_dot_product_attention with a flash kernel reads memory "
+                "once.",
                 when=(("top_kernel_kind", "is", "attention"),),
             ),
             Remedy(
-                "It is a matrix product: this is where the time should go; in fp32, bf16 or TF32 runs it on the tensor "
-                "cores.",
+                "The kernel is a matrix product: this is where the time should go; in fp32, bf16 or TF32 runs it on "
+                "the tensor cores.",
                 when=(ELSEWHERE, ("top_kernel_kind", "is", "gemm")),
             ),
             Remedy(
-                "It works element by element: torch.compile fuses such kernels.",
+                "The kernel works element by element: torch.compile fuses such kernels.",
                 when=(ELSEWHERE, ("top_kernel_kind", "is", "elementwise")),
             ),
             Remedy(
-                "It is a matrix product in fp32: bf16 runs it on the tensor cores.",
+                "The kernel is a matrix product in fp32: bf16 runs it on the tensor cores.",
                 {"run.config.precision": "bf16"},
                 (("top_kernel_kind", "is", "gemm"), ("precision", "is", "fp32")),
             ),
             Remedy(
-                "It is a matrix product: this is where the time should go.",
+                "The kernel is a matrix product: this is where the time should go.",
                 when=(("top_kernel_kind", "is", "gemm"),),
             ),
             Remedy(
-                "It works element by element: torch.compile fuses such kernels.",
+                "The kernel works element by element: torch.compile fuses such kernels.",
                 {"run.config.compile": "true"},
                 (("top_kernel_kind", "is", "elementwise"), *COMPILES),
             ),

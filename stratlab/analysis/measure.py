@@ -39,6 +39,7 @@ from stratlab.analysis.rank import (
     read_rank_trace,
     write_reading,
 )
+from stratlab.analysis.step_timeline import choose_step
 from stratlab.machine import read_version
 from stratlab.run_directory.files import LARGEST_WORLD, read_object
 from stratlab.traces.chunks import TraceError
@@ -111,19 +112,23 @@ def join_readings(
     findings: list[TraceFinding] = []
     kept: dict[int, Path] = {}
     matching = Matching(one_group=sum(size > 1 for size in axes.values()) <= 1)
+    lengths: dict[int, list[int]] = {}
     for rank, outcome in outcomes:
         if isinstance(outcome, Path):
             kept[rank] = outcome
-            matching.apply(load_reading(outcome).measured.calls)
+            measured = load_reading(outcome).measured
+            matching.apply(measured.calls)
+            for window in measured.segments.windows:
+                lengths.setdefault(window.step, []).append(window.end_ns - window.start_ns)
         else:
             findings.append(TraceFinding("skipped", outcome, files[rank].name, rank))
     matches = matching.take()
-    ranks, ends = [], {}
+    ranks, ends, drawn_step = [], {}, choose_step(lengths)
     shared = [kind for kind, match in matches.items() if match.ranks == len(kept)]
     for rank in sorted(kept):
         reading = replace(load_reading(kept[rank]), file=files[rank])
         ends[rank] = _call_ends(reading, shared)
-        ranks.append(finish_rank(reading, matches, axes.get("pp", 1) > 1))
+        ranks.append(finish_rank(reading, matches, axes.get("pp", 1) > 1, drawn_step))
     return Measures(ranks, findings, ends)
 
 

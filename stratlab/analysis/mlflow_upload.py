@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab import tracking as redirect
-from stratlab.analysis.advice import DOUBTS
+from stratlab.analysis.advice_rules import DOUBTS
 from stratlab.analysis.summaries import say_headline, sum_named_parts
 from stratlab.drawing import drop_file_links
 from stratlab.run_directory.files import read_object

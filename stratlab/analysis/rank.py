@@ -28,13 +28,11 @@ from stratlab.analysis.kernels import (
 )
 from stratlab.analysis.lanes import Lanes, Source, build_lanes
 from stratlab.analysis.step_rows import (
-    Activity,
     Gaps,
     IdleRow,
     MemoryPoint,
     PhaseRow,
     StepRow,
-    build_activity,
     build_gaps,
     build_idle,
     build_label_times,
@@ -43,6 +41,7 @@ from stratlab.analysis.step_rows import (
     build_step_rows,
     find_labels,
 )
+from stratlab.analysis.step_timeline import DrawnStep, States, build_drawn_step, build_states
 from stratlab.analysis.time_breakdown import (
     MeasuredTrace,
     build_exposure,
@@ -83,7 +82,6 @@ class RankFacts:
     copies: list[CopyRow]
     idle: list[IdleRow]
     gaps: Gaps
-    activity: Activity
     memory: list[MemoryPoint]
     allocations: int | None
     device_name: str | None
@@ -96,21 +94,23 @@ class RankFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class RankReading(RankFacts):
-    """One rank, read; `labels` as in `build_label_times`."""
+    """One rank, read; `labels` as in `build_label_times`, `states` as in `build_states`."""
 
     labels: dict[str, list[int]]
     measured: MeasuredTrace
+    states: States
     origin_ns: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankAnalysis(RankFacts):
-    """One rank, finished: at least one row; `parts_ns` as in `sum_parts`."""
+    """One rank, finished: at least one row; `parts_ns` as in `sum_parts`; `drawn` None = it lacks the drawn step."""
 
     rows: list[StepRow]
     phase_rows: list[PhaseRow]
     parts_ns: dict[tuple[str, str, str], int]
     collectives: list[CollectiveRow]
+    drawn: DrawnStep | None
 
 
 def read_rank_trace(rank: int, file: Path, axes: Mapping[str, int] | None = None) -> RankReading:
@@ -168,13 +168,15 @@ def read_rank_trace(rank: int, file: Path, axes: Mapping[str, int] | None = None
         **known,
         findings=[TraceFinding("noted", text, file.name, rank) for text in remarks],
         gaps=build_gaps(exposure.sets, segments.windows, named) if on_gpu else Gaps(),
-        activity=build_activity(rank, exposure.sets, low, high),
+        states=build_states(exposure.sets, segments.windows),
         measured=build_measured(segments, exposure, calls),
     )
 
 
-def finish_rank(reading: RankReading, matches: Mapping[CallKind, Match], is_pipeline: bool) -> RankAnalysis:
-    """The rest, which needs the calls of all ranks."""
+def finish_rank(
+    reading: RankReading, matches: Mapping[CallKind, Match], is_pipeline: bool, drawn_step: int | None = None
+) -> RankAnalysis:
+    """The rest, which needs the calls of all ranks. `drawn_step`: of `choose_step`."""
     partition = build_partition(reading.measured, matches, is_pipeline)
     segments, labels = reading.measured.segments, reading.labels
     parts = sum_parts(partition)
@@ -186,6 +188,9 @@ def finish_rank(reading: RankReading, matches: Mapping[CallKind, Match], is_pipe
         rows=build_step_rows(reading.rank, reading.source, segments, partition, labels),
         phase_rows=build_phase_rows(reading.rank, segments, partition, labels),
         collectives=build_collectives(reading.measured.calls, partition, matches),
+        drawn=build_drawn_step(
+            reading.measured, reading.states, drawn_step, reading.origin_ns, matches, is_pipeline
+        ),
     )
 
 

@@ -12,158 +12,105 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stratlab.analysis import run_sections, summaries, time_sections
+from stratlab.analysis.advice_rules import DOUBTS
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
-from stratlab.analysis.run_sections import (
-    build_gpus,
-    build_hta,
-    build_layout,
-    build_links,
-    build_memory,
-    build_merged,
-    build_quality,
-    build_recordings,
-    build_training,
-)
-from stratlab.analysis.summaries import (
-    build_collective_summary,
-    build_copy_summary,
-    build_kernel_summary,
-    build_origin,
-    build_phase_parts,
-    build_short_origin,
-    choose_ranks,
-    count,
-    say_headline,
-    sum_named_parts,
-)
-from stratlab.analysis.time_sections import (
-    COPY_RATE,
-    SHARE_OF_EVENTS,
-    as_text,
-    build_collectives,
-    build_device_sections,
-    build_idle,
-    build_phases,
-    build_ranks,
-    build_timeline,
-    round_shares,
-)
 from stratlab.drawing import (
     Column,
     Section,
     badge,
     build_page,
+    details,
     escape_markdown,
-    html_table,
     loud,
     markdown_table,
     note,
     paragraph,
 )
-from stratlab.wording import fit_digits, format_number
+from stratlab.wording import format_number
 
 RULES = "By rules with fixed thresholds. Try one change at a time and compare the runs."
 OF_SETTINGS = (
     " run.config.* are values of the chart (--set); other names are environment variables (run.env)."
 )
-ON_A_CPU = "On a CPU compute is the time of operators, and waiting for the host is Python, and waiting."
-ONE_STEP = "Only one step was recorded: what it shows can be chance. More: run.config.profile_steps."
+ONE_STEP = "Only one step was recorded: what it shows can be chance."
 SEVERITIES = {"high": "bad", "medium": "warn", "low": "plain"}
+MOST_ADVICE = 3  # lines
 
 
 def build_html(
     report: dict[str, Any], facts: RunFacts, ranks: Sequence[RankAnalysis], folder: Path | None = None
 ) -> str:
-    """The page as text. Charts of the run itself are there when its metrics and its evaluation are.
+    """The page as text: the answer, one step and the advice as it opens, all else folded. Charts of the run itself are
+    there when its metrics and its evaluation are.
 
     Args:
         report: schema_version 2.
         ranks: for the timeline and the memory curve, which the report does not hold.
         folder: of the analysis; HTA's tables are read from its tables/hta.
     """
-    chosen = choose_ranks(report)
-    run = report["run"]
+    chosen = summaries.choose_ranks(report)
+    mark = badge("CPU", "warn") + " " if report["source"] == "cpu" else Markup("")
+    answer = paragraph(Markup("{}<strong>{}</strong>").format(mark, summaries.say_headline(report)))
+    answer += time_sections.build_step_bar(report) + time_sections.draw_step(report, ranks, chosen)
+    trust = " ".join(summaries.build_trust(report))
+    answer += paragraph(Markup("<strong>How far to trust it.</strong> {}").format(trust))
     sections = [
-        Section("Where the time of a step goes", _headline(report)),
-        *build_layout(report),
-        _build_recommendations(report),
-        Section("Timeline", build_timeline(ranks, chosen)),
-        build_phases(report),
-        Section("Ranks", build_ranks(report, chosen)),
-        build_collectives(report, chosen),
-        *build_device_sections(report),
-        Section("Idle time", build_idle(report)),
-        *build_memory(report, ranks, chosen),
-        *build_training(facts),
-        *build_gpus(facts),
-        build_merged(report),
-        *build_recordings(report),
-        build_quality(report),
-        build_hta(report, folder),
+        Section("Where the time of a recorded step goes", answer),
+        _build_advice(report),
+        *run_sections.build_layout(report),
+        time_sections.build_phases(report),
+        time_sections.build_ranks(report, chosen),
+        time_sections.build_collectives(report, chosen),
+        *time_sections.build_device_sections(report),
+        time_sections.build_idle(report),
+        *run_sections.build_memory(report, ranks, chosen),
+        *run_sections.build_training(facts),
+        *run_sections.build_gpus(facts),
+        run_sections.build_merged(report),
+        *run_sections.build_recordings(report),
+        run_sections.build_quality(report),
+        run_sections.build_hta(report, folder),
+        run_sections.build_origin_section(report),
     ]
     banner: list[str] = [loud(ONE_STEP)] if len({row["step"] for row in report["steps"]}) == 1 else []
     banner += [f"{report['note']}."] if report["note"] else []
+    title = f"Trace analysis of {report['run']['run']}"
     return build_page(
-        f"Trace analysis of {run['run']}", build_origin(report), sections, banner, build_links(report, facts)
+        title, summaries.build_origin(report), sections, banner, run_sections.build_links(report, facts)
     )
 
 
-def _headline(report: dict[str, Any]) -> Markup:
-    mean = report["mean"]
-    html = paragraph(Markup("<strong>{}</strong>").format(say_headline(report)))
-    columns = ["step_ms", "comm_pct", "comm_exposed_pct", "comm_overlap_pct", "idle_pct"]
-    if mean.get("bubble_ideal_pct") is not None:
-        columns += ["bubble_pct", "bubble_ideal_pct"]
-    by = f", communication by {report['backend']}" if report["backend"] else ""
-    over = " and ".join(filter(None, [count(mean["ranks"], "rank"), count(mean.get("steps"), "step")]))
-    what = (
-        "A step ends when the GPU has done what was issued in it."
-        if report["source"] == "gpu"
-        else f"Operators on the host's threads{by}. {ON_A_CPU}"
-    )
-    return (
-        html
-        + _list_parts(report)
-        + html_table([mean], round_shares(columns))
-        + note(
-            f"Source {report['source']}, means over {over}. {what} The hidden share is that of the communication that "
-            "compute hides, all others are shares of the step; exposed communication includes waiting for the last "
-            "rank."
-        )
-    )
+def say_win(entry: Mapping[str, Any], step_ms: float | None) -> str:
+    """What the advice can save of a recorded step at most."""
+    most_ms = entry.get("at_most_ms")
+    if most_ms is None or not step_ms:
+        return "gain not known"
+    return f"at most {format_number(most_ms, 1 if most_ms >= 10 else 2)} ms ({100 * most_ms / step_ms:.0f} %)"
 
 
-def _list_parts(report: dict[str, Any]) -> Markup:
-    """The parts of the mean step, the largest first; they sum to it."""
-    step_ms, parts = report["mean"].get("step_ms"), sum_named_parts(report)
-    if not step_ms or not parts:
-        return Markup("")
-    rows = [{"part": name, "ms": ms, "share": 100 * ms / step_ms} for name, ms in parts.items()]
-    digits = fit_digits(parts.values())
-    times = Column("ms", "of a step", "ms", digits)
-    return html_table(rows, ["part", times, Column("share", "share", "%", 1)])
-
-
-def _build_recommendations(report: dict[str, Any]) -> Section:
-    title, entries = "Recommendations", report.get("recommendations") or []
-    if not entries:
-        return Section(title, nothing="none of the rules R1 to R12 fires")
-    html = Markup("")
+def _build_advice(report: dict[str, Any]) -> Section:
+    """A line per piece of advice with what it can win; the reasons and all that the rules say are folded."""
+    entries, lines, full = report.get("recommendations") or [], Markup(""), Markup("")
+    for entry in [entry for entry in entries if entry["rule"] != DOUBTS][:MOST_ADVICE]:
+        settings = ", ".join(f"{name}={value}" for name, value in entry["settings"].items())
+        first = entry["advice"].partition(". ")[0].rstrip(".") + "."
+        remedy = Markup("Set <code>{}</code>.").format(settings) if settings else first
+        told = say_win(entry, report["mean"].get("step_ms")), remedy, entry["title"]
+        lines += Markup('<li><strong>{}:</strong> {} <span class="note">{}</span></li>').format(*told)
     for entry in entries:
         mark = badge(entry["severity"], SEVERITIES[entry["severity"]])
-        html += paragraph(Markup("{} <strong>{}</strong> {}").format(mark, entry["title"], entry["advice"]))
-        settings = [f"{name}={value}" for name, value in entry["settings"].items()]
-        if settings:
-            html += paragraph(Markup("Set <code>{}</code>").format(", ".join(settings)))
-        numbers = ", ".join(f"{name} {_round(value)}" for name, value in entry["evidence"].items())
-        html += note(f"Rule {entry['rule']}, because {numbers}." if numbers else f"Rule {entry['rule']}.")
-    remark = note(RULES + (OF_SETTINGS if any(entry["settings"] for entry in entries) else ""))
-    return Section(title, html + remark)
-
-
-def _round(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
+        full += paragraph(Markup("{} <strong>{}</strong> {}").format(mark, entry["title"], entry["advice"]))
+        numbers = ", ".join(f"{name} {format_number(value)}" for name, value in entry["evidence"].items())
+        full += note(f"Rule {entry['rule']}{f', because {numbers}' * bool(numbers)}.")
+    full += note(RULES + (OF_SETTINGS if any(entry["settings"] for entry in entries) else ""))
+    html = (
+        Markup('<ol class="advice">{}</ol>').format(lines)
+        if lines
+        else paragraph("No rule names a part to shorten.")
+    )
+    return Section("What to try", html + details("Why, and all that the rules say", full) * bool(entries))
 
 
 MOST_KERNELS, MOST_FINDINGS, MOST_FILES = 10, 30, 8
@@ -175,9 +122,10 @@ def build_markdown(report: dict[str, Any]) -> str:
     blocks = [
         f"# Trace analysis of {escape_markdown(run['run'])}",
         *([f"**{escape_markdown(report['note'])}.**"] if report["note"] else []),
-        escape_markdown(build_short_origin(report)),
+        escape_markdown(summaries.build_origin(report)),
         *_layout(run),
-        f"**{escape_markdown(say_headline(report))}**",
+        f"**{escape_markdown(summaries.say_headline(report))}**",
+        escape_markdown(" ".join(summaries.build_trust(report))),
         *_recommendations(report),
         "## Where the time of a step goes",
         *_phases(report),
@@ -213,12 +161,13 @@ def _recommendations(report: dict[str, Any]) -> list[str]:
             f"{escape_markdown(entry['advice'])}"
         )
         text += f" Set: {escape_markdown(settings)}." if settings else ""
-        lines.append(f"- {text} Because: {escape_markdown(numbers)}.")
+        win = escape_markdown(say_win(entry, report["mean"].get("step_ms")))
+        lines.append(f"- {text} Wins {win}. Because: {escape_markdown(numbers)}.")
     return ["## Recommendations", "\n".join(lines)]
 
 
 def _phases(report: dict[str, Any]) -> list[str]:
-    parts = build_phase_parts(report)
+    parts = summaries.build_phase_parts(report)
     if not parts:
         return []
     rows = [{"phase": phase, **row} for phase, row in parts.items()]
@@ -227,8 +176,8 @@ def _phases(report: dict[str, Any]) -> list[str]:
 
 
 def _ranks(report: dict[str, Any]) -> list[str]:
-    chosen = set(choose_ranks(report))
-    rows = as_text((row for row in report["ranks"] if row["rank"] in chosen), "rank")
+    chosen = set(summaries.choose_ranks(report))
+    rows = time_sections.as_text((row for row in report["ranks"] if row["rank"] in chosen), "rank")
     rows.append({**report["mean"], "rank": "all"})
     columns = ["rank", "step_ms", "compute_pct", "comm_exposed_pct", "comm_overlap_pct", "straggler_pct"]
     columns += ["data_wait_pct", "host_wait_pct", "idle_pct"]
@@ -240,7 +189,7 @@ def _ranks(report: dict[str, Any]) -> list[str]:
 
 
 def _communication(report: dict[str, Any]) -> list[str]:
-    rows = build_collective_summary(report)
+    rows = summaries.build_collective_summary(report)
     if not rows:
         return ["## Communication", "No communication was recorded."]
     columns = ["collective", "ranks", "count", "bytes", "total_ms", "exposed_ms", "wait_ms"]
@@ -248,13 +197,15 @@ def _communication(report: dict[str, Any]) -> list[str]:
 
 
 def _kernels(report: dict[str, Any]) -> list[str]:
-    rows, copies = build_kernel_summary(report, MOST_KERNELS), build_copy_summary(report)
+    rows, copies = summaries.build_kernel_summary(report, MOST_KERNELS), summaries.build_copy_summary(report)
     blocks = []
     if rows:
-        table = markdown_table(rows, ["name", "type", "count", "sum_ms", SHARE_OF_EVENTS, "mean_us"])
+        table = markdown_table(
+            rows, ["name", "type", "count", "sum_ms", time_sections.SHARE_OF_EVENTS, "mean_us"]
+        )
         blocks += ["## Kernels", table]
     if copies:
-        blocks += ["## Copies", markdown_table(copies, ["kind", "count", "bytes", COPY_RATE])]
+        blocks += ["## Copies", markdown_table(copies, ["kind", "count", "bytes", time_sections.COPY_RATE])]
     return blocks
 
 
@@ -274,7 +225,7 @@ def _quality(report: dict[str, Any]) -> list[str]:
         return ["## Quality of the traces", "Every rank has a complete trace with all labels."]
     rows = sorted(report["quality"], key=lambda row: row["action"] != "skipped")
     shown = rows[:MOST_FINDINGS]
-    table = markdown_table(as_text(shown, "rank"), ["action", "rank", "file", "reason"])
+    table = markdown_table(time_sections.as_text(shown, "rank"), ["action", "rank", "file", "reason"])
     left = len(rows) - len(shown)
     return ["## Quality of the traces", table, *([f"{left} more are in tables/quality.csv."] if left else [])]
 

@@ -16,7 +16,8 @@ from markupsafe import Markup
 
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.analysis.run_facts import RunFacts
-from stratlab.analysis.time_sections import MOST_ROWS, as_text, cut_note, say_choice, shorten
+from stratlab.analysis.summaries import group_rows
+from stratlab.analysis.time_sections import MOST_ROWS, as_text, build_table, cut_note, shorten
 from stratlab.drawing import (
     Column,
     Section,
@@ -42,7 +43,7 @@ from stratlab.run_directory.places import (
     find_rank_traces,
 )
 from stratlab.tracking import find_run_page
-from stratlab.wording import format_number
+from stratlab.wording import format_fact, format_number
 
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")  # outermost first
 OF_TEST = ("split", "samples", "labels", "loss", "accuracy_pct", "top5_accuracy_pct", "perplexity")
@@ -52,6 +53,11 @@ GPU_CURVES = (
     ("gpu_power_w", "Power", "W"),
     ("gpu_temperature_c", "Temperature", "°C"),
     ("gpu_clock_mhz", "Clock", "MHz"),
+)
+OF_ORIGIN = (
+    *("run", "comparison", "strategy", "model", "dataset", "precision", "seed", "global_batch_size"),
+    *("micro_batch_size", "grad_accum_steps", "steps", "profile_steps", "measured_steps", "initial_weights"),
+    *("device_type", "torch", "created", "finished"),
 )
 LOSSES = {"loss": "train", "validation_loss": "validation"}
 
@@ -69,8 +75,8 @@ def build_layout(report: dict[str, Any]) -> Iterator[Section]:
         html = badge("degenerate", "bad") + " " + html + paragraph(why)
     degrees = {axis: run["axes"].get(axis) for axis in AXES}
     split = Column("sequence_parallel", "sequence parallel on tp")
-    html += html_table([{**layout, **degrees}], ["dimensions", *AXES, split])
-    yield Section("Layout", html + note(f"{layout['reason']}." if layout["reason"] else "Why is not known."))
+    html += build_table([{**layout, **degrees}], ["dimensions", *AXES, split])
+    yield Section("Layout", html + (note(f"{layout['reason']}.") if layout["reason"] else ""), folded=True)
 
 
 def build_memory(
@@ -87,14 +93,11 @@ def build_memory(
         for rank in drawn
         for device in shown
     }
-    mean = report["mean"]
     numbers = ["peak_allocated_gib", "peak_reserved_gib", "allocations_per_step"]
-    html = line_chart(curves, "ms since the first event", "allocated MiB") + html_table([mean], numbers)
-    html += note(
-        "As torch's allocator counts while the steps are recorded, on the CPU from zero; not the peak of the run. "
-        + say_choice(chosen, len(ranks))
-    )
-    yield Section("Memory", html)
+    html = line_chart(curves, "ms since the first event", "allocated MiB")
+    html += build_table([report["mean"]], numbers)
+    html += note("As torch's allocator counts in the recorded steps, on a CPU from zero; not the run's peak.")
+    yield Section("Memory", html, folded=True)
 
 
 def build_gpus(facts: RunFacts) -> Iterator[Section]:
@@ -109,11 +112,12 @@ def build_gpus(facts: RunFacts) -> Iterator[Section]:
                     curves.setdefault(int(found[1]), []).append((row["step"], value))
         if curves:
             chosen = sorted(curves)[:MOST_RANKS]
-            left_out = f" Ranks 0 to {MOST_RANKS - 1} of {len(curves)}." if len(curves) > MOST_RANKS else ""
+            left_out = f"Ranks 0 to {MOST_RANKS - 1} of {len(curves)}." if len(curves) > MOST_RANKS else ""
             html += subtitle(title) + line_chart({f"rank {r}": curves[r] for r in chosen}, "step", unit)
-            html += note(f"Means between two writes of the metrics, as NVML says.{left_out}")
+            html += note(left_out) if left_out else ""
     if html:
-        yield Section("GPUs over the run", html)
+        html += note("Means between two writes of the metrics, as NVML says.")
+        yield Section("GPUs over the run", html, folded=True)
 
 
 def build_training(facts: RunFacts) -> Iterator[Section]:
@@ -123,7 +127,8 @@ def build_training(facts: RunFacts) -> Iterator[Section]:
         for key, name in LOSSES.items()
     }
     if any(series.values()):
-        yield Section("Loss", line_chart({k: v for k, v in series.items() if v}, "step", "loss"))
+        drawn = line_chart({k: v for k, v in series.items() if v}, "step", "loss")
+        yield Section("Loss", drawn, folded=True)
     test = facts.evaluation
     names, matrix = test.get("class_names"), test.get("confusion_matrix")
     if test:
@@ -133,7 +138,7 @@ def build_training(facts: RunFacts) -> Iterator[Section]:
             drawn += heat_map(
                 matrix, list(map(str, names)), list(map(str, names)), "truth", "prediction", by_row=True
             )
-        yield Section("Accuracy" if "accuracy_pct" in test else "Test", drawn)
+        yield Section("Accuracy" if "accuracy_pct" in test else "Test", drawn, folded=True)
 
 
 BADGES = {"ok": "good", "failed": "bad", "unsupported": "plain", "skipped": "bad", "noted": "warn"}
@@ -151,9 +156,8 @@ def build_merged(report: dict[str, Any]) -> Section:
         size = merged.get("bytes")
         html = paragraph(
             Markup(
-                '<a class="file" href="{0}">{0}</a> beside this page holds {1} events of {2} ranks ({3} MiB). '
-                "Open it in Perfetto (ui.perfetto.dev, 'Open trace file'; it stays in your browser): one process per "
-                "rank and device, with the labels of steps and phases."
+                '<a class="file" href="{0}">{0}</a>: {1} events of {2} ranks ({3} MiB), for Perfetto '
+                "(ui.perfetto.dev, 'Open trace file'; it stays in your browser)."
             ).format(
                 merged["file"],
                 format_number(merged.get("events")),
@@ -176,9 +180,10 @@ def build_merged(report: dict[str, Any]) -> Section:
             f"{format_number(clocks.get('residual_ms'))} ms."
         )
         rows = [{"rank": rank, "ahead_ms": ms} for rank, ms in offsets.items()]
-        table = html_table(rows[:MOST_OFFSETS], ["rank", "ahead_ms"]) + cut_count(len(rows), MOST_OFFSETS)
+        left = note(f"{MOST_OFFSETS} of {len(rows)} are shown.") if len(rows) > MOST_OFFSETS else ""
+        table = html_table(rows[:MOST_OFFSETS], ["rank", "ahead_ms"]) + left
         html += details("Clocks against the first rank's", table)
-    return Section(title, html)
+    return Section(title, html, folded=True)
 
 
 def build_recordings(report: dict[str, Any]) -> Iterator[Section]:
@@ -194,7 +199,7 @@ def build_recordings(report: dict[str, Any]) -> Iterator[Section]:
     if rows:
         table = html_table(rows, ["recording", "what", "files"])
         table += note("Links hold where this page lies in its run directory.")
-        yield Section("Recorded beside the traces", table)
+        yield Section("Recorded beside the traces", table, folded=True)
 
 
 def build_quality(report: dict[str, Any]) -> Section:
@@ -206,50 +211,26 @@ def build_quality(report: dict[str, Any]) -> Section:
         for row in as_text(sorted(report["quality"], key=lambda row: row["action"] != "skipped"), "rank")
     ]
     table = html_table(rows[:MOST_ROWS], ["action", "rank", "file", "reason"])
-    return Section(QUALITY, table + cut_note(rows, "quality"))
+    return Section(QUALITY, table + cut_note(rows, "quality"), folded=True)
 
 
 def build_hta(report: dict[str, Any], folder: Path | None) -> Section:
-    """How each of HTA's analyses went, and the first rows of its tables, folded; nothing where none was possible."""
-    if why := _say_no_hta(report):
-        return Section(HTA, nothing=why)
-    rows = [
-        row | {"status": badge(row["status"], BADGES[row["status"]]), "tables": _say_tables(row["tables"])}
-        for row in report["hta"]
-    ]
-    html = html_table(rows, ["analysis", "status", "reason", "seconds", "tables"])
-    html += note("Tables lie in tables/hta/. unsupported: the analysis does not apply to these traces.")
-    if reason := (report.get("hta_ranks") or {}).get("reason"):
-        html += note(f"{'Holistic Trace Analysis' if report['hta_ranks']['ranks'] else 'Not run:'} {reason}.")
-    tables = [name for row in report["hta"] for name in row["tables"]]
+    """How those of HTA's analyses went that apply, and the first rows of their tables, folded."""
+    told, why = report["hta"], (report.get("hta_ranks") or {}).get("reason")
+    applied = [row for row in told if row["status"] != "unsupported"]
+    reasons = group_rows((row for row in told if row not in applied), lambda row: row["reason"])
+    if not any(row["status"] == "failed" or row["tables"] for row in applied):
+        unsupported = [f"does not apply, {reason}" for reason in reasons]
+        return Section(HTA, nothing="; ".join(filter(None, [why, *unsupported])) or "it was not run")
+    rows = [row | {"status": badge(row["status"], BADGES[row["status"]])} for row in applied]
+    html = build_table(rows, ["analysis", "status", "reason", "seconds"])
+    for reason, rows in reasons.items():
+        html += note(f"Not of these traces: {', '.join(row['analysis'] for row in rows)} ({reason}).")
+    html += note(f"{f'{why}. ' if why else ''}All of its tables: tables/hta/.")
+    tables = [name for row in applied for name in row["tables"]]
     found = [path for name in tables if folder and (path := folder / "tables" / "hta" / name).is_file()]
-    if found:
-        html += subtitle("Its tables")
-        html += Markup("").join(details(path.stem, _read_table(path)) for path in found[:HTA_TABLES])
-        html += cut_count(len(found), HTA_TABLES, "tables")
-    return Section(HTA, html)
-
-
-def _say_no_hta(report: dict[str, Any]) -> str:
-    """Why there is nothing of HTA to show; "" where there is something."""
-    rows = report["hta"]
-    if any(row["status"] != "unsupported" for row in rows):
-        return ""
-    if not rows:
-        return (report.get("hta_ranks") or {}).get("reason") or "it was not run"
-    reasons = list(dict.fromkeys(row["reason"] for row in rows if row["reason"]))
-    why = f": {reasons[0]}" if len(reasons) == 1 else ""
-    return f"unsupported by these traces, all {len(rows)} analyses{why}"
-
-
-def cut_count(count: int, most: int, what: str = "rows") -> Markup:
-    """Says how much is left out of what no CSV of ours holds."""
-    return note(f"{most} of {count} {what} are shown.") if count > most else Markup("")
-
-
-def _say_tables(names: list[str]) -> str | None:
-    shown = ", ".join(names[:4])
-    return (f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown) or None
+    html += Markup("").join(details(path.stem, _read_table(path)) for path in found[:HTA_TABLES])
+    return Section(HTA, html, folded=True)
 
 
 def _read_table(path: Path) -> Markup:
@@ -268,6 +249,20 @@ def _read_cell(text: str) -> Any:
         return float(text) if not text.lstrip("-").isdigit() else int(text)
     except ValueError:
         return shorten(text, HTA_LETTERS) or None
+
+
+def build_origin_section(report: Mapping[str, Any]) -> Section:
+    """Versions, identities and settings of the run, as far as they are known."""
+    run, mean = report["run"], report["mean"]
+    known = {
+        **{name: run.get(name) for name in OF_ORIGIN},
+        "backend": report["backend"],
+        "source of the times": report["source"],
+        "steps told by": report.get("steps_from"),
+        "traces": mean["ranks"],
+    }
+    rows = [{"fact": n.replace("_", " "), "value": format_fact(v)} for n, v in known.items() if v is not None]
+    return Section("Origin of the numbers", html_table(rows, ["fact", "value"]), folded=True)
 
 
 def build_links(report: Mapping[str, Any], facts: RunFacts) -> Markup:

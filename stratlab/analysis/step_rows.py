@@ -12,7 +12,7 @@ idle between two events that follow each other on it. Unlike the idle time of a 
 as idle while another one works, looks at the whole trace, and gives a gap to one cause as a whole: also what passes
 between a launch and the event's start counts as waiting for the host.
 
-Charts show of thousands of events shares and peaks per bin of time.
+The memory curve shows of thousands of events the peaks per bin of time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stratlab.analysis.lanes import Lanes, Source, find_launches
 from stratlab.analysis.time_breakdown import KERNEL_WAIT_BELOW_NS, SPANS, Partition, Segments
@@ -34,7 +33,6 @@ from stratlab_spec.trace_events import (
     STEP,
     Intervals,
     Times,
-    build_covered_share,
     build_empty,
     build_union,
     clip,
@@ -299,16 +297,6 @@ DEVICES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu"}  # c10::DeviceType
 
 
 @dataclass(frozen=True)
-class Activity:
-    """Which share of each of BINS equal parts of the analysed steps a rank computed and communicated."""
-
-    rank: int
-    span_ms: float
-    compute: NDArray[np.float32]
-    communication: NDArray[np.float32]
-
-
-@dataclass(frozen=True)
 class MemoryPoint:
     """The largest totals within one bin of time; `t_ms` counts from the first event of the rank's trace."""
 
@@ -317,12 +305,6 @@ class MemoryPoint:
     t_ms: float
     allocated_mib: float
     reserved_mib: float | None
-
-
-def build_activity(rank: int, sets: Mapping[str, Intervals], low: int, high: int) -> Activity:
-    """Of one rank from `low` to `high`, ns; `sets` as in `Exposure`."""
-    shares = (build_covered_share(sets[name], low, high, BINS) for name in ("compute", "comm"))
-    return Activity(rank, (high - low) / 1e6, *(share.astype(np.float32) for share in shares))
 
 
 def build_memory_curve(rank: int, memory: MemoryEvents) -> list[MemoryPoint]:

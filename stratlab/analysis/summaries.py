@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stratlab.wording import count_processes, format_count, format_number
-from stratlab_spec.step_parts import COMMUNICATION, COPIES, WORDS, split_step
+from stratlab_spec.step_parts import BUBBLE, COMMUNICATION, COPIES, WORDS, split_step
 
 SPOKEN = {name: f"{name} that nothing hides" for name in (COMMUNICATION, COPIES)}
 ENOUGH_PCT, MOST_PARTS = 90.0, 4  # the headline names parts until so much of the step is explained
@@ -35,7 +35,9 @@ def say_headline(report: Mapping[str, Any]) -> str:
         if len(shown) == MOST_PARTS or explained >= ENOUGH_PCT:
             break
         explained += 100 * ms / step_ms
+        ideal = report["mean"].get("bubble_ideal_pct")
         mostly = _largest_collective(report) if name == COMMUNICATION else ""
+        mostly += f"; ideal {ideal:.0f} %" if name == BUBBLE and ideal is not None else ""
         shown.append(f"{SPOKEN.get(name, name)} {_ms(ms)} ({100 * ms / step_ms:.0f} %{mostly})")
     tail = f", the rest {max(100 - explained, 0):.0f} %" if len(sums) > len(shown) else ""
     what = " of host time" if report["source"] == "cpu" else ""
@@ -115,6 +117,11 @@ def build_phase_parts(report: Row) -> dict[str, dict[str, float | None]]:
 def build_rank_parts(report: Row) -> dict[int, dict[str, float | None]]:
     """Rank -> {part: ms of its mean step}."""
     return _mean_parts(group_rows(report["steps"], lambda row: row["rank"]), None)
+
+
+def build_step_parts(report: Row) -> dict[int, dict[str, float | None]]:
+    """Recorded step -> {part: ms}, mean over ranks."""
+    return _mean_parts(group_rows(report["steps"], lambda row: row["step"]), None)
 
 
 def _sort_by_time(rows: list[dict[str, Any]], name: str = "total_ms") -> list[dict[str, Any]]:
@@ -206,37 +213,41 @@ MOST_LEFT_OUT = 5
 
 
 def build_origin(report: Mapping[str, Any]) -> str:
-    """Of the page: where the numbers come from, in one line."""
-    run, steps = report["run"], sorted({row["step"] for row in report["steps"]})
-    recorded = (
-        f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}" if steps else "no step"
-    )
-    of_steps = f" of {run['steps']}" if steps and run.get("steps") is not None else ""
-    device = " ".join(filter(None, [report["device"], _label("({})", run.get("device_type"))]))
-    parts = [
-        f"Run {run['run']}",
-        *_list_settings(report),
-        device,
-        _label("backend {}", report["backend"]),
-        _label("torch {}", run.get("torch")),
-        recorded + of_steps,
-        count(report["mean"]["ranks"], "trace"),
-    ]
-    return f"{', '.join(filter(None, parts))}; recording slows the steps down."
-
-
-def build_short_origin(report: Mapping[str, Any]) -> str:
-    """Of summary.md."""
+    """Where the numbers come from, in one line."""
+    steps, of = sorted({row["step"] for row in report["steps"]}), report["run"].get("steps")
+    which = f"s {steps[0]} to {steps[-1]}" if len(steps) > 1 else f" {steps[0]}" if steps else ""
     parts = [
         *_list_settings(report),
         report["device"] or "",
         _label("backend {}", report["backend"]),
-        f"source {report['source']}",
-        count(report["mean"]["ranks"], "trace"),
-        count(report["mean"].get("steps"), "recorded step"),
+        f"recorded step{which}{'' if of is None else f' of {format_number(of)}'}" if steps else "",
     ]
     text = ", ".join(filter(None, parts))
     return f"{text[0].upper()}{text[1:]}."
+
+
+def build_trust(report: Row) -> list[str]:
+    """How far the numbers can be believed: how many there are, how even, what the recording costs, what is missing."""
+    mean, run = report["mean"], report["run"]
+    steps, step_ms = build_step_parts(report), mean.get("step_ms")
+    times = sorted(total for parts in steps.values() if (total := sum_known(parts.values())) is not None)
+    over = f"Means of {count(mean.get('steps'), 'recorded step')} on {count(mean['ranks'], 'rank')}"
+    spread = f", {_ms(times[0])} to {_ms(times[-1])}" if len(times) > 1 else ""
+    told = [f"{over}{spread}."]
+    own, factor = run.get("step_time_ms_p50"), divide(step_ms, run.get("step_time_ms_p50"))
+    if factor is not None and report.get("steps_from") != "recording":
+        told.append(
+            f"Without recording: {_ms(own)} (median of the run); a recorded step takes {factor:.2f} times as long."
+        )
+    if (late := mean.get("slowest_rank")) is not None:
+        told.append(f"Rank {late} is late by more than chance explains.")
+    found = [row["action"] for row in report.get("quality") or []]
+    told.append(
+        f"{count(len(found), 'finding')} on the traces, {found.count('skipped')} left out: Quality of the traces."
+        if found
+        else "Every rank has a complete trace."
+    )
+    return told
 
 
 def build_answer(report: Mapping[str, Any]) -> list[str]:

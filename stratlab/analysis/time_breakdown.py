@@ -24,7 +24,7 @@ stratlab_spec/step_parts.py. In a pipeline the exposed point-to-point communicat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,7 +123,7 @@ def _split_exposed(exposed: Intervals, calls: Calls) -> dict[CallKey, Intervals]
     return parts
 
 
-def _find_waits(calls: Calls, matches: Mapping[CallKind, Match]) -> Intervals:
+def find_waits(calls: Calls, matches: Mapping[CallKind, Match]) -> Intervals:
     """When the rank was in a collective before the last rank came."""
     waits = []
     for index, kind in enumerate(calls.kinds):
@@ -131,6 +131,11 @@ def _find_waits(calls: Calls, matches: Mapping[CallKind, Match]) -> Intervals:
             mine = calls.kind == index
             waits.append((calls.starts[mine], calls.ends[mine] - matches[kind].shortest))
     return _join(waits)
+
+
+def find_bubble(keys: Iterable[CallKey], is_pipeline: bool) -> list[CallKey]:
+    """The calls whose exposed time is the bubble."""
+    return [key for key in keys if is_pipeline and key.collective == POINT_TO_POINT]
 
 
 SPANS = (*PHASES, "other")
@@ -213,14 +218,14 @@ def build_partition(
     """Splits the exposed communication into transfer and waiting."""
     segments = measured.segments
     spans = segments.starts, segments.ends
-    waits = _find_waits(measured.calls, matches)
+    waits = find_waits(measured.calls, matches)
     exposed = {key: covered_within(part, *spans) for key, part in measured.exposed.items()}
     exposed_wait = {
         key: covered_within(intersect(part, waits), *spans) for key, part in measured.exposed.items()
     }
     transfer = {key: exposed[key] - exposed_wait[key] for key in exposed}
     nothing = segments.starts * 0
-    bubble = [key for key in transfer if is_pipeline and key.collective == POINT_TO_POINT]
+    bubble = find_bubble(transfer, is_pipeline)
     times = measured.times | {
         "span": segments.ends - segments.starts,
         "bubble": sum((exposed[key] for key in bubble), nothing),

@@ -1,14 +1,14 @@
-"""Sections of the page about time: the timeline, phases and ranks, collectives, GPU events, idle time."""
+"""Sections of the page about time: one step, its parts and phases, ranks, collectives, GPU events, idle time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
 from stratlab.analysis.rank import RankAnalysis
+from stratlab.analysis.step_timeline import STATES, DrawnCall, DrawnStep, coarsen
 from stratlab.analysis.summaries import (
     PHASES,
     build_collective_summary,
@@ -17,30 +17,35 @@ from stratlab.analysis.summaries import (
     build_kernel_summary,
     build_phase_parts,
     build_rank_parts,
+    build_step_parts,
     describe_collective,
+    divide,
     sum_known,
+    sum_named_parts,
 )
 from stratlab.drawing import (
     Column,
+    Columns,
     Section,
     details,
     histogram,
     html_table,
     note,
     stacked_bars,
-    strips,
     subtitle,
 )
-from stratlab.wording import format_number
+from stratlab.drawing.timeline import Span, TimelineRow, build_timeline
+from stratlab.wording import fit_digits, format_number
 from stratlab_spec.step_parts import (
     COLOURS,
     COMMUNICATION,
-    COMPUTE,
     DATA,
     HOST,
+    IDLE,
     IDLE_PARTS,
     LAST_RANK,
     LAUNCH,
+    PARTS,
 )
 
 OF_SHARE = {
@@ -51,55 +56,93 @@ OF_SHARE = {
     "data_wait_pct": DATA,
     "host_wait_pct": HOST,
 }
+OF_STATE = {STATES.index(part.name): COLOURS[part.words] for part in PARTS if part.key}
 MOST_ROWS = 120  # of a table; the CSV has all
 
 
-def build_timeline(ranks: Sequence[RankAnalysis], chosen: Sequence[int]) -> Markup:
-    """When each of the chosen ranks computed and communicated."""
-    shown = [rank for rank in ranks if rank.rank in set(chosen)]
-    if not shown:
-        return note("No rank to draw.")
-    span_ms = max(rank.activity.span_ms for rank in shown)
-    tracks = {
-        f"rank {rank.rank}": {
-            COMPUTE: stretch(rank.activity.compute, rank.activity.span_ms / span_ms),
-            "communication": stretch(rank.activity.communication, rank.activity.span_ms / span_ms),
-        }
-        for rank in shown
-    }
-    remark = (
-        "The height of a lane is the share of each moment that was busy. Every rank counts from the start of its own "
-        "first recorded step: clocks of ranks are not compared here."
+def build_table(rows: Iterable[Mapping[str, Any]], columns: Columns) -> Markup:
+    """A table without the columns of which no row knows anything; percentages under the names of the parts."""
+    known = list(rows)
+    shown = [
+        Column(name, OF_SHARE.get(name, ""), "%" if name in OF_SHARE else "", 1)
+        if isinstance(name, str) and name.endswith("_pct")
+        else name
+        for name in columns
+        if any(row.get(name if isinstance(name, str) else name.key) is not None for row in known)
+    ]
+    return html_table(known, shown) if shown else Markup("")
+
+
+def build_step_bar(report: Mapping[str, Any]) -> Markup:
+    """The parts of the mean recorded step; the key of each tells its time and its share."""
+    step_ms, parts = report["mean"].get("step_ms"), sum_named_parts(report)
+    if not step_ms or not parts:
+        return Markup("")
+    digits = fit_digits(parts.values())
+    keys = {name: f"{name} {ms:,.{digits}f} ms, {100 * ms / step_ms:.1f} %" for name, ms in parts.items()}
+    colours = {keys[name]: COLOURS[name] for name in parts}
+    bars = {"mean": {keys[name]: parts[name] for name in COLOURS if name in parts}}
+    return stacked_bars(bars, "ms of the mean recorded step", colours, digits)
+
+
+def draw_step(report: Mapping[str, Any], ranks: Sequence[RankAnalysis], chosen: Sequence[int]) -> Markup:
+    """One recorded step of the chosen ranks: phases, parts and collectives; nothing where no rank has it."""
+    steps = {rank.rank: rank.drawn for rank in ranks if rank.rank in set(chosen) and rank.drawn}
+    if not steps:
+        return Markup("")
+    clocks = report.get("clocks") or {}
+    offsets = {int(rank): ms for rank, ms in (clocks.get("offsets_ms") or {}).items() if ms is not None}
+    starts = {rank: step.start_ns / 1e6 - offsets.get(rank, 0.0) for rank, step in steps.items()}
+    first, longest_ms = min(starts.values()), max(step.length_ns for step in steps.values()) / 1e6
+    one_clock = clocks.get("residual_ms") is not None or report["run"].get("machines") == 1
+    compared = one_clock and max(starts.values()) - first < longest_ms
+    coarser = 1 if len(steps) <= 4 else 4
+    rows = [
+        _draw_rank(rank, step, starts[rank] - first if compared else 0.0, coarser)
+        for rank, step in steps.items()
+    ]
+    number, many = next(iter(steps.values())).step, (report["mean"].get("steps") or 1) > 1
+    remarks = [
+        f"Recorded step {number}{', the one of middle length' * many}: phases, each rank's time in the colours above.",
+        "Below it: its collectives, hidden ones too; red: waiting for the last rank."
+        * any(r.boxes for r in rows),
+        "Clocks are not compared: each rank counts from its own start." * (len(rows) > 1 and not compared),
+        say_choice(chosen, len(ranks)),
+    ]
+    return build_timeline(rows, "ms") + note(" ".join(filter(None, remarks)))
+
+
+def _draw_rank(rank: int, step: DrawnStep, start_ms: float, coarser: int) -> TimelineRow:
+    def place(name: str, start_ns: int, end_ns: int) -> Span:
+        took = f"{name}, {format_number((end_ns - start_ns) / 1e6)} ms"
+        return Span(took, start_ms + start_ns / 1e6, start_ms + end_ns / 1e6)
+
+    def draw_call(call: DrawnCall) -> Span:
+        span = place(describe_collective(call.name, call.axis), call.start_ns, call.end_ns)
+        size = "" if call.bytes is None else f", {format_number(call.bytes)} bytes"
+        waited = f", of it {format_number(call.wait_ns / 1e6)} ms waiting" if call.wait_ns > 0 else ""
+        share = divide(float(max(call.wait_ns, 0)), float(call.end_ns - call.start_ns), 100)
+        return Span(span.tooltip + size + waited, span.start, span.end, min(share or 0.0, 100.0))
+
+    return TimelineRow(
+        label=f"rank {rank}",
+        start=start_ms,
+        end=start_ms + step.length_ns / 1e6,
+        cells=[OF_STATE[state] for state in coarsen(step.states, coarser).tolist()],
+        spans=[place(*phase) for phase in step.phases if phase[0] != "other"],
+        boxes=[draw_call(call) for call in step.calls],
     )
-    return strips(tracks, "ms", (0.0, span_ms), COLOURS) + note(remark) + note(say_choice(chosen, len(ranks)))
-
-
-def stretch(shares: np.ndarray, part: float) -> np.ndarray:
-    """Bins of a rank that recorded only `part` of the axis, drawn to the axis' scale."""
-    bins = len(shares)
-    at = np.floor(np.arange(bins) / max(part, 1e-9)).astype(int)
-    return np.where(at < bins, shares[np.minimum(at, bins - 1)], 0.0)
 
 
 def say_choice(chosen: Sequence[int], count: int) -> str:
-    """Which ranks are drawn, when not all are."""
+    """Which ranks the page draws; nothing where it draws all."""
     if len(chosen) >= count:
-        return f"All {count} ranks are drawn." if count > 1 else "One rank was recorded."
+        return ""
     return (
-        f"{len(chosen)} of {count} ranks are drawn, {count - len(chosen)} are left out: the slowest and the fastest, "
-        f"those that a finding names, and others spread evenly ({', '.join(map(str, chosen))}). "
-        "tables/rank_metrics.csv has all."
+        f"{len(chosen)} of {count} ranks are drawn on this page, {count - len(chosen)} are left out: drawn are the "
+        f"slowest and the fastest, those that a finding names, and others spread evenly "
+        f"({', '.join(map(str, chosen))}). tables/rank_metrics.csv has all."
     )
-
-
-def round_shares(names: Sequence[str]) -> list[Column | str]:
-    """Columns of a table under the names of the parts; percentages with one decimal."""
-    return [
-        Column(name, OF_SHARE.get(name, ""), "%" if name in OF_SHARE else "", 1)
-        if name.endswith("_pct")
-        else name
-        for name in names
-    ]
 
 
 def build_phases(report: dict[str, Any]) -> Section:
@@ -112,27 +155,21 @@ def build_phases(report: dict[str, Any]) -> Section:
         for rank, present in report["phases_present"].items()
         if (missing := [phase for phase in PHASES[:-1] if phase not in present])
     ]
-    what = (
-        "Time on the GPU while the host's label ran: a phase lasts until its work is done, and the phases of a step "
-        "lie side by side."
-    )
-    html = stacked_bars(parts, "ms of the mean step", COLOURS) + note(
-        f"{what if on_gpu else 'Time of each label on the host.'} 'other' lies between the labels. Mean over all ranks "
-        "and recorded steps."
+    what = "GPU time: a phase lasts until its work is done" if on_gpu else "Time of each label on the host"
+    html = stacked_bars(parts, "ms of the mean recorded step", COLOURS) + note(
+        f"{what}. 'other' lies between the labels."
     )
     rows = [{"phase": phase, **row} for phase, row in parts.items()]
-    if rows:
-        digits = 2 if (report["mean"].get("step_ms") or 0) >= 10 else 4
-        html += html_table(rows, [Column(n, n, "" if n == "phase" else "ms", digits) for n in rows[0]])
+    digits = 2 if (report["mean"].get("step_ms") or 0) >= 10 else 4
+    html += build_table(rows, [Column(n, n, "" if n == "phase" else "ms", digits) for n in rows[0]])
     if lacking:
         more = f", and {len(lacking) - 20} more ranks" if len(lacking) > 20 else ""
         html += note(" ".join(lacking[:20]) + more)
     columns = ["rank", "step", "step_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms"]
-    label = "of the others the GPU time of what was issued inside"
-    label = f"the label of data on the host, {label}" if on_gpu else "time of its labels"
+    label = "data: the host's label; others: GPU time of what was issued in the label" if on_gpu else "labels"
     steps = as_text(report["steps"], "rank", "step")
-    table = html_table(steps[:MOST_ROWS], columns) + cut_note(steps, "step_metrics")
-    return Section("Phases", html + details(f"Each step: {label}", table))
+    table = build_table(steps[:MOST_ROWS], columns) + cut_note(steps, "step_metrics")
+    return Section("Phases", html + details(f"Each step of each rank ({label})", table), folded=True)
 
 
 def as_text(rows: Iterable[Mapping[str, Any]], *names: str) -> list[dict[str, Any]]:
@@ -147,17 +184,21 @@ def cut_note(rows: Sequence[Any], table: str, most: int = MOST_ROWS) -> Markup:
     return note(f"{most} of {len(rows)} rows are shown, tables/{table}.csv has all.")
 
 
-def build_ranks(report: dict[str, Any], chosen: Sequence[int]) -> Markup:
-    """The mean step of each chosen rank, and all numbers of them."""
-    parts = build_rank_parts(report)
+MOST_STEPS = 24  # bars
+
+
+def build_ranks(report: dict[str, Any], chosen: Sequence[int]) -> Section:
+    """The mean step of each chosen rank, each step, and all numbers of them."""
+    parts, mean = build_rank_parts(report), report["mean"]
     bars = {f"rank {rank}": parts[rank] for rank in chosen if rank in parts}
-    mean = report["mean"]
-    whole = {"rank": "all", **{k: v for k, v in mean.items() if k not in ("ranks", "steps")}}
     columns = ["rank", "step_ms", "compute_pct", "comm_pct", "comm_exposed_pct", "comm_overlap_pct"]
-    columns += ["straggler_pct", "data_wait_pct", "host_wait_pct", "idle_pct"]
+    columns += ["straggler_pct", "bubble_pct", "data_wait_pct", "host_wait_pct", "idle_pct"]
     rows = as_text((row for row in report["ranks"] if row["rank"] in set(chosen)), "rank")
-    html = stacked_bars(bars, "ms of the mean step", COLOURS) + html_table(
-        [*rows, whole], round_shares(columns)
+    rows.append({"rank": "all", **{k: v for k, v in mean.items() if k not in ("ranks", "steps")}})
+    html = stacked_bars(bars, "ms of the mean recorded step", COLOURS) + build_table(rows, columns)
+    html += note(
+        f"Exposed {COMMUNICATION}: no compute hides it; it includes {LAST_RANK}. The hidden share is that of the "
+        f"{COMMUNICATION}, all others are shares of the step."
     )
     if len(report["ranks"]) > 1 and mean.get("compute_imbalance") is not None:
         late = mean.get("slowest_rank")
@@ -171,7 +212,12 @@ def build_ranks(report: dict[str, Any], chosen: Sequence[int]) -> Markup:
         bubbles = {"measured": {"pipeline bubble": measured}, "ideal": {"pipeline bubble": ideal}}
         html += subtitle("Bubble of the pipeline") + stacked_bars(bubbles, "% of the step", COLOURS)
         html += note("Ideal: (p - 1) / (m + p - 1) for p stages and m micro-batches of equal length.")
-    return html + note(say_choice(chosen, len(report["ranks"])))
+    steps = {f"step {step}": row for step, row in build_step_parts(report).items()}
+    if len(steps) > 1:
+        html += subtitle("Each recorded step, mean over ranks")
+        html += stacked_bars(dict(list(steps.items())[:MOST_STEPS]), "ms", COLOURS)
+        html += cut_note(list(steps), "step_metrics", MOST_STEPS)
+    return Section("Ranks and steps", html, folded=True)
 
 
 MOST_COLLECTIVES = 20
@@ -193,21 +239,21 @@ def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Section:
         *("total_ms", "exposed_ms", "wait_ms", Column("came_last", "came last")),
     ]
     mean, html = report["mean"], stacked_bars(bars, "ms per rank, all recorded steps", PALETTE)
-    if mean.get("comm_overlap_pct") is not None and mean.get("comm_pct") is not None:
-        html += note(
-            f"Communication runs {format_number(mean['comm_pct'], 1)} % of the step; compute hides "
-            f"{format_number(mean['comm_overlap_pct'], 1)} % of it."
-        )
     # counts and bytes are the same on every rank but for odd groups: shown whole
     shown = [
         row | {key: None if row[key] is None else round(row[key]) for key in ("count", "bytes")}
         for row in rows[:MOST_COLLECTIVES]
     ]
-    html += html_table(shown, columns)
-    html += cut_note(rows, "collective_stats", MOST_COLLECTIVES)
+    html += build_table(shown, columns) + cut_note(rows, "collective_stats", MOST_COLLECTIVES)
+    hidden = (
+        f"Communication runs {format_number(mean['comm_pct'], 1)} % of the step; compute hides "
+        f"{format_number(mean['comm_overlap_pct'], 1)} % of it. "
+        if mean.get("comm_overlap_pct") is not None and mean.get("comm_pct") is not None
+        else ""
+    )
     html += note(
-        f"Source {report['source']}, means per rank. A collective ends on all ranks together: wait is the time above "
-        "the shortest call of any rank, and the rank with the shortest call came last. '-': calls of ranks cannot be "
+        f"{hidden}Means per rank. A collective ends on all ranks together: wait is the time above the shortest call of "
+        "any rank, and the rank with the shortest call came last, which tells no cause. '-': calls of ranks cannot be "
         "matched, or the trace does not tell."
     )
     single = [
@@ -215,8 +261,8 @@ def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Section:
         for row in as_text((row for row in report["collectives"] if row["rank"] in set(chosen)), "rank")
     ]
     ranks = ["rank", "collective", "count", "bytes", "total_ms", "exposed_ms", "wait_ms", "arrived_last"]
-    table = html_table(single[:MOST_ROWS], ranks) + cut_note(single, "collective_stats")
-    return Section(title, html + details("Rank by rank", table))
+    table = build_table(single[:MOST_ROWS], ranks) + cut_note(single, "collective_stats")
+    return Section(title, html + details("Rank by rank", table), folded=True)
 
 
 def _split(row: dict[str, Any]) -> dict[str, float | None]:
@@ -240,69 +286,62 @@ IDLE_SHARES = [f"{name}_pct" for name in IDLE_PARTS]
 
 def build_device_sections(report: dict[str, Any]) -> Iterator[Section]:
     """What only the events of a GPU can tell."""
-    for title, noun, build in (("Kernels", "kernel", build_kernels), ("Copies", "copy", build_copies)):
-        if report["source"] == "cpu":
-            yield Section(title, nothing="CPU traces hold no GPU events")
-        elif report.get(title.lower()):
-            yield Section(title, build(report))
+    for title, noun, build in (("Kernels", "kernel", _build_kernels), ("Copies", "copy", _build_copies)):
+        if report.get(title.lower()):
+            yield Section(title, build(report), folded=True)
         else:
-            yield Section(title, nothing=f"no {noun} was recorded")
+            why = "CPU traces hold no GPU events" if report["source"] == "cpu" else f"no {noun} was recorded"
+            yield Section(title, nothing=why)
 
 
-def build_kernels(report: dict[str, Any]) -> Markup:
+def _build_kernels(report: dict[str, Any]) -> Markup:
     """The distribution of durations, and the kernels with most time."""
-    mean, found = report["mean"], report.get("durations") or {}
+    found = report.get("durations") or {}
     counts = {name: found[key] for key, name in OF_TYPE.items() if found.get(key)}
     html = histogram(found.get("edges_us") or [], counts, "duration of a GPU event, us", "events", COLOURS)
     short = Column("short_kernel_pct", "shorter than 10 us", "%")
-    html += html_table([mean], ["kernels_per_step", "kernel_us_p50", short])
+    html += build_table([report["mean"]], ["kernels_per_step", "kernel_us_p50", short])
     rows = [
         row | {"name": shorten(row["name"], LONGEST_NAME)}
         for row in build_kernel_summary(report, MOST_KERNELS)
     ]
     columns: list[Column | str] = ["name", "type", "count", "sum_ms", SHARE_OF_EVENTS]
-    columns += ["mean_us", "p50_us", "p95_us", "max_us"]
-    html += subtitle("Kernels with most time") + html_table(rows, columns)
+    html += subtitle("Kernels with most time")
+    html += build_table(rows, [*columns, "mean_us", "p50_us", "p95_us", "max_us"])
     return html + note(
         f"The {len(rows)} names with most time, all ranks together over the whole recording; p50 and p95 are means of "
         "the ranks' own. tables/kernel_stats.csv has all, rank by rank."
     )
 
 
-def build_copies(report: dict[str, Any]) -> Markup:
+def _build_copies(report: dict[str, Any]) -> Markup:
     """Bandwidths: bytes over time."""
-    table = html_table(build_copy_summary(report), ["kind", "count", "bytes", "total_ms", COPY_RATE])
-    return table + note(
-        "All ranks together: the bytes of all copies of a kind over their time. '-': the trace tells no bytes. "
-        "HtoD: from the host to the device."
-    )
+    table = build_table(build_copy_summary(report), ["kind", "count", "bytes", "total_ms", COPY_RATE])
+    return table + note("All ranks together, bytes over time. HtoD: from the host to the device.")
 
 
-def build_idle(report: dict[str, Any]) -> Markup:
+def build_idle(report: dict[str, Any]) -> Section:
     """What the lane waited for: in the step as it is partitioned here, and per stream as HTA defines it."""
     mean = report["mean"]
     data, host, launch, *others = (mean.get(key) for key in IDLE_SHARES)
-    bar = {DATA: data, HOST: host}
+    bar = {DATA: data, HOST: host, LAUNCH: launch, IDLE: sum_known(others)}
+    html = stacked_bars({"idle": bar}, "% of the step", COLOURS)
     if report["source"] == "cpu":
-        text = "Neither an operator nor communication ran; all of it but waiting for data is waiting for the host."
-        return stacked_bars({"idle": bar}, "% of the step", COLOURS) + note(text)
-    bar |= {LAUNCH: launch, "other idle": sum_known(others)}
-    html = stacked_bars({"idle": bar}, "% of the step", COLOURS) + html_table(
-        [mean], round_shares(IDLE_SHARES)
-    )
-    html += note(
-        "Idle: nothing ran on any stream. Data: under the host's label of data loading. Host: until the host launched "
-        "the next event. Launch: from there until it started, or inside the launch. Kernel: gaps below 30 us between "
-        "queued events."
+        html += note(
+            "Neither an operator nor communication ran; what is not data is the host: Python, and waiting."
+        )
+        return Section("Idle time", html, folded=True)
+    html += build_table([mean], IDLE_SHARES) + note(
+        "Nothing ran on any stream. Data: under the host's label of data loading. Host: until the host launched the "
+        "next event. Launch: from there until it started. Kernel: gaps below 30 us between queued events."
     )
     if rows := build_idle_summary(report):
         html += subtitle("Per stream, by the definition of Holistic Trace Analysis")
-        html += html_table(rows, ["stream", "ranks", "host_wait_ms", "kernel_wait_ms", "other_ms"])
+        html += build_table(rows, ["stream", "ranks", "host_wait_ms", "kernel_wait_ms", "other_ms"])
         html += note(
-            "Gaps between neighbours on one stream over the whole recording, also while another stream was busy; "
-            "mean over ranks. A gap before an event that was launched after the gap had begun is the host's as a whole."
+            "Gaps on one stream over the whole recording, also while another stream was busy; mean over ranks."
         )
-    return html
+    return Section("Idle time", html, folded=True)
 
 
 def shorten(text: str, most: int) -> str:

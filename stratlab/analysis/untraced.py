@@ -8,11 +8,18 @@ from typing import Any
 from stratlab.analysis.report import build_frame
 from stratlab.analysis.report_pages import list_recordings
 from stratlab.analysis.run_facts import RunFacts
-from stratlab.analysis.run_sections import build_layout, build_links, build_recordings, build_training
+from stratlab.analysis.run_sections import (
+    build_layout,
+    build_links,
+    build_origin_section,
+    build_recordings,
+    build_training,
+)
+from stratlab.analysis.summaries import build_origin
 from stratlab.drawing import Column, Section, build_page, html_table, note, paragraph
 from stratlab.drawing import escape_markdown as escape
 from stratlab.traces.discover import MANIFEST, TraceFinding, read_dropped
-from stratlab.wording import count_processes, format_number
+from stratlab.wording import format_number
 
 TABLES = {  # title -> numbers of summary.json, as they are there
     "Step": [
@@ -55,14 +62,15 @@ def build_untraced_html(report: dict[str, Any], facts: RunFacts) -> str:
         *(Section(title, html_table([row], list(row))) for title, row in _rows(facts)),
         *build_training(facts),
         *build_recordings(report),
+        build_origin_section(report),
     ]
     title = f"Analysis of {report['run']['run']}"
-    return build_page(title, _origin(report), sections, links=build_links(report, facts))
+    return build_page(title, build_origin(report), sections, links=build_links(report, facts))
 
 
 def build_untraced_markdown(report: dict[str, Any], facts: RunFacts) -> str:
     """The text of summary.md."""
-    blocks = [f"# Analysis of {escape(report['run']['run'])}", escape(_origin(report))]
+    blocks = [f"# Analysis of {escape(report['run']['run'])}", escape(build_origin(report))]
     blocks += [f"**{escape(say_untraced(report))}**", escape(_advice(report))]
     for title, row in _rows(facts):
         lines = ["| number | value | unit |", "|---|---:|---|"]
@@ -88,15 +96,4 @@ def _advice(report: Mapping[str, Any]) -> str:
     return (
         "An attempt that goes on from a checkpoint behind the steps to be recorded, with too few left, records none; "
         "nor are there traces where they could not be written."
-    )
-
-
-def _origin(report: Mapping[str, Any]) -> str:
-    run = report["run"]
-    weights = f"starts from {run['initial_weights']}, " if run.get("initial_weights") else ""
-    return (
-        f"Run {run['run']}, strategy {run.get('strategy') or 'unknown'}, "
-        f"{count_processes(run.get('world_size'), run.get('nodes'), run.get('machines'))}, "
-        f"{weights}{report['device'] or 'unknown device'} ({run.get('device_type') or 'unknown'}), "
-        f"backend {report['backend'] or 'unknown'}, torch {run.get('torch') or 'unknown'}."
     )

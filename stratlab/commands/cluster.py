@@ -15,13 +15,14 @@ import typer
 
 from stratlab.commands.options import (
     Certificates,
+    Claim,
     Context,
-    ContextNamespace,
-    KubeContext,
+    LabImage,
     Namespace,
     PodResources,
     Release,
     RunDirectory,
+    TrackingUri,
     print_json,
     say,
 )
@@ -113,8 +114,8 @@ def check(
 
 def watch(
     release: Release,
-    namespace: ContextNamespace = None,
-    context: KubeContext = None,
+    namespace: Namespace = None,
+    context: Context = None,
     analysis: Annotated[bool, typer.Option(help="Stay until the analysis has ended too.")] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="As JSON, at the end: an object with what became of the run.")
@@ -185,14 +186,7 @@ def wait(
     ] = "",
     deadline_s: Annotated[float | None, typer.Option(min=0, help="Give up after so long.")] = None,
     poll_s: Annotated[float, typer.Option(min=0.01, help="Time between two looks at the files.")] = 1.0,
-    tracking_uri: Annotated[
-        str,
-        typer.Option(
-            envvar="MLFLOW_TRACKING_URI",
-            callback=check_tracking_uri,
-            help="The MLflow server: a run that failed and is still open there is closed.",
-        ),
-    ] = "",
+    tracking_uri: TrackingUri = "",
     quiet_s: Annotated[
         float,
         typer.Option(
@@ -207,7 +201,7 @@ def wait(
 ) -> None:
     """Wait until the run in RUN_DIR has ended, well or not. Exit code 1: not before the deadline.
 
-    The files of the run say so, or its resource: Succeeded, Failed or deleted.
+    The files of the run say so, or its resource: Succeeded, Failed or deleted. A run that failed is closed in MLflow.
 
     Example: stratlab wait results/runs/demo/ddp --deadline-s 3600
     """
@@ -257,15 +251,13 @@ def logs(
         bool, typer.Option("--previous", "-p", help="Of the attempt before this one.")
     ] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the pod ends.")] = False,
-    namespace: ContextNamespace = None,
-    context: KubeContext = None,
+    namespace: Namespace = None,
+    context: Context = None,
     run_directory: Annotated[
         str, typer.Option(metavar="PATH", help="On the volume, where no resource tells: /results/demo/ddp-1.")
     ] = "",
-    claim: Annotated[str, typer.Option(help="The results claim, where no resource tells.")] = "",
-    image: Annotated[
-        str, typer.Option(help="The image that reads the volume, where no resource tells.")
-    ] = "",
+    claim: Claim = "",
+    image: LabImage = "",
     pod_resources: PodResources = "",
 ) -> None:
     """Show the log of a rank: of its pod, or when that is gone, of its file on the results volume.

@@ -17,6 +17,7 @@ from stratlab.commands.options import (
     Context,
     Mount,
     Namespace,
+    OnCluster,
     PodResources,
     RunDirectory,
     TrackingUri,
@@ -38,9 +39,7 @@ def replay(
         ),
     ],
     tracking_uri: TrackingUri = "",
-    on_cluster: Annotated[
-        bool, typer.Option("--on-cluster", help="The run lies on the results volume of a cluster.")
-    ] = False,
+    on_cluster: OnCluster = False,
     namespace: Namespace = None,
     context: Context = None,
     pod_resources: PodResources = "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +14,13 @@ from stratlab.cluster.pod_template import check_certificates, check_pod_resource
 from stratlab.tracking import check_tracking_uri
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from stratlab.cluster.connection import Connection
     from stratlab.cluster.pod_template import PodRequest
 
+PIPED = 160
+"""Columns where there is no terminal."""
 Release = Annotated[
     str, typer.Argument(metavar="RELEASE", help="Name given to helm install.", show_default=False)
 ]
@@ -38,10 +43,7 @@ HelmValues = Annotated[
     list[Path] | None, typer.Option("--values", "-f", metavar="FILE", help="As for helm; may be repeated.")
 ]
 RunName = Annotated[str | None, typer.Option("--name", help="Name of the run; the chart's name if left out.")]
-ContextNamespace = Annotated[str | None, typer.Option("--namespace", "-n", help="The context's if left out.")]
-KubeContext = Annotated[
-    str | None, typer.Option("--context", help="Of the kubeconfig; the current one if left out.")
-]
+OnCluster = Annotated[bool, typer.Option("--on-cluster", help="On the results volume of a cluster.")]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="On the cluster; the context's if left out.")
 ]
@@ -81,6 +83,14 @@ LabImage = Annotated[
 def say(sentence: object) -> None:
     """Print beside the answer, on standard error."""
     print(sentence, file=sys.stderr, flush=True)
+
+
+def open_console(*, stderr: bool = False) -> Console:
+    """As wide as the terminal, or as COLUMNS says; without both, as in a pipe, PIPED columns."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(width=None if stream.isatty() or "COLUMNS" in os.environ else PIPED, stderr=stderr)
 
 
 def print_json(content: Any) -> None:

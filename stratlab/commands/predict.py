@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from stratlab.commands.options import open_console
 from stratlab.user_error import UserError
-from stratlab_spec.memory.prediction import DEVICE_GIB, Verdict
+from stratlab_spec.memory import DEVICE_GIB
 
 NOTHING_FITS = 10
 NOTHING_KNOWN = 3
@@ -89,6 +90,7 @@ def predict(
     from stratlab.predict.counting import find_cache
     from stratlab.predict.prediction import Prediction
     from stratlab.predict.remedies import ALLOWED
+    from stratlab_spec.memory.prediction import Verdict
     from stratlab_spec.memory.profiles import SHIPPED, BadOperationsFile, read_operations
 
     def refuse(wrong: BadOperationsFile) -> None:
@@ -152,29 +154,15 @@ def predict(
 
 
 def _show(answers: list, device_gib: float, *, offer: bool) -> None:  # type: ignore[type-arg]
-    from rich.console import Console
+    from stratlab.predict.prediction_report import list_commands, list_uncounted
+    from stratlab.predict.prediction_screen import build_screen
 
-    from stratlab.predict.prediction import Prediction
-    from stratlab.predict.prediction_report import (
-        build_causes,
-        build_table,
-        conclude,
-        explain_lines,
-        list_uncounted,
-    )
-
-    console = Console(width=None if sys.stdout.isatty() else 200)  # a table must not be cut in a pipe
-    console.print(build_table(answers))
-    console.print()
-    if any(isinstance(one, Prediction) for one in answers):
-        console.print(build_causes(answers))
-        console.print()
-    for line in explain_lines(answers, device_gib):
-        print(line)
+    console = open_console()
+    console.print(build_screen(answers, device_gib, console.width))
+    for command in [*list_commands(answers)][: 1 if offer else None]:
+        print(command)
     if offer and (uncounted := len(list_uncounted(answers))):
         print(
             f"the same line with --count asks the trainer here, where it is installed: {uncounted} to count, "
             "half a minute and more for each, kept for the next time"
         )
-    if said := conclude(answers):
-        print(said)

@@ -21,7 +21,9 @@ from stratlab.commands.options import (
     LabImage,
     Mount,
     Namespace,
+    OnCluster,
     PodResources,
+    open_console,
     open_volume,
     print_json,
     say,
@@ -41,9 +43,7 @@ def list_runs(
         typer.Argument(metavar="DIR", help="A folder of results, or of one comparison.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of objects.")] = False,
-    on_cluster: Annotated[
-        bool, typer.Option("--on-cluster", help="The runs on the results volume of a cluster.")
-    ] = False,
+    on_cluster: OnCluster = False,
     namespace: Namespace = None,
     context: Context = None,
     pod_resources: PodResources = "",
@@ -76,10 +76,19 @@ def list_runs(
     if not runs:
         print("no run there yet")
         return
-    from rich.console import Console
+    from stratlab.progress import build_lines
 
-    console = Console(width=None if sys.stdout.isatty() else 200)  # a table must not be cut in a pipe
+    answers = run_folders.list_answers(runs)
+    for name in run_folders.name_comparisons(runs)[-1:]:
+        if folder:
+            place = str(folder if folder.absolute().name == name else folder / name)
+        else:
+            place = f"{name} --on-cluster" + (f" --namespace {namespace}" if namespace else "")
+        answers.append(("Compare", f"stratlab compare {place}"))
+    console = open_console()
     console.print(run_folders.build_table(runs))
+    console.print()
+    console.print(build_lines(answers))
 
 
 def fetch(
@@ -182,9 +191,7 @@ def remove(
     with_mlflow: Annotated[
         bool, typer.Option("--with-mlflow", help="Delete their runs in MLflow too, first.")
     ] = False,
-    on_cluster: Annotated[
-        bool, typer.Option("--on-cluster", help="The runs lie on the results volume of a cluster.")
-    ] = False,
+    on_cluster: OnCluster = False,
     namespace: Namespace = None,
     context: Context = None,
     pod_resources: PodResources = "",

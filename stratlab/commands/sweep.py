@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratlab.commands.options import Context, PodResources, print_json
+from stratlab.commands.options import Context, PodResources, open_console, print_json
 from stratlab.user_error import UserError
 from stratlab.wording import format_count
 
@@ -70,12 +70,12 @@ def build_result_table(plan: Sequence[Planned], state: State) -> Table:
 
 def print_result(console: Console, plan: Sequence[Planned], result: Result, output: Path) -> None:
     """How the releases ended, the comparison, and what went wrong."""
-    from stratlab.compare.summary_view import terminal_table
+    from stratlab.compare.terminal_view import build_screen
 
     console.print(build_result_table(plan, result.state))
     if result.report:
-        console.print(terminal_table(result.report, console.width))
-        print(f"report: {output / 'report.html'}")
+        console.print(build_screen(result.report, console.width))
+        print(f"\nreport: {output / 'report.html'}")
     for problem in result.problems:
         print(f"problem: {problem}")
 
@@ -156,8 +156,6 @@ def sweep(
 
     With --context releases go to that cluster, and what is done is kept apart from other clusters'.
     """
-    from rich.console import Console
-
     from stratlab.cluster.connection import connect
     from stratlab.compare.publishing import check_output
     from stratlab.helm import find_helm
@@ -182,7 +180,7 @@ def sweep(
     asked, helm = read_sweep(file), find_helm()
     space = namespace or asked.namespace
     options: Any = {"retry_failed": retry_failed, "stop_on_failure": stop_on_failure}
-    console = Console(width=None if Console().is_terminal else 160, stderr=as_json)
+    console = open_console(stderr=as_json)
     with SweepDisplay(console) as display, signals_raise(), ExitStack() as until_the_end:
         bench = Workbench(asked, file.parent, helm, display)
         plan = build_sweep_plan(asked, file.parent, helm, display.pass_by)

@@ -1,6 +1,6 @@
 """Whether a run will fit its devices, said before anything is started.
 
-    charts, or a model and GPUs ─▶ asking ─▶ answering ─▶ prediction ─▶ prediction_report
+    charts, or a model and GPUs ─▶ asking ─▶ answering ─▶ prediction ─▶ prediction_report, prediction_screen
                                               │  counting: the trainer counts what no file answers
                                               └  remedies: what to change first
 

@@ -1,7 +1,6 @@
-"""Predictions as a person reads them: what to take first or change, tables on a terminal, one page.
+"""Predictions as a person reads them: what to take first or change, and one page.
 
-conclude           the last sentence
-build_table, build_causes    verdicts, and what the memory is for
+conclude           the verdict
 explain_lines      where the numbers come from
 build_prediction_page        bars by cause, the verdicts as a table
 """
@@ -12,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from markupsafe import Markup
-from rich.table import Table
-from rich.text import Text
 
 from stratlab.drawing.charts import stacked_bars
 from stratlab.drawing.page import Column, Section, badge, build_page, html_table, paragraph
@@ -32,53 +29,43 @@ NOT_ESTIMATED = "Time and cost are not estimated"
 
 
 def conclude(answers: Sequence[Prediction | Unknown]) -> str:
-    """The sentences; "" = nothing is known of anything."""
+    """The verdict in sentences; "" = nothing is known of anything."""
     known = [one for one in answers if isinstance(one, Prediction)]
     fitting = [one for one in known if one.verdict is Verdict.FITS]
-    if fitting:
-        return _say_first(fitting, len(answers), len(known))
     if not known:
         return ""
+    unknown = f", nothing is known of {len(answers) - len(known)}" if len(known) < len(answers) else ""
+    if fitting:
+        return f"{_say_first(fitting, len(answers), unknown)}. {NOT_ESTIMATED}"
     nearest = min(known, key=lambda one: one.needs_gib)
-    of_known = "" if len(known) == len(answers) else f" of the {len(known)} that are known"
-    who = f"{nearest.question.name} {nearest.verdict}" if len(answers) == 1 else f"none{of_known} fits"
-    least = "" if len(answers) == 1 else f"; {nearest.question.name} needs least"
-    return f"in short: {who}{least} ({nearest.say_needs()}). Change first: {nearest.advice}. {NOT_ESTIMATED}"
+    name, needs = nearest.question.name, nearest.say_needs()
+    none = f"None of {len(answers)} fits{unknown}; {name} needs least ({needs})"
+    said = f"{name} {nearest.verdict} ({needs})" if len(answers) == 1 else none
+    return f"{said}. Change first: {nearest.advice}. {NOT_ESTIMATED}"
 
 
-def _say_first(fitting: Sequence[Prediction], asked: int, known: int) -> str:
+def _say_first(fitting: Sequence[Prediction], asked: int, unknown: str) -> str:
     """Of those with room for more than one row the one that sends least; where there is none, what would make room."""
     ordered = sorted(fitting, key=lambda one: ORDER.get(one.file.strategy, len(ORDER)))
     roomy = [one for one in ordered if one.largest > 1]
-    if asked == 1 or len(fitting) == 1:
-        first = fitting[0]
-        of_known = "" if known == asked else f" of the {known} that are known"
-        only = "" if asked == 1 else "only "
-        said = (
-            f"in short: {only}{first.question.name}{of_known if only else ''} fits ({first.say_needs()}), with a "
-            f"micro-batch up to {first.say_largest()}"
-        )
-    else:
-        names = ", ".join(f"{one.question.name} ({one.say_needs()})" for one in fitting)
-        said = f"in short: {names} fit"
+    said = f"{len(fitting)} of {asked} fit{'s' * (len(fitting) == 1)}{unknown}"
+    if len(fitting) == 1:
+        (only,) = fitting
+        who = f"{only.question.name} fits" if asked == 1 else f"{said}: {only.question.name}"
+        said = f"{who} ({only.say_needs()}), with a micro-batch up to {only.say_largest()}"
     if not roomy:
         room = next((one.advice for one in ordered if one.advice), "nothing that was counted leaves room")
-        return f"{said}. No micro-batch above 1 fits: {room}. {NOT_ESTIMATED}"
+        return f"{said}. No micro-batch above 1 fits: {room}"
+    if len(fitting) == 1:
+        return said
     first = roomy[0]
-    if len(fitting) == 1 or asked == 1:
-        return f"{said}. {NOT_ESTIMATED}"
     why = f": {WHY[first.file.strategy]}" if first.file.strategy in WHY else ""
     narrow = [one.question.name for one in ordered[: ordered.index(first)]]
     less = f"; {', '.join(narrow)} would send less, but no micro-batch above 1 fits there" if narrow else ""
     room = f"it has room for a micro-batch of {first.say_largest()}"
-    return f"{said}. Take {first.question.name} first{why}, and {room}{less}. {NOT_ESTIMATED}"
+    return f"{said}. Take {first.question.name} first{why}, and {room}{less}"
 
 
-COLOURS = {Verdict.FITS: "green", Verdict.NEAR_FULL: "yellow", Verdict.NOT: "red"}
-SMALLEST_GIB = 0.005
-"""A cause below it has no column, unless it is more than LEAST_SHARE of a small model's peak."""
-LEAST_SHARE = 0.02
-COLUMNS = ("run", "ranks", "micro-batch", "verdict", "on device GiB", "peak GiB", "largest micro-batch")
 MOST_COMMANDS = 5
 WITH_SEQUENCE = (4, 5)
 """Numbers of dimensions whose layouts divide the sequence over the axis tp, too (docs/llm.md)."""
@@ -87,47 +74,6 @@ ASSUMED = (
     *("optimizer", "offload"),
 )
 """Settings of a file that a reader is told, in their order."""
-ADVICE = "what to change first, or what is missing"
-
-
-def build_table(answers: Sequence[Prediction | Unknown]) -> Table:
-    """One line per question: verdict, GiB on the device, peak of the engines, largest micro-batch."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    told = any(isinstance(one, Unknown) or one.advice for one in answers)
-    for name in (*COLUMNS, *((ADVICE,) if told else ())):
-        left = name in ("run", "verdict", ADVICE)
-        table.add_column(name, justify="left" if left else "right", overflow="fold")
-    for one in answers:
-        question = one.question
-        asked = (question.name, str(question.ranks), str(question.rows))
-        if isinstance(one, Unknown):
-            table.add_row(*asked, Text(one.verdict, style="bold"), "", "", "", one.reason)
-            continue
-        sizes = (one.show(one.needs_gib), one.show(one.peak.total / GIB), one.say_largest())
-        advice = (one.advice,) if told else ()
-        table.add_row(*asked, Text(str(one.verdict), style=COLOURS[one.verdict]), *sizes, *advice)
-    return table
-
-
-def build_causes(answers: Sequence[Prediction | Unknown]) -> Table:
-    """GiB by cause at the peak; causes that nobody holds are left out."""
-    known = [one for one in answers if isinstance(one, Prediction)]
-    most = max((one.peak.total for one in known), default=0)
-    smallest = min(SMALLEST_GIB * GIB, LEAST_SHARE * most)
-    digits = 2 if most >= 0.1 * GIB else 4
-    causes = [
-        cause
-        for cause in dict.fromkeys(cause for one in known for cause in one.peak.causes)
-        if any(one.peak.causes.get(cause, 0) >= smallest for one in known)
-    ]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("run", *causes, "in all"):
-        table.add_column(name, justify="left" if name == "run" else "right")
-    for one in known:
-        cells = [f"{one.peak.causes.get(cause, 0) / GIB:.{digits}f}" for cause in causes]
-        bound = "<= " if one.is_upper_bound else ""
-        table.add_row(one.question.name, *cells, f"{bound}{one.peak.total / GIB:.{digits}f}")
-    return table
 
 
 def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) -> Iterator[str]:
@@ -155,6 +101,10 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
     if any(one.is_upper_bound for one in known):
         yield "<=: counted with several micro-batches in a step; the run has one, and holds no more"
     yield from _explain_idle(known)
+
+
+def list_commands(answers: Sequence[Prediction | Unknown]) -> Iterator[str]:
+    """What counts where no file answers, for the first MOST_COMMANDS kinds of runs."""
     groups = group_by_command(list_uncounted(answers))
     for first, *alike in groups[:MOST_COMMANDS]:
         others = ", ".join(one.settings["strategy"] for one in alike)
@@ -264,7 +214,8 @@ def build_prediction_page(answers: Sequence[Prediction | Unknown], device_gib: f
         for one in known
     }
     limit = f"A device has {device_gib:g} GiB; up to {GATE * device_gib:.2f} GiB is below the gate."
-    origin = " ".join(f"{line[:1].upper()}{line[1:]}." for line in explain_lines(answers, device_gib))
+    lines = [*explain_lines(answers, device_gib), *list_commands(answers)]
+    origin = " ".join(f"{line[:1].upper()}{line[1:]}." for line in lines)
     sections = [
         Section(
             "Will it fit?",

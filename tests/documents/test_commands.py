@@ -107,6 +107,12 @@ def test_programs_without_torch_do_as_told(arguments: str) -> None:
         assert "pp2.dp2.tp2" in done.stdout
 
 
-def test_make_alone_lists_the_targets() -> None:
-    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert all(f"  make {target} " in listed for target in ("demo", "test", "e2e", "nightly"))
+def test_make_alone_lists_five_targets_and_names_the_rest() -> None:
+    listed, every = (
+        subprocess.run(["make", *asked], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for asked in ((), ("developers",))
+    )
+    assert {*re.findall(r"^  make (\S+)", listed, re.MULTILINE)} == {"setup", "demo", "images", "gpu", "docs"}
+    rest = {*re.findall(r"^  make (\S+)", every, re.MULTILINE)}
+    assert {"test", "e2e", "nightly"} <= rest <= {*listed.split()}
+    assert len(listed.splitlines()) <= 24 and max(map(len, listed.splitlines())) <= 80

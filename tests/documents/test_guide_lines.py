@@ -1,4 +1,4 @@
-"""The lines of other guides in docs/start.md: what stands beside each of them means the same."""
+"""The lines of other guides in experiments/guide-examples: ours next to each of them mean the same."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.documents.commands import INLINE, ROOT, split
 from trainer.launch.options import build_environment
 from trainer.launch.preflight import check_elsewhere, read_pods
 
-PAGE = ROOT / "docs/start.md"
-GUIDE = ROOT / "experiments/guide-examples/full"
+PAGE = ROOT / "experiments/guide-examples/README.md"
+GUIDE = PAGE.parent / "full"
 STRATEGIES = {"ddp": "ddp", "fsdp_stage2": "zero2", "fsdp_stage3": "zero3"}
 PER_GPU = {"mobilenet": (16, 100), "efficientnet": (16, 100), "ensemble": (4, 100), "vgg": (8, 100)}
 """Model -> samples of one GPU and epochs, as the guides have them."""

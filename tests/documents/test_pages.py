@@ -1,4 +1,4 @@
-"""Pages against the code: requirements, stops, the keys of a sweep, the README's path on a cluster."""
+"""Pages against the code: requirements, stops, the keys of a sweep, the path on a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cluster.readme.path import LAST, REPLACED, read_path
 from tests.documents.commands import ROOT
 from tests.documents.test_commands import find_problems as find_command_problems
 
-PAGE = ROOT / "docs/requirements.md"
+PAGES = [ROOT / "docs/requirements.md", ROOT / "docs/requirements_running.md"]
 ASKED = {"P": 11, "M": 18, "D": 12, "S": 19, "O": 11, "L": 21, "W": 7, "X": 16, "T": 13, "E": 8, "G": 9}
 """Rows of the source's eleven tables; beside them there are twelve decisions."""
 IDS = [
@@ -32,7 +32,7 @@ SOURCES_OWN = {
 
 
 def find_problems(text: str) -> set[str]:
-    """What is wrong with the page: a row's name, and with which word."""
+    """What is wrong with the pages: a row's name, and with which word."""
     lines = [line for line in text.splitlines() if re.match(r"\| (S-|C\d)", line)]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     told = [row[0] for row in rows]
@@ -53,7 +53,7 @@ def _judge(row: list[str]) -> Iterator[str]:
     yield from (
         span for span in SPAN.findall(f"{where} {state}") if span not in SOURCES_OWN and not _exists(span)
     )
-    yield from (target for target in LINK.findall(where) if not (PAGE.parent / target).exists())
+    yield from (target for target in LINK.findall(where) if not (PAGES[0].parent / target).exists())
 
 
 def _exists(span: str) -> bool:
@@ -65,10 +65,10 @@ def _exists(span: str) -> bool:
 
 
 def test_everything_is_there_once_and_what_it_names_exists() -> None:
-    assert len(IDS) == 157 and find_problems(PAGE.read_text()) == set()
+    assert len(IDS) == 157 and find_problems("\n".join(page.read_text() for page in PAGES)) == set()
 
 
-STOPS = (ROOT / "docs/stops.md").read_text()
+STOPS, FAULTS = ((ROOT / "docs" / name).read_text() for name in ("stops.md", "faults.md"))
 IN_A_CHART = {"grace_s": 120, "wait_s": 86400, "allow_faults": False}
 """Setting -> what the charts give (charts/run/values.yaml)."""
 WORDS = {False: "off", True: "on", "": ""}
@@ -81,15 +81,15 @@ def read_table(title: str, page: str = STOPS) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows[2:]]
 
 
-def find_stop_problems(page: str) -> list[str]:
-    """What the page says otherwise than the code."""
+def find_stop_problems(page: str, faults: str) -> list[str]:
+    """What the pages say otherwise than the code."""
     problems = []
     told = {int(code): reason for code, reason in read_table("Exit codes", page)}
     problems += [f"exit code {code}" for code in sorted(told.keys() ^ REASONS.keys())]
     for code in told.keys() & REASONS.keys():
         if REASONS[code].split(",")[0].split(" ")[0] != re.split(r"[ ,:]", told[code])[0]:
             problems.append(f"the reason of {code}")
-    kinds = [row[0].strip("`") for row in read_table("Faults on demand", page)]
+    kinds = [row[0].strip("`") for row in read_table("Kinds of faults", faults)]
     if kinds != [*KINDS]:
         problems.append("the kinds of faults")
     for cell, default, _ in read_table("Settings", page):
@@ -107,7 +107,7 @@ def find_stop_problems(page: str) -> list[str]:
 
 
 def test_exit_codes_kinds_and_defaults_are_those_of_the_code() -> None:
-    assert find_stop_problems(STOPS) == []
+    assert find_stop_problems(STOPS, FAULTS) == []
 
 
 def test_every_setting_about_stops_is_told() -> None:
@@ -132,7 +132,7 @@ def test_every_key_of_a_sweep_is_described_with_its_default() -> None:
             assert str(field.default) in told, name
 
 
-def test_the_path_is_the_readmes_from_the_operator_to_the_sweep() -> None:
+def test_the_path_leads_from_the_operator_to_the_sweep() -> None:
     told = [step.told for step in read_path()]
     path = [
         "make setup",

@@ -164,7 +164,7 @@ SUITES: tuple[Suite, ...] = (
         folders=("tests/cluster/operators",), facts="operators-steps.json",
     ),
     Suite(
-        "cluster-readme", "every command of the README's path on a cluster, read out of it, in its order",
+        "cluster-readme", "every command of the path of docs/cluster.md, read out of it, in its order",
         command=(*CLUSTER, "tests/cluster/readme"), smallest=None, minutes=25,
         folders=("tests/cluster/readme",), facts="readme-steps.json",
     ),

@@ -1,17 +1,17 @@
-"""The README's path on a cluster: its commands in their order, and what is run where one of them cannot be."""
+"""The path of docs/cluster.md: its commands in their order, and what is run where one of them cannot be."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.documents.commands import read_section
+from tests.documents.commands import ROOT, read_section
 
-SECTION = "On a cluster"
+PAGE, SECTION = ROOT / "docs" / "cluster.md", "Step by step"
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command of the README. `line` is what a shell runs, "" = nothing; `why`, where that is something else."""
+    """One command of the page. `line` is what a shell runs, "" = nothing; `why`, where that is something else."""
 
     told: str
     line: str
@@ -34,10 +34,8 @@ REPLACED: dict[str, tuple[str, str]] = {
         "stratlab remove demo/ddp --on-cluster -n stratlab --yes",
         "it asks, and nobody answers",
     ),
-    "make gpu-kit": ("", "not on a cluster"),
-    "./start --part 1 --out RESULTS": ("", "not on a cluster"),
 }
-"""Command of the README -> what is run instead, and why."""
+"""Command of the page -> what is run instead, and why."""
 NO_GPU = "needs GPUs or the hub: the API server takes all of it, nothing is started"
 LAST = "stratlab sweep examples/sweep.yaml"
 
@@ -45,7 +43,7 @@ LAST = "stratlab sweep examples/sweep.yaml"
 def read_path() -> list[Step]:
     """The commands of the section, blocks and text, in the order in which a reader meets them."""
     steps = []
-    for told in read_section(SECTION):
+    for told in read_section(SECTION, PAGE):
         dry = (f"{told} --dry-run=server", NO_GPU) if "registry.example" in told else (told, "")
         steps.append(Step(told, *REPLACED.get(told, dry)))
     return steps

@@ -1,4 +1,4 @@
-"""What the README tells a user to type on a cluster, typed: each command must succeed, and leave what it promises.
+"""What docs/cluster.md asks a user to type, typed: each command must succeed, and leave what it promises.
 
 tests/cluster/run ../shared/cluster tests/cluster/readme --exitfirst
 """
@@ -28,10 +28,10 @@ LEFT = ("*-report", "*-report-tuning", "examples/*.state.json")
 @pytest.fixture(scope="module")
 def shell() -> Iterator[dict[str, str]]:
     """The variables of one shell, in the repository; its namespace and files are taken away again at the end."""
-    assert not PREFIX, "the README's commands name the images without a registry: unset STRATLAB_IMAGE_PREFIX"
+    assert not PREFIX, "the commands name the images without a registry: unset STRATLAB_IMAGE_PREFIX"
     there = run([KUBECTL, "get", "namespaces", "-o", "name"]).stdout
     assert "namespace/stratlab\n" not in there, "the namespace stratlab is there already"
-    path = f"{os.environ['PATH']}:{ROOT / '.tools'}:{STRATLAB.parent}"  # as the README exports it
+    path = f"{os.environ['PATH']}:{ROOT / '.tools'}:{STRATLAB.parent}"  # as the page exports it
     before = _list_left()
     yield {**os.environ, "PATH": path}
     run([KUBECTL, "delete", "namespace", "stratlab", "--ignore-not-found"], check=False)
@@ -59,7 +59,7 @@ def type_in(shell: dict[str, str], step: Step) -> str:
 
 
 def judge(step: Step, printed: str) -> None:
-    """What the README promises of a command, besides that it succeeds."""
+    """What the page promises of a command, besides that it succeeds."""
     words = step.told.split()
     if words[:2] == ["stratlab", "check"]:
         assert printed.strip().endswith("ready"), printed

@@ -1,4 +1,4 @@
-"""The commands of docs/python-api.md, docs/start.md and docs/foreign.md, as a user types them; planted causes."""
+"""The commands of docs/python-api.md, docs/local.md and docs/foreign.md, as a user types them; planted causes."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_the_page_as_a_file(tmp_path: Path) -> None:
 COMMANDS = sorted(
     command
     for command, files in read_commands().items()
-    if command.startswith("python -m trainer --config")
-    and not files & {"docs/stops.md", "examples/faults.yaml", "docs/python-api.md"}
+    if command.startswith("python -m trainer --config ")
+    and not files & {"docs/faults.md", "examples/faults.yaml", "docs/python-api.md"}
 )
 
 

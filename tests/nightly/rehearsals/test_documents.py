@@ -1,4 +1,4 @@
-"""What the documents have a user do here, in their order: demo, tutorial, tuning, distillation, a notebook."""
+"""What the documents have a user do here, in their order: demo, quickstart, tuning, distillation, a notebook."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.documents.commands import ROOT, read_section, split
 from tests.notebooks.cells import TWO_T4, read_cells
 
 STRATLAB = Path(sys.executable).with_name("stratlab")
-TUTORIAL = ROOT / "docs" / "tutorial.md"
+QUICKSTART = ROOT / "docs" / "start.md"
 SECTIONS = (
-    "1. See an answer (5 minutes)",
-    "2. Look into a run (10 minutes)",
+    "1. Read the answer (5 minutes)",
+    "2. Look into a run (5 minutes)",
     "3. Change one thing (10 minutes)",
-    "4. Your own data and model (30 minutes)",
+    "4. Use your own data and model (30 minutes)",
 )
 FEWER = ("--set", "run.config.epochs=2", "--set", "run.config.profile_steps=3")
 
@@ -56,13 +56,13 @@ def draw_pets(folder: Path) -> None:
             Image.fromarray(pixels).save(folder / f"pet{number}" / f"{index}.png")
 
 
-def test_the_tutorial_as_it_stands(tmp_path: Path) -> None:
+def test_the_quickstart_as_it_stands(tmp_path: Path) -> None:
     """Its first command is the demo, which ends with its answer; then somebody's own pictures."""
     results, values = tmp_path / "demo-results", tmp_path / "my-values.yaml"
     draw_pets(tmp_path / "pets")
-    (block,) = re.findall(r"^```yaml\n(.*?)^```", TUTORIAL.read_text(), re.DOTALL | re.MULTILINE)
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", QUICKSTART.read_text(), re.DOTALL | re.MULTILINE)
     values.write_text(block.replace("/data/pets", str(tmp_path / "pets")))
-    demo, *commands = [command for title in SECTIONS for command in read_section(title, TUTORIAL)]
+    demo, *commands = [command for title in SECTIONS for command in read_section(title, QUICKSTART)]
     assert demo == "make demo" and len(commands) == 8  # also those within a sentence
     said = run("make", "demo", f"DEMO={results}")
     assert said.count("stratlab mlflow ") == 1 and "stratlab compare " not in said
@@ -100,7 +100,7 @@ def test_the_best_of_each_is_compared_and_the_report_says_how(tmp_path: Path) ->
 
 def test_students_of_one_teacher_are_comparable_and_the_one_without_is_not(tmp_path: Path) -> None:
     """The commands of docs/distillation.md with less training."""
-    commands = read_section("Here", ROOT / "docs" / "distillation.md")
+    commands = read_section("Try it here", ROOT / "docs" / "distillation.md")
     assert [split(command)[1] for command in commands] == ["rehearse", "rehearse", "rehearse", "compare"]
     for command in commands:
         _, verb, *arguments = [word.replace("distil-results", str(tmp_path)) for word in split(command)]

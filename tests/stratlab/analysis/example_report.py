@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from stratlab.analysis.kernels import KernelRow
-from stratlab.analysis.step_rows import BINS, Activity, MemoryPoint
+from stratlab.analysis.step_rows import MemoryPoint
+from stratlab.analysis.step_timeline import BINS, STATES, DrawnCall, DrawnStep
 
 PARTS = {"compute": 60.0, "comm": 12.0, "straggler": 3.0, "copy": 1.0, "data": 4.0, "host": 9.0}
 PARTS |= {"launch": 0.0, "kernel_wait": 1.0, "other_idle": 10.0, "bubble": 0.0}
@@ -199,28 +200,28 @@ def _kernels(rank: int) -> list[dict[str, Any]]:
     ]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ExampleRank:
     """Stands in for a RankAnalysis: what the page and the tables read of one."""
 
     rank: int
     source: str
-    activity: Activity
+    drawn: DrawnStep
     memory: list[MemoryPoint]
     kernels: list[KernelRow]
 
 
 def build_example_ranks(report: Mapping[str, Any]) -> list[Any]:
-    """One per rank of the report: computes in the first half of each of three steps, communicates in its middle."""
-    bins = np.arange(BINS) % (BINS // 3) / (BINS // 3)
-    computes, talks = (bins < 0.5).astype(np.float32), ((bins > 0.4) & (bins < 0.7)).astype(np.float32)
+    """One per rank of the report: its step computes in the first half, then communicates, then waits for the host."""
+    compute, comm, host = (STATES.index(name) for name in ("compute", "comm_exposed", "host_wait"))
+    states = np.repeat(np.array([compute, compute, comm, host], np.uint8), BINS // 4)
     device = "cuda:0" if report["source"] == "gpu" else "cpu"
     points = range(300 if len(report["ranks"]) <= 16 else 20)
     return [
         ExampleRank(
             rank=row["rank"],
             source=report["source"],
-            activity=Activity(row["rank"], 3 * row["step_ms"], computes, talks),
+            drawn=_draw(row["step_ms"], states),
             memory=[
                 MemoryPoint(row["rank"], device, 1.0 * i, 100.0 + 10 * math.sin(i / 20), 128.0)
                 for i in points
@@ -229,3 +230,15 @@ def build_example_ranks(report: Mapping[str, Any]) -> list[Any]:
         )
         for row in report["ranks"]
     ]
+
+
+def _draw(step_ms: float | None, states: np.ndarray[Any, Any]) -> DrawnStep:
+    """The second step: an all-reduce in its third quarter, half of it waiting."""
+    quarter = round((step_ms or 100.0) * 1e6 / 4)
+    phases = [
+        ("forward", 0, quarter),
+        ("backward", quarter, 3 * quarter),
+        ("optimizer", 3 * quarter, 4 * quarter),
+    ]
+    call = DrawnCall("all_reduce", "dp_replicate", 2 * quarter, 3 * quarter, quarter // 2, 81_920)
+    return DrawnStep(STEPS[1], 0, 4 * quarter, states, phases, [call])

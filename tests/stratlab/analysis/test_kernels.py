@@ -32,7 +32,6 @@ from stratlab.analysis.lanes import build_lanes, name_collective
 from stratlab.analysis.measure import measure_traces
 from stratlab.analysis.rank import read_rank_trace
 from stratlab.analysis.step_rows import BINS, Gaps, IdleRow, build_idle, sum_gaps
-from stratlab.analysis.time_sections import stretch
 from stratlab.traces.trace import load_trace
 from tests.stratlab.simulated.small import (
     ALL_REDUCE,
@@ -175,19 +174,6 @@ def test_ranks_together() -> None:
     assert both == Gaps(400, 60, 0, 200, {"a": 230, "b": 290})
     assert (one.kind, other.kind, both.kind, both.label) == ("short", "label", "label", "a")
     assert (sum_gaps([]).kind, Gaps(10, 5, 5, 5).kind, Gaps(10, 4, 6, 6).kind) == (None, "long", "first")
-
-
-def test_activity_covers_the_steps(tmp_path: Path) -> None:
-    trace = build_gpu_trace(0)
-    trace.kernel("warm-up", 3000, 3010, 3900)
-    activity = read_rank_trace(0, trace.write(tmp_path / "0.json")).activity
-    assert activity.span_ms == pytest.approx(3)
-    compute = activity.compute
-    assert compute.shape == (BINS,)
-    assert compute.mean() == pytest.approx(0.65)
-    assert compute[:40].max() == 0 and compute[40:100].min() == pytest.approx(1)  # 200 to 500 us
-    # on the axis of a slower rank the same work fills half as much
-    assert stretch(activity.communication, activity.span_ms / 6).mean() == pytest.approx(0.15)
 
 
 def test_memory_curve_keeps_the_peak_per_device(tmp_path: Path) -> None:

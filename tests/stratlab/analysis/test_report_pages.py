@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from stratlab.analysis.summaries import (
     build_origin,
     build_phase_parts,
     build_rank_parts,
+    build_trust,
     choose_ranks,
 )
 from stratlab.drawing import escape_markdown as escape
@@ -27,15 +29,11 @@ from stratlab_spec.step_parts import COLOURS, split_step
 from tests.stratlab.analysis.example_report import HOSTILE, blank, build_example, build_example_ranks
 from tests.stratlab.example_run import build_run_dir
 
-SECTIONS = [
-    "Where the time of a step goes",
-    "Timeline",
-    "Phases",
-    "Ranks",
-    "Communication against computation",
-]
-SECTIONS += ["Kernels", "Copies", "Idle time", "Memory", "One trace of all ranks", "Holistic Trace Analysis"]
-OF_A_CPU = [title for title in SECTIONS if title not in ("Kernels", "Copies")]
+OPEN = ["Where the time of a recorded step goes", "What to try"]
+FOLDED = ["Phases", "Ranks and steps", "Communication against computation", "Kernels", "Copies", "Idle time"]
+FOLDED += ["Memory", "One trace of all ranks", "Holistic Trace Analysis", "Origin of the numbers"]
+SECTIONS = OPEN + FOLDED
+OF_A_CPU = [title for title in SECTIONS if title not in ("Kernels", "Copies", "Holistic Trace Analysis")]
 
 
 def write_page(report: dict[str, Any], folder: Path, **files: Any) -> str:
@@ -47,7 +45,16 @@ def write_page(report: dict[str, Any], folder: Path, **files: Any) -> str:
 
 
 def find_sections(html: str) -> dict[str, str]:
-    return dict(re.findall(r"<section id=\"s\d+\">\s*<h2>(.*?)</h2>(.*?)</section>", html, re.S))
+    found = re.findall(r'<section id="s\d+">\s*(?:<h2>.*?</h2>)?(.*?)</section>', html, re.S)
+    return dict(zip(re.findall(r"<h2>(.*?)</h2>", html), found, strict=True))
+
+
+def find_open(html: str) -> str:
+    """Without what is folded, and without head and script."""
+    body = html.partition("<body>")[2].partition("<script>")[0]
+    while "<details" in body:
+        body = re.sub(r"<details[^>]*>(?:(?!<details).)*?</details>", "", body, flags=re.S)
+    return body
 
 
 def plain(html: str) -> str:
@@ -68,11 +75,10 @@ def test_sections_and_the_answer_first(tmp_path: Path) -> None:
     )
     places = [answer.index(part) for part in parts]
     assert places == sorted(places)
-    table = found[SECTIONS[0]].partition("</table>")[0]
-    rows = [re.findall(r"<td[^>]*>([^<]*)", row) for row in table.split("<tr>")[2:]]
-    times = [float(ms) for _, ms, _ in rows]
-    assert times == sorted(times, reverse=True) and sum(times) == pytest.approx(100.0, abs=0.1)
-    assert sum(float(share) for *_, share in rows) == pytest.approx(100.0, abs=0.2)
+    keys = re.findall(r"[a-z ]+ ([\d.]+) ms, ([\d.]+) %<", found[SECTIONS[0]].partition('class="narrow"')[0])
+    assert len(keys) == 7
+    assert sum(float(ms) for ms, _ in keys) == pytest.approx(100.0, abs=0.1)
+    assert sum(float(share) for _, share in keys) == pytest.approx(100.0, abs=0.2)
     cells = {
         "Kernels": "flash_fwd_kernel compute 180 108.0 22.8 600.0 540.0 900.0 1,200",  # over both ranks
         "Copies": "HtoD 60 120,000,000 6.0 20.0 Memset 60 - 6.0 -",
@@ -81,6 +87,11 @@ def test_sections_and_the_answer_first(tmp_path: Path) -> None:
     }
     for title, text in cells.items():
         assert text in plain(found[title]), title
+    assert re.findall(r">(step \d+)</text>", found["Ranks and steps"])[:3] == [
+        "step 10",
+        "step 11",
+        "step 12",
+    ]
     communication = found["Communication against computation"]
     for part in ("hidden under compute: 18.0", "communication: 36.0", "waiting for the last rank: 9.0"):
         assert f"all-reduce over dp_replicate, {part} ms" in communication
@@ -107,24 +118,80 @@ def test_what_the_run_wrote_is_drawn_when_it_is_there(tmp_path: Path) -> None:
     assert found["GPUs over the run"].count("<svg") == 2, "what nobody told is not drawn"
 
 
-def test_a_recommendation_shows_its_numbers_and_its_settings(tmp_path: Path) -> None:
-    report = build_example()
-    rule = {"rule": "R3", "severity": "high", "title": f"t {HOSTILE}.", "advice": "Compile."}
-    report["recommendations"] = [
-        rule | {"settings": {"run.config.compile": "true"}, "evidence": {"host_wait_pct": 45.678}}
-    ]
-    shown = find_sections(write_page(report, tmp_path))["Recommendations"]
-    assert '<span class="badge bad">high</span>' in shown and "&lt;script&gt;" in shown
-    assert "<code>run.config.compile=true</code>" in shown and "host_wait_pct 45.7" in shown
-    assert "Recommendations" not in find_sections(write_page(build_example(), tmp_path))
+def test_the_page_as_it_opens_fits_a_reader(tmp_path: Path) -> None:
+    """All of its folds closed; with every kind of caveat and of advice at once."""
+    report = build_example("cpu", ranks=16, pp=4)
+    report["steps"] = [row for row in report["steps"] if row["step"] == 10]
+    report["recommendations"] = [ADVICE | {"rule": f"R{i}", "at_most_ms": 9.0} for i in range(1, 13)]
+    html = write_page(report, tmp_path)
+    shown = find_open(html)
+    assert len(plain(shown).split()) < 1000 and "<table" not in shown and shown.count("<li>") == 3
+    banner = plain(shown.partition('<div class="banner"')[2].partition("</div>")[0])
+    assert 1 <= banner.count(". ") <= 2
+    assert html.count("<details open") == 0 and shown.count("CPU</span>") == 1
+    assert len(html) < 1_000_000 and len(write_page(build_example(), tmp_path)) < 400_000
+    assert html.count('class="lane"') == 16
 
 
-def test_numbers_of_the_evidence_can_be_read(tmp_path: Path) -> None:
+def test_a_line_of_advice_says_what_it_can_win(tmp_path: Path) -> None:
     report = build_example()
-    evidence = {"a": 1000.4, "b": -12345.6, "c": 0.123456, "d": 7.0}
-    rule = {"rule": "R1", "severity": "high", "title": "t", "advice": "a", "settings": {}}
-    report["recommendations"] = [rule | {"evidence": evidence}]
-    assert "a 1,000, b -12,346, c 0.123, d 7" in plain(write_page(report, tmp_path))
+    rule = {"rule": "R3", "severity": "high", "title": f"t {HOSTILE}.", "advice": "Compile. It fuses."}
+    evidence = {"host_wait_pct": 45.678}
+    compiles = rule | {"settings": {"run.config.compile": "true"}, "at_most_ms": 45.678, "evidence": evidence}
+    unknown = compiles | {"rule": "R7", "settings": {}, "at_most_ms": None}
+    report["recommendations"] = [compiles, unknown, unknown | {"rule": "R12"}]
+    shown = find_sections(write_page(report, tmp_path))["What to try"]
+    first, second = re.findall(r"<li>(.*?)</li>", shown)
+    assert "45.7 ms (46 %)" in first and "<code>run.config.compile=true</code>" in first
+    assert not re.search(r"\d ms", second) and "Compile." in second and "fuses" not in second
+    folded = shown.partition("<details")[2]
+    assert '<span class="badge bad">high</span>' in folded and "&lt;script&gt;" in shown
+    assert "host_wait_pct 45.68" in folded and folded.count("fuses") == 3
+    assert "<li>" not in find_sections(write_page(build_example(), tmp_path))["What to try"]
+
+
+def test_what_tells_nothing_takes_no_room(tmp_path: Path) -> None:
+    """A column of which no row knows anything, and an analysis of HTA that does not apply to the traces."""
+    report = build_example()
+    for row in report["collectives"]:
+        row["bytes"] = None
+    lacks = {"status": "unsupported", "reason": "needs a stack", "seconds": 0.1, "tables": []}
+    report["hta"] += [lacks | {"analysis": name} for name in ("critical_path", "call_stacks")]
+    found = find_sections(write_page(report, tmp_path))
+    heads = plain(found["Communication against computation"].partition("<thead>")[2].partition("</thead>")[0])
+    assert "count" in heads and "bytes" not in heads
+    table, _, notes = found["Holistic Trace Analysis"].partition("</table>")
+    assert "temporal_breakdown" in table and "critical_path" not in table
+    assert notes.count("needs a stack") == 1 and "critical_path, call_stacks" in notes
+
+
+def test_how_far_the_numbers_can_be_trusted() -> None:
+    report = build_example()
+    for row in report["steps"]:
+        row["compute_ms"] += 2.0 * (row["step"] - 10)
+    told = build_trust(report)
+    assert "3 recorded steps on 2 ranks" in told[0] and "100.0 ms to 104.0 ms" in told[0]
+    assert "95.0 ms" in told[1] and "1.05" in told[1] and "Rank 0" in told[2]
+    report["mean"]["slowest_rank"] = report["run"]["step_time_ms_p50"] = None
+    report["quality"] = [{"action": action} for action in ("noted", "skipped", "noted")]
+    told = build_trust(report)
+    assert len(told) == 2 and "3 findings" in told[1] and "1 left out" in told[1]
+
+
+def test_one_step_is_drawn_on_one_clock_or_each_rank_on_its_own(tmp_path: Path) -> None:
+    """Rank 1 begins 10 ms later, by a clock that is 4 ms ahead; a start beyond the step is no start of this step."""
+    (run := tmp_path / "run").mkdir()
+    (run / "config.json").write_text('{"run": "run"}')
+    for late_ms, compared, left in ((10, True, "5.66"), (10, False, "0"), (10_000, True, "0")):
+        report = build_example()
+        report["clocks"] |= {"offsets_ms": {"0": 0.0, "1": 4.0}, "residual_ms": 0.1 if compared else None}
+        report["run"]["machines"] = 2
+        drawn = build_example_ranks(report)
+        drawn[1].drawn = replace(drawn[1].drawn, start_ns=late_ms * 1_000_000)
+        html = find_sections(build_html(report, read_facts(run), drawn))[SECTIONS[0]]
+        starts = re.findall(r"style=\"left:([\d.]{1,4})[\d]*%;width:[\d.]+%\"><path", html)
+        assert starts == ["0", left], (late_ms, compared)
+        assert html.count("all-reduce over dp_replicate, 25.0 ms, 81,920 bytes") == 2
 
 
 def test_a_cpu_page_says_whose_time_it_is_before_anything_else(tmp_path: Path) -> None:
@@ -132,7 +199,7 @@ def test_a_cpu_page_says_whose_time_it_is_before_anything_else(tmp_path: Path) -
     html = write_page(report, tmp_path)
     banner = html.partition('<div class="banner"')[2].partition("</div>")[0]
     assert report["note"] in banner and 'class="banner"' not in write_page(build_example(), tmp_path)
-    assert list(find_sections(html)) == OF_A_CPU and "copy exposed" not in html.split("<main>")[1]
+    assert list(find_sections(html)) == OF_A_CPU and "copies" not in find_sections(html)[SECTIONS[0]]
 
 
 def test_parts_have_one_colour_in_all_charts(tmp_path: Path) -> None:
@@ -142,8 +209,8 @@ def test_parts_have_one_colour_in_all_charts(tmp_path: Path) -> None:
     for title, section in find_sections(html).items():
         if title == "Memory":
             continue
-        for colour, name in re.findall(r'class="f(\d)"></rect><text[^>]*>([^<]+)</text>', section):
-            found.setdefault(name, set()).add(colour)
+        for colour, name in re.findall(r'class="f(\d)"></rect><text[^>]*>([^<\d]+)', section):
+            found.setdefault(name.strip(), set()).add(colour)
         for colour, name in re.findall(r'class="f(\d)"><title>[^,<]*, ([a-z ]+):', section):
             found.setdefault(name, set()).add(colour)
     assert len(found) >= 8
@@ -174,8 +241,8 @@ def test_large_runs_are_drawn_in_part_and_say_which(tmp_path: Path) -> None:
     chosen = choose_ranks(report)
     assert len(chosen) == 16 and {17, 100, 101, 129} <= set(chosen) and chosen == sorted(set(chosen))
     found = find_sections(write_page(report, tmp_path))
-    for title in ("Timeline", "Ranks", "Memory"):
-        assert "16 of 130 ranks" in found[title] and "114" in found[title]
+    assert "16 of 130 ranks" in found[SECTIONS[0]] and "114" in found[SECTIONS[0]]
+    for title in (SECTIONS[0], "Ranks and steps", "Memory"):
         drawn = set(re.findall(r">(rank \d+)<", found[title]))
         assert drawn <= {f"rank {rank}" for rank in chosen}
     assert "120 of 390 rows" in found["Phases"] and "tables/step_metrics.csv" in found["Phases"]
@@ -219,7 +286,7 @@ def test_the_layout_of_a_language_model_and_its_test(tmp_path: Path) -> None:
     origin = read_facts(tmp_path / "run").origin
     report["run"] |= {"layout": origin["layout"], "axes": origin["axes"]}
     shown = find_sections(write_page(report, tmp_path, config=config, evaluation=evaluation))
-    assert list(shown).index("Layout") == 1 and "degenerate" in shown["Layout"]
+    assert list(shown).index("Layout") == 2 and "degenerate" in shown["Layout"]
     assert "1.649" in shown["Test"] and HOSTILE not in shown["Layout"]
     assert "pp2.tp2\\+sp" in build_markdown(report) and "egenerate" in build_markdown(report)
 
@@ -270,7 +337,7 @@ def find_keys(content: Any, path: str = "") -> set[str]:
 
 
 RULE = {"rule": "R3", "severity": "high", "title": "Slow.", "advice": "Compile."}
-RULE |= {"settings": {"run.config.compile": "true"}, "evidence": {"host_wait_pct": 45.0}}
+RULE |= {"settings": {"run.config.compile": "true"}, "evidence": {"host_wait_pct": 45.0}, "at_most_ms": 45.0}
 
 
 def tables(text: str) -> list[list[list[str]]]:
@@ -323,6 +390,7 @@ def test_nothing_from_outside_is_markup() -> None:
 
 
 ADVICE = {"rule": "R3", "severity": "high", "title": "t", "advice": "a", "settings": {}, "evidence": {}}
+ADVICE |= {"at_most_ms": None}
 
 
 def build_foreign(source: str = "gpu", **known: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from stratlab.compare.comparison import compare
 from stratlab.compare.run_rows import RunRow, build_row
 from stratlab.compare.run_sources import load_runs
+from stratlab.compare.terminal_view import build_table
 from stratlab.run_directory.record import RunRecord
 from tests.stratlab.example_run import build_run_dir
 
@@ -68,3 +69,9 @@ def difference(report: Report, field: str) -> dict[str, Any]:
     """The one entry of the audit about this fact."""
     (entry,) = [entry for entry in report["fairness"]["differences"] if entry["field"] == field]
     return dict(entry)
+
+
+def read_columns(report: Report, width: int = 400) -> dict[str, list[str]]:
+    """The table of a terminal: heading -> what its rows show."""
+    table = build_table(report, width)
+    return {str(column.header).replace("\n", " "): [*map(str, column.cells)] for column in table.columns}

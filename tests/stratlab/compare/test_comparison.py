@@ -6,22 +6,22 @@ The headline of a comparison: what its runs answer, the same on page, terminal, 
 from __future__ import annotations
 
 import html
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from stratlab.compare.comparison import NO_RUN, ONE_RUN, PER_GROUP, compare
 from stratlab.compare.fairness import FIELD
 from stratlab.compare.publishing import describe
 from stratlab.compare.report_files import render_page
-from stratlab.compare.run_rows import FROM_SUMMARY, SUMMARY_FIELDS, TRACE_FIELDS
+from stratlab.compare.run_rows import SUMMARY_FIELDS, TRACE_FIELDS
 from stratlab.compare.run_sources import load_comparisons, load_runs
-from stratlab.compare.summary_view import build_markdown, terminal_table
+from stratlab.compare.summary_view import build_markdown
+from stratlab.compare.terminal_view import list_answers
 from stratlab.run_directory.record import RunRecord
+from stratlab.run_directory.step_numbers import NAMES
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build, difference, edit_ranks, judge, resolve
@@ -38,7 +38,7 @@ def test_a_row_holds_the_numbers_of_the_run_and_of_its_traces(runs: list[RunReco
     row = compare(runs)["runs"][1]
     summary = json.loads((runs[1].folder / "summary.json").read_text())
     trace = runs[1].analysis
-    told = set(SUMMARY_FIELDS) - set(FROM_SUMMARY)  # the others are found anew: test_warmup.py
+    told = set(SUMMARY_FIELDS) - set(NAMES)  # the others follow from the steps: test_run_rows.py
     assert {name: row[name] for name in told} == {name: summary[name] for name in told}
     assert {name: row[name] for name in TRACE_FIELDS} == {
         name: trace["mean"].get(name) for name in TRACE_FIELDS
@@ -177,9 +177,8 @@ def test_groups_that_are_judged_apart_are_answered_each(tmp_path: Path) -> None:
 def test_it_is_the_same_everywhere(tmp_path: Path) -> None:
     runs = load_runs(build(tmp_path, {"ddp-2": of(2, 1000.0), "ddp-4": of(4, 1500.0)}))
     report = compare(runs)
-    shown = io.StringIO()
-    Console(file=shown, width=400).print(terminal_table(report, 400))
-    for text in (shown.getvalue(), render_page(report, runs), build_markdown(report), describe(report)):
+    shown = "\n".join(told for _, told in list_answers(report))
+    for text in (shown, render_page(report, runs), build_markdown(report), describe(report)):
         plain = html.unescape(text).replace("**", "").replace("\\", "")
         assert report["headline"]["verdict"] in plain and report["headline"]["reason"] in plain
         assert all(plain.count(said) == 1 for said in report["headline"]["answers"]), "each answer once"

@@ -18,7 +18,7 @@ from stratlab import cli
 from stratlab.cluster.workloads import CONDITIONS, NO_STATUS
 from stratlab.run_directory.outcome import AT_WORK, Status
 from stratlab.run_directory.places import write_foreign
-from stratlab.run_folders import ListedRun, build_run, list_runs
+from stratlab.run_folders import ListedRun, build_run, list_answers, list_runs, name_comparisons
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import edit
@@ -108,9 +108,20 @@ def test_what_holds_no_runs_is_refused(call: Call, results: Path, place: str, co
 
 def test_the_table_has_a_line_per_run_and_json_is_the_same_list(call: Call, results: Path) -> None:
     code, out, _ = call(results)
-    header, *lines = out.splitlines()
-    assert code == 0 and "strategy" in header and "resource" not in header and "attempts" not in header
-    assert len(lines) == 3 and any("demo/fsdp" in line and "10" in line for line in lines) and "60/60" in out
+    header, *lines = out.partition("\n\n")[0].splitlines()
+    assert code == 0 and "status" in header and "resource" not in header and "attempts" not in header
+    assert len(lines) == 3 and "60/60" in out
+    answers = list_answers(list_runs(results))
+    assert all(sentence in " ".join(out.split()) for _, sentence in answers)
+    assert any("demo/fsdp" in sentence and "10" in sentence for _, sentence in answers), "why it failed"
+    assert name_comparisons(list_runs(results)) == []
+    build_run_dir(results / "demo", "hsdp", "hsdp")
+    assert name_comparisons(list_runs(results)) == ["demo"]
+    assert "strategy" not in header, "all runs are called after theirs"
+    build_run_dir(results / "demo", "again", "ddp")
+    edit(results / "demo" / "ddp" / "config.json", lambda config: config["config"].update(model="cnn"))
+    named = call(results)[1].partition("\n")[0]
+    assert "strategy" in named and "model" in named and not {"model", "ranks"} & {*header.split()}
     code, out, _ = call(results, "--json")
     assert code == 0 and [build_run(fields) for fields in json.loads(out)] == list_runs(results)
     for wrong in ((), (results, "--on-cluster")):

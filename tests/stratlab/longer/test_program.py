@@ -14,7 +14,7 @@ def run_program(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_help_imports_nothing_heavy() -> None:
     modules = run_program("import sys, stratlab.cli; print(*sys.modules)").stdout.split()
-    heavy = {"mlflow", "torch", "pandas", "numpy", "yaml", "psutil", "rich", "trainer"}
+    heavy = {"mlflow", "torch", "pandas", "numpy", "yaml", "psutil", "pydantic", "rich", "trainer"}
     heavy |= {"stratlab.analysis.run_analysis", "stratlab.compare.comparison", "stratlab.drawing"}
     assert "stratlab.cli" in modules and not heavy & set(modules)
 

@@ -1,4 +1,4 @@
-"""The verb as it is typed in docs/start.md."""
+"""The verb as it is typed in docs/local.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of docs/stops.md that plant a fault, as they stand there; exit codes and sentences are behind the #."""
+"""The commands of docs/faults.md that plant a fault, as they stand there; exit codes and sentences are behind the #."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ON_ITS_OWN = ("hanging", "poisoned", "large", "smaller", "full", "damaged", "ref
 
 def read_lines() -> list[tuple[str, int, str]]:
     """(command, exit code, sentence) of the page, in its order."""
-    blocks = "\n".join(FENCE.findall((ROOT / "docs/stops.md").read_text()))
+    blocks = "\n".join(FENCE.findall((ROOT / "docs/faults.md").read_text()))
     return [(command, int(code), said or "") for command, code, said in LINE.findall(blocks)]
 
 
@@ -53,7 +53,7 @@ def test_a_killed_run_goes_on_and_then_under_another_strategy(tmp_path: Path) ->
 
 
 def test_every_command_of_the_page_is_tried() -> None:
-    told = [c for c, files in read_commands().items() if "docs/stops.md" in files and c.startswith("python")]
+    told = [c for c, files in read_commands().items() if "docs/faults.md" in files and c.startswith("python")]
     assert {command for command, _, _ in read_lines()} == set(told)
     names = [name for name, _ in groupby(read_lines(), name_of)]
     assert {*names} - {*ON_ITS_OWN} == {"killed", "moved"}
