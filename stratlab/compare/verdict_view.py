@@ -42,7 +42,6 @@ MOST_VALUES = 4
 MOST_PAIRS = 15
 """Six runs; up to here every pair stands in one table."""
 AGREES = {True: badge("agree", "good"), False: badge("disagree", "bad"), None: badge("unknown", "warn")}
-FEW_STEPS = 10
 """Timed steps of a run below which its median may be chance."""
 UNSTEADY = 3.0
 """Times the median that one step in twenty takes or exceeds: from here on something else was at work."""
@@ -101,33 +100,21 @@ def _capitalize(sentence: str) -> str:
 
 
 FLAGS = {  # of the report -> what it means for the times
+    "few_timed_steps": "Only a few steps are timed ({}), so a time can be chance: train longer before you trust one",
     "unequal_warm_up": "Unequal warm-up ({} steps left out), so the times are of unequal stretches",
     "busy_machine": "Other work kept the machine busy ({} %), so times may be too long",
 }
+NOT_COMPARED = "Other work kept the machine busy ({} %), so the times are not comparable"
 
 
 def say_doubts(report: Report) -> list[str]:
-    """What nobody must miss: too few steps, steps that are too uneven, and flags of the report."""
-    rows = read_rows(report)
+    """Return the sentences that no reader may miss: the report's flags, then steps that are too uneven."""
     said = []
     for each in report.get("flags", []):
         values = ", ".join(f"{run} {format_number(value, 0)}" for run, value in each["values"].items())
-        if means := FLAGS.get(each["flag"]):
-            said.append(f"{means.format(values)}.")
-    return [*filter(None, (say_few_steps(rows), say_unsteady(rows))), *said]
-
-
-def say_few_steps(rows: Rows) -> str:
-    """Of which runs so few steps are timed that a median of them may be chance; "" where there are enough."""
-    counts = {row.run: row.measured_steps for row in rows if row.is_compared}
-    few = {run: count for run, count in counts.items() if count is not None and 0 < count < FEW_STEPS}
-    if not few:
-        return ""
-    only, verb = f"Only a few steps ({', '.join(f'{run} {count}' for run, count in few.items())})", "are"
-    if len(few) == len(counts) and len(set(few.values())) == 1:
-        count, whose = next(iter(few.values())), "each" if len(few) > 1 else "the"
-        only, verb = f"Only {format_count(count, 'step')} of {whose} run", "is" if count == 1 else "are"
-    return f"{only} {verb} timed, so a time can be chance: train longer before you trust one."
+        means = FLAGS[each["flag"]] if each["times_comparable"] else NOT_COMPARED
+        said.append(f"{means.format(values)}.")
+    return [*said, *filter(None, [say_unsteady(read_rows(report))])]
 
 
 def say_unsteady(rows: Rows) -> str:

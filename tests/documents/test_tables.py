@@ -11,4 +11,4 @@ def test_what_repeats_tables_is_as_make_schema_writes_it() -> None:
     for name, write in PAGES.items():
         text = (Path("docs") / name).read_text()
         assert write(text) == text, "make schema"
-        assert write(text.replace(rows[name], "| gone |")) == text
+        assert write(text.replace(rows[name], "| gone |", 1)) == text
