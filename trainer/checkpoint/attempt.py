@@ -126,7 +126,7 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, g
     if is_from_another:
         chosen, record, broken = choose_origin(config, resolved, run.plan.steps, record, look)
         skipped += broken
-    dist.broadcast_object_list([None], group=group)  # tells the other ranks that all checks are done
+    dist.broadcast_object_list([None], group=group)  # signals to the other ranks that all checks are done
     rungs = resolved.get(RUNGS, [])
     resolved = resolved | ({RESUMED_FROM: record} if record else {})
     if number == 1 or starts_over:

@@ -121,8 +121,8 @@ def exhausted_problems(config: Config, steps: int) -> list[str]:
 
 def _describe_exhausted(config: Config, step: int, steps: int) -> str:
     return (
-        f"TRAINER_RESUME_FROM={config.resume_from!r}: its checkpoint is at step {step}, so this run of {steps} steps "
-        "has no steps left; set more steps (TRAINER_STEPS, TRAINER_EPOCHS), or name an earlier checkpoint "
+        f"TRAINER_RESUME_FROM={config.resume_from!r}: its checkpoint is at step {step}, this run has {steps} steps; "
+        "raise TRAINER_STEPS or TRAINER_EPOCHS, or name an earlier checkpoint "
         "[SL-resume-exhausted]"
     )
 

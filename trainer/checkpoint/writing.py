@@ -79,7 +79,7 @@ def save_random_state(checkpoint: Path, rank: int, state: dict[str, Any]) -> Non
 
 
 def load_random_state(checkpoint: Path, rank: int, seed: int, step: int) -> None:
-    """Restore this rank's generators; a rank that the run did not have before gets a seed from seed, step and rank.
+    """Restore this rank's generators; a rank that is new in the run is seeded by seed, step and rank.
 
     Raises:
         ConfigError: the file holds anything else.

@@ -1,4 +1,4 @@
-"""Open image data sets by name, with fixed splits and a sample order that is independent of strategy and world size."""
+"""Open image data sets by name, with fixed splits and an order that is independent of strategy and world size."""
 
 from __future__ import annotations
 

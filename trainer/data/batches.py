@@ -62,7 +62,7 @@ class SampleOrder:
 
     @property
     def sha256(self) -> str:
-        """Return the hash of all indices of `batch` so far; equal if two runs used the same samples in one order."""
+        """Return the hash of all indices of `batch`; equal if two runs used the same samples in one order."""
         return self._digest.hexdigest()
 
 

@@ -277,7 +277,9 @@ def _open_source(config: Config) -> dict[str, Any]:
     if not config.dataset_path:
         try:
             return dict(datasets.load_dataset(KNOWN.get(config.dataset, [config.dataset])[0]))
-        except Exception as failure:  # a dozen classes of the hub's client: they all mean "not to be had"
+        except (
+            Exception
+        ) as failure:  # the hub's client raises a dozen classes, all for an unavailable data set
             hint = hint_of_dataset(config.dataset)
             raise DataMissing(
                 f"{data}: cannot be loaded: {failure}{hint} [SL-dataset-unloadable]"

@@ -117,7 +117,7 @@ class StreamSource(ImageSource):
 
 
 def to_device(array: NDArray[Any], device: Any) -> Tensor:
-    """Copy an array to the device from pinned memory; a pageable copy would block the host until the stream is done."""
+    """Copy an array to the device from pinned memory; a pageable copy would block the host."""
     return pinned(array, device).to(device, non_blocking=True)
 
 

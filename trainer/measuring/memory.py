@@ -195,7 +195,7 @@ class TrainingMemory:
         self._first = self._due = min(first_step + WARM_UP_STEPS, last_step)
         self._step = 0
         self._opened = 0  # first step of the window; 0 = no window
-        self._top = 0  # peak of the window, as far as it was read
+        self._top = 0  # peak of the window in the readings so far
         self._reserved = 0
         self._retries = 0
         self._retries_before = 0

@@ -181,7 +181,7 @@ def describe(done: dict[str, Any]) -> str:
 
 
 def ensure_cache(config: Config, say: Callable[[str], None]) -> int:
-    """Build the token cache unless it exists, or wait for the pod that builds it; return the rows of its train split.
+    """Build the token cache unless it exists, or wait for it; return the rows of its train split.
 
     If it exists, neither transformers nor the data set is opened. Imports torch only if transformers does (5.17).
 

@@ -61,7 +61,7 @@ class Request:
     config: Config | None = None
     """token caches only: the settings of the runs that will read it"""
     own_process: bool = True
-    """whether downloads may be stored below the folder; False in a launcher, whose ranks need the hub's files again"""
+    """whether downloads may be stored below the folder; False in a launcher: its ranks need the hub's files again"""
 
     @property
     def is_local(self) -> bool:

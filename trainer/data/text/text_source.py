@@ -139,8 +139,8 @@ def load_questions(
         if not len(split):
             raise DataMissing(
                 f"{config.dataset_setting}: no documents for the {name} split: {train_name!r} has {len(groups)} "
-                f"documents of {len(np.unique(groups))} different questions, and one question is not split; "
-                "add documents, add the splits test and validation, or raise TRAINER_VALIDATION_FRACTION "
+                f"documents of {len(np.unique(groups))} questions, which are never divided; "
+                "add documents or the missing splits, or raise TRAINER_VALIDATION_FRACTION "
                 "[SL-text-split-empty]"
             )
     return splits
@@ -183,7 +183,7 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
         source = datasets.load_dataset(hub_id(config), revision=revision)
     except (ConfigError, DataMissing):
         raise
-    except Exception as failure:  # a dozen classes of the hub's client and of the readers: "not to be had"
+    except Exception as failure:  # a dozen classes of the hub's client and the readers: unavailable
         if isinstance(failure, OSError) and failure.errno is not None:
             raise
         cause = failure.__cause__ or failure

@@ -102,7 +102,7 @@ def load_tokenizer(config: Config) -> Any:
         raise _absent(config, source)
     try:
         return read_tokenizer(source)
-    except Exception as failure:  # of the hub's client, of two parsers: all mean "not to be had"
+    except Exception as failure:  # errors of the hub's client and of two parsers: unavailable
         raise DataMissing(
             f"{_named(config)}: no tokenizer can be loaded from {source!r}: {failure}; "
             "name another id on the hub or a local folder in TRAINER_TOKENIZER [SL-tokenizer-unloadable]"
