@@ -175,7 +175,7 @@ class CheckpointWriter:
                     else "its beginning, without a checkpoint"
                 )
                 end = (
-                    f"{full}; the checkpoints of step {step} and before did not fit. Free space, then "
+                    f"{full}; the checkpoint of step {step} and the previous one do not fit. Free space, then "
                     f"{name_again(os.environ)}: the run resumes from {start} [SL-checkpoint-no-room]"
                 )
         return WriteOutcome(step, size is not None, left_out, end, size or 0, time.monotonic() - began)
