@@ -153,7 +153,7 @@ def as_plain(value: Any, where: str = "state", tensor: Callable[[Tensor], Tensor
     if kind in (Tensor, nn.Parameter):
         return tensor(value)
     readable = kind in LEAVES
-    assert readable, f"{where} is a {kind.__module__}.{kind.__name__}: a checkpoint with it could not be read"
+    assert readable, f"{where} is a {kind.__module__}.{kind.__name__}: a checkpoint cannot contain it"
     return value
 
 

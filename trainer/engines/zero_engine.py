@@ -163,4 +163,4 @@ def _write_profile(profiler: Any, engine: Any, step: int, path: Path) -> None:
             temporary.write_text(text.getvalue())
             os.replace(temporary, path)
     except OSError as failure:
-        log.warning("%s is dropped, training goes on: %s", path.name, failure)
+        log.warning("%s is dropped, training continues: %s", path.name, failure)

@@ -60,7 +60,7 @@ class Lesson:
         self, taught: TaughtStates, group: dist.ProcessGroup | None, words: int, dtype: torch.dtype
     ) -> None:
         first, ranks = (group.rank() * words, group.size()) if group else (0, 1)
-        assert len(taught.weight) == words * ranks, "teacher and student have the same words"
+        assert len(taught.weight) == words * ranks, "teacher and student need the same words"
         self._states = taught.states.flatten(0, -2)
         self._weight = taught.weight[first : first + words].to(dtype)
         self._dtype = dtype

@@ -47,7 +47,7 @@ def causal_attention(
         return F.scaled_dot_product_attention(
             q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=k.shape[1] != q.shape[1]
         )
-    assert dropout == 0.0, "no dropout in packed rows"
+    assert dropout == 0.0, "packed rows do not support dropout"
     if isinstance(packing, Spans):
         return attend_spans(q, k, v, packing, scaling)
     # repeat kv heads: with a mask and enable_gqa CUDA only has the kernel that stores all scores
@@ -75,7 +75,7 @@ def _from_transformers(
 
     It does not return the attention's weights.
     """
-    assert attention_mask is None, "a mask was built, although the name is in no mask registry"
+    assert attention_mask is None, "transformers built a mask for an unregistered name"
     attended = causal_attention(query, key, value, packing, dropout, scaling)
     return attended.transpose(1, 2).contiguous(), None
 

@@ -188,12 +188,12 @@ def resize_positions(hf: nn.Module, image_size: int) -> None:
 
 
 def _missing(config: Config, source: str, failure: object) -> DataMissing:
-    place = (
-        "" if config.model_path else f" {source} from the hub, its cache in HF_HOME, or TRAINER_MODEL_PATH:"
-    )
+    place = "it"
+    if not config.model_path:
+        place = f"{source} from the hub or its cache in HF_HOME (TRAINER_MODEL_PATH names a folder instead)"
     return DataMissing(
-        f"{config.model_setting}: expected{place} an image classification model in Hugging Face format "
-        f"(config.json, *.safetensors); it cannot be loaded: {failure} [SL-model-unloadable]"
+        f"{config.model_setting}: cannot load {place}; use an image classification model in Hugging Face format "
+        f"(config.json, *.safetensors): {failure} [SL-model-unloadable]"
     )
 
 
@@ -221,7 +221,7 @@ def _load(config: Config, source: str, settings: Any, whole: bool) -> Any:
     heads = () if whole else tuple(f"{head}." for head in find_heads(hf))
     if lost := sorted(key for key in fresh if not key.startswith(heads)):
         raise _missing(
-            config, source, f"{len(lost)} tensors are not there or of another shape, first {lost[0]}"
+            config, source, f"{len(lost)} tensors are missing or have another shape, first {lost[0]}"
         )
     return hf.train()
 

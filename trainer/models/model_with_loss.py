@@ -127,7 +127,7 @@ def sum_distances(logits: Tensor, wanted: Tensor, temperature: float) -> Tensor:
     Args:
         logits, wanted: the student's and the teacher's [batch, class].
     """
-    assert logits.shape == wanted.shape, "teacher and student tell the same classes apart"
+    assert logits.shape == wanted.shape, "teacher and student need the same classes"
     ours, theirs = (F.log_softmax(part.float() / temperature, dim=1) for part in (logits, wanted))
     return temperature**2 * F.kl_div(ours, theirs, reduction="sum", log_target=True)
 

@@ -82,7 +82,7 @@ def _gathered(
 ) -> tuple[Tensor, None]:
     group = module.context_group
     assert isinstance(group, ProcessGroup)
-    assert packing is not None, "queries are not all of the row: the decoder's part says so"
+    assert packing is not None, "the decoder's part covers only some columns of the row"
     end = (group.rank() + 1) * query.shape[2]  # this rank's queries attend to nothing later
     key, value = (gather(part, 2, group)[:, :, :end] for part in (key, value))
     attended = causal_attention(query, key, value, packing, dropout, scaling)

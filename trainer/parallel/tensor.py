@@ -145,7 +145,7 @@ def _plan_layer(at: str, layer: nn.Module, stream: Placement) -> Plan:
         if hasattr(layer.self_attn, name):
             plan[f"{at}self_attn.{name}"] = SequenceParallel(sequence_dim=2, use_local_output=True)
     if has_experts:
-        assert split, "experts and tp need sequence parallelism: else tp ranks send the same tokens"
+        assert split, "experts with tp need sequence parallelism: otherwise tp ranks send the same tokens"
         plan[f"{at}mlp.gate"] = WholeRouter()
         return plan
     plan[f"{at}mlp"] = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(Replicate(),))
