@@ -121,13 +121,13 @@ class _Normalise(torch.autograd.Function):
         exact = None if weight is None else weight.to(mean.dtype)
         slope = torch.rsqrt(variance + ctx.eps)
         # keep the channels-last memory format: otherwise each gradient would be copied, twice
-        beside = given.dim() == 4 and given.is_contiguous(memory_format=torch.channels_last)
-        layout = torch.channels_last if beside else torch.contiguous_format
+        is_channels_last = given.dim() == 4 and given.is_contiguous(memory_format=torch.channels_last)
+        layout = torch.channels_last if is_channels_last else torch.contiguous_format
         given_back = gradients[0].contiguous(memory_format=layout)
         found, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
             given_back, given, exact, None, None, mean, slope, True, ctx.eps, [True] * 3
         )
-        if (processes := _processes()) > 1:  # the first term used only the sums of this rank's images
+        if (processes := _processes()) > 1:  # the gradient so far uses only this rank's sums
             own = torch.stack([of_bias, of_weight]).to(mean.dtype)
             whole = own.clone()
             dist.all_reduce(whole)
