@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +13,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, Vali
 from stratlab.compare.variants import PREFIX, REFUSED
 from stratlab.user_error import UserError
 from stratlab.wording import ask_nearest
+
+OLD_VARY = "varied"
+log = logging.getLogger("stratlab")
 
 StrictStr = Annotated[str, Strict()]
 Scalar = Annotated[bool, Strict()] | Annotated[int, Strict()] | Annotated[float, Strict()] | StrictStr
@@ -154,7 +158,7 @@ class Sweep(BaseModel):
     """Combinations to leave out: those that agree with all keys of an entry."""
     parallel: int = Field(default=1, ge=1, le=64, strict=True)
     """How many releases are at work at the same time."""
-    varied: Annotated[list[StrictStr], BeforeValidator(_as_list)] = Field(
+    vary: Annotated[list[StrictStr], BeforeValidator(_as_list)] = Field(
         default=[], description="a path of the matrix, or a list of them"
     )
     """Paths of the matrix that the runs are meant to differ in: what was learnt is ranked over them."""
@@ -188,6 +192,13 @@ def read_sweep(file: Path) -> Sweep:
         raise UserError(f"{file}: not YAML: {failure} [SL-sweep-not-yaml]") from failure
     if not isinstance(content, dict):
         raise UserError(f"{file}: expected the keys {', '.join(Sweep.model_fields)} [SL-sweep-no-map]")
+    if OLD_VARY in content:
+        log.warning(
+            "%s: the key `varied` is called `vary` now; the next version does not read the old name "
+            "[SL-sweep-key-renamed]",
+            file,
+        )
+        content.setdefault("vary", content.pop(OLD_VARY))
     problems: list[str] = []
     try:
         sweep = Sweep.model_validate(content)
@@ -201,7 +212,7 @@ def read_sweep(file: Path) -> Sweep:
 
 def list_varied(sweep: Sweep) -> tuple[str, ...]:
     """Names of the settings that its runs are meant to differ in."""
-    return tuple(path.removeprefix(PREFIX) for path in sweep.varied)
+    return tuple(path.removeprefix(PREFIX) for path in sweep.vary)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -236,7 +247,7 @@ def _broken_rules(content: dict[Any, Any]) -> Iterator[str]:
                 yield f"exclude: {path} is not in the matrix{near} [SL-exclude-not-in-matrix]"
             elif isinstance(values, list) and not any(same(value, other) for other in values):
                 yield f"exclude: {path} is never {value!r}, it is one of {values} [SL-exclude-never]"
-    yield from _wrong_varied(content.get("varied"), matrix)
+    yield from _wrong_varied(content.get("vary"), matrix)
     yield from _wrong_tuning(content.get("tune"), matrix)
 
 
@@ -245,12 +256,12 @@ def _wrong_varied(varied: Any, matrix: dict[Any, Any]) -> Iterator[str]:
     for path in filter(lambda each: isinstance(each, str), given):  # else the key's own sentence tells
         name = path.removeprefix(PREFIX)
         if name in REFUSED:
-            yield f"varied: {path} cannot be varied: {REFUSED[name]} [SL-sweep-varied-refused]"
+            yield f"vary: {path} cannot be varied: {REFUSED[name]} [SL-sweep-varied-refused]"
         elif path not in matrix or not path.startswith(PREFIX):
             paths = [str(each) for each in matrix if str(each).startswith(PREFIX)]
             there = f"there are {', '.join(paths)}" if paths else "which has no setting"
             near = _nearest(PREFIX + name, paths)
-            yield f"varied: {path} is no setting of the matrix, {there}{near} [SL-sweep-varied-no-setting]"
+            yield f"vary: {path} is no setting of the matrix, {there}{near} [SL-sweep-varied-no-setting]"
 
 
 def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:
