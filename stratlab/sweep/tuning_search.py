@@ -90,7 +90,7 @@ def search(
     most: int,
     metric: TuningMetric,
 ) -> Search:
-    """Follow a search up to its first unmeasured candidate. The noise comes from the repeats of the candidates tried so far.
+    """Follow a search up to its first unmeasured candidate; take the noise from the repeats so far.
 
     Args:
         values: knob -> its values to try, in the order of the search.
