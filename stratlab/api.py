@@ -109,7 +109,7 @@ def analyze_traces(
         the traces and their names.
 
     Returns:
-        Each experiment with its report, as in report.json, or with the reason why it has none.
+        Each experiment with its report, as in report.json, or with the reason for a missing one.
 
     Raises:
         UserError: `source`, `output` or `rank_pattern` cannot be used, or `source` holds no trace.
@@ -134,7 +134,7 @@ def compare(
 
     Args:
         folder: holds the runs.
-        others: further folders, whose runs are compared with these.
+        others: further folders with runs to compare with these.
         baseline: the run that explains the others' differences; None = the fastest.
         memory_limit_gib: of one device, for the goal "fastest within".
         varied: settings that differ on purpose between the runs, `lr,optimizer`.

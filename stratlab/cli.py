@@ -1,8 +1,8 @@
 """Define the command line: one thin command per verb. Each command imports slow modules itself.
 
-Exit codes: 0 done, 1 failed, 2 wrong input, 3 missing data: no such folder of results, no run or no traces in it, no
-data; 13 the volume is full, otherwise the run's own code (docs/stops.md). A bug shows its traceback and ends with 1,
-so that the same command may be tried again.
+Exit codes: 0 done, 1 failed, 2 wrong input, 13 the volume is full, otherwise the run's own code (docs/stops.md). Code 3
+means missing data: no such folder of results, no run or no traces in it, no data. A bug shows its traceback and ends
+with 1, so that the same command may be tried again.
 """
 
 from __future__ import annotations

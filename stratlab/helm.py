@@ -289,7 +289,7 @@ def write_values(values: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def _hint_at_charts(folder: Path, wanted: str = "") -> str:
-    """Return the chart with the nearest name, or the charts in `folder`, else in `charts`; "" = both have none."""
+    """Return the chart with the nearest name, or the charts in `folder`, else in `charts`; "" = no chart is there."""
     for place in dict.fromkeys((folder, Path("charts"))):
         charts = place.glob("*/Chart.yaml")
         if known := sorted(path.parent.name for path in charts if "type: library" not in path.read_text()):

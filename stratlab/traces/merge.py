@@ -63,7 +63,7 @@ HOUR_NS = 3_600_000_000_000
 
 @dataclass(frozen=True)
 class Merged:
-    """Describe the merged file; `file` is None without a merged rank. `reason`: missing ranks and other remarks."""
+    """Describe the merged file; `file`: None without a merged rank. `reason`: missing ranks and other remarks."""
 
     file: Path | None
     ranks: list[int]

@@ -58,7 +58,7 @@ def read_identity(path: Path, behind: bool = True) -> Identity:
         return Identity(problem=say_unreadable(failure.strerror))
     info, base = head.distributedInfo or {}, head.baseTimeNanoseconds
     if head.mergedTrace is not None:
-        return Identity(problem="a merged trace, not that of one rank [SL-trace-merged]")
+        return Identity(problem="a merged trace of several ranks [SL-trace-merged]")
     if info.get("rank") is not None and type(info["rank"]) is not int:
         return Identity(problem="the rank in its distributedInfo is not a whole number [SL-rank-no-number]")
     if isinstance(base, int) and abs(base) >= LATEST_NS:
