@@ -33,7 +33,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
-from stratlab_spec.plan import Plan
+from stratlab_spec.plan import resolve_plan
 from stratlab_spec.settings.config import Config
 from trainer.checkpoint.attempt import Attempt
 from trainer.checkpoint.store import Checkpoints
@@ -44,7 +44,7 @@ from trainer.engines.torch_engine import TorchEngine
 from trainer.measuring.phases import Phases
 from trainer.metrics.tracking import Recorder
 from trainer.models.model_with_loss import ClassLoss, Learner
-from trainer.run import Run, build_run, resolve_placement
+from trainer.run import Run, build_run
 
 STEPS, SAVES_BEHIND = 50, (8, 22, 36)
 LAYERS, WIDTH, ROWS = 35, 1000, 128
@@ -72,8 +72,9 @@ class Bench:
     def __init__(self, folder: Path, layers: int) -> None:
         config = Config(run="bench", results=str(folder), checkpoint_minutes=0, checkpoint_keep=1)
         world = read_world(os.environ)
-        run: Run = build_run(config, world, resolve_placement(config, world), Precision("fp32"), 0)
-        run = replace(run, plan=Plan(10**9, evaluate_every=10**9, profile_first=0))
+        plan = resolve_plan(config, world.size, world.local_size, config.global_batch_size)
+        plan = replace(plan, steps=10**9, evaluate_every=10**9, profile_first=0)
+        run: Run = build_run(config, world, plan, Precision("fp32"))
         run.folder.create()
         torch.manual_seed(0)
         self.phases = Phases("cpu")

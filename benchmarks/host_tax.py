@@ -26,7 +26,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from stratlab_spec.plan import Plan, learning_rate
+from stratlab_spec.plan import resolve_plan
+from stratlab_spec.schedule import learning_rate
 from stratlab_spec.settings.config import Config
 from trainer.data.batches import Batch
 from trainer.distributed.consensus import Agreement
@@ -40,7 +41,7 @@ from trainer.measuring.phases import Phases
 from trainer.measuring.profiler import StepProfiler
 from trainer.metrics.tracking import Recorder
 from trainer.models.model_with_loss import ClassLoss, Learner
-from trainer.run import Run, build_run, resolve_placement
+from trainer.run import Run, build_run
 
 SHORT, LONG = 100, 600
 TARGET_US = 60.0
@@ -90,8 +91,9 @@ def build_bench_run(folder: Path) -> Run:
     """One process, no profile but the default one."""
     config = Config(run="bench", results=str(folder), optimizer="sgd", profile_first_step=20)
     world = read_world(os.environ)
-    run = build_run(config, world, resolve_placement(config, world), Precision("fp32"), 0)
-    return replace(run, plan=Plan(LONG, evaluate_every=LONG, profile_first=config.profile_first_step))
+    plan = resolve_plan(config, world.size, world.local_size, config.global_batch_size)
+    plan = replace(plan, steps=LONG, evaluate_every=LONG, profile_first=config.profile_first_step)
+    return build_run(config, world, plan, Precision("fp32"))
 
 
 def build_engine(run: Run, phases: object) -> TorchEngine:

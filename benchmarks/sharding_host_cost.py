@@ -27,6 +27,7 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from torch import Tensor, nn
 
+from stratlab_spec.plan import resolve_plan
 from stratlab_spec.settings.config import Config
 from trainer.data.batches import Batch
 from trainer.distributed.world import Precision, processor_name, read_world
@@ -34,7 +35,7 @@ from trainer.engine import Engine
 from trainer.engines.deepspeed_config import ZERO
 from trainer.measuring.phases import Phases
 from trainer.models.model_with_loss import ClassLoss, Learner
-from trainer.run import build_run, resolve_placement
+from trainer.run import build_run
 from trainer.strategies import build_engine
 
 STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
@@ -72,8 +73,8 @@ def build(strategy: str, parameters: int) -> Engine:
     config = Config(run="bench", strategy=strategy, optimizer="sgd", lr=1e-4, **sizes)
     torch.manual_seed(0)
     world = read_world(os.environ)
-    placement = resolve_placement(config, world)
-    run = build_run(config, world, placement, Precision("fp32"), config.global_batch_size)
+    plan = resolve_plan(config, world.size, world.local_size, config.global_batch_size)
+    run = build_run(config, world, plan, Precision("fp32"))
     return build_engine(run, Stack(parameters), Phases("cpu"))
 
 

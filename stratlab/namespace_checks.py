@@ -6,8 +6,7 @@ Each check yields findings. Objects that the user may not read give a warning wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from kubernetes.client import AuthorizationV1Api
 from kubernetes.client.exceptions import ApiException
@@ -18,6 +17,7 @@ from stratlab.cluster.connection import Connection, explain
 from stratlab.cluster.pod_phase import PodRefused
 from stratlab.cluster.pod_template import GPU
 from stratlab.cluster.workloads import APIS
+from stratlab_spec.findings import Finding
 
 ABSENT = "does not exist [SL-namespace-absent]"
 ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -33,20 +33,6 @@ MINE = (
     *(("", "secrets", verb) for verb in ("list", "create", "update", "delete")),
     *(("batch", "jobs", verb) for verb in ("create", "watch")),
 )
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Hold a check's subject, state, observation and solution. A warning leaves the exit code at 0."""
-
-    state: Literal["ok", "warning", "problem"]
-    subject: str
-    seen: str
-    fix: str = ""
-
-    def __str__(self) -> str:
-        line = f"{self.state:<8} {self.subject}: {self.seen}"
-        return f"{line}\n         -> {self.fix}" if self.fix else line
 
 
 def ask(

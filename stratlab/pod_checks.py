@@ -19,9 +19,10 @@ from stratlab.cluster.pod_phase import PodRefused
 from stratlab.cluster.pod_template import GPU, PodRequest
 from stratlab.cluster.volume_pod import Finished, run_on_volume
 from stratlab.machine import explain_untrusted
-from stratlab.namespace_checks import Finding, offers_gpus, say_refused
+from stratlab.namespace_checks import offers_gpus, say_refused
 from stratlab.tracking import describe_redirect
 from stratlab_spec.exit_codes import ACCELERATORS_MISSING
+from stratlab_spec.findings import Finding
 
 PLENTY_S = 90  # a network file system may show a new file late
 

@@ -148,7 +148,7 @@ def describe_success(run_dir: Path, time_s: float) -> str:
     facts += [f"{name} {summary[name]:.4g}" for name in HEADLINES if summary.get(name) is not None]
     speeds = [f"{name} {summary[name]:.4g}" for name in SPEEDS if summary.get(name) is not None]
     if speeds:
-        timed = f"mean of {summary.get('measured_steps') or 'the'} timed steps; a comparison takes the median"
+        timed = f"at the median of {summary.get('measured_steps') or 'the'} timed steps"
         facts.append(f"{' and '.join(speeds)} ({timed})")
     text = f"{text}: {', '.join(facts)}" if facts else text
     if dropped := read_dropped(run_dir / "traces" / MANIFEST):

@@ -1,7 +1,7 @@
 """List, fetch and remove runs in folders of results.
 
-Listing is cheap for long runs too. `unpack` replaces its target completely or not at all. `remove_run` removes a folder
-as a whole, and only a run's.
+Listing is cheap for long runs too; it reads the steps only of older versions' runs. `unpack` replaces its target
+completely or not at all. `remove_run` removes a folder as a whole, and only a run's.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from stratlab.run_directory.files import (
 )
 from stratlab.run_directory.outcome import AT_WORK, TRACED, is_alive, read_attempts, read_standing
 from stratlab.run_directory.places import FETCHED, FOREIGN, check_folder, find_page, read_foreign
+from stratlab.run_directory.step_numbers import apply_numbers
 from stratlab.run_settings import name_model
 from stratlab.tracking import delete_run
 from stratlab.user_error import NothingThere, UserError
@@ -59,6 +60,7 @@ class ListedRun:
     world_size: int | None = None
     step: int | None = None
     steps: int | None = None
+    step_time_ms_p50: float | None = None
     samples_per_s: float | None = None
     attempts: int = 0
     started: str | None = None
@@ -122,7 +124,7 @@ def _read(folder: Path) -> ListedRun:
         return ListedRun(comparison, folder.name, TRACED, world_size=world_size, has_report=has_report)
     config = read_config(folder, nothing)
     asked, resolved = config.get("config", {}), config.get("resolved", {})
-    summary = read_object(folder / "summary.json", nothing)
+    summary = apply_numbers(read_object(folder / "summary.json", nothing), folder)
     attempts = read_attempts(folder)
     last = read_tail(folder / "metrics.jsonl", TAIL_BYTES)[::-1]
     begun = [line["t"] for line in attempts if line["event"] == "started" and is_number(line["t"])]
@@ -137,6 +139,7 @@ def _read(folder: Path) -> ListedRun:
         world_size=read_world_size(resolved, attempts) if config else None,
         step=next((step for line in last if (step := _whole(line.get("step"))) is not None), None),
         steps=_whole(resolved.get("steps")),
+        step_time_ms_p50=_number(summary.get("step_time_ms_p50")),
         samples_per_s=_number(summary.get("samples_per_s")),
         attempts=sum(line["event"] == "started" for line in attempts),
         started=_format_time(min(begun, default=None)),
@@ -188,16 +191,17 @@ def build_table(runs: Sequence[ListedRun]) -> Table:
         "model": [Text("" if models else run.model or "") for run in runs],
         "ranks": [Text(str(run.world_size) if run.world_size and not ranks else "") for run in runs],
         "step": [Text(_say_step(run)) for run in runs],
-        "mean samples/s": [
-            Text(format_number(run.samples_per_s, 1) if run.samples_per_s else "") for run in runs
+        "step ms": [
+            Text(format_number(run.step_time_ms_p50, 2) if run.step_time_ms_p50 else "") for run in runs
         ],
+        "samples/s": [Text(format_number(run.samples_per_s, 1) if run.samples_per_s else "") for run in runs],
         "attempts": [Text(str(run.attempts) if run.attempts > 1 else "") for run in runs],
         "started (UTC)": [Text((run.started or "")[:16].replace("T", " ")) for run in runs],
         "resource": [Text(run.resource) for run in runs],
     }
     shown = {name: column for name, column in cells.items() if any(cell.plain for cell in column)}
     for name in shown:
-        is_number = name in ("ranks", "step", "mean samples/s", "attempts")
+        is_number = name in ("ranks", "step", "step ms", "samples/s", "attempts")
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for row in zip(*shown.values(), strict=True):
         table.add_row(*row)

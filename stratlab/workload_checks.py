@@ -19,7 +19,8 @@ from stratlab.cluster.pod_phase import PodRefused, explain_refusal
 from stratlab.cluster.pod_template import PodRequest, PodResources, build_pod
 from stratlab.cluster.pods import CONTAINER
 from stratlab.cluster.workloads import APIS, SUCCEEDED, TrainingJobs
-from stratlab.namespace_checks import Finding, ask, say_refused, unseen
+from stratlab.namespace_checks import ask, say_refused, unseen
+from stratlab_spec.findings import Finding
 
 OLDEST = (1, 9)
 INSTALL = 'kubectl apply --server-side -k "github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v1.9.4"'

@@ -1,107 +1,148 @@
-"""How long to train, in which pieces and with which learning rate: plain functions of the settings and the step."""
+"""What follows from the settings, the number of processes and the data: layout, accumulation, steps.
+
+The launcher of a pod resolves it, once per start of ranks, and hands it to them in the environment. The ranks resolve
+nothing: they confirm that it was made of their settings, and that all launchers came to the same.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
-from stratlab_spec.settings.config import Config
-from stratlab_spec.settings.values import step_problems
+from stratlab_spec.layout.mesh_rules import resolve_axes
+from stratlab_spec.layout.parallel_dims import Axes, Layout
+from stratlab_spec.memory.fit import Choice, choose_on_device, depends_on_device
+from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.schedule import Schedule, build_schedule, count_micro_batches
+from stratlab_spec.settings.config import Config, ConfigError
 
-
-@dataclass(frozen=True)
-class Plan:
-    """The steps of a run, counted from 1."""
-
-    steps: int
-    evaluate_every: int
-    profile_first: int
-    """First recorded step; 0 = no profile."""
-
-
-def count_micro_batches(global_batch_size: int, micro_batch_size: int, dp: int) -> int:
-    """Of a step, on each rank: the accumulation. `dp`: ranks that see different samples."""
-    return global_batch_size // (micro_batch_size * dp)
+VARIABLE = "STRATLAB_PLAN"
+OF_A_MACHINE = ("results", "dataset_path", "model_path", "image", "accelerator")
+"""Settings from which no plan follows; paths may differ from machine to machine."""
 
 
-def build_plan(config: Config, train_samples: int) -> Plan:
-    """Steps from epochs or given; the profile moves forward in a run too short for its default place."""
-    per_epoch = max(1, train_samples // config.global_batch_size)
-    steps = config.steps or max(1, config.epochs * train_samples // config.global_batch_size)
-    first = config.profile_first_step if config.profile_steps else 0
-    if first and first + config.profile_steps - 1 > steps:
-        first = steps - config.profile_steps + 1
-        if first <= config.profile_warmup:
-            first = 0
-    return Plan(steps, config.evaluate_every or per_epoch, first)
+@dataclass(frozen=True, kw_only=True)
+class Plan(Schedule):
+    """One run's; the same on every rank."""
+
+    axes: Axes
+    layout: Layout | None = None
+    """Of the strategy nd."""
+    micro_batches: int
+    """Of a step on each rank: the accumulation."""
+    train_samples: int
+    device_bytes: int | None = None
+    """By which `layout: auto` left layouts out; None = unknown, or without effect."""
+    settings_sha256: str
+    """Of the settings that it was resolved from."""
+
+    def as_variable(self) -> str:
+        """The value of VARIABLE."""
+        return json.dumps(asdict(self))
 
 
-def profile_first_from(config: Config, plan: Plan, done_steps: int, recorded: bool) -> int:
-    """First recorded step of an attempt that goes on behind `done_steps`; 0 = no profile.
+def resolve_plan(
+    config: Config,
+    world_size: int,
+    per_node: int,
+    train_samples: int,
+    device_bytes: int | None = None,
+    choice: Choice | None = None,
+) -> Plan:
+    """The plan of a run of these settings.
 
     Args:
-        recorded: an earlier attempt's traces are there.
+        device_bytes: memory of this machine's devices; None = unknown.
+        choice: what `choose_on_device` answers, where it was asked before.
+
+    Raises:
+        ConfigError: naming every broken rule.
+        DataMissing: the shape of the model cannot be read (nd).
     """
-    if not done_steps or not plan.profile_first:
-        return plan.profile_first
-    first = max(plan.profile_first, done_steps + 1 + config.profile_warmup)
-    return 0 if recorded or first + config.profile_steps - 1 > plan.steps else first
+    layout = None
+    if config.strategy == "nd":
+        choice = choice or choose_on_device(config, world_size, read_shape(config), device_bytes)
+        layout = choice.layout
+    axes = layout.axes if layout else resolve_axes(config, world_size, per_node)
+    return Plan(
+        **asdict(build_schedule(config, train_samples)),
+        axes=axes,
+        layout=layout,
+        micro_batches=count_micro_batches(config.global_batch_size, config.micro_batch_size, axes.dp),
+        train_samples=train_samples,
+        device_bytes=device_bytes if depends_on_device(config) else None,
+        settings_sha256=_hash_settings(config),
+    )
 
 
-def plan_problems(config: Config, train_samples: int | None) -> list[str]:
-    """Settings that do not fit the number of training samples; None = not known, `steps` are given."""
-    epoch = ""
-    if train_samples is None:
-        assert config.steps
-        train_samples = config.global_batch_size
-    else:
-        epoch = f"; an epoch has {_count(train_samples // config.global_batch_size)}"
-    if train_samples < config.global_batch_size:
-        return [
-            f"TRAINER_GLOBAL_BATCH_SIZE={config.global_batch_size}: there are only {train_samples} training samples "
-            "[SL-batch-above-samples]"
-        ]
-    if config.mode == "evaluate":
-        return []
-    plan = build_plan(config, train_samples)
-    problems = [*step_problems(config.fault, plan.steps)]
-    asked, most = config.profile_first_step, plan.steps - config.profile_warmup
-    if config.profile_steps > max(most, 0):
-        problems.append(
-            f"TRAINER_PROFILE_STEPS={config.profile_steps}: the run has {_count(plan.steps)}, of which "
-            f"{_count(max(most, 0))} can be recorded after TRAINER_PROFILE_WARMUP={config.profile_warmup}; train "
-            f"longer (TRAINER_EPOCHS or TRAINER_STEPS{epoch}), "
-            "record fewer, or TRAINER_PROFILE_STEPS=0 for no profile [SL-profile-steps]"
+def _hash_settings(config: Config) -> str:
+    settings = config.model_dump(mode="json", exclude={*OF_A_MACHINE})
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def read_plan(config: Config, world_size: int, env: Mapping[str, str]) -> Plan:
+    """The plan that the launcher handed to this rank.
+
+    Raises:
+        ConfigError: there is none, or it is one of other settings or of another number of processes.
+    """
+    if not (text := env.get(VARIABLE)):
+        raise ConfigError(f"{VARIABLE}: not set; start the ranks with `python -m trainer` [SL-plan-missing]")
+    fields = json.loads(text)
+    layout = fields["layout"]
+    if layout:
+        axes = Axes(**layout["axes"])
+        fields["layout"] = Layout(**layout | {"axes": axes, "missing": tuple(layout["missing"])})
+    plan = Plan(**fields | {"axes": Axes(**fields["axes"])})
+    if plan.settings_sha256 != _hash_settings(config):
+        raise ConfigError(
+            "the launcher resolved the plan from other settings than this rank has; start launcher and ranks with the "
+            "same TRAINER_ variables and the same version [SL-plan-other-settings]"
         )
-    elif (
-        config.profile_steps
-        and "profile_first_step" in config.model_fields_set
-        and plan.profile_first != asked
-    ):
-        last = plan.steps - config.profile_steps + 1
-        problems.append(
-            f"TRAINER_PROFILE_FIRST_STEP={asked}: the run has {_count(plan.steps)}, "
-            f"expected at most {last} (or TRAINER_PROFILE_STEPS=0 for no profile) [SL-profile-first-step]"
+    if plan.axes.world_size != world_size:
+        raise ConfigError(
+            f"the launcher planned {plan.axes.world_size} processes, and there are {world_size}; give each machine the "
+            "same number of machines and of processes [SL-plan-processes]"
         )
-    if config.warmup_steps >= plan.steps:
-        problems.append(
-            f"TRAINER_WARMUP_STEPS={config.warmup_steps}: must be below the {plan.steps} steps "
-            "[SL-warmup-above-run]"
+    return plan
+
+
+def confirm_plans(plans: Sequence[Plan]) -> Plan:
+    """The plan of all ranks, of those that their launchers handed to them; of machines with smaller devices, theirs.
+
+    Raises:
+        ConfigError: launchers came to different plans.
+    """
+    chosen = min(plans, key=lambda plan: plan.device_bytes or float("inf"))
+    for rank, plan in enumerate(plans):
+        if plan.device_bytes != chosen.device_bytes:
+            plan = replace(
+                plan,
+                axes=chosen.axes,
+                layout=chosen.layout,
+                micro_batches=chosen.micro_batches,
+                device_bytes=chosen.device_bytes,
+            )
+        if plan != chosen:
+            ours, theirs = asdict(plan), asdict(chosen)
+            names = [name for name in ours if ours[name] != theirs[name]]
+            raise ConfigError(
+                f"rank {rank}: its launcher came to another plan: {', '.join(names)} differ; start every machine with "
+                "the same settings, data, memory profiles and version [SL-plan-differs]"
+            )
+    return chosen
+
+
+def confirm_samples(plan: Plan, train_samples: int) -> None:
+    """Raises where this rank opened other data than its launcher.
+
+    Raises:
+        ConfigError: naming both numbers.
+    """
+    if train_samples != plan.train_samples:
+        raise ConfigError(
+            f"the launcher planned {plan.train_samples} training samples, and this rank reads {train_samples}: the "
+            "data changed, or differs from machine to machine [SL-plan-samples]"
         )
-    return problems
-
-
-def _count(steps: int) -> str:
-    return f"{steps} step" if steps == 1 else f"{steps} steps"
-
-
-def learning_rate(config: Config, step: int, steps: int) -> float:
-    """Rate of `step` (from 1): linear warm-up to `lr`, then constant, or down to 0 at the end."""
-    if step <= config.warmup_steps:
-        return config.lr * step / config.warmup_steps
-    if config.lr_schedule == "constant":
-        return config.lr
-    done = (step - 1 - config.warmup_steps) / max(1, steps - config.warmup_steps)
-    if config.lr_schedule == "linear":
-        return config.lr * (1 - done)
-    return config.lr * 0.5 * (1 + math.cos(math.pi * done))

@@ -1,15 +1,15 @@
 """What a run can be made of besides its strategy: optimizers, image networks, sizes and weights, one row each.
 
 OPTIMIZERS says what each can be told besides rate and decay, and what it keeps. NETWORKS has every image network that
-is no vision transformer; those have their shapes in models/model_specs.py. A new one takes a row here and a file in
-trainer/models; `make schema` writes its line of docs/models.md. No column has a default, so a forgotten value is an
-error at import. Sizes may be given instead of a preset's own, and 0 is the preset's own. PUBLISHED_FILES are weights
-that torchvision publishes, as it calls them. Adapters on random weights must be asked for.
+is no vision transformer; those have their shapes in models/model_specs.py. A new one takes a file in trainer/models,
+whose NETWORK is its row: `make schema` collects it and writes its line of docs/models.md. No column has a default,
+so a forgotten value is an error at import. Sizes may be given instead of a preset's own, and 0 is the preset's own.
+PUBLISHED_FILES are weights that torchvision publishes, as it calls them. Adapters on random weights must be asked for.
 """
 
 from __future__ import annotations
 
-import sys
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,37 +79,23 @@ def _of_torchvision(what: str) -> NetworkRow:
     return NetworkRow(builder="", image=224, step=1, smallest=32, what=f"{what}, torchvision's")
 
 
+def _read_ours() -> dict[str, NetworkRow]:
+    """What `make schema` collects from the files in trainer/models: NETWORK of each that has it."""
+    rows = json.loads(Path(__file__).with_name("networks.json").read_text())
+    return {name: NetworkRow(builder=f"{name}:build", **row) for name, row in rows.items()}
+
+
 NETWORKS: dict[str, NetworkRow] = {
-    # ours halve an image three times; cnn_lstm does so with windows of half its width
-    "cnn": NetworkRow(builder="cnn:build", image=32, step=8, smallest=8, what="a small CNN"),
+    **_read_ours(),
     "mobilenet": _of_torchvision("MobileNet v3 large"),
     "efficientnet": _of_torchvision("EfficientNet b0"),
     "vgg": _of_torchvision("VGG 16"),
     "resnet": _of_torchvision("ResNet 50"),
-    "cnn_lstm": NetworkRow(
-        builder="cnn_lstm:build", image=32, step=16, smallest=16, what="a CNN per frame under an LSTM"
-    ),
-    "ensemble": NetworkRow(
-        builder="ensemble:build",
-        image=32,
-        step=8,
-        smallest=8,
-        what="several members with one average of logits",
-    ),
 }
 FINETUNED = "_finetuned"
 """End of a name: the network of the row before it with its published weights and a new head."""
 FINETUNED_NETWORKS = {f"{name}{FINETUNED}": name for name, row in NETWORKS.items() if not row.builder}
 """Only what torchvision has published can be fine-tuned by name."""
-
-
-def write_rows(text: str) -> str:
-    """Return docs/models.md with the rows of NETWORKS between the transformers and the fine-tuned networks."""
-    lines = text.splitlines(keepends=True)
-    first = next(i for i, line in enumerate(lines) if line.startswith("| `vit_")) + 1
-    last = next(i for i, line in enumerate(lines) if line.startswith("|") and f"{FINETUNED}`" in line)
-    lines[first:last] = [f"| `{name}` | {row.what} |\n" for name, row in NETWORKS.items()]
-    return "".join(lines)
 
 
 VIT_SIZES = {
@@ -210,8 +196,3 @@ def describe_starting_weights(config: Settings) -> str:
     if config.model_path:
         return f"the weights in {config.model_path}"
     return f"the published weights of {FINETUNED_NETWORKS.get(config.model, config.model)}"
-
-
-if __name__ == "__main__":  # make schema
-    page = Path(sys.argv[1])
-    page.write_text(write_rows(page.read_text()))

@@ -88,7 +88,14 @@ class StrategyRow:
     """The strategy to try for less state per rank; "" = none."""
     sends_less: str
     """The one to try for less communication, at more state per rank; "" = none."""
-    climbs_to: str
+    tried: int
+    """Place in the order in which predict proposes strategies: what sends least comes first; equal places, by name."""
+    why: str
+    """Why it has this place."""
+    page: tuple[str, str, str]
+    """What is sharded, collectives per step, when to use it: cells of its line in docs/strategies.md, which
+    `make schema` writes; empty where presets have lines of their own."""
+    falls_back_to: str
     """Where the ladder goes that holds less and is of the same make (trainer/launch/memory_limits.py); "" = nowhere."""
 
 
@@ -156,9 +163,9 @@ def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more:
 
 
 def _sharded(
-    file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends_less: str, **defaults: Any
+    file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends_less: str, **more: Any
 ) -> StrategyRow:
-    """PyTorch's fully_shard; `defaults` as reshard_after_forward="off"."""
+    """PyTorch's fully_shard."""
     return StrategyRow(
         file=file,
         axes=axes,
@@ -166,7 +173,6 @@ def _sharded(
         has_bf16_native=False,
         offload=("all",),
         knobs=FULLY_SHARD,
-        defaults=defaults,
         reduce_bucket_mib=0,
         by_nodes=len(axes) > 1,
         deepspeed_stage=0,
@@ -177,12 +183,28 @@ def _sharded(
         compiles=True,
         holds_less=holds_less,
         sends_less=sends_less,
-        climbs_to=holds_less,
+        falls_back_to=holds_less,
+        **{"defaults": {}, **more},
     )
 
 
 STRATEGIES: dict[str, StrategyRow] = {
-    "single": _whole("single", (), "none", "", knobs=(), reduce_bucket_mib=0, climbs_to=""),
+    "single": _whole(
+        "single",
+        (),
+        "none",
+        "",
+        knobs=(),
+        reduce_bucket_mib=0,
+        tried=0,
+        why="one GPU has nothing to send",
+        page=(
+            "nothing, one process",
+            "none",
+            "the model fits one GPU; reference of all others",
+        ),
+        falls_back_to="",
+    ),
     "ddp": _whole(
         "ddp",
         ("dp_replicate",),
@@ -190,15 +212,85 @@ STRATEGIES: dict[str, StrategyRow] = {
         "zero1",
         knobs=("reduce_bucket_mib", "reduce_dtype", "static_graph"),
         reduce_bucket_mib=25,
-        climbs_to="fsdp",
+        tried=1,
+        why="nothing else that divides the data sends less",
+        page=(
+            "nothing",
+            "all-reduce of gradients, hidden by the backward pass",
+            "model and optimizer state fit each GPU",
+        ),
+        falls_back_to="fsdp",
     ),
-    "fsdp": _sharded("fsdp", ("dp_shard",), "gathers", "", "zero2"),
-    "hsdp": _sharded("hsdp", ("dp_replicate", "dp_shard"), "gathers in replicas", "fsdp", ""),
-    "zero1": _zero(1, wire="all-reduce", holds_less="zero2", sends_less="ddp", climbs_to="zero2"),
+    "fsdp": _sharded(
+        "fsdp",
+        ("dp_shard",),
+        "gathers",
+        "",
+        "zero2",
+        tried=4,
+        why="it sends as much as zero3, with less work on the host",
+        page=(
+            "parameters, gradients, optimizer state (PyTorch `fully_shard`)",
+            "two all-gathers and one reduce-scatter per block",
+            "the model does not fit",
+        ),
+    ),
+    "hsdp": _sharded(
+        "hsdp",
+        ("dp_replicate", "dp_shard"),
+        "gathers in replicas",
+        "fsdp",
+        "",
+        tried=6,
+        why="it shares out all of the state, and gathers inside a group of ranks alone",
+        page=(
+            "as `fsdp` inside a group, replicated over groups",
+            "as `fsdp`, and an all-reduce between groups",
+            "many nodes, fast inside, slow between",
+        ),
+    ),
+    "zero1": _zero(
+        1,
+        wire="all-reduce",
+        holds_less="zero2",
+        sends_less="ddp",
+        tried=2,
+        why="it sends no more than ddp and holds less",
+        page=(
+            "optimizer state (DeepSpeed)",
+            "all-reduce of gradients, all-gather of parameters",
+            "the optimizer state does not fit",
+        ),
+        falls_back_to="zero2",
+    ),
     "zero2": _zero(
-        2, wire="reduces each micro-batch", holds_less="zero3", sends_less="zero1", climbs_to="zero3"
+        2,
+        wire="reduces each micro-batch",
+        holds_less="zero3",
+        sends_less="zero1",
+        tried=3,
+        why="it sends less than what gathers the parameters too",
+        page=(
+            "gradients, optimizer state (DeepSpeed)",
+            "reduce to the owner, all-gather of parameters",
+            "the gradients do not fit either",
+        ),
+        falls_back_to="zero3",
     ),
-    "zero3": _zero(3, wire="gathers", holds_less="", sends_less="zero2", climbs_to=""),
+    "zero3": _zero(
+        3,
+        wire="gathers",
+        holds_less="",
+        sends_less="zero2",
+        tried=5,
+        why="it shares out all of the state",
+        page=(
+            "parameters, gradients, optimizer state (DeepSpeed)",
+            "all-gathers per module, reduce-scatter",
+            "the model does not fit; supports `offload`",
+        ),
+        falls_back_to="",
+    ),
     "zeropp": _zero(
         3,
         by_nodes=True,
@@ -206,7 +298,14 @@ STRATEGIES: dict[str, StrategyRow] = {
         holds=replace(OF_ZERO[3], again_in_node="hpz"),
         holds_less="",
         sends_less="zero2",
-        climbs_to="zero3",
+        tried=7,
+        why="it shares out all of the state, and its backward gathers stay inside a node",
+        page=(
+            "as `zero3`, with a second copy of the parameters per node (hpZ)",
+            "backward gathers stay inside the node",
+            "`zero3` on several nodes with slow links",
+        ),
+        falls_back_to="zero3",
     ),
     "nd": StrategyRow(
         file="nd",
@@ -226,7 +325,10 @@ STRATEGIES: dict[str, StrategyRow] = {
         compiles=False,
         holds_less="",
         sends_less="",
-        climbs_to="",
+        tried=8,
+        why="it divides the model itself (docs/llm.md has the layouts)",
+        page=("", "", ""),
+        falls_back_to="",
     ),
 }
 
@@ -235,7 +337,7 @@ for _name, _row in STRATEGIES.items():
     assert re.fullmatch(CHART_NAME, _name), f"{_name}: is named like its chart, {CHART_NAME}"
     assert set(_row.defaults) <= set(_row.knobs), f"{_name}: its defaults are of its knobs"
     assert _row.wire in WIRE, f"{_name}: wire={_row.wire!r}, expected one of {WIRE}"
-    for _other in (_row.holds_less, _row.sends_less, _row.climbs_to):
+    for _other in (_row.holds_less, _row.sends_less, _row.falls_back_to):
         assert _other in ("", *STRATEGIES), f"{_name}: {_other} is no strategy"
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 OF_ONE_RUN = ("run", "results", "run_uid", "started", "created", "command")
-LOAD = r"load_average|other_cpu_pct"
+LOAD = r"cpu_pressure_pct|other_cpu_pct"
 """What other programs did on the machine."""
 MEASURED = re.compile(
-    r".*_(s|per_s|ms_p50|ms_p95)|straggler.*|comm_exposed_pct|peak_(memory|host|reserved).*|" + LOAD
+    r".*_(s|per_s|ms_p50|ms_p95|ms_mean)|measured_steps|warmup|straggler.*|comm_exposed_pct|peak_(memory|host|reserved).*|"
+    + LOAD
 )
 NAMED_BY_PODS = re.compile(r"^(pods|faults)/.*")
 

@@ -33,7 +33,7 @@ with packages_needed():
     from stratlab_spec import exit_codes as failures
     from stratlab_spec.exit_codes import AcceleratorsMissing, OutOfMemory, PeerLost
     from stratlab_spec.run_directory import RunDirectory
-    from stratlab_spec.settings.config import Config
+    from stratlab_spec.settings.config import Config, rename_variables
     from stratlab_spec.settings.wording import OPTIONS, SpellingFormatter, spell
     from trainer.distributed.machine import read_node, trust_given
     from trainer.environment.launcher import check_environment
@@ -86,6 +86,7 @@ def main(arguments: list[str]) -> int:
     try:
         trust_given(os.environ)
         notes = _apply(arguments) if arguments else []
+        rename_variables(os.environ)
         config = Config.from_env(os.environ)
         if config.mode != "check":
             return _run(config, stop, notes)
@@ -126,8 +127,8 @@ def _run(config: Config, stop: Stop, notes: list[str]) -> int:
         lease.check()
     try:
         accelerators.check(config.accelerator, pods.processes_per_node, os.environ)
-        preflight.check(config, pods.world_size, os.environ)
-        check_memory(config, pods)
+        if checked := preflight.check(config, pods.world_size, os.environ):
+            check_memory(config, pods, checked.device_bytes, checked.choice)
     except (AcceleratorsMissing, OutOfMemory) as missing:
         ledger.record_refusal(failures.exit_code(missing), spell(str(missing), os.environ))
         raise
@@ -152,7 +153,7 @@ def _run(config: Config, stop: Stop, notes: list[str]) -> int:
         )
         for thread in filter(None, (sender, events, peers, watchdog)):
             thread.start()
-        code, text = Ladder(config, folder, pods, os.environ).climb(
+        code, text = Ladder(config, folder, pods, os.environ, checked.plan if checked else None).climb(
             lambda: _launch(config, pods, launcher, peers, stop),
             lambda code: _record_attempt_end(folder, launcher, code, failures.reason(code)),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stratlab_spec.plan import learning_rate
+from stratlab_spec.schedule import learning_rate
 from trainer.data.batches import Batch
 from trainer.distributed.consensus import Agreement
 from trainer.engine import Engine

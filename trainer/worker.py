@@ -21,13 +21,14 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from stratlab_spec import exit_codes as failures
 from stratlab_spec.exit_codes import NotFinite, Stopped
-from stratlab_spec.memory.fit import as_laid_out, depends_on_device
+from stratlab_spec.memory.fit import as_laid_out
 from stratlab_spec.memory.prediction import FORECAST, forecast_memory
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import count_batch_norm_samples
-from stratlab_spec.plan import count_micro_batches, profile_first_from
+from stratlab_spec.plan import confirm_plans, confirm_samples, read_plan
 from stratlab_spec.registry import INITIAL_WEIGHTS, describe_starting_weights
 from stratlab_spec.run_directory import RUNGS, read_own_rungs, write_json
+from stratlab_spec.schedule import profile_first_from
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.library_rules import describe_quantized, missing_rank_variables
 from stratlab_spec.settings.rules import snapshot_problems
@@ -39,8 +40,8 @@ from trainer.data.batches import Share
 from trainer.distributed.consensus import Agreement, listen, open_disk_group
 from trainer.distributed.world import (
     World,
-    agree_on_memory,
     apply_whole_fp32,
+    gather_objects,
     open_process_group,
     read_world,
     resolve_precision,
@@ -63,7 +64,7 @@ from trainer.metrics.final import write_results
 from trainer.metrics.progress import ProgressLog
 from trainer.metrics.tracking import Recorder
 from trainer.metrics.training_failures import Guard, Holders, explain_out_of_memory
-from trainer.run import Run, build_run, resolve_placement
+from trainer.run import Run, build_run
 from trainer.strategies import build_engine, builds_empty
 from trainer.tasks import Task, open_task
 
@@ -81,21 +82,21 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         raise ConfigError(problems)
     apply_whole_fp32()
     precision = resolve_precision(config, world.device_type)
+    plan = read_plan(config, world.size, os.environ)
     on_cpu = world.device_type == "cpu"
     watchdog = WatchdogThread(pulse, config.collective_timeout_s, samples_forward=on_cpu)
     watchdog.start()
     open_process_group(world, config.collective_timeout_s)
-    device_bytes = agree_on_memory() if depends_on_device(config) else None
-    placement = resolve_placement(config, world, device_bytes)
-    share = Share(placement.axes.dp_rank(world.rank), placement.axes.dp)
-    task = open_task(config, share, world.device)
-    run = build_run(config, world, placement, precision, task.train_samples, pulse=pulse)
+    plan = confirm_plans(gather_objects(plan))
+    task = open_task(config, Share(plan.axes.dp_rank(world.rank), plan.axes.dp), world.device)
+    confirm_samples(plan, task.train_samples)
+    run = build_run(config, world, plan, precision, pulse=pulse)
     model = task.build_model(builds_empty(config, world.rank))
     model.teacher = task.build_teacher(precision, pulse, run.axes.computes_loss(world.rank))
     resolved = describe_resolved(run, task, model)
     if rungs := read_own_rungs(os.environ):
         resolved[RUNGS] = rungs
-    asked = as_laid_out(config, placement.layout)
+    asked = as_laid_out(config, plan.layout)
     if forecast := forecast_memory(asked, world.size, world.local_size, rules=world.device_type):
         resolved[FORECAST] = forecast.as_dict()
     disk = open_disk_group(config.collective_timeout_s)
@@ -112,12 +113,17 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         census = Census(engine.observed, world.device_type, _logit_widths(run, task))
     memory = TrainingMemory(counters, phases, attempt.from_step + 1, run.plan.steps, census)
     meter, machine = Meter(world, memory), MachineLoad()
+
+    def read_system() -> list[float]:
+        machine.sample()
+        return meter.read()
+
     recorder = Recorder(
         run.folder.metrics if run.writes else None,
         attempt.number,
         config.log_every,
         on_flush=ProgressLog(run.plan.steps).show,
-        read_system=meter.read,
+        read_system=read_system,
         world_axis=run.axes.world_axis,
         epoch_samples=task.train_samples,
         guard=Guard(config.on_not_finite, precision.scales_loss, world.node),
@@ -194,7 +200,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         memory,
         data_set_bytes=task.held_bytes,
         gpu=meter.describe(),
-        machine=machine.describe(),
+        machine=machine,
         data_order_sha256=task.order_sha256,
         last=last,
         test=test,
@@ -214,17 +220,15 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
 
 def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
     """What the settings came to, for `resolved` in config.json; collective."""
-    config, world, plan, layout = run.config, run.world, run.plan, run.placement.layout
+    config, world, plan = run.config, run.world, run.plan
     batch_norm_samples = None if config.is_text else count_batch_norm_samples(config, run.axes.dp)
     return {
         "world_size": world.size,
         "nodes": world.nodes,
         "processes_per_node": world.local_size,
         "axes": run.axes.as_dict(),
-        **({"layout": layout.as_dict()} if layout else {}),
-        "grad_accum_steps": count_micro_batches(
-            config.global_batch_size, config.micro_batch_size, run.axes.dp
-        ),
+        **({"layout": plan.layout.as_dict()} if plan.layout else {}),
+        "grad_accum_steps": plan.micro_batches,
         **({} if batch_norm_samples is None else {"batch_norm_samples": batch_norm_samples}),
         "knobs": resolve_knobs(config, run.axes.pp, shards=run.axes.shards),
         "steps": plan.steps,

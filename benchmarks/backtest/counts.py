@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stratlab_spec.memory.profiles import OperationsFile, Sample
+from stratlab_spec.memory.extrapolation import Sample
+from stratlab_spec.memory.profiles import OperationsFile
 
 ENGINES = Path(__file__).with_name("engines")
 WINDOWS = ("forward", "backward, begin", "backward, end")

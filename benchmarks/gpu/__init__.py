@@ -1,1 +1,1 @@
-"""The first minutes on a GPU: stages that prove, one after the other, that the project works there (docs/gpu_kit.md)."""
+"""The first minutes on a GPU: stages that prove in turn that the project works there (docs/gpu_kit.md)."""

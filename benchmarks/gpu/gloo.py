@@ -29,7 +29,7 @@ GIVEN = {"STRATEGY": "nd", "LAYOUT": "given"}
 LAYOUTS = {
     "nd tp": GIVEN | {"TP": "2"},
     "nd cp": GIVEN | {"CP": "2"},
-    "nd cp allgather": GIVEN | {"CP": "2", "CP_KIND": "allgather"},
+    "nd cp allgather": GIVEN | {"CP": "2", "CP_METHOD": "allgather"},
     "nd ep": GIVEN | {"DP_SHARD": "2", "EP": "2"},
     "ddp synchronised": {"STRATEGY": "ddp", "BATCH_NORM": "synchronised"},
 }

@@ -168,7 +168,7 @@ def _climb(session: Session) -> None:
     if not session.has_time(90):
         return session.skip("ladder", 90)
     asked = _ask_for_too_much(session, "vit_base", TOO_MANY_FP32) | {"PRECISION": "fp32"}
-    climbs = asked | {"MEMORY_FORECAST": "false", "OOM_LADDER": "true"}
+    climbs = asked | {"MEMORY_FORECAST": "false", "OOM_FALLBACK": "true"}
     facts = train(session, "stops-ladder", climbs, seconds=session.within(LONGEST_S))
     folder = _open(session, "ladder")
     rungs = json.loads(folder.rungs.read_text()) if folder.rungs.is_file() else []

@@ -45,28 +45,43 @@ def build_rank_row(rank: RankAnalysis) -> dict[str, Any]:
 
 
 def build_mean_row(
-    ranks: Sequence[RankAnalysis], axes: Mapping[str, int], micro_batches: int
+    ranks: Sequence[RankAnalysis],
+    axes: Mapping[str, int],
+    micro_batches: int,
+    stages_per_rank: int = 1,
 ) -> dict[str, Any]:
     """The same over all ranks, and how even they are. Memory: the rank with most.
 
-    `bubble_ideal_pct` of p stages and m micro-batches is (p - 1) / (m + p - 1), as for GPipe and 1F1B (Narayanan et
-    al. 2021, https://arxiv.org/abs/2104.04473).
+    `bubble_ideal_pct`: of p equal stages, v of them on each rank, and m micro-batches (p - 1) / (v m + p - 1) of the
+    time of the schedule (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473). That time is forward and backward,
+    not the whole step, of which `bubble_pct` is a share: so it counts as much less here.
     """
     rows = [row for rank in ranks for row in rank.rows]
     compute = {rank.rank: sum(row.compute_ms for row in rank.rows) / len(rank.rows) for rank in ranks}
-    pp = axes.get("pp", 1)
+    means = build_means(rows)
     mean = statistics.fmean(compute.values())
     return {
         "ranks": len(ranks),
         "steps": len({row.step for row in rows}),
-        **build_means(rows),
-        "bubble_ideal_pct": 100 * (pp - 1) / (micro_batches + pp - 1) if pp > 1 else None,
+        **means,
+        "bubble_ideal_pct": _find_ideal_bubble(means, axes.get("pp", 1), micro_batches * stages_per_rank),
         **_describe(ranks),
         "compute_imbalance": max(compute.values()) / mean if mean else None,
         "slowest_rank": find_late_rank(
             map(vars, rows), (vars(c) for rank in ranks for c in rank.collectives)
         ),
     }
+
+
+def _find_ideal_bubble(means: Mapping[str, Any], stages: int, passes: int) -> float | None:
+    """In % of the step. `passes`: of micro-batches through one rank. Without labels of phases all of it is schedule."""
+    if stages < 2:
+        return None
+    scheduled_ms = [means.get(name) for name in ("forward_ms", "backward_ms")]
+    step_ms = means.get("step_ms")
+    known = None not in scheduled_ms and step_ms
+    share = min(sum(ms or 0.0 for ms in scheduled_ms) / step_ms, 1.0) if known and step_ms else 1.0
+    return 100 * share * (stages - 1) / (passes + stages - 1)
 
 
 def _describe(ranks: Sequence[RankAnalysis]) -> dict[str, Any]:
@@ -213,7 +228,9 @@ def build_report(
         "steps_from": steps_from,
         "backend": facts.origin["backend"] or ranks[0].backend,
         "device": facts.origin["device_name"] or ranks[0].device_name,
-        "mean": build_mean_row(ranks, facts.axes, facts.origin.get("grad_accum_steps") or 1),
+        "mean": build_mean_row(
+            ranks, facts.axes, facts.origin.get("grad_accum_steps") or 1, facts.stages_per_rank
+        ),
         "parts": build_parts(ranks),
         "ranks": [build_rank_row(rank) for rank in ranks],
         **{name: [asdict(row) for row in found] for name, found in rows.items()},

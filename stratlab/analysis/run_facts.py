@@ -12,6 +12,7 @@ from typing import Any
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.run_directory.files import read_config, read_line, read_object
 from stratlab.run_directory.outcome import is_alive
+from stratlab.run_directory.step_numbers import apply_numbers
 from stratlab.traces.discover import Manifest, TraceFinding
 from stratlab.user_error import NothingThere
 
@@ -22,6 +23,8 @@ OF_RESOLVED = (
 )
 FROM_SUMMARY = ("test_accuracy_pct", "step_time_ms_p50", "samples_per_s", "measured_steps")
 OF_TEXT = ("test_perplexity", "tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct")
+INTERLEAVED = "interleaved1f1b"
+"""The schedule that gives each rank two stages (trainer/parallel/pipeline.py)."""
 OF_LAYOUT = ("name", "dimensions", "missing", "sequence_parallel", "reason")
 
 
@@ -40,6 +43,8 @@ class RunFacts:
     summary: dict[str, Any] = field(default_factory=dict)
     metrics: list[dict[str, Any]] = field(default_factory=list)
     evaluation: dict[str, Any] = field(default_factory=dict)
+    stages_per_rank: int = 1
+    """Of a pipeline."""
 
     @property
     def world_size(self) -> int | None:
@@ -65,7 +70,7 @@ def read_facts(folder: Path) -> RunFacts:
         )
     problems: list[str] = []
     config = read_config(folder, problems)
-    summary = read_object(folder / "summary.json", problems)
+    summary = apply_numbers(read_object(folder / "summary.json", problems), folder)
     evaluation = read_object(folder / "evaluation.json", problems)
     findings = [
         TraceFinding("noted", text, file) for file, _, text in (line.partition(": ") for line in problems)
@@ -125,6 +130,7 @@ def _build_facts(
         axes={name: size for name, size in origin["axes"].items() if isinstance(size, int)},
         findings=findings,
         summary=summary,
+        stages_per_rank=2 if asked.get("pp_schedule") == INTERLEAVED else 1,
     )
 
 

@@ -79,7 +79,7 @@ def compare(
         float | None,
         typer.Option(metavar="GIB", min=0, help="Of one device: name the fastest run that fits."),
     ] = None,
-    varied: Annotated[
+    vary: Annotated[
         str,
         typer.Option(
             metavar="NAMES",
@@ -98,9 +98,10 @@ def compare(
     tuning: Annotated[
         str, typer.Option(metavar="JSON", help="How a sweep has tuned; kept as DIR/tuning.json.", hidden=True)
     ] = "",
+    varied: Annotated[str, typer.Option(hidden=True)] = "",
     keep_varied: Annotated[
         bool,
-        typer.Option("--keep-varied", help="--varied is a sweep's: kept as DIR/varied.json.", hidden=True),
+        typer.Option("--keep-varied", help="--vary is a sweep's: kept as DIR/varied.json.", hidden=True),
     ] = False,
 ) -> None:
     """Compare the runs in DIR, or those of an MLflow experiment, say why they differ, and write a report.
@@ -118,6 +119,12 @@ def compare(
     Example: stratlab compare demo --on-cluster --namespace stratlab
     """
     folders = folders or []
+    if varied:
+        print(
+            "--varied: is called --vary now; the next version does not read the old name [SL-option-renamed]",
+            file=sys.stderr,
+        )
+        vary = vary or varied
     if as_json and as_json != PRINTED and not experiment and (not folders or Path(as_json).is_dir()):
         folders, as_json = [Path(as_json), *folders], PRINTED  # `compare --json DIR`
     if (not folders) == (experiment is None):
@@ -135,7 +142,7 @@ def compare(
             "--on-cluster compares a folder of the volume; leave --experiment out [SL-on-cluster-experiment]"
         )
     if on_cluster:
-        asked = {"baseline": baseline, "memory_limit_gib": memory_limit_gib, "varied": varied or None}
+        asked = {"baseline": baseline, "memory_limit_gib": memory_limit_gib, "vary": vary or None}
         if tracking_uri != os.environ.get(
             "MLFLOW_TRACKING_URI", ""
         ):  # which this machine reaches, pods may not
@@ -163,7 +170,7 @@ def compare(
         runs = sources.load_folders(folders)
     if folder and tuning:
         sources.keep_tuning(folder, sources.parse_tuning(tuning))
-    names = parse_varied(varied) or sources.read_varied_of(folders)
+    names = parse_varied(vary) or sources.read_varied_of(folders)
     report = compare_runs(
         runs,
         baseline=baseline,

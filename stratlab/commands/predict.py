@@ -11,6 +11,7 @@ import typer
 
 from stratlab.commands.options import open_console
 from stratlab.user_error import UserError
+from stratlab_spec.memory import DEVICE_GIB
 
 NOTHING_FITS = 10
 NOTHING_KNOWN = 3
@@ -48,11 +49,8 @@ def predict(
         ),
     ] = None,
     device_gib: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1, max=100_000, help="Memory of one GPU; an H100's if left out. An H200 has 139.8."
-        ),
-    ] = None,
+        float, typer.Option(min=0.1, max=100_000, help="Memory of one GPU. An H200 has 139.8.")
+    ] = DEVICE_GIB,
     operations: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Further operations files, which go first.", show_default=False),
@@ -92,7 +90,7 @@ def predict(
     from stratlab.predict.counting import find_cache
     from stratlab.predict.prediction import Prediction
     from stratlab.predict.remedies import ALLOWED
-    from stratlab_spec.memory.prediction import DEVICE_GIB, Verdict
+    from stratlab_spec.memory.prediction import Verdict
     from stratlab_spec.memory.profiles import SHIPPED, BadOperationsFile, read_operations
 
     def refuse(wrong: BadOperationsFile) -> None:
@@ -120,7 +118,6 @@ def predict(
     allowed = [name for name in allow.split(",") if name]
     if wrong := [name for name in allowed if name not in ALLOWED]:
         raise UserError(f"--allow {','.join(wrong)}: expected of {', '.join(ALLOWED)} [SL-predict-allow]")
-    device_gib = device_gib or DEVICE_GIB
     cache = find_cache()
     files = list(read_operations([operations] if operations else [], refuse))
     files += read_operations([cache], lambda wrong: print(f"left out: {wrong}; delete it", file=sys.stderr))

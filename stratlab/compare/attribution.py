@@ -18,6 +18,7 @@ from stratlab.compare.causes import (
     format_ms,
 )
 from stratlab.compare.fairness import SETTINGS, Fairness
+from stratlab.compare.flags import list_busy
 from stratlab.compare.run_rows import Rows, RunRow
 from stratlab.compare.step_difference import TracedStep, build_differences, build_traced_step
 from stratlab.compare.variants import UNKNOWN, find_typical
@@ -26,6 +27,9 @@ from stratlab.user_error import UserError
 from stratlab.wording import name_allowed
 
 OWN = "runs"
+DETERMINED, NOT_DETERMINED = "determined", "not determined"
+MOST_UNEXPLAINED = 0.5
+"""Of the difference: with less of it unexplained, a cause may be named."""
 Row = Mapping[str, Any]
 
 
@@ -69,6 +73,7 @@ def build_attribution(
         for row in rows
         if row.is_foreign and row.run not in steps
     ]
+    busy = list_busy(compared)
     pairs = []
     for run, base in _pair_up_kinds(typical, kinds, steps, baseline):
         mine, other = traced[run], traced[base]
@@ -83,7 +88,8 @@ def build_attribution(
             run_ms, base_ms = (steps[run], steps[base]) if is_own else (mine.step_ms, other.step_ms)
             ends = (run, mine, run_ms), (base, other, base_ms)
             differing = _find_differing(run, base, fairness)
-            pairs.append(build_pair(*ends, differing, band if is_own else None, settings_known=is_own))
+            disturbed = [name for name in (run, base) if name in busy]
+            pairs.append(build_pair(*ends, differing, band if is_own else None, is_own, disturbed))
     return {"baseline": baseline, "pairs": pairs, "not_attributed": missing}
 
 
@@ -105,6 +111,7 @@ def build_pair(
     differing: Sequence[str] = (),
     band: Band | None = None,
     settings_known: bool = True,
+    busy: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The attribution of one pair.
 
@@ -112,16 +119,19 @@ def build_pair(
         run, base: name, traced step, and median of the measured step times in ms.
         differing: facts that forbid to compare them.
         settings_known: False = of one of them there are only traces; the steps are the recorded ones.
+        busy: of the two, those whose times are not comparable.
 
     Returns:
         run, baseline, comparable, settings_known, differing, sources, origin, difference_ms = the sum of the ms of
-        `parts`, difference_pct of the baseline, traced_difference_ms, noise_ms (None without repeats), parts, no_cause
-        (why none can be named, or None), main_cause, late_rank, gap_kind and gap_label (of the run's own report),
-        remedy, sentence.
+        `parts`, difference_pct of the baseline, traced_difference_ms, unexplained_ms (of the difference, what the
+        recorded steps do not show), noise_ms (None without repeats), parts, times_comparable, no_cause (why none can be
+        named, or None), main_cause, cause_status (DETERMINED or NOT_DETERMINED), late_rank, gap_kind and gap_label (of
+        the run's own report), remedy, sentence.
     """
     (name, mine, ms), (base_name, other, base_ms) = run, base
     difference_ms = ms - base_ms
     parts = build_differences(mine, other, difference_ms)
+    unexplained_ms = sum(row["ms"] for row in parts if row["cause"] == NOT_TRACED)
     noise_ms = band.of_difference(ms, base_ms) if band else None
     pair: dict[str, Any] = {
         "run": name,
@@ -136,35 +146,45 @@ def build_pair(
         "difference_ms": difference_ms,
         "difference_pct": 100 * difference_ms / base_ms,
         "traced_difference_ms": mine.step_ms - other.step_ms,
+        "unexplained_ms": unexplained_ms,
         "noise_ms": noise_ms,
         "parts": parts,
         "late_rank": mine.late_rank,
         "gap_kind": mine.gap_kind,
         "gap_label": mine.gap_label,
-        "no_cause": _find_doubt(difference_ms, max(ms, base_ms), parts, noise_ms),
+        "times_comparable": not busy,
+        "no_cause": _find_doubt(difference_ms, max(ms, base_ms), unexplained_ms, noise_ms, busy),
     }
     pair["main_cause"] = find_main_cause(pair) if pair["comparable"] else None
+    pair["cause_status"] = DETERMINED if pair["main_cause"] else NOT_DETERMINED
     pair["remedy"] = find_remedy(pair)
     pair["sentence"] = build_sentence(pair)
     return pair
 
 
 def _find_doubt(
-    difference_ms: float, slower_ms: float, parts: Sequence[Row], noise_ms: float | None
+    difference_ms: float,
+    slower_ms: float,
+    unexplained_ms: float,
+    noise_ms: float | None,
+    busy: Sequence[str],
 ) -> str | None:
-    """Why no cause may be named. The remainder counts where it is more than half of the larger difference, measured or
-    traced: then the traces explain less than they leave open, or show another difference than was measured. Recording
-    lengthens the steps that have more to record, so the traced one may well be the larger."""
+    """Why no cause may be named. The recorded steps must explain more of the measured difference than they leave open,
+    or show beyond it: recording lengthens the steps that have more to record."""
     size = abs(difference_ms)
+    if busy:
+        return f"other work kept the machine of {' and '.join(busy)} busy, so CPU times are not comparable"
     if noise_ms is not None and size <= noise_ms:
         return f"repeats differ by up to {format_ms(noise_ms)} by chance"
     if noise_ms is None and 100 * size < LEAST_LEAD_PCT * slower_ms:
         return f"less than {LEAST_LEAD_PCT:g} % apart, too close for one repeat"
-    remainder = sum(row["ms"] for row in parts if row["cause"] == NOT_TRACED)
-    if abs(remainder) > max(size, abs(difference_ms - remainder)) / 2:
-        shown = format_ms(abs(difference_ms - remainder))
-        direction = "" if (difference_ms - remainder) * difference_ms >= 0 else " the other way round"
-        return f"the traced steps differ by {shown}{direction}, which leaves most of it unexplained"
+    if abs(unexplained_ms) >= MOST_UNEXPLAINED * size:
+        recorded_ms = difference_ms - unexplained_ms
+        direction = "" if recorded_ms * difference_ms >= 0 else " the other way round"
+        return (
+            f"the recorded steps differ by {format_ms(abs(recorded_ms))}{direction}, so "
+            f"{format_ms(abs(unexplained_ms))} stay unexplained"
+        )
     return None
 
 
@@ -224,6 +244,6 @@ def _find_differing(run: str, base: str, fairness: Fairness) -> list[str]:
 
 def _say_origin(mine: TracedStep, other: TracedStep, settings_known: bool) -> str:
     source = CPU_ORIGIN if mine.source == "cpu" else "GPU events"
-    measured = "medians of untraced steps" if settings_known else "means of the traced steps"
+    measured = "medians of the timed steps" if settings_known else "means of the recorded steps"
     counts = dict.fromkeys(f"{step.steps} steps on {step.ranks} ranks" for step in (mine, other))
-    return f"parts: {source}; traced: {' and '.join(counts)}; difference: {measured}"
+    return f"parts: {source}; recorded: {' and '.join(counts)}; difference: {measured}"

@@ -1,57 +1,226 @@
-"""The part of the page that says why: a sentence per pair, the parts as bars that go both ways, and as a table.
+"""The parts of the page that say where a step goes and why one run takes longer.
 
-build_why          the section
-build_part_table   the parts of the differences, the largest first
-diverging_bars     what a step takes longer to the right of zero, what it takes shorter to the left
+build_step_times   the parts of a step of every run, side by side
+build_why          a line for each pair with its largest causes, and from one step to the other a cause at a time
+build_parts        all parts of all differences, as a table
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.compare.causes import CAUSES, CPU_ORIGIN, NOT_TRACED, ON_A_CPU, say_collective
+from stratlab.compare.answers import find_group
+from stratlab.compare.causes import (
+    CAUSES,
+    CPU_ORIGIN,
+    NOT_TRACED,
+    ON_A_CPU,
+    find_causes,
+    format_ms,
+    say_collective,
+)
 from stratlab.compare.fairness import UNSHOWN
+from stratlab.compare.placement import ComparedRun
+from stratlab.compare.run_rows import PHASES, Rows
 from stratlab.compare.winners import LEAST_LEAD_PCT
-from stratlab.drawing import Column, Section, badge, details, html_table, note, paragraph, subtitle
-from stratlab.drawing.canvas import (
-    COLOURS,
-    WIDTH,
-    Scale,
-    build_svg,
-    fit_screens,
-    label_above,
-    label_width,
-    legend,
-    line,
-    rect,
-    row_label,
-    text,
-    x_axis,
+from stratlab.drawing import (
+    HALF,
+    Column,
+    Section,
+    badge,
+    details,
+    html_table,
+    note,
+    paragraph,
+    read_parts,
+    stacked_bars,
+    subtitle,
+    waterfall,
 )
 from stratlab.wording import fit_digits, format_number
-from stratlab_spec.step_parts import BUBBLE, COMPUTE, COPIES, DATA, HOST, IDLE, LAST_RANK
+from stratlab_spec import step_parts
+from stratlab_spec.step_parts import (
+    BUBBLE,
+    COLOURS,
+    COMMUNICATION,
+    COMPUTE,
+    COPIES,
+    DATA,
+    HOST,
+    IDLE,
+    LAST_RANK,
+)
 
+NOTES = read_parts(Path(__file__).with_name("notes.html"))
 Pairs = Sequence[Mapping[str, Any]]
 
-UNEXPLAINED = CAUSES[NOT_TRACED].name
+UNEXPLAINED = "not explained"
+LIGHTER = 8
+"""From a place in the palette to the same colour, lighter."""
 
-# part of the picture: causes that it stands for, and its place in the palette: as on a run's page where it has the part
+# cause -> its name in pictures, and its place in the palette: that of the part of a step, as on a run's page
 PICTURE = {
-    COMPUTE: (("compute",), 0),
-    "more communication": (("more_communication",), 1),
-    "less overlap": (("less_overlap",), 2),
-    LAST_RANK: (("straggler",), 3),
-    HOST: (("host",), 5),
-    f"{COPIES} and {DATA}": (("copies", "data"), 4),
-    f"{BUBBLE} and {IDLE}": (("bubble", "idle"), 6),
-    UNEXPLAINED: ((NOT_TRACED,), 7),
+    "compute": (COMPUTE, COLOURS[COMPUTE]),
+    "more_communication": ("more communication", COLOURS[COMMUNICATION]),
+    "less_overlap": ("less overlap", COLOURS[COMMUNICATION] + LIGHTER),
+    "straggler": (LAST_RANK, COLOURS[LAST_RANK]),
+    "host": (HOST, COLOURS[HOST]),
+    "copies": (COPIES, COLOURS[COPIES]),
+    "data": (DATA, COLOURS[DATA]),
+    "bubble": (BUBBLE, COLOURS[BUBBLE]),
+    "idle": (IDLE, COLOURS[IDLE]),
+    NOT_TRACED: (UNEXPLAINED, COLOURS[IDLE] + LIGHTER),
 }
-PART_COLOURS = {part: place for part, (_, place) in PICTURE.items()}
+PART_COLOURS = dict(PICTURE.values())
+PHASE_COLOURS = {phase: LIGHTER + place for phase, place in zip(PHASES, (4, 2, 6, 3), strict=True)}
 MOST_COLUMNS = 5  # pairs side by side in the table
+MOST_PAIRS = 4  # that are drawn: those that differ most
+MOST_CAUSES = 3  # in the line of a pair
 MUCH_PCT = 25.0  # of the difference: a remainder that is larger is said with weight
+LEAST_PCT = 0.5  # of a step: what rounds to 0 % is no difference
+SMALL = 0.03  # of the largest part: drawn together
+
+
+def build_step_times(rows: Rows, runs: Sequence[ComparedRun], mark: Markup) -> Section:
+    """Parts of the recorded steps; of runs without them the phases that the trainer times."""
+    title = "Step time by cause"
+    parts = {run.name: _split_recorded(run) for run in runs}
+    timed = [row for row in rows if row.step_time_ms_p50 or any(parts.get(row.run, {}).values())]
+    if not timed:
+        return Section(title, nothing="no step was timed")
+    bars: dict[str, dict[str, float | None]] = {}
+    totals: dict[str, tuple[float, str]] = {}
+    traced = any(parts.get(row.run) for row in timed)
+    for row in timed:
+        bars[row.run] = dict(parts[row.run])
+        if not traced:
+            bars[row.run] = {phase: getattr(row, f"{phase}_ms_p50") for phase in PHASES}
+        elif not bars[row.run]:
+            bars[row.run] = {UNEXPLAINED: row.step_time_ms_p50}
+        if median := row.step_time_ms_p50:
+            recorded = sum(filter(None, bars[row.run].values()))
+            apart = traced and abs(recorded - median) > median / 10
+            totals[row.run] = median, f"{median:,.{fit_digits([median])}f}" + f" ({recorded:,.0f})" * apart
+    colours = PART_COLOURS | COLOURS if traced else PHASE_COLOURS
+    html = stacked_bars(bars, "ms per step", colours, width=HALF, totals=totals)
+    said = "Mark and number: the median step, which counts. Bar: the mean recorded step"
+    said += ", in brackets where it differs." if any("(" in each for _, each in totals.values()) else "."
+    if not traced:
+        title, said = "Step time by phase", "No recorded steps, so causes are not known."
+    return Section(title, html + note(said), half=True, mark=mark)
+
+
+def _split_recorded(run: ComparedRun) -> dict[str, float]:
+    """Words of a cause -> ms of its recorded steps; empty without an analysis."""
+    sums: dict[str, float] = {}
+    for part in run.analysis.get("parts") or []:
+        cause = step_parts.CAUSES.get(part["part"], part["part"])
+        words = COMMUNICATION if cause == "comm" else PICTURE[cause][0]
+        sums[words] = sums.get(words, 0.0) + part["ms"]
+    return {words: sums[words] for words in COLOURS if sums.get(words)}
+
+
+def build_why(report: Mapping[str, Any], mark: Markup) -> Section:
+    """Those that differ most first; all others are in `build_parts`."""
+    found = report["attribution"]
+    answered = {row.run for row in find_group(report)[0]}
+    pairs = [pair for pair in found["pairs"] if pair["comparable"] or not pair["settings_known"]]
+    pairs.sort(key=lambda pair: (pair["run"] not in answered, -abs(pair["difference_ms"])))
+    if not pairs and found["pairs"]:
+        return Section("Why", note("Not asked: the runs are not comparable. See Parts of the differences."))
+    if not pairs:
+        said = "Not known: no two comparable runs have analysed traces. Run stratlab analyze on each first."
+        return Section("Why", note(said))
+    lines = [Markup("<li>{}</li>").format(_say_pair(pair)) for pair in pairs[:MOST_PAIRS]]
+    html = Markup('<ul class="causes">{}</ul>').format(Markup("").join(lines))
+    remedies: dict[str, list[str]] = {}
+    for pair in pairs[:MOST_PAIRS]:
+        if pair["remedy"]:
+            remedies.setdefault(pair["remedy"], []).append(pair["run"])
+    for remedy, names in remedies.items():
+        html += note(f"Try for {', '.join(names)}: {remedy}.")
+    if rest := pairs[MOST_PAIRS:]:
+        html += note(f"{len(rest)} more pairs: under Parts of the differences.")
+    boxes = [
+        Markup("<div>{}{}</div>").format(subtitle(name_pair(pair)), _draw(pair))
+        for pair in pairs[:MOST_PAIRS]
+    ]
+    return Section(
+        "Why", html + Markup('<div class="pair">{}</div>').format(Markup("").join(boxes)), mark=mark
+    )
+
+
+def _say_pair(pair: Mapping[str, Any]) -> Markup:
+    """`fsdp is 18 ms (117 %) slower than ddp: +10 ms waiting for the host, ...`."""
+    ms, pct = pair["difference_ms"], abs(pair["difference_pct"])
+    size = f"{format_ms(abs(ms))} ({pct:.0f} %) {'slower' if ms >= 0 else 'faster'} than"
+    size = size if pct >= LEAST_PCT else "as fast as"
+    lead = Markup("<strong>{}</strong> is {} {}: ").format(pair["run"], size, pair["baseline"])
+    if pair["no_cause"]:
+        doubt = "cause not determined" if pct >= LEAST_PCT else "no difference to explain"
+        return lead + f"{doubt} ({pair['no_cause']})."
+    if not pair["settings_known"]:
+        lead = badge(UNSHOWN, "warn") + " " + lead
+    along, against = find_causes(pair)
+    shown = [f"{'+' if row['ms'] >= 0 else '−'}{format_ms(abs(row['ms']))} {_name(row)}" for row in along]
+    others = [f"{'+' if row['ms'] >= 0 else '−'}{format_ms(abs(row['ms']))} {_name(row)}" for row in against]
+    said = ", ".join([*shown[:MOST_CAUSES], *others[:1]])
+    return lead + f"{said}."
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    if row["collective"] is not None:
+        lost = " not hidden any more" if row["cause"] == "less_overlap" else ""
+        return f"{say_collective(row['collective'], row['axis'] or '')}{lost}"
+    return PICTURE[row["cause"]][0]
+
+
+def _draw(pair: Mapping[str, Any]) -> Markup:
+    """The small parts as one."""
+    sums = sum_causes([pair])[name_pair(pair)]
+    most = max(map(abs, sums.values()), default=0.0)
+    shown = {part: ms for part, ms in sums.items() if abs(ms) > SMALL * most}
+    if rest := sum(ms for part, ms in sums.items() if part not in shown):
+        shown["smaller parts"] = rest
+    if UNEXPLAINED in shown:
+        shown[UNEXPLAINED] = shown.pop(UNEXPLAINED)  # at the end
+    ends = (pair["baseline"], pair["baseline_ms"]), (pair["run"], pair["run_ms"])
+    return waterfall(
+        ends[0], shown, ends[1], "ms per step", PART_COLOURS | {"smaller parts": COLOURS[IDLE]}, HALF
+    )
+
+
+def build_parts(report: Mapping[str, Any]) -> Section:
+    """Folded: every sentence, every part, and how a difference is split."""
+    found = report["attribution"]
+    findings = [pair for pair in found["pairs"] if pair["comparable"]]
+    others = [pair for pair in found["pairs"] if not pair["comparable"]]
+    html = Markup("")
+    for pair in findings:
+        html += paragraph(_mark(pair) + " " + _say(pair))
+    if findings:
+        html += build_part_table(findings) + note(_say_origins(findings))
+    if not found["pairs"] and not found["not_attributed"]:
+        return Section("Parts of the differences", nothing="no two runs with recorded steps")
+    for entry in found["not_attributed"]:
+        against = f" against {entry['baseline']}" if entry["baseline"] else ""
+        html += note(f"{entry['run']}{against}: not explained, {entry['why']}.")
+    if others:
+        shown_apart = all(pair["differing"] for pair in others)
+        html += subtitle(
+            "Runs that are not comparable" if shown_apart else "Runs that are not shown to be comparable"
+        )
+        for pair in others:
+            mark = badge("not comparable", "bad") if pair["differing"] else badge(UNSHOWN, "warn")
+            html += paragraph(mark + " " + _say(pair))
+        html += details("Their parts", build_part_table(others))
+    if found["pairs"]:
+        html += note(NOTES.parts(f"{LEAST_LEAD_PCT:g}"))
+    return Section("Parts of the differences", html, folded=True)
 
 
 def say_part(row: Mapping[str, Any]) -> str:
@@ -60,14 +229,14 @@ def say_part(row: Mapping[str, Any]) -> str:
         kind = "less overlap" if row["cause"] == "less_overlap" else "more communication"
         kind = "undivided" if row["why"] == "exposed" else kind
         return f"exposed {say_collective(row['collective'], row['axis'] or '')}: {kind}"
-    return CAUSES[row["cause"]].name if row["cause"] == NOT_TRACED else CAUSES[row["cause"]].more
+    return PICTURE[row["cause"]][0]
 
 
 def sum_causes(pairs: Pairs) -> dict[str, dict[str, float]]:
     return {
         name_pair(pair): {
-            part: sum(row["ms"] for row in pair["parts"] if row["cause"] in causes)
-            for part, (causes, _) in PICTURE.items()
+            part: sum(row["ms"] for row in pair["parts"] if row["cause"] == cause)
+            for cause, (part, _) in PICTURE.items()
         }
         for pair in pairs
     }
@@ -76,29 +245,29 @@ def sum_causes(pairs: Pairs) -> dict[str, dict[str, float]]:
 def build_part_table(pairs: Pairs) -> Markup:
     """The parts in ms and their sum, the largest first. Few pairs: one line per part, one column per pair. Many: one
     line per pair, in the coarser parts of the picture; report.json has all."""
+    shares = {name_pair(pair): share for pair in pairs if (share := find_share(pair))}
     if len(pairs) <= MOST_COLUMNS:
-        return _list_parts(pairs)
+        return _list_parts(pairs, shares)
     picture = sum_causes(pairs)
-    sizes = {part: max(abs(row[part]) for row in picture.values()) for part in PICTURE}
-    parts, digits = sorted(sizes, key=lambda part: -sizes[part]), fit_digits(sizes.values())
-    shares = {label: share for pair in pairs if (share := find_share(pair)) for label in [name_pair(pair)]}
+    sizes = {part: max(abs(row[part]) for row in picture.values()) for part in PART_COLOURS}
+    parts = [part for part in sorted(sizes, key=lambda part: -sizes[part]) if sizes[part]]
+    digits = fit_digits(sizes.values())
     lines = [
         {
             "pair": label,
             **{part: _weigh(row[part], digits, part == UNEXPLAINED and label in shares) for part in parts},
+            "sum": sum(row.values()),
         }
-        | {"sum": sum(row.values())}
         for label, row in picture.items()
     ]
     columns = [Column(part, part, "ms", digits, right=True) for part in parts]
-    remark = [paragraph(badge("note", "warn") + f" {_name_remainder(shares)}.")] if shares else []
-    table = html_table(lines, [Column("pair", "runs"), *columns, Column("sum", "difference", "ms", digits)])
-    return Markup("").join([*remark, table])
+    remark = paragraph(badge("note", "warn") + f" {_name_remainder(shares)}.") if shares else Markup("")
+    ends = Column("pair", "runs"), Column("sum", "difference", "ms", digits)
+    return remark + html_table(lines, [ends[0], *columns, ends[1]])
 
 
-def _list_parts(pairs: Pairs) -> Markup:
+def _list_parts(pairs: Pairs, shares: Mapping[str, float]) -> Markup:
     labels = {name_pair(pair): pair for pair in pairs}
-    shares = {label: share for label, pair in labels.items() if (share := find_share(pair))}
     values: dict[str, dict[str, float]] = {}
     for label, pair in labels.items():
         for row in pair["parts"]:
@@ -130,7 +299,10 @@ def find_share(pair: Mapping[str, Any]) -> float | None:
 
 def _name_remainder(shares: Mapping[str, float]) -> str:
     """`not explained by the traced steps: 41 % of the difference zero2 - ddp`."""
-    said = [f"{share:,.0f} % of the difference {label}" for label, share in shares.items()]
+    said = [
+        f"{share:,.0f} % of the difference {label}" if share <= 100 else f"more than the difference {label}"
+        for label, share in shares.items()
+    ]
     return f"{UNEXPLAINED}: {', '.join(said)}"
 
 
@@ -142,111 +314,15 @@ def name_pair(pair: Mapping[str, Any]) -> str:
     return f"{pair['run']} − {pair['baseline']}"
 
 
-PITCH = 34
-MARGIN = 4.0
-NUMBERS = 74.0  # px at the right, for the sum of a row
-
-
-def diverging_bars(rows: Mapping[str, Mapping[str, float]], unit: str, colours: Mapping[str, int]) -> Markup:
-    """One row per label; its positive parts lie side by side to the right of zero, its negative ones to the left. A
-    mark above the bar shows the sum, and a number at the end.
-
-    Args:
-        rows: label -> {part: value in `unit`}.
-        colours: part -> index of its colour, the same in every chart of a page; also the order of the parts.
-    """
-    names = [name for name in colours if any(row.get(name) for row in rows.values())]
-    high = max((sum(v for v in row.values() if v > 0) for row in rows.values()), default=0.0)
-    low = min((sum(v for v in row.values() if v < 0) for row in rows.values()), default=0.0)
-    if not names or high == low:
-        return note(f"No differences to draw in {unit}.")
-    fills = {name: colours[name] % COLOURS for name in names}
-
-    def draw(width: float) -> Markup:
-        """Where there is little room the labels stand above their bars."""
-        above = 0.0 if width == WIDTH else 16.0
-        left, pitch = (MARGIN if above else label_width(rows)), PITCH + above
-        keys, top = legend(list(fills), left, colours=fills, width=width)
-        top += 4
-        across = Scale(low, high, left, width - NUMBERS)
-        bottom = top + pitch * len(rows)
-        parts = [keys]
-        parts += x_axis(across, top, bottom, f"difference, {unit}; ▾ = their sum", 4 if above else 8)
-        for i, (label, row) in enumerate(rows.items()):
-            y, total = top + pitch * i + above + 6, sum(row.values())
-            beside = row_label(label, y + 15, left)
-            parts.append(label_above(label, left, y - 5, width - left) if above else beside)
-            ends = {1: 0.0, -1: 0.0}
-            for name, fill in fills.items():
-                value = row.get(name, 0.0)
-                if value == 0:
-                    continue
-                side = 1 if value > 0 else -1
-                start, ends[side] = ends[side], ends[side] + value
-                left_end, right_end = sorted((across(start), across(ends[side])))
-                tooltip = f"{label}, {name}: {value:+.4g} {unit}"
-                parts.append(rect(left_end, y, right_end - left_end, PITCH - 12, f"f{fill}", tooltip))
-            sign = "+" if total > 0 else "−" if total < 0 else ""
-            parts.append(text(across(total), y + 1, "▾", "middle"))  # in ink: seen over every colour
-            parts.append(text(width - NUMBERS + 8, y + 15, sign + format_number(abs(total)), css="n"))
-        parts.append(line(across(0.0), top, across(0.0), bottom, "s7 w1"))
-        return build_svg(bottom + 40, parts, f"Differences in {unit}, by part", width)
-
-    return fit_screens(draw)
-
-
-HOW = (
-    "The difference of the median step times is split by the traced steps: every part of one run minus the same part "
-    "of the other. Exposed communication is what no computation hides. It grows because there is more communication, "
-    "or because less of it is hidden: its total minus what is hidden, each subtracted; of two that go against each "
-    "other only the net is shown. Waiting for the last rank holds also what that rank takes longer than the others. "
-    "What the traced steps do not show is a part of its own, so that the parts sum to the difference."
-)
-DOUBT = (
-    f"No cause is named where the difference lies within the noise of the repeats, or within {LEAST_LEAD_PCT:g} % "
-    "where there are no repeats, or where the traced steps leave more than half of it open."
-)
-
-
-def build_why(report: Mapping[str, Any]) -> Section:
-    """The section, first after the verdict."""
-    found = report["attribution"]
-    findings = [pair for pair in found["pairs"] if pair["comparable"]]
-    others = [pair for pair in found["pairs"] if not pair["comparable"]]
-    html = Markup("")
-    for pair in findings:
-        html += paragraph(_mark(pair) + " " + _say(pair))
-    if findings:
-        html += diverging_bars(sum_causes(findings), "ms per step", PART_COLOURS)
-        html += build_part_table(findings) + note(_say_origins(findings))
-    if not found["pairs"] and not found["not_attributed"]:
-        return Section("Why", nothing="no two runs with analysed traces to explain")
-    for entry in found["not_attributed"]:
-        against = f" against {entry['baseline']}" if entry["baseline"] else ""
-        html += note(f"{entry['run']}{against}: not explained, {entry['why']}.")
-    if others:
-        shown_apart = all(pair["differing"] for pair in others)
-        html += subtitle(
-            "Runs that are not comparable" if shown_apart else "Runs that are not shown to be comparable"
-        )
-        for pair in others:
-            mark = badge("not comparable", "bad") if pair["differing"] else badge(UNSHOWN, "warn")
-            html += paragraph(mark + " " + _say(pair))
-        html += details("Their parts", build_part_table(others))
-    if found["pairs"]:
-        html += details("How a difference is split", paragraph(HOW) + paragraph(DOUBT))
-    return Section("Why", html)
-
-
 def _mark(pair: Mapping[str, Any]) -> Markup:
     if "cpu" in pair["sources"]:
         return badge("CPU", "warn")
     cause = pair["main_cause"]
-    return badge(CAUSES[cause].name, "plain") if cause else badge("no cause named", "warn")
+    return badge(CAUSES[cause].name, "plain") if cause else badge("not determined", "warn")
 
 
 def _say(pair: Mapping[str, Any]) -> str:
-    """Without the warning of CPUs, which stands in the banner: here a badge reminds of it."""
+    """Without the warning of CPUs: a badge reminds of it."""
     return str(pair["sentence"]).replace(ON_A_CPU, "")
 
 

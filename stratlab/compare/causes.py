@@ -15,7 +15,7 @@ from typing import Any
 from stratlab_spec.step_parts import BUBBLE, COMPUTE, COPIES, DATA, HOST, IDLE, LAST_RANK
 
 NOT_TRACED = "not_traced"
-UNSEEN = "that the traced steps do not show"
+UNSEEN = "that the recorded steps do not show"
 COLLECTIVES = {
     "all_gather": "all-gather",
     "reduce_scatter": "reduce-scatter",
@@ -94,7 +94,7 @@ CAUSES: dict[str, Cause] = {
         BUBBLE,
         "more micro-batches per step: a smaller run.config.micro_batch_size or a larger run.config.global_batch_size",
     ),
-    NOT_TRACED: Cause("not explained by the traced steps", UNSEEN, UNSEEN, ""),
+    NOT_TRACED: Cause("not explained by the recorded steps", UNSEEN, UNSEEN, ""),
 }
 HOST_REMEDIES = {  # by the kind of most gaps (stratlab/analysis/step_rows.py); else that of CAUSES
     "short": "launch less per sample: a larger run.config.micro_batch_size, run.config.compile=true",

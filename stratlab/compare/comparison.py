@@ -25,8 +25,9 @@ from stratlab.compare.fairness import (
     say_degenerate,
     split_groups,
 )
+from stratlab.compare.flags import build_flags
 from stratlab.compare.placement import ComparedRun, apply_place
-from stratlab.compare.run_rows import TRAINERS_OWN, Rows, apply_others, build_row
+from stratlab.compare.run_rows import Rows, apply_others, build_row
 from stratlab.compare.run_sources import NOT_IN_MLFLOW, apply_tuning
 from stratlab.compare.search_ranking import build_search
 from stratlab.compare.variants import build_variants, check_varied, list_ways, name_way
@@ -45,6 +46,7 @@ from stratlab.compare.winners import (
 )
 from stratlab.user_error import UserError
 from stratlab.wording import format_fact, format_number
+from stratlab_spec.timed_steps import WARM_UP_STEPS
 
 ONE_RUN = "one run, nothing to compare"
 NO_RUN = "no finished run, nothing to compare"
@@ -95,6 +97,7 @@ def compare(
     band, noise = build_noise(rows, variants)
     scaling = build_scaling(records, rows, band)
     sharding = build_sharding(records)
+    flags = build_flags(rows)
     analyses = {run.name: run.analysis for run in records}
     attribution = build_attribution(rows, analyses, fairness, variants, band, baseline)
     for row in rows:
@@ -117,6 +120,8 @@ def compare(
             "attribution": attribution,
             "noise": noise,
             "warmup": {row.run: row.warmup for row in rows},
+            "flags": flags,
+            "times_comparable": all(flag["times_comparable"] for flag in flags),
             "scaling": scaling,
             "sharding": sharding,
             "pareto": build_pareto(rows, fairness.groups),
@@ -273,8 +278,8 @@ def _list_remarks(rows: Rows) -> list[str]:
             remarks.append(f"{row.run} is not complete: {', '.join(lacks)}")
     if untimed := [f"{row.run} ({row.steps} steps)" for row in finished if row.step_time_ms_p50 is None]:
         remarks.append(
-            f"no step of {', '.join(untimed)} was timed: the first {TRAINERS_OWN}, the profiled ones and the one after "
-            "them never are; train longer to know the speed"
+            f"no step of {', '.join(untimed)} was timed: the first {WARM_UP_STEPS} never are, nor on a GPU those "
+            "from the profile on; train longer to know the speed"
         )
     by_layout: dict[str, dict[Any, str]] = {}  # runs that asked for other numbers of dimensions
     for row in finished:
@@ -290,7 +295,7 @@ def _list_remarks(rows: Rows) -> list[str]:
 def _list_other_ways(fairness: Fairness, varied: Sequence[str]) -> list[str]:
     ways = list_ways(fairness.differences)
     return [
-        f"the runs differ in how one training is carried out: with --varied {','.join([*varied, *ways])} stratlab "
+        f"the runs differ in how one training is carried out: with --vary {','.join([*varied, *ways])} stratlab "
         "compare holds them against each other, if their losses agree"
     ] * bool(ways)
 

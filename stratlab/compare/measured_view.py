@@ -14,11 +14,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stratlab.compare.attribution_view import NOTES, PHASE_COLOURS
 from stratlab.compare.causes import COLLECTIVES
 from stratlab.compare.fairness import say_degenerate
 from stratlab.compare.placement import STATE
-from stratlab.compare.run_rows import PHASES, STATE_FIELDS, Rows, RunRow
+from stratlab.compare.run_rows import PHASES, Rows, RunRow
 from stratlab.drawing import (
+    HALF,
     Column,
     Columns,
     Section,
@@ -51,6 +53,10 @@ STATUS_BADGES = {
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
 """Outermost first, as the ranks are laid out."""
 MIB = 2**20
+HELD = {"parameters": "parameter", "gradients": "gradient", "optimizer state": "optimizer"}
+FORESEEN = {"parameters": "parameters", "gradients": "gradients", "optimizer state": "optimizer"}
+REST = "activations and the rest"
+HELD_COLOURS = {**dict(zip(HELD, range(3), strict=True)), REST: 15}
 
 
 def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
@@ -83,12 +89,9 @@ def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
             f"{noise['relative_pct']:.2g} % of the median. Taken to be the same share for every strategy."
         )
     bars = {row.run: {phase: getattr(row, f"{phase}_ms_p50") for phase in PHASES} for row in _finished(rows)}
-    html += subtitle("Where a step goes") + stacked_bars(bars, "ms per step")
-    html += note(
-        "Medians of the phases over the measured steps; their sum need not be the median of the whole step. "
-        "The steps left out first are found by a rule, the same for every run (see the last section)."
-    )
-    return Section("Speed", html)
+    html += subtitle("By phase") + stacked_bars(bars, "ms per step", PHASE_COLOURS)
+    html += note("Medians of the phases; their sum need not be the median of the whole step.")
+    return Section("Speed", html, folded=True)
 
 
 def _show_status(row: RunRow) -> Markup:
@@ -115,16 +118,11 @@ def build_use(rows: Rows) -> list[Section]:
     known = [column for column in columns if any(getattr(row, column.key) is not None for row in rows)]
     if not any(column.key != "train_time_s" for column in known):
         return []
-    remark = note(
-        "Energy: the power that NVML tells of each GPU, summed over the ranks and over the time of all attempts, from "
-        "the first step to the last line; steps made twice count twice. Utilisation: share of the time in which "
-        "any kernel ran, which says little about how well. An epoch lasts from its first step to its last one, "
-        "validations and checkpoints between them included. The target: run.config.target_*."
-    )
-    return [Section("Time, energy and use of the GPUs", html_table(rows, ["run", *known]) + remark)]
+    remark = note(NOTES.use)
+    return [Section("Time, energy and use", html_table(rows, ["run", *known]) + remark, folded=True)]
 
 
-def build_memory(rows: Rows) -> Section:
+def build_memory_table(rows: Rows) -> Section:
     """What a rank holds, counted, and the peaks."""
     columns: list[Column | str] = [
         "run",
@@ -145,25 +143,49 @@ def build_memory(rows: Rows) -> Section:
             Column("forecast_memory_error_pct", "foreseen against measured", "%", 1),
             Column("forecast_memory_deviates", "outside its band, most in"),
         ]
-    bars = {
-        row.run: {name.removesuffix("_memory_gib"): getattr(row, name) for name in STATE_FIELDS}
-        for row in _finished(rows)
-    }
-    remark = note(
-        "Parameters, gradients and optimizer state are counted from the tensors of the rank that holds most: "
-        "exact on any hardware. Activations, buffers and caches are in the peaks only. The device's peak is that of "
-        "training steps behind the warm-up, without evaluation, checkpoints, export and the data set, which has a "
-        "column of its own; the host's is the whole process's. Foreseen: from an operations file of the run's settings "
-        "(docs/predict.md); more than 5 % off is marked with the part that is furthest off."
-    )
-    return Section("Memory per rank", html_table(rows, columns) + stacked_bars(bars, "GiB per rank") + remark)
+    remark = note(NOTES.memory)
+    return Section("Memory in numbers", html_table(rows, columns) + remark, folded=True)
+
+
+def build_memory(rows: Rows, runs: Sequence[RunRecord]) -> Section:
+    """What a rank holds, by cause: predicted above measured where a run was predicted."""
+    summaries = {run.name: run.summary for run in runs}
+    bars: dict[str, dict[str, float | None]] = {}
+    errors = []
+    for row in _finished(rows):
+        held: dict[str, float | None] = {
+            name: getattr(row, f"{key}_memory_gib") for name, key in HELD.items()
+        }
+        state = sum(filter(None, held.values()))
+        if row.peak_memory_gib and row.peak_memory_gib > state:
+            held[REST] = row.peak_memory_gib - state
+        off = {
+            name: summaries.get(row.run, {}).get(f"forecast_{key}_error_gib")
+            for name, key in {**FORESEEN, REST: "rest"}.items()
+        }
+        if row.peak_memory_gib and row.forecast_memory_error_pct is not None and off[REST] is not None:
+            bars[f"{row.run}: predicted"] = {
+                name: (gib or 0.0) + (off[name] or 0.0) for name, gib in held.items()
+            }
+            bars[f"{row.run}: measured"] = held
+            errors.append(row.forecast_memory_error_pct)
+        else:
+            bars[row.run] = held
+    is_peak = any(REST in held for held in bars.values())
+    said = "Peak on the device." if is_peak else "Held by the state, counted: exact on any hardware."
+    if errors:
+        said += f" Predicted peaks are {min(errors):+.1f} to {max(errors):+.1f} % off."
+    else:
+        said += " No prediction is recorded."
+    html = stacked_bars(bars, "GiB per rank", HELD_COLOURS, width=HALF) + note(said)
+    return Section("Memory, predicted and measured" if errors else "Memory per rank", html, half=True)
 
 
 def build_traces(rows: Rows) -> list[Section]:
     """Communication and idle time, as the traces of each run show them; and what Holistic Trace Analysis could do."""
     analysed = [row for row in rows if row.status in ("finished", TRACED) and row.trace_source]
     if not analysed:
-        return [Section("Traces", nothing="no run has analysed traces")]
+        return [Section("Recorded steps", nothing="no run has analysed traces")]
     columns: Columns = [
         *("run", Column("trace_source", "events"), Column("trace_steps", "steps")),
         *(Column("step_ms", "step", "ms", 2), Column("compute_pct", "compute", "%", 1)),
@@ -171,30 +193,30 @@ def build_traces(rows: Rows) -> list[Section]:
         Column("comm_overlap_pct", "hidden share of comm.", "%", 1),
         *(Column("copy_exposed_pct", "exposed copies", "%", 1), Column("idle_pct", "idle", "%", 1)),
     ]
-    bars = {
-        row.run: {
-            "compute": row.compute_pct,
-            "exposed communication": row.comm_exposed_pct,
-            "exposed copies": row.copy_exposed_pct,
-            "idle": row.idle_pct,
-        }
-        for row in analysed
-    }
-    html = html_table(rows, columns) + stacked_bars(bars, "% of the traced steps")
-    ran = [{"run": row.run, **entry} for row in rows for entry in row.hta]
-    silent = bool(ran) and all(entry.get("status") == "unsupported" for entry in ran)
+    html = html_table(rows, columns)
+    ran: dict[tuple[str, str, str], list[str]] = {}  # runs with the same outcome are one line
+    for row in rows:
+        for entry in row.hta:
+            outcome = tuple(str(entry.get(name) or "") for name in ("analysis", "status", "reason"))
+            ran.setdefault(outcome, []).append(row.run)  # type: ignore[arg-type]
+    silent = bool(ran) and all(status == "unsupported" for _, status, _ in ran)
     if ran and not silent:
-        kinds = [HTA_BADGES.get(str(entry.get("status")), "warn") for entry in ran]
         shown = [
-            e | {"status": badge(str(e.get("status")), kind)} for e, kind in zip(ran, kinds, strict=True)
+            {
+                "analysis": what,
+                "status": badge(status, HTA_BADGES.get(status, "warn")),
+                "reason": why,
+                "runs": names,
+            }
+            for (what, status, why), names in ((key, ", ".join(found)) for key, found in ran.items())
         ]
-        table = html_table(shown, ["run", "analysis", "status", "reason"])
+        table = html_table(shown, ["analysis", "status", "reason", "runs"])
         html += details("Holistic Trace Analysis: what ran", table)
     phases = [{"run": row.run, "rank": rank, **p} for row in rows for rank, p in row.phases_present.items()]
     if phases:
         html += details("Phases found in the traces", html_table(phases, ["run", "rank", *PHASES]))
     hta = Section("Holistic Trace Analysis", nothing="unsupported by the traces of all runs")
-    return [Section("Traces", html), *([hta] if silent else [])]
+    return [Section("Recorded steps", html, folded=True), *([hta] if silent else [])]
 
 
 def build_layouts(rows: Rows) -> list[Section]:
@@ -203,7 +225,7 @@ def build_layouts(rows: Rows) -> list[Section]:
     if not any(row.layout for row in shown):
         return []
     html = _list_layouts(shown) + _compare_bubbles(shown) + _split_bytes(shown) + _list_stages(shown)
-    return [Section("Layouts", html)]
+    return [Section("Layouts", html, folded=True)]
 
 
 def _list_layouts(rows: Rows) -> Markup:
@@ -235,11 +257,7 @@ def _compare_bubbles(rows: Rows) -> Markup:
     for row in piped:
         bars[f"{row.run}: measured"] = {"measured": row.bubble_pct}
         bars[f"{row.run}: ideal"] = {"ideal": row.bubble_ideal_pct}
-    remark = note(
-        "Measured: waiting for another stage that no computation hides, mean over ranks in the traced steps. Ideal: "
-        "(pp - 1) / (m + pp - 1) of m micro-batches, for 1F1B and GPipe with stages of equal length and free messages; "
-        "interleaved stages have less."
-    )
+    remark = note(NOTES.bubble)
     table = html_table(piped, columns)
     return subtitle("Pipeline bubble") + table + stacked_bars(bars, "% of the step") + remark
 
@@ -263,10 +281,7 @@ def _split_bytes(rows: Rows) -> Markup:
     columns = [Column(f"bytes over {axis}", axis, "MiB", 3) for axis in axes]
     table = html_table(lines, ["run", *columns, Column("sum", "sum", "MiB", 3)])
     html = subtitle("Communication per axis") + stacked_bars(bars, "MiB per step") + table
-    html += note(
-        "What the busiest rank of each axis sends in one step, counted from the calls: exact on any hardware. The "
-        "busiest rank of one axis need not be that of another. '-': the run does not use the axis."
-    )
+    html += note(NOTES.axes)
     calls = [
         {"run": row.run, "axis": axis, "collective": COLLECTIVES.get(kind, kind), "calls": count}
         for row in counted
@@ -294,9 +309,7 @@ def _list_stages(rows: Rows) -> Markup:
     ]
     bars = {f"{line['run']}: stage {line['stage']}": {kind: line[kind] for kind in STATE} for line in lines}
     html = subtitle("Memory per stage") + html_table(lines, columns) + stacked_bars(bars, "GiB per rank")
-    return html + note(
-        "Of each number the rank of the stage with most. Without a pipeline there is one stage, 0."
-    )
+    return html + note(NOTES.stages)
 
 
 TITLE = "Pages, traces and logs of the runs"
@@ -318,7 +331,7 @@ def build_run_files(runs: Sequence[RunRecord], page_folder: Path | None) -> Sect
         return Section(TITLE, nothing=NOTHING)
     html = html_table(rows, ["run", *(Column(key, COLUMNS[key]) for key in known)])
     remarks = [PERFETTO] * ("traces" in known) + [HOLD] * (known != ["mlflow"])
-    return Section(TITLE, html + note(only_here(" ".join(remarks))) if remarks else html)
+    return Section(TITLE, html + note(only_here(" ".join(remarks))) if remarks else html, folded=True)
 
 
 def _link(run: RunRecord, page_folder: Path | None) -> dict[str, Markup | None]:

@@ -16,7 +16,7 @@ from stratlab.run_directory.record import RunRecord
 
 STATE = ("parameters", "gradients", "optimizer")
 PEAKS = ("peak_memory_gib", "peak_host_memory_gib")
-KINDS = {"pp": "pp_schedule", "cp": "cp_kind"}
+KINDS = {"pp": "pp_schedule", "cp": "cp_method"}
 """Axis -> the setting that says how it works; nobody has it at size 1."""
 FULL_CLOCK_PCT = 95.0
 """A GPU that reached this share of its highest clock at least once was not held below it."""
@@ -58,8 +58,8 @@ def build_layout(run: RunRecord) -> dict[str, Any]:
 
     Returns:
         layout (pp2.dp2.tp2+sp), dimensions, degenerate, missing_dimensions, sequence_parallel, layout_reason,
-        pp_schedule and cp_kind (of an axis above 1), wire_bytes_per_axis {axis: bytes that the busiest rank sends in a
-        step}, collectives_per_axis {axis: {collective: calls of the rank with most in a step}}, and stages: see
+        pp_schedule and cp_method (of an axis above 1), wire_bytes_per_axis {axis: bytes that the busiest rank sends in
+        a step}, collectives_per_axis {axis: {collective: calls of the rank with most in a step}}, and stages: see
         `build_stages`.
     """
     layout, sent = _mapping(run.resolved.get("layout")), _mapping(run.summary.get("wire_bytes_per_axis"))

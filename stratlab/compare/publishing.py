@@ -24,9 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratlab import tracking as runs_page
 from stratlab.cluster import ClusterError
-from stratlab.cluster.connection import Connection
 from stratlab.cluster.pod_template import PodRequest
-from stratlab.cluster.volume_pod import run_on_volume
 from stratlab.compare.efficiency import say_sharding
 from stratlab.compare.report_files import FILES
 from stratlab.compare.run_sources import KIND, KIND_TAG, is_comparison, list_runs
@@ -44,6 +42,8 @@ from stratlab_spec.mlflow_run import NOTE, OWN, build_note, may_describe
 if TYPE_CHECKING:
     from mlflow.entities import Experiment, Run
     from mlflow.tracking import MlflowClient
+
+    from stratlab.cluster.connection import Connection
 
 
 MARK = b"stratlab-report"
@@ -106,6 +106,10 @@ def compare_on_cluster(
         raise UserError(
             f"{comparison}: with --on-cluster give the name of a comparison, not a folder [SL-on-cluster-name]"
         )
+    from stratlab.cluster.volume_pod import (
+        run_on_volume,
+    )  # Kubernetes' client takes a third of a comparison's CPU time
+
     check_output(output)
     folder = f"{mount.rstrip('/')}/{comparison}"
     # the network rules let this component reach MLflow

@@ -11,16 +11,19 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from stratlab.compare import attribution_view as why
 from stratlab.compare import measured_view as measured
 from stratlab.compare import tradeoffs_view as tradeoffs
 from stratlab.compare import verdict_view as verdict
-from stratlab.compare.attribution_view import build_why
+from stratlab.compare.answers import find_group
 from stratlab.compare.comparison import name_knobs, name_search, say_choice
+from stratlab.compare.fairness import FIRST_STEPS
 from stratlab.compare.placement import ComparedRun
 from stratlab.compare.run_rows import (
     AXES,
@@ -34,6 +37,7 @@ from stratlab.compare.run_rows import (
 )
 from stratlab.compare.summary_view import SHORT, build_markdown, shorten_names
 from stratlab.drawing import (
+    HALF,
     Column,
     Columns,
     Section,
@@ -53,6 +57,7 @@ from stratlab.user_error import UserError
 from stratlab.wording import format_count
 
 MOST_LINES = 8  # in one chart: the colours of the palette
+MOST_RUNS = 8  # in the charts of the answer
 MEASURES = {  # of a task, with the name of its curve
     "image": ("accuracy_pct", "Validation accuracy", "validation accuracy (%)"),  # top-5 has no curve
     "text": ("perplexity", "Validation perplexity", "validation perplexity"),
@@ -67,7 +72,7 @@ CSV_FIELDS = (
     *("trace_source", "trace_steps", "trace_steps_from", *TRACE_FIELDS),
     *("trace_findings", "mlflow_run_id", "task", *list_names(TextNumbers)),
     *("layout", "dimensions", "degenerate", "missing_dimensions", "sequence_parallel"),
-    *("pp_schedule", "cp_kind", "wire_bytes_per_axis"),
+    *("pp_schedule", "cp_method", "wire_bytes_per_axis"),
 )
 FILES = ("report.json", "comparison.csv", "summary.md", PAGE)
 
@@ -152,34 +157,103 @@ def render_page(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder: 
     """
     report, runs, prefix = shorten_names(report, runs)
     shortened = f"{SHORT.format(prefix)}." if prefix else ""
-    about = (verdict.describe_work(report), verdict.describe_versions(report), shortened)
     records, rows = [run for run in runs if run.status != "not a run"], read_rows(report)
+    on_cpu = any(row.device_type == "cpu" or row.trace_source == "cpu" for row in rows if row.is_compared)
+    mark = badge("CPU", "warn") if on_cpu else Markup("")
+    shown = choose_runs(report, rows)
+    of_shown = [run for run in records if run.name in {row.run for row in shown}]
     sections = [
-        verdict.build_verdict(report),
-        build_why(report),
-        measured.build_run_files(records, folder),
+        tradeoffs.build_choice(report, rows, find_device_gib(records), mark),
+        why.build_step_times(shown, of_shown, mark),
+        why.build_why(report, mark),
     ]
     if verdict.is_foreign(report):  # the rest is of what a run tells
-        sections += [*measured.build_traces(rows), verdict.build_fairness(report)]
+        sections += measured.build_traces(rows)
     else:
         sections += [
+            measured.build_memory(shown, of_shown),
+            *tradeoffs.build_scaling_chart(report, mark),
+            build_loss_differences(report, records),
+            *tradeoffs.build_search_section(report),
+            tradeoffs.build_best(report),
+            *tradeoffs.build_fronts(report, mark),
             measured.build_speed(rows, report["noise"]),
             *measured.build_use(rows),
-            measured.build_memory(rows),
+            measured.build_memory_table(rows),
+            *tradeoffs.build_scaling_tables(report),
             *measured.build_layouts(rows),
-            *tradeoffs.build_choice(report),
             *tradeoffs.build_sharding_section(report["sharding"]),
             *measured.build_traces(rows),
             build_learning(rows, records),
-            *tradeoffs.build_search_section(report),
             *build_tuning(report),
-            verdict.build_fairness(report),
             verdict.build_agreement(report),
             *build_classes(records),
             verdict.build_sources(report),
         ]
+    if len(shown) < len(rows):
+        whole = why.build_step_times(rows, records, mark), measured.build_memory(rows, records)
+        sections += [
+            replace(each, title=f"{each.title}: all runs", half=False, folded=True) for each in whole
+        ]
+    sections += [why.build_parts(report), verdict.build_fairness(report), verdict.build_caveats(report)]
+    sections.append(measured.build_run_files(records, folder))
+    shortened = f"{SHORT.format(prefix)}." if prefix else ""
+    rest = "" if len(shown) == len(rows) else f"Charts show {len(shown)} of {len(rows)} runs."
+    about = (verdict.describe_work(report), verdict.describe_origin(report, versions=False), shortened, rest)
     title, origin = f"Comparison {report['comparison']}", " ".join(filter(None, about))
-    return build_page(title, origin, sections, verdict.build_banner(report))
+    lead = verdict.build_lead(report, records)
+    return build_page(title, origin, sections, verdict.build_banner(report), lead=lead)
+
+
+def choose_runs(report: Mapping[str, Any], rows: Rows) -> Rows:
+    """Those that charts show: all, or of many the one in the middle of each thing that was repeated."""
+    if len(rows) <= MOST_RUNS:
+        return rows
+    pairs = report["attribution"]["pairs"]
+    middle = {name for pair in pairs for name in (pair["run"], pair["baseline"])}
+    answered = {row.run for row in find_group(report)[0]}
+    compared = [row for row in rows if row.is_compared]
+    compared.sort(key=lambda row: (row.run not in answered, row.run not in middle, row.attempts > 1))
+    chosen = [*{row.variant: row for row in reversed(compared)}.values()]
+    chosen += [row for row in compared if row not in chosen]
+    return [row for row in rows if row in chosen[:MOST_RUNS]]
+
+
+def find_device_gib(runs: Sequence[ComparedRun]) -> float | None:
+    """What the smallest device holds; None where a run does not tell."""
+    sizes = [
+        (run.analysis.get("mean") or {}).get("device_memory_gib") or 0.0 for run in runs if run.is_compared
+    ]
+    return min(sizes, default=0.0) or None
+
+
+def build_loss_differences(report: Mapping[str, Any], runs: Sequence[ComparedRun]) -> Section:
+    """How far the training losses of runs that should compute the same lie apart, on a logarithmic axis; runs that
+    never differ are named instead."""
+    by_name, lines, equal = {run.name: run.series("train", "loss") for run in runs}, {}, []
+    taken: set[str] = set()
+    for pair in report["loss_agreement"]["pairs"]:
+        run, base = reversed(pair["runs"])
+        if pair["allowed_pct"] is None or run in taken:
+            continue
+        taken.add(run)  # each run against the first of those that it belongs to
+        mine, other = by_name.get(run, {}), by_name.get(base, {})
+        points = [(step, abs(mine[step] - other[step])) for step in mine if step in other]
+        if any(apart for _, apart in points):
+            lines[f"{run} − {base}"] = [(step, apart) for step, apart in points if apart]
+        elif points:
+            equal.append(f"{run} and {base}")
+    title = "Difference of the losses"
+    if not lines and not equal:
+        return Section(title, nothing="no two runs that should compute the same")
+    said = f"No difference in any step: {'; '.join(equal)}. " if equal else ""
+    html = Markup("")
+    if lines:
+        html = line_chart(
+            dict([*lines.items()][:MOST_LINES]), "step", "difference", log_y=True, height=180, width=HALF
+        )
+        said += f"Judged are the first {FIRST_STEPS} steps; later, rounding grows into another path."
+    return Section(title, html + note(said), half=True)
 
 
 def render_csv(report: Mapping[str, Any]) -> str:
@@ -219,7 +293,7 @@ def build_learning(rows: Rows, runs: Sequence[ComparedRun]) -> Section:
     for title, kind, value, label in curves:
         series = {run.name: list(run.series(kind, value).items()) for run in runs}
         html += subtitle(title) + _draw({name: points for name, points in series.items() if points}, label)
-    return Section("Learning", html)
+    return Section("Learning", html, folded=True)
 
 
 def _draw(series: dict[str, list[tuple[int, float]]], label: str) -> Markup:
@@ -253,7 +327,7 @@ def build_classes(runs: Sequence[ComparedRun]) -> list[Section]:
         html += details(
             f"{run.name}: {found.get('samples')} samples of the {found.get('split')} split", content
         )
-    return [Section("Classes", html)] if of_images else []
+    return [Section("Classes", html, folded=True)] if of_images else []
 
 
 def build_tuning(report: Mapping[str, Any]) -> list[Section]:
@@ -270,12 +344,8 @@ def build_tuning(report: Mapping[str, Any]) -> list[Section]:
     )
     for search in tuning["searches"]:
         html += subtitle(name_search(search)) + _show(search, metric)
-    html += note(
-        "Every other setting is that of the comparison, but the length, the learning rate's warm-up and the profile. "
-        "A candidate is taken for a lead that exceeds the noise, or 2 % without repeats. Leads are told against the "
-        "strategy as it comes; where several knobs were taken, each was judged against the best before it."
-    )
-    return [Section("Tuning", html)]
+    html += note(measured.NOTES.tuning)
+    return [Section("Tuning", html, folded=True)]
 
 
 def _show(search: Mapping[str, Any], metric: Mapping[str, Any]) -> Markup:

@@ -29,7 +29,7 @@ IMPLIED = {
         "pp",
         "ep",
     ),
-    *("pp_schedule", "cp_kind", "sequence_parallel"),
+    *("pp_schedule", "cp_method", "sequence_parallel"),
 }
 SIZES = (
     *("model_layers", "model_hidden", "model_heads", "model_kv_heads", "model_intermediate"),
@@ -233,8 +233,8 @@ RULES: tuple[Rule, ...] = (
     _setting("compile", "other kernels"),
     _setting("label_smoothing", "another loss"),
     _aside("teacher", "the same one may lie elsewhere; teacher_sha256 tells"),
-    _setting("distil_temperature", "another loss", absent="not recorded"),
-    _setting("distil_weight", "another loss", absent="not recorded"),
+    _setting("distill_temperature", "another loss", absent="not recorded"),
+    _setting("distill_alpha", "another loss", absent="not recorded"),
     _resolved("teacher_sha256", "another teacher", absent="no teacher"),
     _resolved("teacher_parameters", "follows from the teacher", False, absent="no teacher"),
     _resolved("teacher_flops_per_sample", "follows from the teacher", False, absent="no teacher"),
@@ -313,7 +313,7 @@ RULES: tuple[Rule, ...] = (
     _aside("checkpoint_keep_finished", "after the run"),
     _aside("resume", "where a further attempt starts; `attempts` tells whether there was one"),
     _aside("resume_from", "the checkpoint that it was decides"),
-    _aside("oom_ladder", "what may be changed when memory runs out; `rungs` tell what was"),
+    _aside("oom_fallback", "what may be changed when memory runs out; `rungs` tell what was"),
     _aside("memory_forecast", "whether the memory is foreseen; what fits trains the same"),
     _decided("memory_forecast", "what each strategy was foreseen to hold", False, "not foreseen"),
     _aside("collective_timeout_s", "when a hanging collective fails"),

@@ -1,7 +1,5 @@
 """One row per run, from its files to report.json and the pages: what it measured, in numbers of one kind for all runs.
 
-find_cut           where warming up ends: a published rule, so that nobody picks the steps that suit him
-build_step_times   throughput and times of the steps behind it
 build_row          all that the files of one run tell
 apply_others       what only the other runs tell: noise, scaling, the step of its baseline
 read_rows          the rows of a report
@@ -9,60 +7,17 @@ read_rows          the rows of a report
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import numpy as np
-
 from stratlab.compare.placement import build_layout
-from stratlab.run_directory.files import is_number
 from stratlab.run_directory.outcome import TRACED, is_comparable
 from stratlab.run_directory.record import RunRecord
+from stratlab.run_directory.step_numbers import build_numbers
 
 Number = float | None
 Text = str | None
-
-BATCH = 5
-TRAINERS_OWN = 5  # steps that the trainer itself never times (trainer/metrics/tracking.py)
-RULE = "MSER-5 (White 1997), never less than the first 5 steps, never more than half"
-TOO_FEW = "too few steps for MSER-5: the first 5 left out"
-
-
-@dataclass(frozen=True)
-class Cut:
-    """`steps` of the beginning do not count. `settled`: the rule found its optimum before its limit."""
-
-    steps: int
-    method: str
-    settled: bool
-
-
-def find_cut(times_ms: Sequence[float]) -> Cut:
-    """How many of the first steps are warming up.
-
-    MSER-5: K. P. White, "An effective truncation heuristic for bias reduction in simulation output", Simulation 69
-    (1997); batches of 5: White, Cobb, Spratt 2000. Of the batch means Z of 5 steps each, the first d are dropped where
-    sum((Z - mean)^2) / (m - d)^2 over the rest is smallest: the marginal standard error of the mean.
-
-    Args:
-        times_ms: step times in order, without the profiled ones.
-    """
-    whole = len(times_ms) // BATCH
-    most = whole // 2
-    least = TRAINERS_OWN // BATCH
-    if most < max(least + 1, 2):
-        return Cut(min(TRAINERS_OWN, len(times_ms)), TOO_FEW, False)
-    # counted from the end: what does not fill a batch is at the beginning, where it is dropped anyway
-    start = len(times_ms) - whole * BATCH
-    means = np.asarray(times_ms[start:], float).reshape(whole, BATCH).mean(axis=1)
-    dropped = range(least, most + 1)
-    errors = [float(np.var(means[d:])) / (whole - d) for d in dropped]
-    best = dropped[int(np.argmin(errors))]
-    steps = min(start + best * BATCH, len(times_ms) // 2)
-    return Cut(steps, RULE, best < most or float(np.ptp(means[least:])) == 0)
-
 
 PHASES = ("data", "forward", "backward", "optimizer")
 AXES = ("cp", "tp", "pp", "ep")
@@ -71,7 +26,7 @@ AXES = ("cp", "tp", "pp", "ep")
 
 @dataclass(kw_only=True)
 class SummaryNumbers:
-    """Of summary.json, by the names there; None where it lacks one. Those of the steps are found anew."""
+    """Of summary.json, by the names there; None where it lacks one. Step times of older runs: `step_numbers`."""
 
     strategy: Text = None
     model: Text = None
@@ -133,7 +88,7 @@ class SummaryNumbers:
     train_time_s: Number = None
     skipped_steps: int | None = None
     not_finite_steps: int | None = None
-    load_average: Number = None
+    cpu_pressure_pct: Number = None
     other_cpu_pct: Number = None
 
 
@@ -222,7 +177,7 @@ class RunRow(ScalingNumbers, TraceNumbers, TextNumbers, SummaryNumbers):
     sequence_parallel: bool | None
     layout_reason: Text
     pp_schedule: Text = None
-    cp_kind: Text = None
+    cp_method: Text = None
     wire_bytes_per_axis: dict[str, float]
     collectives_per_axis: dict[str, dict[str, int]]
     stages: list[dict[str, Any]]
@@ -268,7 +223,7 @@ class RunRow(ScalingNumbers, TraceNumbers, TextNumbers, SummaryNumbers):
         if self.is_foreign:
             return self.run
         axes = [f"{name}={getattr(self, name)}" for name in ("dp_replicate", "dp_shard", *AXES)]
-        kinds = filter(None, (self.layout, self.pp_schedule, self.cp_kind))
+        kinds = filter(None, (self.layout, self.pp_schedule, self.cp_method))
         return " ".join([str(self.strategy), *axes, *kinds, self.way])
 
 
@@ -283,95 +238,11 @@ def list_names(numbers: type) -> tuple[str, ...]:
 SUMMARY_FIELDS = list_names(SummaryNumbers)
 TRACE_FIELDS = list_names(TraceNumbers)
 STATE_FIELDS = ("parameter_memory_gib", "gradient_memory_gib", "optimizer_memory_gib")
-FROM_SUMMARY = (
-    *("samples_per_s", "step_time_ms_p50", "step_time_ms_p95", "measured_steps", "mfu_pct"),
-    *("tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct", "mfu_literature_pct", "mfu_useful_pct"),
-    *(f"{phase}_ms_p50" for phase in PHASES),
-)
 
 
 def read_rows(report: Mapping[str, Any]) -> list[RunRow]:
     """Those of report.json."""
     return [RunRow(**row) for row in report["runs"]]
-
-
-def build_step_times(run: RunRecord) -> dict[str, Any]:
-    """Throughput and times of the steps behind the warm-up; of summary.json where metrics.jsonl has none.
-
-    Throughput is what a step of the median time does on the average: of two runs with equal steps the one with the
-    shorter median step is the faster one in every number and sentence. (That of summary.json is over the mean time.)
-
-    Returns:
-        the names of FROM_SUMMARY, step_time_ms_mean, step_times_from (metrics.jsonl | summary.json | None), warmup.
-    """
-    lines = _undisturbed(run)
-    times = [line["step_time_ms"] for line in lines]
-    cut = find_cut(times)
-    kept, counted = lines[cut.steps :], times[cut.steps :]
-    if not counted or run.status != "finished":
-        told = {name: run.summary.get(name) for name in FROM_SUMMARY}
-        return {**told, "step_times_from": None if told["step_time_ms_p50"] is None else "summary.json"}
-    step_ms = statistics.median(counted)
-    seconds = len(counted) * step_ms / 1e3
-    samples, tokens, useful = (_sum(kept, name) for name in ("samples", "tokens", "useful_tokens"))
-    speeds = [_divide(amount, seconds) for amount in (samples, tokens, useful)]
-    share = _divide(useful, tokens)
-    costs = ("flops_per_sample", "flops_per_token_literature", "flops_per_useful_token")
-    mfu = [_mfu_pct(run.summary, speed, cost) for speed, cost in zip(speeds, costs, strict=True)]
-    phases = {phase: [line.get(f"{phase}_ms") for line in kept] for phase in PHASES}
-    return {
-        **dict(zip(("samples_per_s", "tokens_per_s", "useful_tokens_per_s"), speeds, strict=True)),
-        "useful_tokens_pct": None if share is None else 100 * share,
-        "step_time_ms_p50": step_ms,
-        "step_time_ms_p95": find_quantile(counted, 0.95),
-        "step_time_ms_mean": statistics.fmean(counted),
-        "measured_steps": len(counted),
-        **dict(zip(("mfu_pct", "mfu_literature_pct", "mfu_useful_pct"), mfu, strict=True)),
-        **{f"{phase}_ms_p50": _median(values) for phase, values in phases.items()},
-        "step_times_from": "metrics.jsonl",
-        "warmup": {"first_step": kept[0]["step"], **vars(cut)},
-    }
-
-
-def find_quantile(values: Sequence[float], share: float) -> float:
-    """The value at this share of the ordered ones, as the trainer finds its p95."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
-
-
-def _undisturbed(run: RunRecord) -> list[dict[str, Any]]:
-    """Training steps in order, without the profiled ones and the one after them, which writes the traces."""
-    timed = [line for line in run.metrics if line["kind"] == "train" and is_number(line.get("step_time_ms"))]
-    newest = {line["step"]: line for line in timed}
-    profiled = {step for step, line in newest.items() if line.get("profiled")}
-    return [newest[s] for s in sorted(newest) if s not in profiled and s - 1 not in profiled]
-
-
-def _mfu_pct(summary: dict[str, Any], units_per_s: float | None, cost: str) -> float | None:
-    """Model FLOP utilisation as the trainer defines it (PaLM, arXiv 2204.02311, appendix B).
-
-    Args:
-        units_per_s: samples, or tokens.
-        cost: the field of the summary that says what one of them costs.
-    """
-    flops, peak, ranks = (summary.get(name) for name in (cost, "peak_flops_per_device", "world_size"))
-    if not (units_per_s and is_number(flops) and is_number(peak) and is_number(ranks) and peak and ranks):
-        return None
-    return float(100 * units_per_s * flops / (peak * ranks))
-
-
-def _sum(lines: Sequence[dict[str, Any]], name: str) -> float | None:
-    """None where a line does not tell."""
-    values: list[Any] = [line.get(name) for line in lines]
-    return float(sum(values)) if all(map(is_number, values)) else None
-
-
-def _divide(a: float | None, b: float | None) -> float | None:
-    return None if a is None or not b else a / b
-
-
-def _median(values: Sequence[Any]) -> float | None:
-    return statistics.median(values) if values and all(map(is_number, values)) else None
 
 
 def build_row(run: RunRecord, way: str = "") -> RunRow:
@@ -384,7 +255,8 @@ def build_row(run: RunRecord, way: str = "") -> RunRow:
         name: summary.get(name) for name in (*SUMMARY_FIELDS, "validation_perplexity", "test_perplexity")
     }
     told |= {name: trace.get(name) for name in TRACE_FIELDS} | {axis: run.axes.get(axis, 1) for axis in AXES}
-    told |= build_layout(run) | build_step_times(run) | {"strategy": run.strategy}
+    lines = run.metrics if run.status == "finished" else ()
+    told |= build_layout(run) | build_numbers(summary, lines) | {"strategy": run.strategy}
     return RunRow(
         run=run.name,
         run_dir=str(run.folder),

@@ -211,8 +211,8 @@ def build_differences(run: TracedStep, base: TracedStep, measured_ms: float) -> 
     Of a collective run_ms and baseline_ms are what is exposed; its difference may be split over two rows.
 
     Args:
-        measured_ms: the run's median step time minus the baseline's, untraced. The last row is what the traced
-            steps do not show of it.
+        measured_ms: the run's median step time minus the baseline's, of the timed steps. The last row is what the
+            recorded steps do not show of it.
     """
     rows = []
     for key in _align(run, base):

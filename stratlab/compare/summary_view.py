@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
+from stratlab.compare.answers import say_answer
 from stratlab.compare.efficiency import name_series
 from stratlab.compare.placement import ComparedRun
 from stratlab.compare.search_ranking import say_search
@@ -18,7 +20,6 @@ from stratlab.compare.tradeoffs_view import SHARDING_COLUMNS, build_search_rows,
 from stratlab.compare.verdict_view import (
     describe_origin,
     describe_work,
-    say_differences,
 )
 from stratlab.compare.winners import read_winners
 from stratlab.drawing import Column, Columns, escape_markdown, markdown_table
@@ -76,9 +77,12 @@ def shorten_names(
 
 
 def _find_prefix(comparison: str, names: Sequence[str]) -> str:
-    """The comparison's name as it begins all of them: its own, or as a sweep writes it into names."""
+    """The comparison's name as it begins all of them: its own, or as a sweep writes it into names; else what begins
+    all of them up to a hyphen."""
     slug = re.sub(r"[^a-z0-9]+", "-", comparison.lower()).strip("-")
-    for begin in dict.fromkeys((comparison, slug, f"s-{slug}")):
+    words = zip(*(name.split("-") for name in names), strict=False)
+    common = "-".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, words))
+    for begin in dict.fromkeys((comparison, slug, f"s-{slug}", common)):
         prefix = f"{begin}-"
         if len(prefix) >= LEAST and all(name.startswith(prefix) and name != prefix for name in names):
             return prefix if len(names) > 1 else ""
@@ -93,6 +97,7 @@ def build_markdown(report: Report) -> str:
     known = [c for c in RUNS if isinstance(c, str) or any(row[c.key] is not None for row in rows)]
     blocks = [
         f"# Comparison {escape_markdown(report['comparison'])}",
+        escape_markdown(say_answer(report)),
         escape_markdown(" ".join(filter(None, about))),
         f"**{escape_markdown(headline['verdict'])}**: {escape_markdown(headline['reason'])}.",
         _list(headline["answers"]),
@@ -102,7 +107,7 @@ def build_markdown(report: Report) -> str:
         best = [{"question": w.metric.name, "best run": w.run, "why": w.reason} for w in read_winners(group)]
         among = f" among {escape_markdown(', '.join(group['runs']))}" if report["group_winners"] else ""
         blocks += [f"## Best{among}", markdown_table(best, ["question", "best run", "why"])]
-    blocks += [escape_markdown(say_differences(report)), "## Runs", markdown_table(rows, known)]
+    blocks += ["## Runs", markdown_table(rows, known)]
     if search := report["search"]:
         blocks += ["## Search", _list(say_search(search))]
         if search["points"]:

@@ -169,7 +169,6 @@ def list_answers(report: Report) -> list[tuple[str, str]]:
     said = " ".join(sentence for _, sentence in answers)
     remarks = [remark for remark in report["remarks"] if remark != ON_CPU or ON_CPU not in said]
     notes = [
-        *map(_say_flag, report.get("flags", [])),
         *say_doubts(report),
         *remarks,
         *say_sharding(report["sharding"]),
@@ -186,14 +185,6 @@ def _say_fairness(report: Report) -> str:
             f"yes: only {' and '.join(differing)} differ{'s' * (len(differing) == 1)}" if differing else "yes"
         )
     return f"{'no' if verdict == NOT_COMPARABLE else verdict}: {reason}"
-
-
-def _say_flag(flag: Mapping[str, Any]) -> str:
-    """`busy machine: ddp 23.5, fsdp 12.1 (cpu_pressure_pct, limit 10.0), their times are not comparable`."""
-    values = ", ".join(f"{run} {format_number(value)}" for run, value in flag["values"].items())
-    ranked = "" if flag["times_comparable"] else ", their times are not comparable"
-    name = flag["flag"].replace("_", " ")
-    return f"{name}: {values} ({flag['measure']}, limit {format_number(flag['limit'])}){ranked}"
 
 
 def _limit(sentences: Sequence[str], most: int = MOST_NOTES) -> list[str]:

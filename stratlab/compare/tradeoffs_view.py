@@ -1,5 +1,6 @@
-"""The parts of the page for who has to choose: the best run per goal, memory against throughput, scaling, a search over
-settings, and sharding: what a rank holds of the state, against an even share and against the promise.
+"""The parts of the page for who has to choose: memory against throughput, or on a CPU against losses; scaling; the
+best run per goal; a search over settings; and sharding: what a rank holds of the state, against an even share and the
+promise.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from typing import Any
 
 from markupsafe import Markup
 
+from stratlab.compare.answers import find_group
+from stratlab.compare.attribution_view import NOTES
 from stratlab.compare.efficiency import AS_PROMISED, TOLERANCE_PCT, name_series
 from stratlab.compare.placement import STATE
+from stratlab.compare.run_rows import Rows, RunRow
 from stratlab.compare.search_ranking import name_point, name_settings
-from stratlab.compare.winners import NO_INTERVAL, ON_CPU, Winner
+from stratlab.compare.winners import NO_INTERVAL, ON_CPU, read_winners
 from stratlab.drawing import (
+    HALF,
     Column,
     Columns,
     Section,
-    Tile,
     badge,
     html_table,
     line_chart,
@@ -26,12 +30,12 @@ from stratlab.drawing import (
     scatter,
     stacked_bars,
     subtitle,
-    tile_row,
 )
 from stratlab.wording import format_count, format_fact
 
 Report = Mapping[str, Any]
-NOT_RANKED = "times of a CPU are not ranked"
+MOST_LINES = 7  # beside the ideal one
+NOT_RANKED = "CPU times are not ranked"
 FITS = {True: "fits", False: "does not fit", None: "unknown"}
 KEPT = {True: badge("kept", "good"), False: badge("not kept", "bad"), None: badge("not known", "warn")}
 
@@ -61,31 +65,6 @@ SHARDING_COLUMNS: Columns = (
 )
 
 
-def build_tiles(winners: Sequence[Winner], means: str = "") -> Markup:
-    """A tile for each winner, and one for all questions without.
-
-    Args:
-        means: what the numbers can say where nobody wins.
-    """
-    tiles = [Tile(each.metric.name, each.run, shorten_reason(each.reason)) for each in winners if each.run]
-    questions: dict[str, list[str]] = {}  # reason -> what nobody is best in because of it
-    for each in winners:
-        if not each.run:
-            questions.setdefault(shorten_reason(each.reason), []).append(each.metric.name)
-    if len(questions) == 1:
-        ((reason, names),) = questions.items()
-        tiles.append(Tile(", ".join(names), None, reason, means))
-    elif questions:
-        why = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in questions.items())
-        tiles.append(Tile(f"{sum(map(len, questions.values()))} questions", None, why, means))
-    return tile_row(tiles)
-
-
-def shorten_reason(reason: str) -> str:
-    """Without what the banner says of all numbers."""
-    return reason.replace(NO_INTERVAL, "").replace(ON_CPU, NOT_RANKED)
-
-
 def build_goals_html(report: Report) -> Markup:
     """The best run per goal and group, and which runs do not fit."""
     goals, html = report["goals"], Markup("")
@@ -94,7 +73,7 @@ def build_goals_html(report: Report) -> Markup:
             {
                 "goal": entry["goal"],
                 "run": badge(entry["run"], "good") if entry["run"] else None,
-                "why": shorten_reason(entry["reason"]),
+                "why": _shorten(entry["reason"]),
             }
             for entry in group["goals"]
         ]
@@ -107,28 +86,86 @@ def build_goals_html(report: Report) -> Markup:
     return html
 
 
-def draw_pareto(entry: Mapping[str, Any], *, of_several: bool) -> Markup:
-    """Speed against memory: one dot per run, and who is on the front.
-
-    Args:
-        of_several: there is such a picture of other runs too, so its heading names these.
-    """
-    of_whom = f": {', '.join(point['run'] for point in entry['points'])}" if of_several else ""
+def build_choice(report: Report, rows: Rows, device_gib: float | None, mark: Markup) -> Section:
+    """One chart: speed against memory with the front. Where no time is ranked, memory against what was learnt."""
+    entries = report["pareto"]
+    if not entries:
+        return Section("Speed against memory", nothing="no two comparable runs")
+    entry, by_name = max(entries, key=lambda each: len(each["points"])), {row.run: row for row in rows}
     points = {point["run"]: (point["memory_gib"], point["samples_per_s"]) for point in entry["points"]}
-    chart = scatter(points, "GiB per rank", "samples per s", front=entry["front"])
-    front = f"No run is put on the front: {NOT_RANKED}."
-    if entry["front"]:
-        front = f"On the front, where nobody is both faster and smaller: {', '.join(entry['front'])}."
-    html = subtitle(f"Speed against memory{of_whom}") + chart + paragraph(front)
-    return html + note(f"Memory: {entry['memory_is']}. Throughput as measured, whatever its noise.")
+    title, label, better, fronts = "Speed against memory", "samples per s", "higher", entry["front"]
+    said = f"Frontier, where no other run is both faster and smaller: {', '.join(fronts)}."
+    if len(fronts) < 2 and fronts != [find_fastest(report)]:
+        fronts, said = [], "No frontier: the best runs are too near each other."
+    losses = {run: _find_loss(by_name[run]) for run in points}
+    if entry["note"] and all(loss for _, loss in losses.values()):
+        title, label, better = "Losses against memory", next(iter(losses.values()))[0], "lower"
+        points = {run: (points[run][0], losses[run][1]) for run in points}
+        said = "No frontier: CPU times are not ranked."
+    is_peak = entry["memory"] == "peak_memory_gib"
+    chart = scatter(
+        points,
+        f"GiB per rank, {'peak on the device' if is_peak else 'held by the state'}",
+        label,
+        front=fronts,
+        height=220,
+        width=HALF,
+        limit=(report["goals"]["memory_limit_gib"] or device_gib) if is_peak else None,
+        better=better,
+    )
+    others = len({row.run for row in rows if row.is_compared} - points.keys())
+    said += f" Not drawn: {format_count(others, 'run')} of other groups." if others else ""
+    return Section(title, chart + note(said), half=True, mark=mark if better == "higher" else Markup(""))
 
 
-def build_choice(report: Report) -> list[Section]:
-    """The section of scaling; none where nothing tells of it."""
+def find_fastest(report: Report) -> str | None:
+    judged = find_group(report)[1]
+    return judged["winners"]["samples_per_s"] if judged else None
+
+
+def _find_loss(row: RunRow) -> tuple[str, float | None]:
+    names = ("validation_loss", "test_loss", "train_loss")
+    return next(
+        ((n.replace("_", " "), v) for n in names if (v := getattr(row, n)) is not None), ("loss", None)
+    )
+
+
+def build_fronts(report: Report, mark: Markup) -> list[Section]:
+    """Folded: speed against memory of every group; none where the picture of the answer is all there is."""
+    entries = report["pareto"]
+    if len(entries) < 2 and not any(entry["note"] for entry in entries):
+        return []
+    boxes = []
+    for entry in entries:
+        points = {point["run"]: (point["memory_gib"], point["samples_per_s"]) for point in entry["points"]}
+        chart = scatter(points, "GiB per rank", "samples per s", front=entry["front"], height=220, width=HALF)
+        remark = note(f"Memory: {entry['memory_is']}. Throughput as measured, whatever its noise.")
+        boxes.append(
+            Markup("<div>{}{}{}</div>").format(subtitle(f"Among {', '.join(points)}"), chart, remark)
+        )
+    html = Markup('<div class="pair">{}</div>').format(Markup("").join(boxes))
+    return [Section("Speed against memory: all groups", html, folded=True, mark=mark)]
+
+
+def build_best(report: Report) -> Section:
+    """Folded: who is best by each measure and goal, and why, or why no run is named."""
     html = Markup("")
-    for series in report["scaling"]:
-        html += subtitle(f"{name_series(series)}: {series['kind']} scaling") + _draw_scaling(series)
-    return [Section("Scaling", html)] if html else []
+    for group in report["group_winners"] or [report]:
+        among = f"Among {', '.join(group['runs'])}" if report["group_winners"] else "All runs"
+        best = [
+            {
+                "measure": each.metric.name,
+                "run": badge(each.run, "good") if each.run else None,
+                "why": _shorten(each.reason),
+            }
+            for each in read_winners(group)
+        ]
+        html += subtitle(among) + html_table(best, ["measure", Column("run", "best run"), "why"])
+    return Section("Best by measure", html + build_goals_html(report), folded=True)
+
+
+def _shorten(reason: str) -> str:
+    return reason.replace(NO_INTERVAL, "").replace(ON_CPU, NOT_RANKED)
 
 
 def list_points(series: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Columns]:
@@ -141,24 +178,43 @@ def list_points(series: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Column
     ]
 
 
-def _draw_scaling(series: Mapping[str, Any]) -> Markup:
-    rows, columns = list_points(series)
-    single, several = series["single"], len(rows) > 1
-    first = series["baseline"] if several else 1
-    sizes = [row["world_size"] for row in rows]
-    speedups = [row["speedup" if several else "speedup_vs_single"] for row in rows]
-    start = [] if several else [(1, 1.0)]
-    lines = {
-        name_series(series): [*start, *zip(sizes, speedups, strict=True)],
-        "ideal": [*start, *((size, size / first) for size in sizes)],
-    }
-    against = format_count(first, "process", "es") if several else "single"
-    equal = f" Against single: {', '.join(single['runs'])}, equal but for the strategy." if single else ""
-    remark = note(
-        f"{series['what']}. Speed-up: throughput against that of {against}; efficiency: speed-up divided by how many "
-        f"times more processes there are.{equal}"
-    )
-    return html_table(rows, columns) + line_chart(lines, "world size", "speed-up") + remark
+def build_scaling_chart(report: Report, mark: Markup) -> list[Section]:
+    """All strategies over whole numbers of ranks, and the fastest one's even share of more."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for series in report["scaling"]:
+        points = [(point["world_size"], point["samples_per_s"]) for point in series["points"]]
+        if single := series["single"]:
+            points = [(1, single["samples_per_s"]), *(point for point in points if point[0] > 1)]
+        last = series["points"][-1]
+        pct = last["scaling_efficiency_pct"] or last["efficiency_vs_single_pct"]
+        kind = f", {series['kind']}" if len({each["kind"] for each in report["scaling"]}) > 1 else ""
+        name = f"{name_series(series)}{kind}" + (f" ({pct:.0f} %)" if pct else "")
+        lines[name] = [*lines.get(name, []), *points]
+    if not lines:
+        return []
+    drawn = dict([*lines.items()][:MOST_LINES])
+    sizes = sorted({size for points in drawn.values() for size, _ in points})
+    first, speed = max((points[0] for points in drawn.values()), key=lambda point: point[1] / point[0])
+    drawn["ideal"] = [(size, speed * size / first) for size in sizes if size >= first]
+    chart = line_chart(drawn, "ranks", "samples per s", height=220, width=HALF, x_values=sizes)
+    return [
+        Section("Scaling", chart + note("In brackets: efficiency on the most ranks."), half=True, mark=mark)
+    ]
+
+
+def build_scaling_tables(report: Report) -> list[Section]:
+    """A table for each series; none where nothing tells of it."""
+    html = Markup("")
+    for series in report["scaling"]:
+        table, single = html_table(*list_points(series)), series["single"]
+        equal = f" Against single: {', '.join(single['runs'])}, equal but for the strategy." if single else ""
+        html += (
+            subtitle(f"{name_series(series)}: {series['kind']} scaling")
+            + table
+            + note(f"{series['what']}.{equal}")
+        )
+    remark = note("Speed-up: throughput against the fewest ranks; efficiency: speed-up / times more ranks.")
+    return [Section("Scaling in numbers", html + remark, folded=True)] if html else []
 
 
 def build_search_section(report: Report) -> list[Section]:
@@ -167,7 +223,7 @@ def build_search_section(report: Report) -> list[Section]:
     if not search:
         return []
     settings = name_settings(search["best"])
-    best = badge(settings, "good") if settings else badge("nobody is named", "warn")
+    best = badge(settings, "good") if settings else badge("not named", "warn")
     html = paragraph(best + f" {search['reason']}.")
     for remark in search["remarks"]:
         html += paragraph(badge("note", "warn") + f" {remark}.")
@@ -238,16 +294,9 @@ def build_sharding_section(entries: Sequence[Mapping[str, Any]]) -> list[Section
                 bars[f"{entry['run']}: {what}"] = {kind: kinds[kind][f"{what}_gib"] for kind in STATE}
             shares = {kind: kinds[kind]["state_gib"] / entry["world_size"] for kind in STATE}
             bars[f"{entry['run']}: even share"] = dict(shares)
-    remark = note(
-        "State: what one process holds that shards nothing, reckoned from the number of parameters, those that are "
-        "trained, the element types that were observed, and the optimizer. Effectiveness: the even share, state / "
-        "ranks, divided by what the rank with most holds, as counted from its tensors between the backward pass and "
-        f"the update: exact on any hardware, no time in it. A promise is kept within {TOLERANCE_PCT:g} %. DeepSpeed's "
-        "promise has the fp32 copy of each rank's share in it; activations, buckets and ZeRO++'s second copy in the "
-        "node are not state."
-    )
+    remark = note(NOTES.sharding(f"{TOLERANCE_PCT:g}"))
     rows = [{**entry, "kept": KEPT[entry["kept"]]} for entry in entries]
     html = html_table(rows, SHARDING_COLUMNS[:-1])
     for why, names in different.items():
         html += note(f"{', '.join(names)}: {why}.")
-    return [Section("Sharding", html + stacked_bars(bars, "GiB per rank") + remark)]
+    return [Section("Sharding", html + stacked_bars(bars, "GiB per rank") + remark, folded=True)]

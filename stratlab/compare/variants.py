@@ -17,6 +17,7 @@ from stratlab.compare.rules import MOMENTS, RULES, SIZES, Difference, Rule
 from stratlab.run_directory.record import RunRecord
 from stratlab.user_error import UserError
 from stratlab.wording import ask_nearest, format_fact
+from stratlab_spec.renamed_settings import take_new_names
 from stratlab_spec.strategies import KNOBS
 
 UNKNOWN = "unknown"
@@ -214,7 +215,8 @@ FACTS_FOLLOWING: Mapping[str, tuple[str, ...]] = {
 
 def parse_varied(text: str) -> tuple[str, ...]:
     """`lr,run.config.optimizer` -> (lr, optimizer)."""
-    return tuple(dict.fromkeys(name.strip().removeprefix(PREFIX) for name in text.split(",") if name.strip()))
+    names = (name.strip().removeprefix(PREFIX) for name in text.split(",") if name.strip())
+    return tuple(take_new_names(dict.fromkeys(names)))
 
 
 def check_varied(varied: Sequence[str], runs: Sequence[RunRecord]) -> None:

@@ -1,112 +1,120 @@
-"""The parts of the page that judge: may the runs be compared, who is best, do they compute the same.
+"""The parts of the page that judge: who is best in what, may the runs be compared, do they compute the same.
 
-build_banner      the head of the page: where the numbers come from, and what they can and cannot say; no section says
-                  it again
-build_verdict     the answer first; `say_differences`: what step times say where nobody wins in time
+build_lead        one sentence and a tile per question
+build_banner      the two sentences that weigh most of all that the numbers can and cannot say; `build_caveats` has all
 build_fairness, build_agreement, build_sources   what the answer rests on
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.compare.fairness import AS_SEARCH, COMPARABLE, FIRST_STEPS, NOT_COMPARABLE, UNSHOWN
+from stratlab.compare.answers import is_foreign, name_answers, say_answer
+from stratlab.compare.attribution_view import NOTES
+from stratlab.compare.fairness import FIRST_STEPS
 from stratlab.compare.rules import Difference
-from stratlab.compare.run_rows import RULE, Rows, read_rows
+from stratlab.compare.run_rows import Rows, read_rows
 from stratlab.compare.search_ranking import say_search
-from stratlab.compare.tradeoffs_view import build_goals_html, build_tiles, draw_pareto
-from stratlab.compare.winners import LEAST_LEAD_PCT, NOT_RECORDED, ON_CPU, ONE_REPEAT, read_winners
-from stratlab.drawing import Column, Columns, Section, badge, details, html_table, loud, note, paragraph
+from stratlab.compare.winners import LEAST_LEAD_PCT, ON_CPU, ONE_REPEAT
+from stratlab.drawing import (
+    Column,
+    Columns,
+    Section,
+    badge,
+    details,
+    html_table,
+    loud,
+    note,
+    paragraph,
+    tile_row,
+)
 from stratlab.run_directory.files import is_number
-from stratlab.run_directory.outcome import TRACED
+from stratlab.run_directory.record import RunRecord
 from stratlab.wording import count_processes, format_count, format_fact, format_number
+from stratlab_spec.timed_steps import RULE
 
 Report = Mapping[str, Any]
 """report.json, with names of runs as they are shown."""
-SHOWN = "Step times and their differences are shown all the same"
-OF_ALL = "Step times of all runs are shown below"
-OF_CPU = (
-    "they say where the time of a step went on these CPUs. They do not say which strategy is faster on GPUs, or by how "
-    "much"
-)
-OF_WORK = {
-    AS_SEARCH: "what was varied changes them, too, so that none is the strategy's alone",
-    UNSHOWN: "whether the runs did the same work is not known, so that none need be the strategy's",
-}
-OTHER_WORK = (
-    "between runs that are not comparable they hold all that differs, so that none is the strategy's alone"
-)
-NO_REPEAT_REMARK = (
-    f"below {LEAST_LEAD_PCT:g} % of a step they may be chance, and another start may turn them round; a larger one was "
-    "seen once"
-)
-REPEATS = (
-    "up to {pct:.2g} % of a step they may be chance, and so may the order of runs whose repeats overlap: another start "
-    "may turn them round. Any other is more than chance"
-)
-DEGENERATE = "a difference from a degenerate run ({runs}) says nothing of what its name promises"
 MOST_VALUES = 4
 MOST_PAIRS = 15
 """Six runs; up to here every pair stands in one table."""
 AGREES = {True: badge("agree", "good"), False: badge("disagree", "bad"), None: badge("unknown", "warn")}
-FEW_STEPS = 10
 """Timed steps of a run below which its median may be chance."""
 UNSTEADY = 3.0
 """Times the median that one step in twenty takes or exceeds: from here on something else was at work."""
-HOLDS = "What is counted holds on any hardware: memory held by the state, bytes and calls, losses"
-ON_HOST = (
-    "Traces without GPU events show the host's operators, and ranks on shared cores wait for each other's computation, "
-    "too: parts and shares of a step say nothing about GPUs"
-)
-NO_BAND = f"Differences below {LEAST_LEAD_PCT:g} % count as none"
-MORE = {ON_CPU: f" {HOLDS}.", ONE_REPEAT: f" {NO_BAND}."}
-"""Remark of the report -> what the banner adds."""
+MOST_CAVEATS = 2
+MORE = {  # remark of the report -> what the page says of it
+    ON_CPU: "Measured on CPU: times and their causes do not carry over to GPUs; memory, bytes sent and losses do",
+    ONE_REPEAT: f"One repeat per strategy, so no confidence interval: differences below {LEAST_LEAD_PCT:g} % count as "
+    "none",
+}
+
+
+def build_lead(report: Report, runs: Sequence[RunRecord]) -> Markup:
+    """One sentence, and a tile for each answer."""
+    lead = Markup('<p class="lead">{}</p>').format(say_answer(report, runs))
+    return lead + tile_row(name_answers(report, runs))
 
 
 def build_banner(report: Report) -> list[str | Markup]:
-    """Sentences, those first that weigh most."""
+    """What must not be missed."""
+    return _list_caveats(report)[:MOST_CAVEATS]
+
+
+def _list_caveats(report: Report) -> list[str | Markup]:
+    """Sentences, those first that weigh most: doubts, runs that are left out, then what holds for all numbers."""
     rows = read_rows(report)
-    names = {row.run for row in rows}
-    banner = [describe_origin(report, versions=False)]
-    for remark in report["remarks"]:  # a run's name stays as it is
-        is_of_run = remark.split()[0].rstrip(",:") in names
-        banner.append(f"{remark if is_of_run else _capitalize(remark)}.{MORE.get(remark, '')}")
-    if any(row.trace_source == "cpu" for row in rows if row.is_compared):
-        banner.append(f"{ON_HOST}.")
+    compared = {row.run: row.is_compared for row in rows}
+    lost: list[str] = []
+    of_runs: list[str] = []
+    of_all: list[str] = []
+    for remark in report["remarks"]:
+        run = remark.split()[0].rstrip(",:")
+        if run in compared:  # its name stays as it is
+            (of_runs if compared[run] else lost).append(f"{remark}.")
+        else:
+            of_all.append(f"{_capitalize(MORE.get(remark, remark))}.")
     notes = dict.fromkeys(series["note"] for series in report["scaling"] if series["note"])
-    banner += [f"{_capitalize(each)}." for each in notes]
+    of_all += [f"{_capitalize(each)}." for each in notes]
     if unsettled := ", ".join(row.run for row in rows if row.warmup and not row.warmup["settled"]):
-        banner.append(
-            f"Still changing when half of the steps were left out, or too short to tell: {unsettled}."
-        )
-    return [*map(loud, say_doubts(report)), *banner]
+        of_all.append(f"Step times had not settled, or too few to tell: {unsettled}.")
+    return [*map(loud, say_doubts(report)), *lost, *of_all, *of_runs]
+
+
+def build_caveats(report: Report) -> Section:
+    """All that the numbers can and cannot say, and what the runs were made with."""
+    headline = report["headline"]
+    said = [describe_origin(report), f"{_capitalize(headline['verdict'])}: {headline['reason']}."]
+    said += [f"{answer}." for answer in headline["answers"]]
+    said += [f"Left out: {entry['folder']} {entry['why']}." for entry in report["not_runs"]]
+    said += [f"{'; '.join(say_search(report['search']))}."] * bool(report["search"])
+    html = Markup("").join(map(paragraph, [*said, *_list_caveats(report)]))
+    return Section("Caveats and origin", html, folded=True)
 
 
 def _capitalize(sentence: str) -> str:
     return f"{sentence[:1].upper()}{sentence[1:]}"
 
 
+FLAGS = {  # of the report -> what it means for the times
+    "few_timed_steps": "Only a few steps are timed ({}), so a time can be chance: train longer before you trust one",
+    "unequal_warm_up": "Unequal warm-up ({} steps left out), so the times are of unequal stretches",
+    "busy_machine": "Other work kept the machine busy ({} %), so times may be too long",
+}
+NOT_COMPARED = "Other work kept the machine busy ({} %), so the times are not comparable"
+
+
 def say_doubts(report: Report) -> list[str]:
-    """What nobody must miss: too few steps, steps that are too uneven."""
-    rows = read_rows(report)
-    return [*filter(None, (say_few_steps(rows), say_unsteady(rows)))]
-
-
-def say_few_steps(rows: Rows) -> str:
-    """Of which runs so few steps are timed that a median of them may be chance; "" where there are enough."""
-    counts = {row.run: row.measured_steps for row in rows if row.is_compared}
-    few = {run: count for run, count in counts.items() if count is not None and 0 < count < FEW_STEPS}
-    if not few:
-        return ""
-    only, verb = f"Only a few steps ({', '.join(f'{run} {count}' for run, count in few.items())})", "are"
-    if len(few) == len(counts) and len(set(few.values())) == 1:
-        count, whose = next(iter(few.values())), "each" if len(few) > 1 else "the"
-        only, verb = f"Only {format_count(count, 'step')} of {whose} run", "is" if count == 1 else "are"
-    return f"{only} {verb} timed: a time from so few can be chance. Train longer before you trust one."
+    """Return the sentences that no reader may miss: the report's flags, then steps that are too uneven."""
+    said = []
+    for each in report.get("flags", []):
+        values = ", ".join(f"{run} {format_number(value, 0)}" for run, value in each["values"].items())
+        means = FLAGS[each["flag"]] if each["times_comparable"] else NOT_COMPARED
+        said.append(f"{means.format(values)}.")
+    return [*said, *filter(None, [say_unsteady(read_rows(report))])]
 
 
 def say_unsteady(rows: Rows) -> str:
@@ -120,9 +128,8 @@ def say_unsteady(rows: Rows) -> str:
     if not uneven:
         return ""
     return (
-        f"One step in twenty takes several times the median or more ({', '.join(uneven)} times): other programs were "
-        "at work, or network or data stood still now and then. Start it again on a quiet machine before you trust a "
-        "time."
+        f"Uneven steps: one in twenty takes several times the median ({', '.join(uneven)} times), so run again on a "
+        "quiet machine before you trust a time."
     )
 
 
@@ -180,66 +187,6 @@ def _describe_repeats(report: Report) -> str:
     return f"{format_count(span, 'repeat')} per {'strategy and setting' if many else 'strategy'}"
 
 
-def is_foreign(report: Report) -> bool:
-    """Whether nothing but traces is known of any of its runs."""
-    return all(row["status"] == TRACED for row in report["runs"])
-
-
-def say_differences(report: Report) -> str:
-    """Sentences; "" where somebody wins in time over all others, or nothing is there to be held against another."""
-    ended = [row for row in read_rows(report) if row.is_compared or row.degenerate]
-    timed = [row for row in ended if row.step_time_ms_p50 or row.recorded_step_ms]
-    verdict = report["fairness"]["verdict"]
-    groups = [report] if verdict == COMPARABLE else report["group_winners"]
-    nobody = [w for group in groups for w in read_winners(group) if w.metric.timed and w.run is None]
-    if len(timed) < 2 or (verdict == COMPARABLE and not nobody):
-        return ""
-    apart = verdict != COMPARABLE and len(report["fairness"]["groups"]) > 1
-    told = [OF_WORK.get(verdict, OTHER_WORK)] if apart else []
-    if ON_CPU in report["remarks"]:
-        told.append(OF_CPU)
-    elif any(not winner.reason.startswith(NOT_RECORDED) for winner in nobody):
-        pct = report["noise"]["relative_pct"]
-        told.append(
-            NO_REPEAT_REMARK if pct is None else REPEATS.format(pct=math.sqrt(2) * pct)
-        )  # of two runs
-    if lacking := ", ".join(row.run for row in timed if row.degenerate):
-        told.append(DEGENERATE.format(runs=lacking))
-    if not told:
-        return ""
-    first, *others = told
-    lead = SHOWN if not groups or nobody else OF_ALL
-    return " ".join([f"{lead}: {first}.", *(f"{_capitalize(each)}." for each in others)])
-
-
-def build_verdict(report: Report) -> Section:
-    """The answer first."""
-    headline, groups = report["headline"], report["group_winners"]
-    comparable = report["fairness"]["verdict"] == COMPARABLE
-    kind = "good" if comparable else "bad" if headline["verdict"] == NOT_COMPARABLE else "warn"
-    html = paragraph(badge(headline["verdict"], kind) + f" {headline['reason']}.")
-    for answer in headline["answers"]:
-        html += paragraph(f"{answer}.")
-    if report["search"]:
-        html += paragraph(f"{'; '.join(say_search(report['search']))}.")
-    for entry in report["not_runs"]:
-        html += note(f"Left out: {entry['folder']} {entry['why']}.")
-    means = say_differences(report)
-    if comparable:
-        html += build_tiles(read_winners(report), means)
-    for group in groups:
-        names = ", ".join(group["runs"])
-        html += paragraph(f"Comparable with each other are {names}. Among them:")
-        html += build_tiles(read_winners(group))
-    if not comparable and not groups:
-        html += paragraph("No run is named as the best in anything.")
-    if not comparable and means:
-        html += paragraph(means)
-    for entry in report["pareto"]:
-        html += draw_pareto(entry, of_several=len(report["pareto"]) > 1)
-    return Section("Verdict", html + details("By goal", build_goals_html(report)))
-
-
 def build_fairness(report: Report) -> Section:
     """Every difference, and what does not differ, folded."""
     differences = [Difference(**entry) for entry in report["fairness"]["differences"]]
@@ -259,8 +206,8 @@ def build_fairness(report: Report) -> Section:
     if rows:
         html = html_table(rows, ["field", "matters", Column("why", wide=True), *of_runs])
     same = [{"field": name, "value": _short(value)} for name, value in report["fairness"]["same"].items()]
-    html += details(f"{len(same)} facts are equal", html_table(same, ["field", "value"]))
-    return Section("Fairness", html)
+    html += details(f"{len(same)} identical settings", html_table(same, ["field", "value"]))
+    return Section("Fairness", html, folded=True)
 
 
 def build_agreement(report: Report) -> Section:
@@ -284,42 +231,18 @@ def build_agreement(report: Report) -> Section:
         Column("agrees", ""),
         Column("first_grad_norm_difference", "gradient norm of step 1, difference"),
     ]
-    remark = note(
-        f"Over the first {FIRST_STEPS} steps. Runs that compute the same training differ by rounding only, "
-        "because sums are taken in another order; in fp32 that is 0 to about 1e-5 of the loss. Runs that are further "
-        "apart than is allowed do not train the same way: their speeds answer different questions, and they are not "
-        "compared. Nothing is allowed to runs that other facts keep apart, such as the seed."
-    )
+    remark = note(NOTES.agreement(FIRST_STEPS))
     apart = [row for row in rows if row["allowed_pct"] is None] if len(rows) > MOST_PAIRS else []
     shown = [row for row in rows if row not in apart]
     html = html_table(shown, columns) if shown or not apart else Markup("")
     if apart:
         html += details(f"{len(apart)} pairs that other facts keep apart", html_table(apart, columns))
-    return Section("Do they compute the same?", html + remark)
+    return Section("Do they compute the same?", html + remark, folded=True)
 
 
 def build_sources(report: Report) -> Section:
     """Where each number comes from, and which files are missing."""
-    sources = [
-        (
-            "step times, throughput, phases",
-            "metrics.jsonl, without the profiled steps, the one after them, and the warm-up, which is cut by a rule: "
-            f"{RULE}; summary.json for runs without metrics",
-        ),
-        ("p50, p95", "over the measured steps of one run: spread within a run, not between repeats"),
-        ("±", "from repeats of the same settings with any seed; without repeats there is none"),
-        ("why", "parts of analysis/report.json of both runs; the step times from the untraced steps"),
-        ("memory held by the state", "ranks/rank*.json: bytes of the tensors, the largest rank"),
-        ("peak on the device", "torch's allocator; there is none on CPU"),
-        ("communication, idle", "analysis/report.json, from the traced steps only"),
-        ("accuracy, perplexity, loss", "evaluation.json for the test split, metrics.jsonl for the rest"),
-        ("tokens", "metrics.jsonl: all places of the rows; useful are those that hold a document"),
-        (
-            "bytes and calls per axis",
-            "counted by every rank in one step; the rank that sends most on the axis",
-        ),
-    ]
-    html = html_table([{"number": a, "comes from": b} for a, b in sources], ["number", "comes from"])
+    html = Markup(NOTES.sources(RULE))
     rows = [
         {
             **row,
@@ -334,7 +257,7 @@ def build_sources(report: Report) -> Section:
         *(Column("step_times_from", "step times from"), Column("warmup", "warm-up left out")),
         *("run_dir", "mlflow_run_id"),
     ]
-    return Section("Where the numbers come from", html + html_table(rows, columns))
+    return Section("Where the numbers come from", html + html_table(rows, columns), folded=True)
 
 
 def either(value: Any) -> str:

@@ -4,13 +4,12 @@ Every function returns `Markup`: text from outside (names of kernels, runs, clas
 """
 
 # ruff: noqa: F401  (what the package offers)
-from stratlab.drawing.canvas import line_chart, note, strips
-from stratlab.drawing.charts import heat_map, histogram, scatter, stacked_bars
+from stratlab.drawing.canvas import HALF, line_chart, note, strips
+from stratlab.drawing.charts import heat_map, histogram, scatter, stacked_bars, waterfall
 from stratlab.drawing.page import (
     Column,
     Columns,
     Section,
-    Tile,
     badge,
     build_page,
     details,
@@ -24,6 +23,7 @@ from stratlab.drawing.page import (
     markdown_table,
     only_here,
     paragraph,
+    read_parts,
     set_way_back,
     subtitle,
     tile_row,

@@ -19,6 +19,7 @@ from markupsafe import Markup
 from stratlab.wording import format_number
 
 WIDTH = 920.0
+HALF = 560.0  # of a chart in one of two columns
 NARROW = 360.0  # of the second drawing of a chart that a telephone shows whole
 COLOURS = 8  # Okabe and Ito's palette, in page.css
 FILLS = 2 * COLOURS  # the second eight are the first, lighter
@@ -43,14 +44,15 @@ def build_svg(height: float, parts: Iterable[Markup], label: str, width: float =
     ).format(f"{width:g}", f"{height:g}", label, body)
 
 
-def fit_screens(draw: Callable[[float], Markup]) -> Markup:
+def fit_screens(draw: Callable[[float], Markup], width: float = WIDTH) -> Markup:
     """A chart twice: for wide screens and paper, and for narrow screens, where nothing of it lies beyond the edge.
 
     Args:
         draw: the chart of a width.
+        width: on a wide screen.
     """
     twice = '<div class="twice"><div class="wide">{}</div><div class="narrow">{}</div></div>'
-    return Markup(twice).format(draw(WIDTH), draw(NARROW))
+    return Markup(twice).format(draw(width), draw(NARROW))
 
 
 def note(sentence: str) -> Markup:
@@ -187,10 +189,12 @@ class Scale:
         return (self.log and log_ticks(self.low, self.high)) or ticks(self.low, self.high, count)
 
 
-def x_axis(scale: Scale, top: float, bottom: float, label: str, count: int = 8) -> list[Markup]:
-    """Vertical grid lines with their values below, and the name of the axis."""
+def x_axis(
+    scale: Scale, top: float, bottom: float, label: str, count: int = 8, values: Sequence[float] = ()
+) -> list[Markup]:
+    """Vertical grid lines with their values below, and the name of the axis. `values`: instead of round ones."""
     parts = []
-    for value in scale.ticks(count):
+    for value in values or scale.ticks(count):
         x = scale(value)
         parts += [line(x, top, x, bottom, "g"), text(x, bottom + 15, format_tick(value), "middle", "n")]
     parts.append(text((scale.start + scale.end) / 2, bottom + 32, label, "middle", "n"))
@@ -218,13 +222,21 @@ def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def line_chart(
-    series: Mapping[str, Points], x_label: str, y_label: str, log_y: bool = False, height: float = 260
+    series: Mapping[str, Points],
+    x_label: str,
+    y_label: str,
+    log_y: bool = False,
+    height: float = 260,
+    width: float = WIDTH,
+    x_values: Sequence[float] = (),
 ) -> Markup:
     """Lines over one pair of axes.
 
     Args:
         series: name -> [(x, y)]; y None or not finite leaves a point out, and so does y <= 0 with `log_y`.
         x_label, y_label: with their unit.
+        width: below WIDTH there is a second drawing for narrow screens.
+        x_values: where the axis has its numbers, as of ranks, which are whole; else round ones.
     """
     shown = {
         name: [(x, y) for x, y in points if y is not None and math.isfinite(y) and (y > 0 or not log_y)]
@@ -239,28 +251,35 @@ def line_chart(
         low, high = low / 1.1, high * 1.1
     else:
         margin = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
+        low = 0.0 if 0 <= low <= high / 2 else low
         low, high = (low - margin if low < 0 or low > margin else 0.0), high + margin
-    keys, top = legend(list(shown), 64, lines=True)
-    top += 22
-    across = Scale(min(xs), max(xs), 68, WIDTH - 20)
-    down = Scale(low, high, top + height, top, log_y)
-    parts = [keys, text(10, top - 10, y_label + (" (logarithmic)" if log_y else ""), css="n")]
-    parts += [*x_axis(across, top, top + height, x_label), *y_axis(down, 64, WIDTH - 16)]
-    for i, (name, points) in sorted(enumerate(shown.items()), key=lambda entry: entry[0] % DASHES):
-        path = "L".join(f"{across(x):.1f} {down(y):.1f}" for x, y in _thinned(points))
-        if path:
-            parts.append(
-                Markup('<path d="M{}" class="{}"><title>{}</title></path>').format(path, line_style(i), name)
-            )
-    for i, (name, points) in enumerate(shown.items()):
-        seen = len(points) <= MOST_DOTS
-        radius = 2 + 1.5 * min(len(shown) - 1 - i, 3) if seen else 4  # rings where points coincide
-        for x, y in points if len(points) <= MOST_TOOLTIPS else points[-1:]:
-            tooltip = f"{name}: {format_number(y)} at {format_number(x)}"
-            parts.append(dot(across(x), down(y), radius, f"f{i % COLOURS}" if seen else "hidden", tooltip))
+
+    def draw(width: float) -> Markup:
+        keys, top = legend(list(shown), 64, lines=True, width=width)
+        top += 22
+        across = Scale(min(xs), max(xs), 68, width - 20)
+        down = Scale(low, high, top + height, top, log_y)
+        parts = [keys, text(10, top - 10, y_label + (" (logarithmic)" if log_y else ""), css="n")]
+        parts += x_axis(across, top, top + height, x_label, 8 if width > NARROW else 4, x_values)
+        parts += y_axis(down, 64, width - 16)
+        for i, (name, points) in sorted(enumerate(shown.items()), key=lambda entry: entry[0] % DASHES):
+            path = "L".join(f"{across(x):.1f} {down(y):.1f}" for x, y in _thinned(points))
+            if path:
+                drawn = Markup('<path d="M{}" class="{}"><title>{}</title></path>')
+                parts.append(drawn.format(path, line_style(i), name))
+        for i, (name, points) in enumerate(shown.items()):
+            seen = len(points) <= MOST_DOTS
+            radius = 2 + 1.5 * min(len(shown) - 1 - i, 3) if seen else 4  # rings where points coincide
+            for x, y in points if len(points) <= MOST_TOOLTIPS else points[-1:]:
+                tooltip = f"{name}: {format_number(y)} at {format_number(x)}"
+                parts.append(
+                    dot(across(x), down(y), radius, f"f{i % COLOURS}" if seen else "hidden", tooltip)
+                )
+        return build_svg(top + height + 40, parts, f"{y_label} over {x_label}", width)
+
     left_out = sum(len(points) for points in series.values()) - len(everything)
     remark = note(f"Left out: {left_out} points without a drawable value.") if left_out else Markup("")
-    return build_svg(top + height + 40, parts, f"{y_label} over {x_label}") + remark
+    return (fit_screens(draw, width) if width < WIDTH else draw(width)) + remark
 
 
 def strips(

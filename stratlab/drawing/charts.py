@@ -1,6 +1,7 @@
 """Bars, dots, matrices and histograms as inline SVG.
 
 stacked_bars   from zero, their parts side by side: what a step, a rank or a device is made of
+waterfall      from one total to another, a part at a time
 scatter        things compared in two numbers at once, and the line of those that no other beats in both
 heat_map       a matrix as shaded cells: a confusion matrix, bytes from rank to rank
 histogram      how often which size occurs: stacked columns over a logarithmic axis
@@ -8,6 +9,7 @@ histogram      how often which size occurs: stacked columns over a logarithmic a
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 
@@ -16,6 +18,7 @@ from markupsafe import Markup
 
 from stratlab.drawing.canvas import (
     LETTER,
+    NARROW,
     WIDTH,
     Scale,
     build_svg,
@@ -25,6 +28,7 @@ from stratlab.drawing.canvas import (
     label_above,
     label_width,
     legend,
+    line,
     note,
     rect,
     row_label,
@@ -33,9 +37,9 @@ from stratlab.drawing.canvas import (
     x_axis,
     y_axis,
 )
-from stratlab.wording import fit_unit, format_number
+from stratlab.wording import fit_digits, fit_unit, format_number
 
-PITCH = 30
+PITCH = 26
 MARGIN = 4.0
 NUMBERS = 80.0  # px at the right, for the total of a row
 
@@ -45,6 +49,8 @@ def stacked_bars(
     unit: str,
     colours: Mapping[str, int] | None = None,
     digits: int | None = None,
+    width: float = WIDTH,
+    totals: Mapping[str, tuple[float, str]] | None = None,
 ) -> Markup:
     """One horizontal bar per row, from zero, its parts side by side and its total at the end.
 
@@ -52,6 +58,7 @@ def stacked_bars(
         rows: label -> {part: value in `unit`}; a value None is not drawn. Small sizes in GiB get a smaller unit.
         colours: part -> place in the palette; behind its eight colours come the same ones, lighter.
         digits: decimals of the totals; None = 4 significant digits.
+        totals: label -> (value at which the row has a mark, what stands at the end of it instead of the sum).
     """
     names = list(dict.fromkeys(part for row in rows.values() for part, value in row.items() if value))
     rows = {
@@ -62,40 +69,98 @@ def stacked_bars(
         factor, fitting = fit_unit(sum(filter(None, row.values())) for row in rows.values())
         unit = unit.replace("GiB", fitting, 1)
         rows = {label: {k: v and v * factor for k, v in row.items()} for label, row in rows.items()}
-    totals = {label: sum(v for v in row.values() if v is not None) for label, row in rows.items()}
-    if not names or not any(totals.values()):
+    sums = {label: sum(v for v in row.values() if v is not None) for label, row in rows.items()}
+    if not names or not any(sums.values()):
         return note(f"No values to draw in {unit}.")
     fills = dict(zip(names, colour_of(names, colours or {}), strict=True))
+    marks = totals or {}
 
     def draw(width: float) -> Markup:
         """Where there is little room the labels stand above their bars."""
-        above = 0.0 if width == WIDTH else 15.0
-        left, pitch = (MARGIN if above else label_width(rows)), PITCH + above
+        above = 15.0 if width <= NARROW else 0.0
+        left, pitch = (MARGIN if above else label_width(rows, most=width / 3.2)), PITCH + above
         keys, top = legend(list(fills), left, colours=fills, width=width)
         top += 4
-        across = Scale(0.0, max(totals.values()), left, width - NUMBERS)
+        room = max([NUMBERS, *(len(said) * LETTER + 10 for _, said in marks.values())])
+        longest = max([*sums.values(), *(at for at, _ in marks.values())])
+        across = Scale(0.0, longest, left, width - room)
         bottom = top + pitch * len(rows)
-        parts = [keys, *x_axis(across, top, bottom, unit, 4 if above else 8)]
+        parts = [keys, *x_axis(across, top, bottom, unit, 8 if width == WIDTH else 4)]
         for i, (label, row) in enumerate(rows.items()):
-            y, x, total = top + pitch * i + above + 5, left, totals[label]
-            beside = row_label(label, y + 15, left)
+            y, x, total = top + pitch * i + above + 5, left, sums[label]
+            beside = row_label(label, y + 14, left)
             parts.append(label_above(label, left, y - 4, width - left) if above else beside)
             for part, value in row.items():
                 if value is None or value <= 0:
                     continue
                 length = across(value) - left
                 tooltip = f"{label}, {part}: {format_number(value)} {unit} ({100 * value / total:.1f} %)"
-                parts.append(rect(x, y, length, PITCH - 10, f"f{fills[part]}", tooltip))
+                parts.append(rect(x, y, length, PITCH - 8, f"f{fills[part]}", tooltip))
                 x += length
             known = any(value is not None for value in row.values())
-            parts.append(text(x + 6, y + 15, format_number(total, digits) if known else "not known", css="n"))
+            said = format_number(total, digits) if known else "not known"
+            if label in marks:
+                at, said = across(marks[label][0]), marks[label][1]
+                parts.append(line(at, y - 3, at, y + PITCH - 7, "mark"))
+                x = max(x, at)
+            parts.append(text(x + 6, y + 14, said, css="n"))
         return build_svg(bottom + 40, parts, f"Stacked bars in {unit}", width)
 
-    return fit_screens(draw)
+    return fit_screens(draw, width)
+
+
+STEP = 20
+ENDS = "f15"
+
+
+def waterfall(
+    start: tuple[str, float],
+    parts: Mapping[str, float],
+    end: tuple[str, float],
+    unit: str,
+    colours: Mapping[str, int],
+    width: float = WIDTH,
+) -> Markup:
+    """From one total to another: each part begins where the one before it ends, to the right where it adds.
+
+    Args:
+        start, end: name and total; the parts sum to their difference.
+        colours: part -> place in the palette.
+    """
+    labels = [start[0], *parts, end[0]]
+    levels = [start[1]]
+    for ms in parts.values():
+        levels.append(levels[-1] + ms)
+    low, high = min(levels), max(levels)
+    begin = (
+        0.0 if high - low > high / 4 else max(low - (high - low) / 2, 0.0)
+    )  # near totals: only what differs
+
+    def draw(width: float) -> Markup:
+        left = label_width(labels, most=width / 2.6)
+        across = Scale(begin, high if high > begin else begin + 1, left, width - NUMBERS)
+        bottom = 4 + STEP * len(labels)
+        cut = f", axis from {format_number(begin)}" if begin else ""
+        drawn = x_axis(across, 4, bottom, unit + cut, 5 if width > NARROW else 3)
+        spans = [(begin, start[1]), *itertools.pairwise(levels), (begin, end[1])]
+        for i, (label, (a, b)) in enumerate(zip(labels, spans, strict=True)):
+            y, at_end = 4 + STEP * i, i in (0, len(labels) - 1)
+            said = format_number(b) if at_end else f"{b - a:+,.{fit_digits([high - low])}f}"
+            css = ENDS if at_end else f"f{colours[label]}"
+            x1, x2 = sorted((across(a), across(b)))
+            drawn += [
+                row_label(label, y + 14, left),
+                rect(x1, y + 4, max(x2 - x1, 1.0), STEP - 8, css, f"{label}: {said} {unit}"),
+            ]
+            drawn.append(text(x2 + 6, y + 14, said, css="n"))
+        return build_svg(bottom + 40, drawn, f"From {start[0]} to {end[0]} in {unit}", width)
+
+    return fit_screens(draw, width)
 
 
 ON_FRONT, BESIDE = 0, 7  # places in the palette: blue and grey
 LINE_HEIGHT = 15.0
+ARROWS = {"higher": "↖ better", "lower": "↙ better"}
 
 
 def scatter(
@@ -104,6 +169,9 @@ def scatter(
     y_label: str,
     front: Collection[str] = (),
     height: float = 300,
+    width: float = WIDTH,
+    limit: float | None = None,
+    better: str = "",
 ) -> Markup:
     """One named dot per thing.
 
@@ -111,6 +179,8 @@ def scatter(
         points: name -> (x, y); a point with None or a number that is not finite is left out, and that is said.
         x_label, y_label: with their unit; small sizes in GiB get a smaller one.
         front: names joined by a dashed line in the order of x, and drawn in blue; the others are grey.
+        limit: of x; a line where it is near the points, else a word.
+        better: which y is better, at a small x: `higher` or `lower`; an arrow leads there.
     """
     shown = {
         name: (float(x), float(y))
@@ -121,23 +191,37 @@ def scatter(
         factor, unit = fit_unit(x for x, _ in shown.values())
         shown = {name: (x * factor, y) for name, (x, y) in shown.items()}
         x_label = x_label.replace("GiB", unit, 1)
+        limit = limit and limit * factor
     left_out = [name for name in points if name not in shown]
     remark = note(f"Left out, a value is not known: {', '.join(left_out)}.") if left_out else Markup("")
     if not shown:
         return note(f"No values to draw for {y_label} against {x_label}.") + remark
+    xs, ys = zip(*shown.values(), strict=True)
+    is_near = limit is not None and limit <= 2 * max(xs)
 
     def draw(width: float) -> Markup:
         top = 30.0
-        across = _scale([x for x, _ in shown.values()], 68, width - 20)
-        down = _scale([y for _, y in shown.values()], top + height, top)
+        across = _scale([*xs, *([limit] if limit and is_near else [])], 68, width - 20)
+        down = _scale(list(ys), top + height, top)
         parts = [text(10, 14, y_label, css="n")]
         ticks = 8 if width == WIDTH else 4
         parts += [*x_axis(across, top, top + height, x_label, ticks), *y_axis(down, 64, width - 16)]
+        if limit and is_near:
+            parts.append(line(across(limit), top, across(limit), top + height, "limit"))
+        if limit:
+            x, y = (across(limit) - 5, top + height - 8) if is_near else (width - 20, 14)
+            parts.append(
+                text(x, y, f"limit of a device: {limit:.4g} {x_label.partition(' ')[0]}", "end", "n")
+            )
+        if better:
+            parts.append(
+                text(74, top + (16 if better == "higher" else height - 8), ARROWS[better], css="better")
+            )
         joined = sorted(shown[name] for name in shown if name in front)
         if len(joined) > 1:
             path = "L".join(f"{across(x):.1f} {down(y):.1f}" for x, y in joined)
             parts.append(Markup('<path d="M{}" class="l s{} d1 w1"/>').format(path, ON_FRONT))
-        taken: list[tuple[float, float, float]] = []
+        taken = [(across(x) - 6, across(x) + 6, down(y) + 4) for x, y in shown.values()]
         for name, (x, y) in sorted(shown.items(), key=lambda entry: entry[1][1], reverse=True):
             at, level = across(x), down(y)
             tooltip = f"{name}: {format_number(y)} {y_label} at {format_number(x)} {x_label}"
@@ -145,18 +229,18 @@ def scatter(
             parts.append(_label(shorten(name, 40 if width == WIDTH else 22), at, level, taken, width))
         return build_svg(top + height + 40, parts, f"{y_label} against {x_label}", width)
 
-    return fit_screens(draw) + remark
+    return fit_screens(draw, width) + remark
 
 
 def _scale(values: list[float], start: float, end: float) -> Scale:
-    """A tenth of room at both ends; from zero where zero is near."""
+    """A tenth of room at both ends; from zero where zero is near. Values that hardly differ look as if they do not."""
     low, high = min(values), max(values)
-    margin = (high - low) * 0.1 or abs(high) * 0.1 or 1.0
+    margin = max((high - low) * 0.1, abs(high) * 0.05) or 1.0
     return Scale(0.0 if 0 <= low <= high / 2 else low - margin, high + margin, start, end)
 
 
 def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]], most: float) -> Markup:
-    """The name beside its dot: at the left where the right has no room, and lower where another one stands."""
+    """The name beside its dot: at the left where the right has no room, and lower where another one or a dot stands."""
     width = len(name) * LETTER
     at_left = x + 9 + width > most
     start = x - 9 - width if at_left else x + 9

@@ -46,24 +46,24 @@ LONGEST = 240
 class Section:
     """A part of a page. `html` comes from this package; a plain `str` is shown as text, escaped.
 
-    `nothing`: why there is nothing to show; such sections are one line at the end of the page. `folded`: only the title
-    is seen until it is clicked; a link of the contents unfolds it.
+    Attributes:
+        nothing: why there is nothing to show; such sections are one line at the end of the page.
+        half: in one of two columns, where the screen has room for them.
+        folded: only its title, until it is clicked.
+        mark: beside the title, as `badge("CPU", "warn")`.
     """
 
     title: str
     html: Markup = EMPTY
     nothing: str = ""
+    half: bool = False
     folded: bool = False
+    mark: Markup = EMPTY
 
 
-@dataclass(frozen=True)
-class Tile:
-    """An answer to be read in passing: what was asked, the answer (None = there is none), why, and what follows."""
-
-    question: str
-    answer: str | None
-    why: str
-    means: str = ""
+def read_parts(file: Path) -> Any:
+    """The macros and texts of a template."""
+    return TEMPLATES.from_string(file.read_text()).module
 
 
 def paragraph(content: str | Markup) -> Markup:
@@ -84,9 +84,9 @@ def details(summary: str, content: Markup) -> Markup:
     return Markup("<details><summary>{}</summary>{}</details>").format(summary, content)
 
 
-def tile_row(tiles: Sequence[Tile]) -> Markup:
-    """Tiles side by side, as many in a row as there is room for."""
-    return Markup(PARTS.tile_row(tiles))
+def tile_row(answers: Sequence[Any]) -> Markup:
+    """A tile for each, to be read in passing: its `question`, `answer`, `number`, `why`, and whether it is `open`."""
+    return Markup(PARTS.tile_row(answers))
 
 
 def build_page(
@@ -95,6 +95,7 @@ def build_page(
     sections: Sequence[Section],
     banner: Sequence[str | Markup] = (),
     links: Markup = EMPTY,
+    lead: Markup = EMPTY,
 ) -> str:
     """The page as text.
 
@@ -104,6 +105,7 @@ def build_page(
         sections: in reading order.
         banner: what the numbers of the page can and cannot say, once for all of them; a sentence each.
         links: where else to look, below the heading.
+        lead: the answer, first of all.
     """
     style = Markup((FILES / "page.css").read_text())
     script = Markup("").join(Markup((FILES / name).read_text()) for name in SCRIPTS)
@@ -112,7 +114,8 @@ def build_page(
         origin=origin,
         banner=banner,
         links=links,
-        sections=[section for section in sections if not section.nothing],
+        lead=lead,
+        sections=[(f"s{i}", section) for i, section in enumerate((s for s in sections if not s.nothing), 1)],
         silent=[section for section in sections if section.nothing],
         style=style,
         script=script,

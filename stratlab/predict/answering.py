@@ -26,7 +26,8 @@ from stratlab.predict.remedies import Look, advise, advise_room, find_idle
 from stratlab.progress import format_seconds
 from stratlab.run_settings import SETTINGS
 from stratlab.user_error import UserError
-from stratlab_spec.memory.prediction import DEVICE_GIB, Verdict
+from stratlab_spec.memory import DEVICE_GIB
+from stratlab_spec.memory.prediction import Verdict
 from stratlab_spec.memory.profiles import (
     FOLDER,
     GIB,

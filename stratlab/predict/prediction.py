@@ -6,9 +6,10 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stratlab_spec.memory.extrapolation import HOST, Peak
 from stratlab_spec.memory.prediction import Device, Verdict, count_groups
-from stratlab_spec.memory.profiles import GIB, HOST, OperationsFile, Peak, Question
-from stratlab_spec.plan import count_micro_batches
+from stratlab_spec.memory.profiles import GIB, OperationsFile, Question
+from stratlab_spec.schedule import count_micro_batches
 
 MOST_ROWS = 1 << 16
 """Larger micro-batches are not looked for."""

@@ -14,30 +14,23 @@ from stratlab.predict.prediction import Prediction
 from stratlab.run_settings import SETTINGS
 from stratlab_spec.memory.prediction import STATE, Verdict
 from stratlab_spec.memory.profiles import Question
-from stratlab_spec.registry import SIZES
+from stratlab_spec.registry import NETWORKS, SIZES
 from stratlab_spec.settings.wording import as_text
 from stratlab_spec.strategies import STRATEGIES
 
 Settings = Mapping[str, str]
-WHY = {
-    "single": "one GPU has nothing to send",
-    "ddp": "nothing else that divides the data sends less",
-    "zero1": "it sends no more than ddp and holds less",
-    "zero2": "it sends less than what gathers the parameters too",
-    "fsdp": "it sends as much as zero3, with less work on the host",
-    "zero3": "it shares out all of the state",
-    "hsdp": "it shares out all of the state, and gathers inside a group of ranks alone",
-    "zeropp": "it shares out all of the state, and its backward gathers stay inside a node",
-    "nd": "it divides the model itself (docs/llm.md has the layouts)",
-}
+WHY = {name: row.why for name, row in sorted(STRATEGIES.items(), key=lambda each: (each[1].tried, each[0]))}
 """Strategies in the order in which they are tried, by what they send (docs/strategies.md)."""
 LESS_CHUNK = 512
 """Tokens whose logits are there at once."""
 ADAPTERS = 16
-UNPUBLISHED = ("vit_tiny", "vit_small", "cnn", "cnn_lstm", "ensemble", "qwen_tiny", "qwen_moe_tiny")
+UNPUBLISHED = (
+    *("vit_tiny", "vit_small", "qwen_tiny", "qwen_moe_tiny"),
+    *(name for name, row in NETWORKS.items() if row.builder),
+)
 """Presets whose weights were never published: adapters on random weights are not proposed."""
 DEGREES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")
-OF_ND = {*DEGREES, "layout", "dimensions", "pp_schedule", "cp_kind", "sequence_parallel"}
+OF_ND = {*DEGREES, "layout", "dimensions", "pp_schedule", "cp_method", "sequence_parallel"}
 DIMENSIONS = ("2", "3", "4", "5")
 TIMES = (2, 4, 8, 16)
 """As many GPUs as these times those of the run are tried."""

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from stratlab_spec.renamed_settings import take_new_names
+
 MARKS = ("config.json", "attempts.jsonl", "metrics.jsonl", "summary.json")  # one of them makes a folder a run
 RUN_FOLDERS = frozenset(
     (
@@ -47,6 +49,8 @@ def is_run(folder: Path) -> bool:
 def read_config(folder: Path, problems: list[str]) -> dict[str, Any]:
     """config.json, with `resolved` and its number of ranks only where these can be true."""
     config = read_object(folder / "config.json", problems, CONFIG)
+    if isinstance(config.get("config"), dict):
+        config["config"] = take_new_names(config["config"])
     if "resolved" in config:
         resolved = keep_fields(config["resolved"], RESOLVED, "config.json: resolved", problems)
         if not 1 <= resolved.get("world_size", 1) <= LARGEST_WORLD:

@@ -114,7 +114,7 @@ class ClusterPlace:
         """Compare the runs in a pod that mounts the results; the first release sets volume and image."""
         facts = plan[0].facts
         told = json.dumps(tuning, separators=(",", ":")) if tuning else None
-        options = build_options({"tuning": told, "varied": ",".join(varied) or None})
+        options = build_options({"tuning": told, "vary": ",".join(varied) or None})
         return compare_on_cluster(
             self.site.connection,
             self.site.namespace,

@@ -6,6 +6,7 @@ values.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +17,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, Vali
 from stratlab.compare.variants import PREFIX, REFUSED
 from stratlab.user_error import UserError
 from stratlab.wording import ask_nearest
+
+OLD_VARY = "varied"
+log = logging.getLogger("stratlab")
 
 StrictStr = Annotated[str, Strict()]
 Scalar = Annotated[bool, Strict()] | Annotated[int, Strict()] | Annotated[float, Strict()] | StrictStr
@@ -158,7 +162,7 @@ class Sweep(BaseModel):
     """Combinations to leave out: those that match all keys of an entry."""
     parallel: int = Field(default=1, ge=1, le=64, strict=True)
     """Number of releases that run at the same time."""
-    varied: Annotated[list[StrictStr], BeforeValidator(_as_list)] = Field(
+    vary: Annotated[list[StrictStr], BeforeValidator(_as_list)] = Field(
         default=[], description="a path of the matrix, or a list of them"
     )
     """Paths of the matrix that differ on purpose between the runs; the results are ranked over them."""
@@ -192,6 +196,13 @@ def read_sweep(file: Path) -> Sweep:
         raise UserError(f"{file}: not YAML: {failure} [SL-sweep-not-yaml]") from failure
     if not isinstance(content, dict):
         raise UserError(f"{file}: expected the keys {', '.join(Sweep.model_fields)} [SL-sweep-no-map]")
+    if OLD_VARY in content:
+        log.warning(
+            "%s: the key `varied` is called `vary` now; the next version does not read the old name "
+            "[SL-sweep-key-renamed]",
+            file,
+        )
+        content.setdefault("vary", content.pop(OLD_VARY))
     problems: list[str] = []
     try:
         sweep = Sweep.model_validate(content)
@@ -205,7 +216,7 @@ def read_sweep(file: Path) -> Sweep:
 
 def list_varied(sweep: Sweep) -> tuple[str, ...]:
     """Return the names of the settings that differ on purpose between the runs."""
-    return tuple(path.removeprefix(PREFIX) for path in sweep.varied)
+    return tuple(path.removeprefix(PREFIX) for path in sweep.vary)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -240,7 +251,7 @@ def _broken_rules(content: dict[Any, Any]) -> Iterator[str]:
                 yield f"exclude: {path} is not in the matrix{near} [SL-exclude-not-in-matrix]"
             elif isinstance(values, list) and not any(same(value, other) for other in values):
                 yield f"exclude: {path} is never {value!r}; the matrix has {values} [SL-exclude-never]"
-    yield from _wrong_varied(content.get("varied"), matrix)
+    yield from _wrong_varied(content.get("vary"), matrix)
     yield from _wrong_tuning(content.get("tune"), matrix)
 
 
@@ -249,12 +260,12 @@ def _wrong_varied(varied: Any, matrix: dict[Any, Any]) -> Iterator[str]:
     for path in filter(lambda each: isinstance(each, str), given):  # the key's own message covers other types
         name = path.removeprefix(PREFIX)
         if name in REFUSED:
-            yield f"varied: {path} cannot be varied: {REFUSED[name]} [SL-sweep-varied-refused]"
+            yield f"vary: {path} cannot be varied: {REFUSED[name]} [SL-sweep-varied-refused]"
         elif path not in matrix or not path.startswith(PREFIX):
             paths = [str(each) for each in matrix if str(each).startswith(PREFIX)]
             there = f"there are {', '.join(paths)}" if paths else "which has no setting"
             near = _nearest(PREFIX + name, paths)
-            yield f"varied: {path} is not a setting of the matrix, {there}{near} [SL-sweep-varied-no-setting]"
+            yield f"vary: {path} is not a setting of the matrix, {there}{near} [SL-sweep-varied-no-setting]"
 
 
 def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:

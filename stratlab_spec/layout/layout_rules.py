@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stratlab_spec.models.decoder import VIRTUAL_STAGES
 from stratlab_spec.models.decoder_config import size_problems
-from stratlab_spec.plan import count_micro_batches
+from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.library_rules import refused_compositions
 from stratlab_spec.strategies import pipeline_problems, replica_problems
@@ -107,10 +107,11 @@ def _sequence(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel
             "[SL-nd-seq-len-indivisible]"
         )
     heads = shape.heads // axes.tp
-    if axes.cp > 1 and config.cp_kind == "ulysses" and shape.heads % axes.tp == 0 and heads % axes.cp:
+    if axes.cp > 1 and config.cp_method == "ulysses" and shape.heads % axes.tp == 0 and heads % axes.cp:
         yield (
-            f"TRAINER_CP={axes.cp}, TRAINER_CP_KIND=ulysses: does not divide heads/tp={heads} of {config.model_name}; "
-            f"expected one of {list_divisors(heads)}, or TRAINER_CP_KIND=allgather [SL-nd-cp-heads]"
+            f"TRAINER_CP={axes.cp}, TRAINER_CP_METHOD=ulysses: does not divide heads/tp={heads} of "
+            f"{config.model_name}; expected one of {list_divisors(heads)}, or TRAINER_CP_METHOD=allgather "
+            "[SL-nd-cp-heads]"
         )
 
 

@@ -21,7 +21,7 @@ from stratlab_spec.models.model_specs import (
     model_problems,
 )
 from stratlab_spec.models.teacher import teacher_problems
-from stratlab_spec.plan import count_micro_batches
+from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.library_rules import placement_problems
 from stratlab_spec.strategies import ND_AXES, STRATEGIES, replica_problems

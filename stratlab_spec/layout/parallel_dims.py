@@ -259,6 +259,6 @@ def _obstacle(axis: str, config: Config, world_size: int, left: int, shape: Deco
         return f"2 does not divide {', '.join(odd)}" if odd else ""
     if config.seq_len % (2 * tp):
         return f"{2 * tp} does not divide seq_len={config.seq_len}"
-    if config.cp_kind == "ulysses" and shape.heads // tp % 2:
+    if config.cp_method == "ulysses" and shape.heads // tp % 2:
         return f"2 does not divide heads/tp={shape.heads // tp}"
     return ""

@@ -87,7 +87,8 @@ class Choice:
 
     layout: Layout
     """The one that fits, with the reason; where none does, the one that needs least."""
-    need: Need
+    need: Need | None
+    """None where memory makes no difference."""
     left_out: Sequence[Need]
     """Known to exceed the device."""
     fits: bool
@@ -103,6 +104,7 @@ class Choice:
 
     def explain_refusal(self, config: Config, device_gib: float) -> str:
         """Where none fits: what was left out, what the one that needs least needs it for, what to try first."""
+        assert self.need
         rest = find_remedies(config, self.layout.axes.world_size)
         if self.need.source == STATE:  # smaller batches and recomputation leave the state as it is
             rest = [each for each in rest if "offload" in each or "strategy" in each]
@@ -116,17 +118,17 @@ class Choice:
         )
 
 
-def resolve_on_device(
+def choose_on_device(
     config: Config, world_size: int, shape: DecoderShape, device_bytes: int | None
-) -> Layout:
-    """The layout of a run of strategy nd on devices of this memory; None = not known, it makes no difference.
+) -> Choice:
+    """The layout of a run of strategy nd on devices of this memory; None = unknown, it makes no difference.
 
     Raises:
         ConfigError: naming every broken rule.
     """
     if device_bytes is None or not depends_on_device(config):
-        return resolve_layout(config, world_size, shape)
-    return choose_layout(measure_needs(config, world_size, shape), device_bytes).layout
+        return Choice(resolve_layout(config, world_size, shape), None, (), fits=True)
+    return choose_layout(measure_needs(config, world_size, shape), device_bytes)
 
 
 def depends_on_device(config: Config) -> bool:
@@ -258,20 +260,22 @@ def _list_axes(config: Config, world_size: int, shape: DecoderShape) -> Iterator
 
 
 def fit_problems(
-    config: Config, world_size: int, shape: DecoderShape, device_bytes: int | None
+    config: Config,
+    world_size: int,
+    shape: DecoderShape,
+    device_bytes: int | None,
+    layout: Layout | None = None,
 ) -> Iterator[str]:
     """A sentence if a process would hold more than a device has.
 
     Args:
+        layout: of the strategy nd.
         device_bytes: of the largest device here; None = not known, and nothing is said.
     """
     counted = config.strategy == "nd" or STRATEGIES[config.strategy].holds_whole_model
     if not counted or not device_bytes or config.mode != "train":
         return
-    if config.strategy == "nd":
-        layout = resolve_on_device(config, world_size, shape, device_bytes)
-    else:
-        layout = _lay_out(Axes(dp_replicate=world_size))
+    layout = layout or _lay_out(Axes(dp_replicate=world_size))
     held = _find_fullest(config, shape, layout).total_bytes
     if held <= device_bytes:  # what else a layout needs, trainer/launch/memory_limits.py asks
         return

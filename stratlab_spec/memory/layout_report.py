@@ -16,7 +16,7 @@ from stratlab_spec.memory.profiles import GIB
 from stratlab_spec.models.decoder import DecoderShape, count_parameters, split_layers
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.teacher import teacher_problems
-from stratlab_spec.plan import count_micro_batches
+from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import PREFIX, Config, ConfigError
 
 MOST_LAYOUTS = 12

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from stratlab_spec.memory import profiles
+from stratlab_spec.memory.extrapolation import HOST, Peak
 from stratlab_spec.memory.profiles import (
     CUDA,
     FOLDER,
     GIB,
-    HOST,
     OperationsFile,
-    Peak,
     Question,
     ask_of_run,
     find_operations,
@@ -31,8 +30,6 @@ from stratlab_spec.memory.profiles import (
 from stratlab_spec.settings.config import Config
 from stratlab_spec.strategies import STRATEGIES
 
-DEVICE_GIB = 79.2
-"""An H100 of 80 GB: 81,559 MiB by nvidia-smi, of which the driver keeps 480 that no process gets."""
 GATE = 0.85
 """Of a device. Above it steps become slow before they fail: of the rows of nanotron's table (H100, 80 GB) with 70.8 GB
 and more 16 of 17 are 3 to 12 times slower than the same layout with half the micro-batch."""

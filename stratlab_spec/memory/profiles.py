@@ -3,10 +3,6 @@
     question (a run's settings, ranks, rows) ─▶ find_operations ─▶ file ─▶ peak: bytes by cause, in the fullest window
 
 Pods ask with their settings, `stratlab predict` with charts or options: the same files, the same answers.
-
-A file's few counts become any depth, micro-batch and number of ranks. In one window of a step each cause holds a number
-of bytes that is even in the layers of the rank, and in the rows between two counted micro-batches and behind the last;
-the part that ranks share is even in 1 / ranks. The peak is the fullest window of the fullest rank.
 """
 
 from __future__ import annotations
@@ -18,12 +14,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
-from stratlab_spec.models.decoder import VIRTUAL_STAGES, split_layers
+from stratlab_spec.memory.extrapolation import CountedPart, Number, Peak, Sample, extrapolate
+from stratlab_spec.models.decoder import VIRTUAL_STAGES
 from stratlab_spec.models.model_specs import IMAGE_SIZES
-from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.registry import SIZES
+from stratlab_spec.renamed_settings import take_new_names
+from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.wording import as_text
 
@@ -31,8 +29,6 @@ GIB = 2**30
 SCHEMA = 1
 CUDA, CPU = "cuda", "cpu"
 """By whose rules of autocast and attention a file was counted."""
-HOST = "host"
-"""What is offloaded, as if it were a window of the step."""
 FOLDER = "_operations"
 """Below the results; no comparison can have this name."""
 SHIPPED = Path(__file__).with_name("operations")
@@ -42,7 +38,7 @@ IRRELEVANT = (
     *("run", "comparison", "results", "image", "accelerator", "wait_s", "grace_s", "allow_faults", "fault"),
     *("seed", "init", "mode", "tokenizer", "image_column", "label_column", "dataset", "dataset_path"),
     *("allow_altered_answers", "normalization", "data_residence", "validation_fraction", "train_samples"),
-    *("lora_alpha", "distil_temperature", "distil_weight", "epochs", "steps", "lr", "lr_schedule", "eps"),
+    *("lora_alpha", "distill_temperature", "distill_alpha", "epochs", "steps", "lr", "lr_schedule", "eps"),
     *("warmup_steps", "weight_decay", "nesterov", "beta1", "beta2", "profile_first_step", "profile_warmup"),
     *(
         "profile_steps",
@@ -61,13 +57,18 @@ IRRELEVANT = (
         "resume_from",
     ),
     *("checkpoint_keep_finished", "evaluate_every", "log_every", "target_accuracy_pct", "target_perplexity"),
-    *("on_not_finite", "collective_timeout_s", "oom_ladder", "memory_forecast", "max_attempts", "deadline_s"),
+    *(
+        "on_not_finite",
+        "collective_timeout_s",
+        "oom_fallback",
+        "memory_forecast",
+        "max_attempts",
+        "deadline_s",
+    ),
     "least_gb_per_s",
 )
 """Settings on which no tensor of a step depends. A data set gives classes and channels, which a file names."""
 
-Number = Annotated[int, Field(ge=0, le=1 << 53)]
-Positive = Annotated[int, Field(ge=1, le=1 << 30)]
 Setting = bool | Annotated[int, Field(ge=-(1 << 53), le=1 << 53)] | float | str
 
 
@@ -124,51 +125,7 @@ def ask_of_run(config: Config, ranks: int, per_node: int) -> Question:
     return Question(config.run, settings, ranks, per_node, rows, batch, config.model_layers)
 
 
-@dataclass(frozen=True)
-class Peak:
-    """What one rank holds in the fullest moment of a window."""
-
-    window: str
-    rank: int
-    causes: Mapping[str, int]
-    """Bytes; only what is held."""
-
-    @property
-    def total(self) -> int:
-        return sum(self.causes.values())
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
-
-
-class Sample(_Part):
-    """One count: bytes by window and cause, and those in host memory by cause (what is offloaded)."""
-
-    layers: Number
-    rows: Positive
-    ranks: Positive
-    rank: Number
-    axes: dict[str, Positive]
-    windows: Annotated[dict[str, dict[str, Number]], Field(min_length=1)]
-    host: dict[str, Number] = {}
-
-    def causes(self, window: str) -> Mapping[str, int]:
-        """Of a window that was not seen: nothing."""
-        return self.host if window == HOST else self.windows.get(window, {})
-
-    def own_layers(self, layers: int, stages: int) -> int:
-        """Layers that the rank holds of so many: of a pipeline the first stages, or the last ones of the other rank.
-
-        Args:
-            stages: that one rank holds.
-        """
-        pp = self.axes.get("pp", 1)
-        parts = split_layers(layers, pp * stages)
-        return sum(map(len, parts[0 if self.rank == 0 else pp - 1 :: pp]))
-
-
-class OperationsFile(_Part):
+class OperationsFile(CountedPart):
     """One strategy of one model, counted: what of the file (trainer/memory_estimation/memory_profile.py) answers need.
 
     Attributes:
@@ -195,8 +152,18 @@ class OperationsFile(_Part):
     versions: dict[str, str]
     samples: Annotated[list[Sample], Field(min_length=1)]
     per_node: Number = 0
-    known: list[str] = []
+    known: list[str] = Field(default=[])
     rules: str = CUDA
+
+    @field_validator("settings", "defaults", mode="before")
+    @classmethod
+    def _take_new_names(cls, settings: Any) -> Any:
+        return take_new_names(settings) if isinstance(settings, Mapping) else settings
+
+    @field_validator("known")
+    @classmethod
+    def _take_new_name(cls, known: list[str]) -> list[str]:
+        return [*take_new_names(dict.fromkeys(known))]
 
     @field_validator("settings")
     @classmethod
@@ -295,13 +262,7 @@ class OperationsFile(_Part):
         """
         mine = self._own_samples[rank]
         own = mine[0][0].own_layers(layers or self.layers, self.stages)
-        sizes = {
-            cause: round(
-                _scale([(*each, each[0].causes(name).get(cause, 0)) for each in mine], own, rows, ranks)
-            )
-            for cause in dict.fromkeys(cause for sample, _ in mine for cause in sample.causes(name))
-        }
-        return Peak(name, rank, _settle(sizes))
+        return extrapolate(mine, name, own, rows, ranks)
 
     @cached_property
     def _own_samples(self) -> dict[int, list[tuple[Sample, int]]]:
@@ -341,52 +302,6 @@ def describe_setting(model: str, name: str, value: Any) -> str:
         size = IMAGE_SIZES.get(model) if name == "image_size" else None
         return f"{size} (the model's own)" if size else "the model's own"
     return text or "none"
-
-
-def _settle(sizes: Mapping[str, int]) -> dict[str, int]:
-    """What is held, with the sum as it is: the fullest moment of a window is not the same one at every depth, so that a
-    cause may end below nothing, and then the largest one above what it is."""
-    owed = sum(size for size in sizes.values() if size < 0)
-    held = {name: size for name, size in sizes.items() if size > 0}
-    for name in sorted(held, key=lambda name: -held[name]):
-        paid = max(-held[name], owed)
-        held[name], owed = held[name] + paid, owed - paid
-    return {name: size for name, size in held.items() if size}
-
-
-def _scale(points: Sequence[tuple[Sample, int, int]], layers: int, rows: int, ranks: int) -> float:
-    """Bytes of one cause in one window. `points`: (count, layers of its rank, bytes), of one rank."""
-
-    def by_rows(number: int) -> dict[int, float]:
-        """Rows -> bytes on so many ranks, at this depth."""
-        found: dict[int, list[tuple[float, float]]] = {}
-        for sample, depth, size in points:
-            if sample.ranks == number:
-                found.setdefault(sample.rows, []).append((depth, size))
-        return {counted: _line(sorted(pairs), layers) for counted, pairs in sorted(found.items())}
-
-    base = points[0][0].ranks
-    here = by_rows(base)
-    value = _at_rows(here, rows)
-    other = next((sample.ranks for sample, _, _ in points if sample.ranks != base), base)
-    if base in (other, ranks):
-        return value
-    there = by_rows(other)
-    counted = next(iter(there))  # the micro-batch with which the other number of ranks was counted
-    return value + (there[counted] - here[counted]) * (1 / ranks - 1 / base) / (1 / other - 1 / base)
-
-
-def _at_rows(sizes: Mapping[int, float], rows: int) -> float:
-    pairs = [(float(number), size) for number, size in sizes.items()]
-    below = [pair for pair in pairs if pair[0] <= rows] or pairs[:1]
-    above = [pair for pair in pairs if pair[0] > below[-1][0]]
-    return _line([below[-1], above[0]] if above else pairs[-2:], rows)
-
-
-def _line(points: Sequence[tuple[float, float]], at: float) -> float:
-    """The straight line through the first and the last of them; one point is the same everywhere."""
-    (x, y), (x_end, y_end) = points[0], points[-1]
-    return y if x == x_end else y + (y_end - y) * (at - x) / (x_end - x)
 
 
 class BadOperationsFile(ValueError):

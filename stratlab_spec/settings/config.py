@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, get_args
 
 from pydantic import ValidationError, model_validator
 
 from stratlab_spec.registry import FINETUNED, FINETUNED_NETWORKS, SIZES
+from stratlab_spec.renamed_settings import RENAMED, take_new_names
 from stratlab_spec.settings.fields import MODELS, Refusal, Settings
 from stratlab_spec.settings.rules import broken_settings
 from stratlab_spec.settings.values import KINDS
@@ -68,12 +69,12 @@ SETTINGS_ELSEWHERE = {
         ("vocab_size", "it is called TRAINER_MODEL_VOCAB"),
         ("teacher_model teacher_path teacher_name", "it is called TRAINER_TEACHER"),
         (
-            "temperature distill_temperature distillation_temperature",
-            "it is called TRAINER_DISTIL_TEMPERATURE",
+            "temperature distillation_temperature",
+            "it is called TRAINER_DISTILL_TEMPERATURE",
         ),
         (
             "distill_weight distillation_weight distillation_alpha",
-            "the teacher's share of the loss is TRAINER_DISTIL_WEIGHT",
+            "the teacher's share of the loss is TRAINER_DISTILL_ALPHA",
         ),
         ("master_port", "the launcher's rendezvous is the chart's"),
     )
@@ -197,7 +198,7 @@ class Config(Settings):
             ConfigError: naming every unknown setting and wrong value; of known and right ones every broken rule.
         """
         typed = [key.removeprefix(PREFIX) for key in env if key.startswith(PREFIX)]
-        given = {name.lower(): env[f"{PREFIX}{name}"] for name in typed}
+        given = take_new_names({name.lower(): env[f"{PREFIX}{name}"] for name in typed})
         problems = [_unknown(name) for name in sorted(given.keys() - cls.model_fields.keys())]
         problems += [
             f"{PREFIX}{name}: the name of a variable is all in capital letters [SL-variable-capitals]"
@@ -218,6 +219,13 @@ class Config(Settings):
         if problems:
             raise ConfigError(problems)
         return config
+
+
+def rename_variables(env: MutableMapping[str, str]) -> None:
+    """Old names of settings become today's, so that the ranks need not say so again."""
+    old = {name: env.pop(variable) for name in RENAMED if (variable := f"{PREFIX}{name.upper()}") in env}
+    for name, value in take_new_names(old).items():
+        env.setdefault(f"{PREFIX}{name.upper()}", value)
 
 
 HUB_ID = "google/vit-base-patch16-224"

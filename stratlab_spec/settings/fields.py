@@ -129,10 +129,10 @@ class Settings(BaseModel):
     """Whom the model learns from beside the labels: a finished run below the results volume
     (<comparison>/<run>), a folder in Hugging Face format, a name of `model` with published weights, or a hub
     id; empty = nobody."""
-    distil_temperature: float = Field(default=2.0, ge=0.01, le=100)
+    distill_temperature: float = Field(default=2.0, ge=0.01, le=100)
     """What logits of teacher and model are divided by; below 0.01 the softmax knows one class alone, above
     100 all classes alike, and neither teaches anything."""
-    distil_weight: float = Field(default=0.5, gt=0, le=1)
+    distill_alpha: float = Field(default=0.5, gt=0, le=1)
     """Share of the loss that is the distance to the teacher; the rest is that of the labels."""
 
     # data
@@ -199,7 +199,7 @@ class Settings(BaseModel):
     """Processes that share the experts of a layer."""
     pp_schedule: Literal["1f1b", "gpipe", "interleaved1f1b"] = "1f1b"
     """Order of the micro-batches in the pipeline."""
-    cp_kind: Literal["ulysses", "allgather"] = "ulysses"
+    cp_method: Literal["ulysses", "allgather"] = "ulysses"
     """Context parallel: exchange heads, or gather keys and values."""
     sequence_parallel: Literal["auto", "on", "off"] = "auto"
     """Sequence parallelism on the tp axis; auto = from 4 dimensions on, and with experts."""
@@ -276,8 +276,8 @@ class Settings(BaseModel):
     """Steps of linear warm-up."""
 
     # profile
-    profile_first_step: int = Field(default=10, ge=1)
-    """First step that is recorded."""
+    profile_first_step: int = Field(default=60, ge=1)
+    """First step that is recorded. On a GPU only steps before the profile are timed."""
     profile_warmup: int = Field(default=1, ge=0)
     """Profiled but discarded steps before it."""
     profile_steps: int = Field(default=3, ge=0)
@@ -329,7 +329,7 @@ class Settings(BaseModel):
     flight_recorder: int = Field(default=2000, ge=0, le=1_000_000)
     """Collectives that NCCL's flight recorder keeps on each rank; where one times out they are written to
     hangs/flight_recorder. 0 = none."""
-    oom_ladder: bool = False
+    oom_fallback: bool = False
     """Out of accelerator memory: go on with a smaller micro-batch (same global batch), recomputation, the
     next strategy that holds less, offloading; five rungs at most."""
     memory_forecast: bool = True

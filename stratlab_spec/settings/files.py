@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from stratlab_spec.renamed_settings import RENAMED, take_new_names
 from stratlab_spec.settings.config import PREFIX, Config, ConfigError
 from stratlab_spec.settings.fields import HUB_ID, MODELS
 from stratlab_spec.settings.values import text_pattern, with_bounds
@@ -120,7 +121,7 @@ def _read_settings(path: Path, found: Mapping[str, Any], prefix: str) -> dict[st
             problems.append(problem)
     if problems:
         raise ConfigError([f"--config {path}: {prefix}{problem}" for problem in problems])
-    return {name: None if value in NOTHING else value for name, value in found.items()}
+    return {name: None if value in NOTHING else value for name, value in take_new_names(found).items()}
 
 
 def _find_problem(name: str, value: str) -> str:
@@ -175,7 +176,7 @@ def read_pairs(pairs: Iterable[str]) -> dict[str, str | None]:
         found[name] = None if value in NOTHING else value
     if problems:
         raise ConfigError(problems)
-    return found
+    return take_new_names(found)
 
 
 def build_variables(settings: Mapping[str, str | None]) -> dict[str, str]:
@@ -220,6 +221,9 @@ def schema() -> dict[str, Any]:
             else:
                 entry["type"] = [entry["type"], "null"]
         properties[name] = entry
+    for old, name in RENAMED.items():
+        kept = {key: value for key, value in properties[name].items() if key != "default"}
+        properties[old] = kept | {"description": f"The old name of {name}.", "deprecated": True}
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 

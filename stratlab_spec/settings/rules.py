@@ -18,7 +18,7 @@ from stratlab_spec.strategies import STRATEGIES, misplaced_knobs
 
 ZEROPP_PARTS = ("hpz", "qwz", "qgz")
 DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
-ONLY_ND = ("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_kind", "sequence_parallel")
+ONLY_ND = ("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_method", "sequence_parallel")
 NO_OFFLOAD = {
     True: "each process holds all of the model; fsdp and zero3 can keep it there",
     False: "not built here; larger dp_shard, tp or pp make a rank's share smaller",
@@ -99,7 +99,7 @@ def _without_effect(config: Settings) -> Iterator[str]:
             yield f"TRAINER_LORA_TARGETS: {unused} [SL-lora-targets-unused]"
         if "lora_alpha" in changed:
             yield f"TRAINER_LORA_ALPHA={config.lora_alpha:g}: {unused} [SL-lora-alpha-unused]"
-    for name in ("distil_temperature", "distil_weight"):
+    for name in ("distill_temperature", "distill_alpha"):
         if name in changed and not config.teacher:
             yield (
                 f"TRAINER_{name.upper()}={changed[name]:g}: has no effect without TRAINER_TEACHER "
@@ -255,7 +255,7 @@ WHY: dict[str, str] = {
         ("its state is of another kind", ("optimizer", "momentum")),
         (UPDATES, ("lr", "lr_schedule", "warmup_steps", "weight_decay", "clip_norm")),
         (UPDATES, ("nesterov", "beta1", "beta2", "eps")),
-        ("another loss", ("label_smoothing", "teacher", "distil_temperature", "distil_weight")),
+        ("another loss", ("label_smoothing", "teacher", "distill_temperature", "distill_alpha")),
         ("only training goes on", ("mode",)),
     )
     for name in names
@@ -265,7 +265,7 @@ MAY_DIFFER = tuple(
     for group in (
         "run comparison results image accelerator wait_s grace_s allow_faults fault",
         "strategy offload zeropp dp_replicate dp_shard",
-        "layout dimensions cp tp pp ep pp_schedule cp_kind sequence_parallel",
+        "layout dimensions cp tp pp ep pp_schedule cp_method sequence_parallel",
         "accumulate reshard_after_forward prefetch_blocks reduce_bucket_mib gather_bucket_mib",
         "overlap_reduction persistent_elements reduce_dtype static_graph",
         "activation_checkpointing compile loss_chunk_tokens micro_batch_size data_residence",
@@ -273,7 +273,7 @@ MAY_DIFFER = tuple(
         "memory_snapshot flops_profiler flight_recorder",
         "checkpoint_every checkpoint_minutes checkpoint_keep checkpoint_keep_finished resume resume_from",
         "evaluate_every log_every tensorboard target_accuracy_pct target_perplexity",
-        "collective_timeout_s max_attempts deadline_s oom_ladder memory_forecast on_not_finite",
+        "collective_timeout_s max_attempts deadline_s oom_fallback memory_forecast on_not_finite",
         "least_gb_per_s allow_altered_answers",
         "precision",  # asked for; what it became is compared (RESOLVED)
         "steps epochs",  # a longer plan goes on, unless the learning rate follows its end

@@ -149,19 +149,22 @@ def _disturb(model: nn.Module, seed: int) -> None:
 def _train(config: Config, disturbed: bool) -> dict[str, float]:
     import torch.distributed as dist
 
-    from stratlab_spec.plan import learning_rate
+    from stratlab_spec.models.model_specs import default_image_size
+    from stratlab_spec.plan import resolve_plan
+    from stratlab_spec.schedule import learning_rate
+    from trainer.data import open_data
     from trainer.data.batches import Share
     from trainer.distributed.world import read_world, resolve_precision
     from trainer.measuring.phases import Phases
-    from trainer.run import build_run, resolve_placement
+    from trainer.run import build_run
     from trainer.strategies import build_engine, builds_empty
     from trainer.tasks import open_task
 
     world = read_world(os.environ)
-    placement = resolve_placement(config, world)
-    share = Share(placement.axes.dp_rank(world.rank), placement.axes.dp)
-    task = open_task(config, share, world.device)
-    run = build_run(config, world, placement, resolve_precision(config, "cpu"), task.train_samples)
+    data = open_data(config, config.image_size or default_image_size(config))
+    plan = resolve_plan(config, world.size, world.local_size, len(data.train))
+    task = open_task(config, Share(plan.axes.dp_rank(world.rank), plan.axes.dp), world.device)
+    run = build_run(config, world, plan, resolve_precision(config, "cpu"))
     model = task.build_model(builds_empty(config, world.rank))
     if disturbed:
         _disturb(model, config.seed)

@@ -13,6 +13,7 @@ import pytest
 from tests.ranks import fork_ranks
 from tests.trainer.planted_hangs import HUNG_AT, WAYS
 from tests.trainer.ranks.test_hangs import TIMEOUT_S, settings, train, watch
+from tests.trainer.runs import run_worker
 
 STRATEGIES = ("ddp", "fsdp", "zero2", "zero3")
 SECONDS = 1.5 * TIMEOUT_S
@@ -81,10 +82,9 @@ HEALTHY = [("train_step", "zero3"), ("evaluate", "fsdp"), ("choose", "zero2"), (
 @pytest.mark.parametrize(("what", "strategy"), HEALTHY)
 def test_a_healthy_run_that_takes_long_raises_no_alarm(tmp_path, what, strategy):
     def be_worker() -> None:
-        from trainer import worker
 
         slow_once(what)
-        raise SystemExit(worker.main())
+        raise SystemExit(run_worker())
 
     watchdog = watch(tmp_path, 2)
     env = settings(tmp_path, strategy, TRAINER_CHECKPOINT_EVERY="8")

@@ -54,7 +54,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 """Warm-up where there is batch norm over so few samples: it enlarges rounding, the more the longer the first updates
-are (rounding.py, docs/decisions/numerics.md). ResNet-50 ends at 1 x 1 pixels: over 8 values no rate tried kept parity."""
+are (rounding.py, docs/decisions/numerics.md). ResNet-50 ends at 1 x 1 pixels: over 8 values no rate kept parity."""
 EXACT = ("resnet", "mobilenet_synchronised")
 """Whose first steps are compared in fp64 (running.py): in fp32 rounding carries a value of theirs over a kink."""
 UNDIVIDED = ("vgg",)

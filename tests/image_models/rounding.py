@@ -23,8 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stratlab_spec.plan import learning_rate
 from stratlab_spec.run_directory import write_json
+from stratlab_spec.schedule import learning_rate
 from stratlab_spec.settings.config import Config
 from tests.image_models.cell import MODELS, Cell
 from tests.image_models.found import AMONG, NORM_PARITY, PARITY

@@ -2,8 +2,8 @@
 
 In fp32 a network with batch norm does not tell a mistake from rounding: what two processes add up in another order
 lies 1e-6 apart, and where that carries one value over the kink of a ReLU, a part of the gradient is there or not, which
-no bound on rounding foresees (docs/decisions/numerics.md). In fp64 they are 1e-16 apart. What stays in fp32 is what a strategy
-has so: FSDP reduces gradients, DeepSpeed holds the weights that it updates.
+no bound on rounding foresees (docs/decisions/numerics.md). In fp64 they are 1e-16 apart. What stays in fp32 is what a
+strategy has so: FSDP reduces gradients, DeepSpeed holds the weights that it updates.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 from tests.image_models.cell import Cell
 from tests.image_models.found import AMONG, EXACT_FILE, read_found
 from tests.ranks import fork_ranks
+from tests.trainer.runs import run_worker
 
 EXACT_LIMIT_S = 600.0
 
@@ -59,7 +60,7 @@ def _train_in_fp64(cell: Cell) -> dict[str, list[float]]:
     import torch
     import torch.distributed as dist
 
-    from stratlab_spec.plan import learning_rate
+    from stratlab_spec.schedule import learning_rate
     from tests.trainer.runs import run_of
     from trainer.data.batches import Share
     from trainer.distributed.world import Precision
@@ -116,9 +117,8 @@ def _train(cell: Cell, results: Path) -> str:
 
 
 def _be_worker() -> None:
-    from trainer import worker
 
-    raise SystemExit(worker.main())
+    raise SystemExit(run_worker())
 
 
 def _published(cell: Cell, folder: Path) -> dict[str, str]:

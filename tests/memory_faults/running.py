@@ -14,6 +14,7 @@ from stratlab_spec.run_directory import RunDirectory, write_json
 from tests.memory_faults.case import Case
 from tests.memory_faults.plant import CAUSES
 from tests.ranks import fork_ranks
+from tests.trainer.runs import run_worker
 from trainer.prepare.preparation import ensure_cache
 
 LIMIT_S = 600.0
@@ -74,7 +75,7 @@ def be_watched_worker(fault: str) -> None:
 
     mock.patch.object(worker, "build_engine", build_watched).start()
     mock.patch.object(worker, "open_counters", lambda world: counters).start()
-    raise SystemExit(worker.main())
+    raise SystemExit(run_worker())
 
 
 def _failures(ranks: list[Any]) -> str:

@@ -60,7 +60,7 @@ class Variant:
     gates: Gates = EXACT
 
 
-DISTILLED = {"teacher": teachers.NAME, "distil_temperature": 3.0, "distil_weight": 0.7}
+DISTILLED = {"teacher": teachers.NAME, "distill_temperature": 3.0, "distill_alpha": 0.7}
 SHARDS_PARAMETERS = ("zero3", "zeropp")
 GATHERING = tuple(name for name, row in TABLE.items() if "prefetch_blocks" in row.knobs and name != "nd")
 FULLY_SHARD = tuple(name for name, row in TABLE.items() if "accumulate" in row.knobs and name != "nd")

@@ -23,4 +23,4 @@ def build_teacher(config: Any, image_size: int, dtype: Any) -> Any:
     network = build_model(asked, image_size=image_size, channels=1, num_labels=10)
     with torch.no_grad():
         network.head.weight.mul_(10.0)
-    return Teacher(place_teacher(network, "cpu", dtype), config.distil_temperature, config.distil_weight)
+    return Teacher(place_teacher(network, "cpu", dtype), config.distill_temperature, config.distill_alpha)

@@ -16,7 +16,7 @@ from tests.parity_llm.models import OTHER_FAMILIES, ROWS, SEQ_LEN
 STEPS, RATE, WEIGHT_DECAY, CLIP = 3, 1e-3, 0.01, 1.0
 TEACHER = "teacher"
 """Among the models."""
-DISTILLED = {"distil_temperature": 3.0, "distil_weight": 0.7}
+DISTILLED = {"distill_temperature": 3.0, "distill_alpha": 0.7}
 AXES = {"pp": "pp", "rep": "dp_replicate", "dp": "dp_shard", "cp": "cp", "tp": "tp", "ep": "ep"}
 
 
@@ -132,7 +132,7 @@ class Case:
         }
 
 
-CP_GATHER = {"cp_kind": "allgather"}
+CP_GATHER = {"cp_method": "allgather"}
 RECOMPUTED = {"activation_checkpointing": "blocks"}
 SELECTIVE = {"activation_checkpointing": "selective"}
 INTERLEAVED = {"pp_schedule": "interleaved1f1b"}

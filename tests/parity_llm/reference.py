@@ -66,7 +66,7 @@ def _taught(total: Any, logits: Any, wanted: Any) -> Any:
     """Hinton et al. (arXiv 1503.02531), of the tokens that are learnt: logits [token, word] of both."""
     import torch.nn.functional as F
 
-    temperature, weight = DISTILLED["distil_temperature"], DISTILLED["distil_weight"]
+    temperature, weight = DISTILLED["distill_temperature"], DISTILLED["distill_alpha"]
     soft = F.softmax(wanted / temperature, 1)
     distance = (soft * (soft.log() - F.log_softmax(logits / temperature, 1))).sum()
     return (1 - weight) * total + weight * temperature**2 * distance

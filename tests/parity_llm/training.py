@@ -141,7 +141,7 @@ def build_teacher(config: Any, dtype: Any) -> Any:
     from trainer.models.teacher import Teacher, place_teacher
 
     placed = place_teacher(build_decoder(teacher_config(config)), "cpu", dtype)
-    return Teacher(placed, config.distil_temperature, config.distil_weight)
+    return Teacher(placed, config.distill_temperature, config.distill_alpha)
 
 
 def _train(case: Case, folders: Folders, steps: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ it is. The losses of zero2 are compared with those of the others in tests/traine
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sqlite3
@@ -19,6 +20,7 @@ import pytest
 
 from stratlab.analysis.mlflow_upload import build_numbers
 from stratlab.tracking import TRACE
+from stratlab.wording import format_number
 from stratlab_spec.mlflow_run import name_metric
 from tests.programs import find_python
 from tests.stratlab.browser import ABSENT, CHROMIUM, serve, visit
@@ -120,6 +122,36 @@ def test_mlflow_holds_exactly_what_was_written(demo: Path, report: dict[str, Any
             }
             means = build_numbers(json.loads((folder / "analysis" / "report.json").read_text()))
             assert {key.removeprefix(TRACE): value for key, value in shown.items() if TRACE in key} == means
+
+
+FACTS = ("step_time_ms_p50", "samples_per_s", "measured_steps", "state_memory_gib", "train_loss")
+LISTED = ("step_time_ms_p50", "samples_per_s")
+
+
+def test_every_surface_has_the_same_number_for_the_same_fact(demo: Path, report: dict[str, Any]) -> None:
+    """report.json, the run's own summary, `list --json`, MLflow's store, the CSV and the table in the terminal."""
+    rows = {row["run"]: row for row in report["runs"]}
+    listed = {
+        row["run"]: row for row in json.loads(stratlab("list", "--json", demo / "runs" / "demo").stdout)
+    }
+    printed = stratlab("compare", demo / "runs" / "demo", "--output", demo).stdout
+    with (demo / "comparison.csv").open() as file:
+        table = {row["run"]: row for row in csv.DictReader(file)}
+    with closing(sqlite3.connect(demo / "mlflow" / "mlflow.db")) as store:
+        for name, row in rows.items():
+            summary = json.loads((demo / "runs" / "demo" / name / "summary.json").read_text())
+            stored = dict(
+                store.execute(
+                    "select key, value from latest_metrics where run_uuid = ?", [row["mlflow_run_id"]]
+                )
+            )
+            for fact in FACTS:
+                assert row[fact] == summary[fact] == float(table[name][fact]), fact
+                assert stored[name_metric(fact)] == pytest.approx(row[fact], rel=1e-12), fact
+            assert [listed[name][fact] for fact in LISTED] == [row[fact] for fact in LISTED]
+            assert format_number(row["step_time_ms_p50"], 2) in printed, "the table has two decimals"
+            assert row["warmup"] == summary["warmup"] and row["step_times_from"] == "summary.json"
+            assert row["step_time_ms_p50"] != row["step_ms"], "recorded steps never stand for the run's"
 
 
 @pytest.mark.skipif(not os.access(CHROMIUM, os.X_OK), reason=ABSENT)

@@ -83,7 +83,7 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
         (["compare", "x", "--experiment", "y"], ["SL-compare-source"]),
         (["compare", "--experiment", "y", "--tracking-uri", ""], ["SL-experiment-no-server"]),
         (["compare", runs, runs], ["SL-compare-several-options"]),
-        (["compare", runs, "--varied", "dataset,lrr"], ["SL-varied-refused", "SL-varied-no-setting"]),
+        (["compare", runs, "--vary", "dataset,lrr"], ["SL-varied-refused", "SL-varied-no-setting"]),
         (["compare", runs, "--memory-limit-gib", "0"], ["SL-memory-limit"]),
         (["compare", runs, "--json", tmp_path / "no" / "x.json"], ["SL-json-no-folder"]),
         (["verify", runs / "ddp", "--tracking-uri", "http://me:secretpw@h"], ["SL-tracking-uri-login"]),
@@ -234,9 +234,9 @@ def test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there(
         return str(json.loads(capsys.readouterr().out)["fairness"]["verdict"])
 
     assert judge() == "not comparable"
-    assert judge("--varied", "run.config.lr") == "comparable as a search"
+    assert judge("--vary", "run.config.lr") == "comparable as a search"
     assert judge() == "not comparable", "the user's wish is of one call"
-    assert judge("--varied", "lr", "--keep-varied") == judge() == "comparable as a search"
+    assert judge("--vary", "lr", "--keep-varied") == judge() == "comparable as a search"
 
 
 def test_a_rehearsal_tells_its_runs_as_json(

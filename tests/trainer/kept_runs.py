@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.ranks import fork_ranks
+from tests.trainer.runs import run_worker
 
 STEPS = 12
 KEPT = {
@@ -30,9 +31,8 @@ def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:
 
 
 def be_worker() -> None:
-    from trainer import worker
 
-    raise SystemExit(worker.main())
+    raise SystemExit(run_worker())
 
 
 def train(

@@ -58,7 +58,7 @@ class Work:
     micro_batches: int
     stages: int = 1
     sequence_parallel: bool = False
-    cp_kind: str = "ulysses"
+    cp_method: str = "ulysses"
     activation_checkpointing: str = "none"
     accumulates_sharded: bool = True
     reshards: bool = True
@@ -141,7 +141,7 @@ def _context(work: Work) -> Iterator[Row]:
     passes = 2 * layers + work.again
     per_head = work.tokens * shape.head_dim * ELEMENT
     heads, kv_heads = shape.heads // work.axes.tp, shape.kv_heads // work.axes.tp
-    if work.cp_kind == "allgather":
+    if work.cp_method == "allgather":
         yield "cp", "all_gather", 2 * (passes - layers), kv_heads * per_head
         yield "cp", "reduce_scatter", 2 * layers, kv_heads * per_head * cp
         return

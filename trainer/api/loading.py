@@ -49,13 +49,13 @@ class LoadedData:
         Raises:
             ConfigError, DataMissing: data that does not fit.
         """
-        from stratlab_spec.plan import build_plan
+        from stratlab_spec.schedule import build_schedule
         from trainer.data.batches import Share
         from trainer.tasks import open_task
 
         task = open_task(self.config, Share(0, 1), device)
         task.start(first_step - 1)
-        for step in range(first_step, build_plan(self.config, task.train_samples).steps + 1):
+        for step in range(first_step, build_schedule(self.config, task.train_samples).steps + 1):
             yield task.next_batch(step)
 
     def evaluation_batches(

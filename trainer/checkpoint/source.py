@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab_spec.models.model_specs import has_batch_norm, hash_names
+from stratlab_spec.renamed_settings import take_new_names
 from stratlab_spec.run_directory import RunDirectory, read_line
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.rules import CLASS_NAMES_SHA256, continuation_problems, resolved_problems
@@ -58,6 +59,7 @@ def open_source(config: Config) -> SourceRun:
     if not (isinstance(known.get("config"), dict) and isinstance(known.get("resolved"), dict)):
         hint = "name a folder <comparison>/<run>, or a checkpoint in it"
         raise refuse(f"{folder.path} is no run; {hint} [SL-resume-no-run]")
+    known["config"] = take_new_names(known["config"])
     source = SourceRun(folder, int(match[1]) if match else None, known)
     steps = CheckpointFolder(folder).committed()
     if not steps or (source.step is not None and source.step not in steps):

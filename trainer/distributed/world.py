@@ -37,7 +37,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from stratlab_spec.layout.mesh_rules import AXES as MESH_AXES
 from stratlab_spec.layout.parallel_dims import Axes
-from stratlab_spec.memory.fit import largest_device_bytes
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.strategies import ND_AXES
 from trainer.distributed.machine import read_node
@@ -125,12 +124,6 @@ def bind_device(world: World, init: Any) -> dict[str, torch.device]:
     if world.backend != "nccl" or world.size == 1 or "device_id" not in inspect.signature(init).parameters:
         return {}
     return {"device_id": torch.device(world.device)}
-
-
-def agree_on_memory() -> int | None:
-    """Bytes of the smallest device of all ranks' machines, the same on each; None = nobody knows; collective."""
-    sizes = gather_objects(largest_device_bytes())
-    return min((size for size in sizes if size is not None), default=None)
 
 
 def gather_objects(value: Any, group: Any = None) -> list[Any]:

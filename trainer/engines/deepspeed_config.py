@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import nn
 
-from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.registry import ARGUMENTS
+from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.strategies import MIB, STRATEGIES, reduce_bucket_bytes, reshards_after_forward
 from trainer.distributed.world import Precision
@@ -201,12 +201,14 @@ def build_settings(
     processes_per_node: int,
     sizes: ModelSizes,
     device_type: str,
+    profile_first: int | None = None,
     zero: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """What `deepspeed.initialize` gets, and what the run directory keeps.
 
     Args:
         sizes: of the model; no bucket is larger, but for one element where their number is odd.
+        profile_first: first recorded step of the plan; None = as asked.
         zero: entries of the section zero_optimization to put over the strategy's own, for tests.
 
     Raises:
@@ -230,7 +232,7 @@ def build_settings(
             "enabled": config.flops_profiler,
             "recompute_fwd_factor": float(config.activation_checkpointing == "blocks"),
             # DeepSpeed's steps begin with 0
-            "profile_step": max(0, config.profile_first_step - config.profile_warmup - 1),
+            "profile_step": max(0, (profile_first or config.profile_first_step) - config.profile_warmup - 1),
             "module_depth": -1,
             "top_modules": 3,
             "detailed": True,

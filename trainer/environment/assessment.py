@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from stratlab_spec.findings import Finding
 from trainer.environment.board import (
     STOPPED,
     Asked,
-    EnvironmentFinding,
     Facts,
     find_firsts,
     join_names,
@@ -54,7 +54,7 @@ def judge(
     stages: Mapping[int, str],
     refusals: Mapping[str, str] = {},
     ends: Mapping[int, str] = {},
-) -> list[EnvironmentFinding]:
+) -> list[Finding]:
     """All findings, in the order of the table.
 
     Args:
@@ -77,7 +77,7 @@ def judge(
 
 def _judge_ranks(
     asked: Asked, facts: Facts, stages: Mapping[int, str], ends: Mapping[int, str]
-) -> Iterator[EnvironmentFinding]:
+) -> Iterator[Finding]:
     lost: dict[str, list[int]] = {}
     for rank in range(asked.ranks):
         if stages.get(rank) != "done" and ends.get(rank) != STOPPED:
@@ -99,7 +99,7 @@ def _judge_ranks(
         yield ok("ranks", f"{asked.ranks} in {asked.nodes} pod(s), {where}")
 
 
-def _judge_versions(facts: Facts) -> Iterator[EnvironmentFinding]:
+def _judge_versions(facts: Facts) -> Iterator[Finding]:
     found = {rank: each["versions"] for rank, each in facts.items() if not read_error(each, "versions")}
     if not found:
         return
@@ -128,7 +128,7 @@ def _judge_versions(facts: Facts) -> Iterator[EnvironmentFinding]:
         )
 
 
-def _judge_devices(asked: Asked, facts: Facts, refusals: Mapping[str, str]) -> Iterator[EnvironmentFinding]:
+def _judge_devices(asked: Asked, facts: Facts, refusals: Mapping[str, str]) -> Iterator[Finding]:
     wrong = [*_wrong_devices(asked, facts, refusals)]
     yield from wrong
     devices = [each.get("device", {}) for each in facts.values()]
@@ -141,7 +141,7 @@ def _judge_devices(asked: Asked, facts: Facts, refusals: Mapping[str, str]) -> I
         yield ok("devices", f"{len(facts)} x {join_names(names)}{memory}{joined}")
 
 
-def _wrong_devices(asked: Asked, facts: Facts, refusals: Mapping[str, str]) -> Iterator[EnvironmentFinding]:
+def _wrong_devices(asked: Asked, facts: Facts, refusals: Mapping[str, str]) -> Iterator[Finding]:
     subject, uuids, names = "devices", dict[str, int](), set[str]()
     for pod, sentence in sorted(refusals.items()):
         seen, _, fix = sentence.partition("; ")
@@ -167,7 +167,7 @@ def _wrong_devices(asked: Asked, facts: Facts, refusals: Mapping[str, str]) -> I
         yield warning(subject, f"they differ: {join_names(names)} [SL-devices-differ]", fix)
 
 
-def _judge_shared_memory(asked: Asked, facts: Facts) -> Iterator[EnvironmentFinding]:
+def _judge_shared_memory(asked: Asked, facts: Facts) -> Iterator[Finding]:
     subject, needed, free, wrong = "shared memory", SHM_GIB * asked.per_node, [], False
     for found in find_firsts(facts, subject):
         shm, seen = found[subject], ""
@@ -188,7 +188,7 @@ def _judge_shared_memory(asked: Asked, facts: Facts) -> Iterator[EnvironmentFind
         yield ok(subject, f"{min(free):.1f} GiB free in /dev/shm")
 
 
-def _judge_volume(asked: Asked, facts: Facts) -> Iterator[EnvironmentFinding]:
+def _judge_volume(asked: Asked, facts: Facts) -> Iterator[Finding]:
     subject, good, wrong = "results volume", [], False
     for found in find_firsts(facts, subject):
         volume, where = found[subject], f"pod {found['pod']}: {asked.results}"
@@ -223,7 +223,7 @@ def _format_gib(gib: float) -> str:
     return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.2f} MiB"
 
 
-def _judge_files(facts: Facts) -> Iterator[EnvironmentFinding]:
+def _judge_files(facts: Facts) -> Iterator[Finding]:
     name = "files of the others"
     found = {rank: each[name] for rank, each in sorted(facts.items()) if name in each}
     blind = {rank: each["unseen"] for rank, each in found.items() if each.get("unseen")}
@@ -237,7 +237,7 @@ def _judge_files(facts: Facts) -> Iterator[EnvironmentFinding]:
         yield ok("shared files", f"each rank sees those of the others, after {longest:.1f} s at most")
 
 
-def _judge_clocks(facts: Facts) -> Iterator[EnvironmentFinding]:
+def _judge_clocks(facts: Facts) -> Iterator[Finding]:
     offsets, wrong = [], []
     for rank, found in sorted(facts.items()):
         clock, volume = found.get("clock", {}), found.get("results volume", {})
@@ -260,7 +260,7 @@ def _describe_offset(seconds: float) -> str:
     return f"its clock is {abs(seconds):.1f} s {'before' if seconds > 0 else 'behind'}"
 
 
-def _judge_network(asked: Asked, facts: Facts) -> Iterator[EnvironmentFinding]:
+def _judge_network(asked: Asked, facts: Facts) -> Iterator[Finding]:
     failed = False
     for rank, found in sorted(facts.items()):
         names = ("clock", "files of the others", "all-reduce")

@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Literal
 
+from stratlab_spec.findings import Finding
 from stratlab_spec.settings.config import ConfigError
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.rendezvous import read_node_rank, wait_for_host
@@ -142,22 +143,12 @@ def join_names(names: Iterable[Any]) -> str:
 PROBLEM: Literal["problem"] = "problem"
 
 
-@dataclass(frozen=True)
-class EnvironmentFinding:
-    """What was looked at, how it is, what was seen, and what to do about it. A warning leaves the exit code at 0."""
-
-    state: Literal["ok", "warning", "problem"]
-    subject: str
-    seen: str
-    fix: str = ""
+ok = partial(Finding, "ok")
+warning = partial(Finding, "warning")
+problem = partial(Finding, PROBLEM)
 
 
-ok = partial(EnvironmentFinding, "ok")
-warning = partial(EnvironmentFinding, "warning")
-problem = partial(EnvironmentFinding, PROBLEM)
-
-
-def describe(findings: Sequence[EnvironmentFinding]) -> str:
+def describe(findings: Sequence[Finding]) -> str:
     """The table, with what to do below each line that asks for something."""
     width = max((len(finding.subject) for finding in findings), default=0)
     lines = []

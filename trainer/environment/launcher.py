@@ -23,6 +23,7 @@ from typing import Any
 
 from stratlab_spec import exit_codes as failures
 from stratlab_spec.exit_codes import AcceleratorsMissing, PeerLost
+from stratlab_spec.findings import Finding
 from stratlab_spec.run_directory import write_json
 from stratlab_spec.settings.config import Config, ConfigError
 from trainer.environment.assessment import judge
@@ -33,7 +34,6 @@ from trainer.environment.board import (
     STOPPED,
     Asked,
     Board,
-    EnvironmentFinding,
     describe,
     find_pod_index,
     open_board,
@@ -118,7 +118,7 @@ def _take_part(config: Config, pods: Pods, index: int, board: Board, stop: Stop,
 
 
 def _conclude(
-    board: Board, others: set[int], findings: list[EnvironmentFinding], facts: dict[int, Any], as_json: bool
+    board: Board, others: set[int], findings: list[Finding], facts: dict[int, Any], as_json: bool
 ) -> int:
     """Says the verdict, first here: mpirun ends all pods with the first one that has failed."""
     code = _tell(findings, facts, as_json)
@@ -186,12 +186,12 @@ def _follow(board: Board, index: int, limit_s: float, as_json: bool) -> int:
     """In another pod than the first: waits for the verdict and says it too."""
     if board.wait(["verdict"], limit_s + LAST_WORDS_S):
         return _tell([_absent([0], limit_s)], {}, as_json)
-    findings = [EnvironmentFinding(**each) for each in board.read("verdict")]
+    findings = [Finding(**each) for each in board.read("verdict")]
     board.post(f"told/{index}", True)
     return _tell(findings, {}, as_json)
 
 
-def _absent(indices: list[int], seconds: float, why: str = "") -> EnvironmentFinding:
+def _absent(indices: list[int], seconds: float, why: str = "") -> Finding:
     pods, cause = ", ".join(map(str, indices)), f" ({why})" if why else ""
     return problem(
         "pods",
@@ -200,7 +200,7 @@ def _absent(indices: list[int], seconds: float, why: str = "") -> EnvironmentFin
     )
 
 
-def _tell(findings: list[EnvironmentFinding], facts: dict[int, Any], as_json: bool) -> int:
+def _tell(findings: list[Finding], facts: dict[int, Any], as_json: bool) -> int:
     """Prints them, leaves the problems as the pod's last words; the exit code."""
     print(json.dumps(_as_content(findings, facts), indent=1) if as_json else describe(findings), flush=True)
     problems = [f"{each.subject}: {each.seen}" for each in findings if each.state == PROBLEM]
@@ -210,7 +210,7 @@ def _tell(findings: list[EnvironmentFinding], facts: dict[int, Any], as_json: bo
     return code
 
 
-def _as_content(findings: list[EnvironmentFinding], facts: dict[int, Any]) -> dict[str, Any]:
+def _as_content(findings: list[Finding], facts: dict[int, Any]) -> dict[str, Any]:
     return {"findings": [dataclasses.asdict(each) for each in findings], "ranks": facts}
 
 

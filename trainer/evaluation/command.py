@@ -13,6 +13,7 @@ from typing import Any
 from stratlab_spec import exit_codes as failures
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.models.model_specs import default_image_size
+from stratlab_spec.renamed_settings import take_new_names
 from stratlab_spec.run_directory import RunDirectory, write_json
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.wording import spell_options
@@ -111,7 +112,7 @@ def read_config(path: Path) -> Config:
     try:
         content = json.loads((path / "config.json").read_text())
         resolved = content["resolved"]
-        given = content["config"] | {"results": str(path.absolute().parent.parent)}
+        given = take_new_names(content["config"]) | {"results": str(path.absolute().parent.parent)}
         given |= {"image_size": int(resolved["image_size"])} if "image_size" in resolved else {}
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise ConfigError(

@@ -24,16 +24,15 @@ from typing import Any, NamedTuple
 from stratlab_spec import exit_codes as failures
 from stratlab_spec.exit_codes import DataMissing, OutOfMemory
 from stratlab_spec.memory.fit import (
+    Choice,
     as_laid_out,
-    choose_layout,
     depends_on_device,
-    largest_device_bytes,
-    measure_needs,
 )
 from stratlab_spec.memory.prediction import GATE, forecast_memory
 from stratlab_spec.memory.profiles import GIB
-from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import has_batch_norm
+from stratlab_spec.plan import VARIABLE as PLAN
+from stratlab_spec.plan import Plan, resolve_plan
 from stratlab_spec.run_directory import (
     VARIABLE,
     RunDirectory,
@@ -123,23 +122,26 @@ class ContainerMemory:
             return None
 
 
-def check_memory(config: Config, pods: Pods) -> None:
-    """Says what the run will hold if that is known; without an operations file, or on a device nobody knows, warns or
+def check_memory(config: Config, pods: Pods, device: int | None, choice: Choice | None = None) -> None:
+    """Says what the run will hold if that is known; without an operations file, or on an unknown device, warns or
     keeps silent.
 
+    Args:
+        device: its bytes; None = unknown.
+        choice: of the strategy nd, for such a device.
+
     Raises:
-        OutOfMemory: it cannot fit: with the breakdown by cause and what to try. With `oom_ladder` the run may start.
+        OutOfMemory: it cannot fit: with the breakdown by cause and what to try. With `oom_fallback` the run may start.
     """
-    if not config.memory_forecast or config.mode != "train" or (device := largest_device_bytes()) is None:
+    if not config.memory_forecast or config.mode != "train" or device is None:
         return
     device_gib = device / GIB
     asked = config
-    if depends_on_device(config):
-        choice = choose_layout(measure_needs(config, pods.world_size, read_shape(config)), device)
+    if choice and depends_on_device(config):
         asked = as_laid_out(config, choice.layout)
         if choice.left_out:
             log.warning("layout %s: %s", choice.layout.name, choice.describe_left_out(device_gib))
-        if not choice.fits and not config.oom_ladder:
+        if not choice.fits and not config.oom_fallback:
             raise OutOfMemory(
                 f"TRAINER_LAYOUT=auto: no layout of {config.dimensions}D fits; "
                 f"{choice.explain_refusal(config, device_gib)}, or run.config.memory_forecast=false to start in spite "
@@ -158,7 +160,7 @@ def check_memory(config: Config, pods: Pods) -> None:
         log.info(sentence)
         return
     sentence += f"; try {forecast.advise(asked, device_gib)}"
-    if forecast.least_gib > device_gib and not forecast.at_most and not config.oom_ladder:
+    if forecast.least_gib > device_gib and not forecast.at_most and not config.oom_fallback:
         raise OutOfMemory(
             f"{sentence}, or run.config.memory_forecast=false to start in spite of it [SL-forecast-too-large]"
         )
@@ -186,8 +188,8 @@ def list_candidates(config: Config, halved: int) -> Iterator[Settings]:
         yield from smaller
     if config.activation_checkpointing != "blocks":
         yield {"activation_checkpointing": "blocks"}
-    if row.climbs_to:
-        yield {"strategy": row.climbs_to}
+    if row.falls_back_to:
+        yield {"strategy": row.falls_back_to}
     known = ("none", *row.offload)
     yield from ({"offload": offload} for offload in known[known.index(config.offload) + 1 :])
     if halved >= HALVES_FIRST:
@@ -199,14 +201,20 @@ class Ladder:
 
     Args:
         config: of the release.
-        env: of the ranks; gets the settings of the rung.
+        env: of the ranks; gets the settings of the rung, and the plan that follows from them.
+        plan: of the release; None where the run does not train.
     """
 
     def __init__(
-        self, config: Config, folder: RunDirectory, pods: Pods, env: MutableMapping[str, str]
+        self,
+        config: Config,
+        folder: RunDirectory,
+        pods: Pods,
+        env: MutableMapping[str, str],
+        plan: Plan | None,
     ) -> None:
         self._folder, self._pods, self._env = folder, pods, env
-        self._asked = config
+        self._asked, self._plan = config, plan
         self._rendezvous = env.get("PET_RDZV_ID", "")
         self._taken: list[Rung] = []
 
@@ -218,7 +226,9 @@ class Ladder:
         Args:
             record_end: writes down how the ranks ended, if there is a further rung.
         """
-        if not self._asked.oom_ladder or self._asked.mode != "train":
+        if self._plan:
+            self._env[PLAN] = self._plan.as_variable()
+        if not self._asked.oom_fallback or not self._plan:
             return launch()
         self._stand_on(read_rungs(self._folder))  # of an earlier start
         while True:
@@ -297,5 +307,10 @@ class Ladder:
             return
         self._env.update(self._env_with(rungs))
         self._env[VARIABLE] = json.dumps(rungs)
+        assert self._plan
+        config = Config.from_env(self._env)
+        pods, (samples, device) = self._pods, (self._plan.train_samples, self._plan.device_bytes)
+        plan = resolve_plan(config, pods.world_size, pods.processes_per_node, samples, device)
+        self._env[PLAN] = plan.as_variable()
         if self._rendezvous:  # torch's store remembers a rendezvous that has ended
             self._env["PET_RDZV_ID"] = f"{self._rendezvous}-rung{len(rungs)}"

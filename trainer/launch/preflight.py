@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stratlab_spec.layout.mesh_rules import broken_rules
-from stratlab_spec.memory.fit import fit_problems, largest_device_bytes
+from stratlab_spec.memory.fit import Choice, choose_on_device, fit_problems, largest_device_bytes
 from stratlab_spec.models.decoder_config import read_shape
 from stratlab_spec.models.model_specs import (
     default_image_size,
@@ -21,9 +21,11 @@ from stratlab_spec.models.model_specs import (
     model_problems,
 )
 from stratlab_spec.models.teacher import teacher_problems
-from stratlab_spec.plan import build_plan, plan_problems
+from stratlab_spec.plan import Plan, resolve_plan
 from stratlab_spec.registry import adapter_problems
+from stratlab_spec.renamed_settings import take_new_names
 from stratlab_spec.run_directory import RunDirectory, read_line
+from stratlab_spec.schedule import build_schedule, plan_problems
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.fields import MODELS
 from stratlab_spec.settings.library_rules import (
@@ -67,6 +69,16 @@ class Pods:
         return self.nodes * self.processes_per_node
 
 
+@dataclass(frozen=True)
+class CheckedRun:
+    """How a run that may start starts."""
+
+    plan: Plan
+    choice: Choice | None = None
+    """Of the strategy nd: its layout, and what was left out."""
+    device_bytes: int | None = None
+
+
 def read_pods(env: Mapping[str, str]) -> Pods:
     """Pods and processes as the training operator injects them; 1 x 1 without an operator.
 
@@ -100,8 +112,8 @@ def check(
     replaces: bool = False,
     makes_caches: bool = True,
     opens_pictures: bool = True,
-) -> None:
-    """Raises if this run cannot start.
+) -> CheckedRun | None:
+    """How this run starts; None where it does not train, or where its token cache is missing and not made.
 
     Args:
         replaces: a run of this name that is there goes before this one starts.
@@ -113,7 +125,7 @@ def check(
         DataMissing: no data set, or images that cannot be decoded.
     """
     if config.mode == "check":  # it names by itself what is missing
-        return
+        return None
     if not replaces:
         refuse_finished(config, RunDirectory(config.results, config.comparison, config.run), env)
     if config.mode == "evaluate":
@@ -127,10 +139,24 @@ def check(
     problems += _fresh_problems(config) if replaces else _folder_problems(config, world_size, env)
     problems += compile_problems(config, env, gpu=has_gpu())
     problems += snapshot_problems(config, gpu=has_gpu())
+    choice = None
+    device_bytes = largest_device_bytes()
     if config.is_text:
-        _check_text(config, world_size, env, problems, makes_caches)
+        problems += text_problems(config)
+        problems += broken_deepspeed_rules(config, world_size, per_node, env=env, gpu=has_gpu())
+        refuse(problems)
+        if config.strategy == "nd":
+            choice = choose_on_device(config, world_size, read_shape(config), device_bytes)
+        layout = choice.layout if choice else None
+        refuse([*fit_problems(config, world_size, read_shape(config), device_bytes, layout)])
+        samples = _check_rows(config, makes_caches)
     else:
-        _check_images(config, world_size, env, problems, opens_pictures)
+        samples = _check_images(config, world_size, env, problems, opens_pictures)
+    if config.mode != "train" or samples is None:
+        return None
+    return CheckedRun(
+        resolve_plan(config, world_size, per_node, samples, device_bytes, choice), choice, device_bytes
+    )
 
 
 def check_elsewhere(config: Config, pods: Pods) -> None:
@@ -165,18 +191,15 @@ def check_elsewhere(config: Config, pods: Pods) -> None:
     refuse(problems)
 
 
-def _check_text(
-    config: Config, world_size: int, env: Mapping[str, str], problems: list[str], makes_caches: bool
-) -> None:
-    per_node = read_pods(env).processes_per_node
-    problems += text_problems(config)
-    problems += broken_deepspeed_rules(config, world_size, per_node, env=env, gpu=has_gpu())
-    refuse(problems or [*fit_problems(config, world_size, read_shape(config), largest_device_bytes())])
+def _check_rows(config: Config, makes_caches: bool) -> int | None:
+    """Training samples of a language model's data; None where its token cache is missing and not made."""
     if not makes_caches and read_index(cache_folder(config)) is None:
         if config.dataset_path:  # here, where a look costs no more than the run's own
             check_given(config)
-        return
-    refuse(_plan_problems(config, ensure_cache(config, partial(print, flush=True))))
+        return None
+    samples = ensure_cache(config, partial(print, flush=True))
+    refuse(_plan_problems(config, samples))
+    return samples
 
 
 def _plan_problems(config: Config, train_samples: int, before: Sequence[str] = ()) -> list[str]:
@@ -188,12 +211,13 @@ def _plan_problems(config: Config, train_samples: int, before: Sequence[str] = (
     problems = plan_problems(config, train_samples)
     if before or problems or config.mode != "train":
         return problems
-    return exhausted_problems(config, build_plan(config, train_samples).steps)
+    return exhausted_problems(config, build_schedule(config, train_samples).steps)
 
 
 def _check_images(
     config: Config, world_size: int, env: Mapping[str, str], problems: list[str], opens: bool
-) -> None:
+) -> int:
+    """Training samples of an image model's data."""
     per_node = read_pods(env).processes_per_node
     image_size = config.image_size or default_image_size(config)
     size_problem = image_size_problem(config, image_size)
@@ -216,6 +240,7 @@ def _check_images(
     for note in (*data.notes, *odd, describe_head(config, data.class_names)):
         if note:
             log.info(note)
+    return len(data.train)
 
 
 def _tracking_problems(env: Mapping[str, str]) -> list[str]:
@@ -311,7 +336,7 @@ def _changed_settings(before: dict[str, Any], config: Config, world_size: int, g
     Args:
         goes_on: from a checkpoint, which every strategy reads with another number of processes too.
     """
-    then = {**before["config"], "processes": before["resolved"].get("world_size")}
+    then = {**take_new_names(before["config"]), "processes": before["resolved"].get("world_size")}
     now = {**config.model_dump(), "processes": world_size}
     may_change = (*MAY_CHANGE, "processes") if goes_on else MAY_CHANGE
     names = [name for name in now if name not in may_change and then.get(name) != now[name]]

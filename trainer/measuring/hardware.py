@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -172,33 +172,64 @@ def open_sampler(device: str) -> Sampler | None:
 
 
 STAT = Path("/proc/stat")
+CONTROL_GROUP = Path("/proc/self/cgroup")
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+SAMPLE_LOAD_EVERY_S = 1.0
+MOST_SAMPLES = 4096
+"""Of a run's load; a longer run keeps every second one."""
+
+
+class _Load(NamedTuple):
+    """Seconds since 1970, and CPU time in seconds: of this process, of all, and waited for in its control group."""
+
+    time_s: float
+    own_s: float
+    busy_s: float
+    waited_s: float
 
 
 class MachineLoad:
-    """Of the machine that this rank is on, from now until `describe`.
+    """Of the machine that this rank is on, from now on.
 
-    A container sees the processors of its whole node.
+    A container sees the processors of its whole node; the pressure is that of its own control group.
     """
 
-    def __init__(self, stat: Path = STAT) -> None:
+    def __init__(self, stat: Path = STAT, pressure: Path | None = None) -> None:
         self._stat = stat
-        self._began = self._read()
+        self._pressure = pressure or find_pressure()
+        self._every_s = SAMPLE_LOAD_EVERY_S
+        self._samples = [self._read()]
 
-    def describe(self) -> dict[str, float | None]:
-        """Fields: docs/run_directory.md. Null where the system does not tell."""
-        seconds, own_s, busy_s = (now - then for now, then in zip(self._read(), self._began, strict=True))
+    def sample(self) -> None:
+        """Once per second, however often it is called."""
+        if time.time() - self._samples[-1].time_s < self._every_s:
+            return
+        self._samples.append(self._read())
+        if len(self._samples) > MOST_SAMPLES:
+            self._samples, self._every_s = self._samples[::2], 2 * self._every_s
+
+    def describe(self, span_s: tuple[float, float] | None = None) -> dict[str, float | None]:
+        """Fields: docs/run_directory.md. Null where the system does not tell.
+
+        Args:
+            span_s: seconds since 1970, of the timed steps; None = all the time.
+        """
+        samples = [*self._samples, self._read()]
+        begin_s, end_s = span_s or (samples[0].time_s, samples[-1].time_s)
+        first = next((each for each in reversed(samples) if each.time_s <= begin_s), samples[0])
+        last = next((each for each in samples if each.time_s >= end_s), samples[-1])
+        seconds, own_s, busy_s, waited_s = (now - then for now, then in zip(last, first, strict=True))
         return {
             "cores": float(os.cpu_count() or 1),
-            "load_average": os.getloadavg()[0],
             "seconds": seconds,
             "own_cpu_s": own_s,
-            "busy_cpu_s": busy_s if busy_s == busy_s else None,
+            "busy_cpu_s": busy_s if math.isfinite(busy_s) else None,
+            "cpu_pressure_pct": 100.0 * waited_s / seconds if seconds and math.isfinite(waited_s) else None,
         }
 
-    def _read(self) -> tuple[float, float, float]:
-        """Clock, this process's and all processes' CPU time, in seconds."""
-        return time.monotonic(), time.process_time(), read_busy_s(self._stat)
+    def _read(self) -> _Load:
+        return _Load(time.time(), time.process_time(), read_busy_s(self._stat), read_waited_s(self._pressure))
 
 
 def read_busy_s(stat: Path) -> float:
@@ -207,25 +238,44 @@ def read_busy_s(stat: Path) -> float:
         _name, user, nice, system, _, _, interrupts, soft, *_ = stat.read_text().splitlines()[0].split()
         return sum(map(int, (user, nice, system, interrupts, soft))) / TICKS_PER_S
     except (OSError, ValueError, IndexError):
-        return float("nan")
+        return math.nan
+
+
+def find_pressure(own: Path = CONTROL_GROUP, groups: Path = CONTROL_GROUPS) -> Path:
+    """cpu.pressure of this process's control group (version 2); need not exist."""
+    try:
+        named = next((line for line in own.read_text().splitlines() if line.startswith("0::/")), "0::/")
+    except OSError:
+        named = "0::/"
+    return groups / named.removeprefix("0::/") / "cpu.pressure"
+
+
+def read_waited_s(pressure: Path) -> float:
+    """Time in which a process of the control group was ready and had no processor, since the group was made; NaN = not
+    told. Kernel: Documentation/accounting/psi.rst."""
+    try:
+        some = pressure.read_text().splitlines()[0]
+        return int(some.rpartition("total=")[2]) / 1e6 if some.startswith("some ") else math.nan
+    except (OSError, ValueError, IndexError):
+        return math.nan
 
 
 def sum_up_load(ranks: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """For summary.json, of the machine that was busiest with other things.
+    """For summary.json, during the timed steps, of the machine that was busiest with other things.
 
     Returns:
-        load_average: of the last minute of training.
+        cpu_pressure_pct: of the time in which a process of the run's control group had to wait for a processor.
         other_cpu_pct: of the machine's processors, what processes took that are no rank of this run.
 
     Args:
         ranks: the facts of every rank, with `host` and `machine`.
     """
-    averages, shares = [], []
+    shares = []
     for host in dict.fromkeys(rank["host"] for rank in ranks):
         found = [rank["machine"] for rank in ranks if rank["host"] == host]
-        averages.append(found[0]["load_average"])
         busy_s, seconds = found[0]["busy_cpu_s"], found[0]["seconds"]
         if busy_s is not None and seconds:
             others_s = busy_s - sum(each["own_cpu_s"] for each in found)
             shares.append(100.0 * max(others_s, 0.0) / (found[0]["cores"] * seconds))
-    return {"load_average": max(averages), "other_cpu_pct": max(shares, default=None)}
+    waited = [pct for rank in ranks if (pct := rank["machine"]["cpu_pressure_pct"]) is not None]
+    return {"cpu_pressure_pct": max(waited, default=None), "other_cpu_pct": max(shares, default=None)}

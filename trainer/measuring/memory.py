@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from stratlab_spec.timed_steps import WARM_UP_STEPS
 from trainer.distributed.world import World
 from trainer.measuring.held_tensors import GIB, Census, Observed
 
@@ -156,7 +157,6 @@ def _highest_resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-WARM_UP_STEPS = 5
 ALIKE = 0.99
 """A step that has held this share of the peak tells what the peak was made of."""
 BETWEEN = "between"

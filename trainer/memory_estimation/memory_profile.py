@@ -32,7 +32,7 @@ from stratlab_spec.layout.parallel_dims import count_stages
 from stratlab_spec.memory.profiles import CPU, CUDA, SCHEMA
 from stratlab_spec.models.decoder import SHAPES, count_layer_parameters, resize_decoder, resize_vit
 from stratlab_spec.models.model_specs import VIT
-from stratlab_spec.plan import count_micro_batches
+from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import PREFIX, Config
 from stratlab_spec.strategies import STRATEGIES, reduce_bucket_bytes
 from trainer.memory_estimation.rules import build_key, defaults_of, read_countable, settings_that_matter

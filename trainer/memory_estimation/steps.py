@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_iter
 
 from stratlab_spec.models.model_specs import default_image_size
 from stratlab_spec.models.teacher import teacher_config
-from stratlab_spec.plan import count_micro_batches
+from stratlab_spec.plan import resolve_plan
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.strategies import STRATEGIES
 from trainer import strategies
@@ -48,7 +48,7 @@ from trainer.models.decoder import restore_buffers
 from trainer.models.decoder_build import build_decoder
 from trainer.models.model_with_loss import Learner
 from trainer.models.teacher import Teacher, place_teacher
-from trainer.run import build_run, resolve_placement
+from trainer.run import build_run
 from trainer.strategies.sharding import tie_weights
 
 aten = torch.ops.aten
@@ -241,11 +241,9 @@ def count_batches(
     configs = [as_counted(config) for config in configs]
     config, found = configs[0], list[Count]()
     world = World(rank, rank % per_node, ranks, per_node, "cpu", "cpu", device_name="", host="")
-    placement = resolve_placement(config, world)
-    (micro_batches,) = {
-        count_micro_batches(each.global_batch_size, each.micro_batch_size, placement.axes.dp)
-        for each in configs
-    }
+    plans = [resolve_plan(each, ranks, per_node, each.global_batch_size) for each in configs]
+    plan = plans[0]
+    (micro_batches,) = {each.micro_batches for each in plans}
     watch, waits = StorageWatch(block_bytes), WaitWatch()
     engine: Any = None
     place = "building"
@@ -260,11 +258,11 @@ def count_batches(
         stack.enter_context(alone(config, ranks, rank, per_node))
         stack.enter_context(attributed(watch, config.strategy))
         precision = resolve_precision(config, "cuda")
-        run = build_run(config, world, placement, precision, config.global_batch_size)
+        run = build_run(config, world, plan, precision)
         begin("building the model")
         model = build_empty_model(config, pictures)
         teacher = None
-        if config.teacher and placement.axes.computes_loss(rank):
+        if config.teacher and plan.axes.computes_loss(rank):
             edge = 0 if config.is_text else config.image_size or default_image_size(config)
             # its weights make no difference to memory
             asked = teacher_config(config).model_copy(update={"image_size": edge, "init": "scratch"})
@@ -280,7 +278,7 @@ def count_batches(
         if teacher is not None:
             _allocate(teacher)
             placed = place_teacher(teacher, "cpu", precision.teacher_dtype)
-            model.teacher = Teacher(placed, config.distil_temperature, config.distil_weight)
+            model.teacher = Teacher(placed, config.distill_temperature, config.distill_alpha)
         if cuda:
             stack.enter_context(as_on_cuda(watch))
         stack.enter_context(watch)
@@ -314,7 +312,7 @@ def count_batches(
                         ranks=ranks,
                         rank=rank,
                         per_node=per_node,
-                        axes=placement.axes,
+                        axes=plan.axes,
                         micro_batches=micro_batches,
                         cuda=cuda,
                         block_bytes=block_bytes,

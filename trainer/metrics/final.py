@@ -10,20 +10,20 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import msgspec
-import torch.distributed as dist
 
 from stratlab_spec.exposed_communication import read_exposed_pct
-from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.run_directory import write_json
 from stratlab_spec.settings.config import Config
 from stratlab_spec.step_parts import COMM_EXPOSED_PCT
+from stratlab_spec.timed_steps import TimedSteps, TrainedStep, find_timed_steps, read_step
 from trainer.distributed.world import gather_objects, processor_name
 from trainer.engine import Engine
-from trainer.measuring.hardware import sum_up_load
+from trainer.measuring.hardware import MachineLoad, sum_up_load
 from trainer.measuring.held_tensors import GIB
 from trainer.measuring.memory import TrainingMemory, peak_host_memory_gib
 from trainer.metrics.summary import build_summary, find_results
@@ -164,7 +164,7 @@ def write_results(
     memory: TrainingMemory,
     data_set_bytes: int,
     gpu: dict[str, float | None] | None,
-    machine: dict[str, float | None],
+    machine: MachineLoad,
     data_order_sha256: str,
     last: dict[str, Any],
     test: Evaluation,
@@ -174,10 +174,15 @@ def write_results(
     Args:
         data_set_bytes: of it in the memory of the device that computes.
         gpu: of `Meter.describe`.
-        machine: of `MachineLoad.describe`.
+        machine: since before the first step.
     """
     config, world, folder = run.config, run.world, run.folder
     wire = recorder.wire
+    timed = TimedSteps(())
+    if run.writes:
+        folder.release_reserve()
+        timed = find_timed_steps(_read_steps(folder.metrics), world.device_type != "cpu")
+    spans = gather_objects(timed.find_span_s())  # and every rank waits for the reserve
     facts = {
         "rank": world.rank,
         "local_rank": world.local_rank,
@@ -186,7 +191,7 @@ def write_results(
         "node": world.node or None,
         "processor": processor_name(),
         "gpu": gpu,
-        "machine": machine,
+        "machine": machine.describe(next(filter(None, spans), None)),
         "device_type": world.device_type,
         "device_name": world.device_name,
         **_describe_memory(run, engine, memory, data_set_bytes),
@@ -206,9 +211,6 @@ def write_results(
         "samples_seen": resolved["steps"] * config.global_batch_size // run.axes.dp,
         "done": True,
     }
-    if run.writes:
-        folder.release_reserve()
-    dist.barrier()
     write_json(folder.rank_facts(world.rank), facts)
     ranks = gather_objects(facts)
     if not run.writes:
@@ -219,16 +221,27 @@ def write_results(
         course = build_course(whole, folder.read_world_sizes(), find_target(config))
     course[COMM_EXPOSED_PCT] = read_exposed_pct(folder.manifest)
     course |= sum_up_load(ranks)
-    summary = build_summary(config, resolved, ranks, recorder.measured, recorder.work, last | course, test)
+    summary = build_summary(config, resolved, ranks, timed, last | course, test)
     write_json(folder.summary, summary)
     recorder.record("result", resolved["steps"], **find_results(summary))
 
 
+def _read_steps(path: Path) -> Iterator[TrainedStep]:
+    with open(path, "rb") as file:
+        for raw in file:
+            if b'"train"' not in raw or not raw.endswith(b"\n"):
+                continue
+            try:
+                step = read_step(msgspec.json.decode(raw))
+            except msgspec.MsgspecError:  # `build_course` says how many
+                continue
+            if step:
+                yield step
+
+
 def _describe_memory(run: Run, engine: Engine, memory: TrainingMemory, data_set_bytes: int) -> dict[str, Any]:
     """Peaks of a device without the data set, which is no strategy's; None on a CPU, whose memory has other tenants."""
-    config = run.config
-    micro_batches = count_micro_batches(config.global_batch_size, config.micro_batch_size, run.axes.dp)
-    found = memory.describe(engine.observed, data_set_bytes, micro_batches)
+    found = memory.describe(engine.observed, data_set_bytes, run.plan.micro_batches)
     data_set_gib, on_device = data_set_bytes / GIB, memory.counters.on_device
     return {
         "peak_memory_gib": found["peak_gib"] - data_set_gib if found and on_device else None,

@@ -7,7 +7,6 @@ what else is kept between steps ─┘
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from stratlab_spec.memory.prediction import FORECAST
 from stratlab_spec.registry import INITIAL_WEIGHTS, describe_starting_weights
 from stratlab_spec.run_directory import RUNGS
 from stratlab_spec.settings.config import Config
-from trainer.metrics.tracking import TIMES, Work
+from stratlab_spec.timed_steps import TimedSteps, build_step_numbers
 from trainer.tasks.evaluation import Evaluation
 
 BAND_PCT = 5.0
@@ -180,6 +179,10 @@ NO_RESULTS = (
     "peak_memory_step",
     *("peak_flops_per_device", "flops_per_token", "flops_per_token_literature", "flops_per_useful_token"),
 )
+OF_TEXT = (
+    *("tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct", "mfu_literature_pct", "mfu_useful_pct"),
+)
+"""Of the timed steps, in runs on text only."""
 FROM_CONFIG = ("run", "comparison", "strategy", "seed", "global_batch_size", "micro_batch_size")
 
 
@@ -187,17 +190,14 @@ def build_summary(
     config: Config,
     resolved: dict[str, Any],
     ranks: list[dict[str, Any]],
-    measured: list[tuple[float, ...]],
-    work: Work,
+    timed: TimedSteps,
     last: dict[str, float],
     test: Evaluation,
 ) -> dict[str, Any]:
     """The content of summary.json.
 
-    mfu_pct = 100 x samples_per_s x flops_per_sample / (peak_flops_per_device x world_size): model FLOP utilisation as
-    defined in the PaLM paper (arXiv 2204.02311, appendix B). flops_per_sample is forward and backward of one image
-    without recomputation, the peak is the dense one of the data sheet in the precision that is computed in. It is null
-    on devices without a known peak, such as CPUs.
+    Of mfu_pct flops_per_sample is forward and backward of one image without recomputation, the peak is the dense one of
+    the data sheet in the precision that is computed in. It is null on devices without a known peak, such as CPUs.
 
     wire_bytes_per_step are what the busiest rank sends in one step (trainer/measuring/operators.py),
     collectives_per_step the operations of rank 0.
@@ -205,17 +205,19 @@ def build_summary(
     Args:
         resolved: of config.json.
         ranks: the facts of every rank (ranks/rank*.json).
-        measured: times in ms of the steps that count, in the order of `TIMES`.
-        work: what these steps have done.
         last: train_loss, the validation's measures, skipped_steps, train_time_s at the end, and the numbers of
             `final.build_course`.
     """
-    columns = list(zip(*measured, strict=True))
-    medians = {name: statistics.median(column) for name, column in zip(TIMES, columns, strict=False)}
-    seconds = sum(columns[0]) / 1e3 if columns else None
-    samples_per_s = work.samples / seconds if seconds else None
-    peak = read_peak_flops(resolved["device_name"], resolved["precision"])
-    over_ranks, devices = _over_ranks(ranks), resolved["world_size"]
+    facts = {
+        "world_size": resolved["world_size"],
+        "peak_flops_per_device": read_peak_flops(resolved["device_name"], resolved["precision"]),
+        "flops_per_sample": resolved["flops_per_sample"],
+        **(_text_facts(config, resolved, timed) if config.is_text else {}),
+    }
+    numbers = build_step_numbers(timed, facts)
+    if not config.is_text:
+        numbers = {name: value for name, value in numbers.items() if name not in OF_TEXT}
+    over_ranks = _over_ranks(ranks)
     return {
         **{name: getattr(config, name) for name in FROM_CONFIG},
         "model": config.model_name,
@@ -226,14 +228,8 @@ def build_summary(
         **({"rung": len(rungs)} if (rungs := resolved.get(RUNGS)) else {}),
         **last,
         **{f"test_{name}": value for name, value in test.measures().items()},
-        "measured_steps": len(measured),
-        "step_time_ms_p50": medians.get("step_time_ms"),
-        "step_time_ms_p95": _percentile(columns[0], 0.95) if columns else None,
-        **{f"{name}_p50": medians.get(name) for name in TIMES[1:]},
-        "samples_per_s": samples_per_s,
-        "peak_flops_per_device": peak,
-        "mfu_pct": _mfu_pct(samples_per_s, resolved["flops_per_sample"], peak, devices),
-        **(_text_numbers(config, resolved, work, seconds, peak) if config.is_text else {}),
+        **facts,
+        **numbers,
         "trainable_parameters_pct": 100.0 * resolved["trainable_parameters"] / resolved["parameters"],
         **over_ranks,
         **compare_forecast(resolved.get(FORECAST), over_ranks["peak_memory_gib"], ranks),
@@ -263,48 +259,31 @@ def find_results(summary: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _flops_per_useful_token(config: Config, resolved: dict[str, Any], work: Work) -> float | None:
-    """Of the documents that the measured steps have seen: their weights' part as it is, of attention's part, which is
-    that of a row as one document, the share s / seq_len, where s = sum of squared lengths / sum of lengths."""
-    if not work.useful_tokens:
-        return None
-    causal, literature = resolved["flops_per_token"], resolved["flops_per_token_literature"]
-    seen = work.token_pairs / work.useful_tokens
-    return float(causal - (literature - causal) * (1.0 - seen / config.seq_len))
-
-
-def _mfu_pct(
-    units_per_s: float | None, flops: float | None, peak: float | None, devices: int
-) -> float | None:
-    return 100.0 * units_per_s * flops / (peak * devices) if units_per_s and flops and peak else None
-
-
-def _text_numbers(
-    config: Config, resolved: dict[str, Any], work: Work, seconds: float | None, peak: float | None
-) -> dict[str, Any]:
-    """Throughput in tokens, padding included and left out; MFU as the literature counts attention (not causal), and of
-    useful work alone: no padding, and attention inside documents; the layout of nd."""
-    tokens_per_s = work.tokens / seconds if seconds else None
-    useful_per_s = work.useful_tokens / seconds if seconds else None
-    useful_flops = _flops_per_useful_token(config, resolved, work)
-    literature = resolved["flops_per_token_literature"]
+def _text_facts(config: Config, resolved: dict[str, Any], timed: TimedSteps) -> dict[str, Any]:
+    """What a token costs, and the layout of nd."""
     layout = resolved.get("layout") or {}
     return {
         "seq_len": config.seq_len,
-        "tokens_per_s": tokens_per_s,
-        "useful_tokens_per_s": useful_per_s,
-        "useful_tokens_pct": 100.0 * work.useful_tokens / work.tokens if work.tokens else None,
         "flops_per_token": resolved["flops_per_token"],
-        "flops_per_token_literature": literature,
-        "mfu_literature_pct": _mfu_pct(tokens_per_s, literature, peak, resolved["world_size"]),
-        "flops_per_useful_token": useful_flops,
-        "mfu_useful_pct": _mfu_pct(useful_per_s, useful_flops, peak, resolved["world_size"]),
+        "flops_per_token_literature": resolved["flops_per_token_literature"],
+        "flops_per_useful_token": _flops_per_useful_token(config, resolved, timed),
         "layout": layout.get("name"),
         "dimensions": layout.get("dimensions"),
         "degenerate": bool(layout.get("missing")),
         "missing_dimensions": layout.get("missing") or [],
         "sequence_parallel": layout.get("sequence_parallel"),
     }
+
+
+def _flops_per_useful_token(config: Config, resolved: dict[str, Any], timed: TimedSteps) -> float | None:
+    """Of the documents that the timed steps have seen: their weights' part as it is, of attention's part, which is
+    that of a row as one document, the share s / seq_len, where s = sum of squared lengths / sum of lengths."""
+    useful_tokens, token_pairs = timed.sum_up("useful_tokens"), timed.sum_up("token_pairs")
+    if not useful_tokens or token_pairs is None:
+        return None
+    causal, literature = resolved["flops_per_token"], resolved["flops_per_token_literature"]
+    seen = token_pairs / useful_tokens
+    return float(causal - (literature - causal) * (1.0 - seen / config.seq_len))
 
 
 def _over_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -335,8 +314,3 @@ def _over_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
         },
         "collectives_per_step": sum(count for count, _ in counted.values()) if counted is not None else None,
     }
-
-
-def _percentile(values: tuple[float, ...], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[round(share * (len(ordered) - 1))]

@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,9 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from stratlab_spec.timed_steps import WARM_UP_STEPS
 from trainer.engine import StepResult
 from trainer.measuring.hardware import NAMES as SYSTEM
-from trainer.measuring.memory import WARM_UP_STEPS
 from trainer.measuring.phases import read_ms
 from trainer.metrics.jsonl_writer import Spool
 from trainer.metrics.progress import EpochCount, OwnTimes, Straggler, Stragglers
@@ -37,7 +36,6 @@ log = logging.getLogger("trainer")
 MOST_WAITING = 10
 """Steps: so a slow rank is found within 20 of them (progress.py), and a loss that is not finite, however seldom
 lines are asked for."""
-TIMES = ("step_time_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms")
 
 
 class _Waiting(msgspec.Struct):
@@ -77,22 +75,6 @@ def _line_with(step_measures: Sequence[str]) -> Any:
     kind, left_out = float | msgspec.UnsetType, msgspec.UNSET
     more: list[Any] = [(f"train_{name}_pct", kind, left_out) for name in step_measures]
     return msgspec.defstruct("_TrainLine", more, bases=(_TrainLine,)) if more else _TrainLine
-
-
-@dataclass
-class Work:
-    """What the measured steps have done, over all ranks."""
-
-    samples: int = 0
-    tokens: int = 0
-    useful_tokens: int = 0
-    token_pairs: int = 0
-
-    def add(self, result: StepResult) -> None:
-        self.samples += result.samples
-        self.tokens += result.tokens
-        self.useful_tokens += result.useful_tokens
-        self.token_pairs += result.token_pairs
 
 
 class Recorder:
@@ -146,10 +128,6 @@ class Recorder:
         self._after_profile = False
         self._steps = 0  # of this attempt, written
         self._begun = 0  # of this attempt, until one was counted
-        self.measured: list[tuple[float, ...]] = []
-        """(step, data, forward, backward, optimizer) in ms of the steps that count, in the order of TIMES."""
-        self.work = Work()
-        """Of the measured steps."""
         self.skipped_steps = 0
         self.wire: WireCounter | None = None
         """The collectives of the step that was counted; None if the attempt was too short."""
@@ -249,17 +227,13 @@ class Recorder:
             self.record("event", number, name="not finite", text=sentence, not_finite_steps=found)
 
     def _read_times(self, waiting: Sequence[_Waiting]) -> list[tuple[float, ...]]:
-        """Of each step, in ms; what counts is kept."""
+        """Of each step, in ms; where there are other ranks, they are compared by those that count."""
         found = [read_ms(entry.taken) for entry in waiting]
-        has_peers = dist.get_world_size() > 1
+        if dist.get_world_size() == 1:
+            return found
         for entry, times in zip(waiting, found, strict=True):
             if self._counts(entry):
-                self.measured.append(times)
-                self.work.add(entry.result)
-                if has_peers:
-                    self._own.add(entry.step, times[1], times[2], times[0])
-        if not has_peers:
-            return found
+                self._own.add(entry.step, times[1], times[2], times[0])
         self._unsettled += len(waiting)
         if self._unsettled + self._log_every > MOST_WAITING:  # a few steps are too few to see how they waited
             self._own.settle(self._waited_share() if self._waited_share else math.nan)
@@ -326,7 +300,7 @@ class Recorder:
         self.record("system", step, **values)
 
     def _counts(self, entry: _Waiting) -> bool:
-        """Whether this step is one of those that are measured; asked once of each, in their order."""
+        """Whether the ranks are compared by this step; asked once of each, in their order."""
         # the traces are written after the last profiled step, which disturbs the next one
         disturbed = entry.profiled or self._after_profile
         self._after_profile = entry.profiled

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from stratlab_spec.settings.config import Config
 from trainer.models.model_with_loss import ForwardFlops, ImageClassifier
 
+NETWORK = {"image": 32, "step": 8, "smallest": 8, "what": "a small CNN"}  # three halvings
 WIDTHS = (32, 64, 128)
 
 

@@ -9,6 +9,8 @@ from stratlab_spec.settings.config import Config
 from trainer.models.cnn import WIDTHS, build_stages, stage_flops
 from trainer.models.model_with_loss import ForwardFlops, ImageClassifier
 
+# three halvings, with windows of half the width of an image
+NETWORK = {"image": 32, "step": 16, "smallest": 16, "what": "a CNN per frame under an LSTM"}
 FRAMES = 5
 HIDDEN = 128
 

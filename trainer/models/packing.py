@@ -70,7 +70,7 @@ def describe_attention(config: Config, device: str, dtype: torch.dtype, cp: int)
         dtype: of products.
         cp: ranks that share a sequence; where they gather its keys, rows of one document need a path too.
     """
-    if not config.packing and (cp == 1 or config.cp_kind != "allgather"):
+    if not config.packing and (cp == 1 or config.cp_method != "allgather"):
         return CAUSAL
     return choose_path(read_offer(torch.device(device)), dtype)
 

@@ -42,7 +42,7 @@ class ScheduleEngine(TorchEngine):
 
     def __init__(self, run: Run, stages: list[Stage], meshes: Meshes, phases: Phases) -> None:
         super().__init__(run, nn.ModuleList([stage.module for stage in stages]), phases, parts=stages)
-        layout = run.placement.layout
+        layout = run.plan.layout
         assert layout is not None
         self.stages = stages
         self.meshes = meshes

@@ -58,7 +58,7 @@ def build_stages(run: Run, decoder: nn.Module, meshes: Meshes, weights: Weights)
     Args:
         decoder: on the meta device, with adapters and activation checkpointing; stays as it is.
     """
-    config, layout, ranks = run.config, run.placement.layout, meshes.pp.size()
+    config, layout, ranks = run.config, run.plan.layout, meshes.pp.size()
     assert layout is not None
     stages = count_stages(config, ranks)
     tp_group = meshes.tp.get_group() if meshes.tp.size() > 1 else None
@@ -69,7 +69,7 @@ def build_stages(run: Run, decoder: nn.Module, meshes: Meshes, weights: Weights)
         if index == stages - 1:
             module.loss.group = tp_group
         layers = list(layers_of(module).values())
-        apply_context(module, layers, meshes.cp, config.cp_kind)
+        apply_context(module, layers, meshes.cp, config.cp_method)
         apply_tensor(module, meshes.tp, layout.sequence_parallel)
         apply_experts(layers, meshes.ep)
         if config.compile:

@@ -19,7 +19,6 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from stratlab_spec.plan import count_micro_batches
 from stratlab_spec.strategies import MIB, reduce_bucket_bytes
 from trainer.engine import Engine
 from trainer.engines.torch_engine import TorchEngine, apply_compile
@@ -40,8 +39,7 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     if run.config.compile:
         apply_compile(model.blocks(), run.compile_backend)  # type: ignore[operator]
     model.to(run.mesh.device_type)
-    config = run.config
-    accumulates = count_micro_batches(config.global_batch_size, config.micro_batch_size, axis.size()) > 1
+    accumulates = run.plan.micro_batches > 1
     if accumulates:
         apply_zero_gradients(model)
     replicated = DistributedDataParallel(

@@ -63,6 +63,7 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
         processes_per_node=run.world.local_size,
         sizes=measure_sizes(model),
         device_type=device_type,
+        profile_first=run.plan.profile_first,
     )
     stage = settings["zero_optimization"]["stage"]
     if stage == 3 and run.precision.autocast_dtype is None:  # else the products' recipe keeps no more

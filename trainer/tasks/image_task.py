@@ -94,7 +94,7 @@ class ImageTask(Task):
         }
         rescale = find_rescaling(self._how, find_preprocessing(asked))
         placed = place_teacher(model, self._device, precision.teacher_dtype)
-        return Teacher(placed, config.distil_temperature, config.distil_weight, rescale)
+        return Teacher(placed, config.distill_temperature, config.distill_alpha, rescale)
 
     def hash_weights(self, model: nn.Module, pulse: Pulse) -> str:
         return self._hash("hashing the initial weights", model, pulse)

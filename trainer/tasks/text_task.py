@@ -85,7 +85,7 @@ class TextTask(Task):
         with naming_the_teacher(config):
             built = self._build(asked, empty=False)
         placed = place_teacher(built, self._device, precision.teacher_dtype)
-        return Teacher(placed, config.distil_temperature, config.distil_weight)
+        return Teacher(placed, config.distill_temperature, config.distill_alpha)
 
     def hash_weights(self, model: nn.Module, pulse: Pulse) -> str:
         rank, ranks = dist.get_rank(), dist.get_world_size()

@@ -276,7 +276,7 @@ def test_the_code_alone_is_enough_and_what_is_wrong_with_a_kit_is_refused(tmp_pa
     (folder / "site").mkdir()
     kit.check_kit(folder)
     operations = ("benchmarks/gpu/operations/vit_base-single.json", "stratlab/analysis/run_analysis.py")
-    ours = ("trainer/worker.py", "stratlab_spec/plan.py")
+    ours = ("trainer/worker.py", "stratlab_spec/schedule.py")
     for name in (*operations, *ours, *(f"benchmarks/gpu/{stage.name}.py" for stage in STAGES)):
         assert (folder / name).is_file(), name
     assert (folder / "start").stat().st_mode & 0o111

@@ -59,7 +59,11 @@ def test_it_goes_on_with_the_same_teacher_and_with_no_other(results: Path) -> No
     found = evaluate_run_directory(whole, device="cpu")  # judged without any teacher
     assert read(whole, "evaluation.json")["loss"] == pytest.approx(found["loss"], rel=1e-4)
     shutil.copytree(results / "default" / "single", results / "default" / "twin")
-    for name, value in (("distil_temperature", "3.5"), ("distil_weight", "0.7"), ("teacher", "default/twin")):
+    for name, value in (
+        ("distill_temperature", "3.5"),
+        ("distill_alpha", "0.7"),
+        ("teacher", "default/twin"),
+    ):
         env = settings(results, "hsdp", **{**TAUGHT, **STUDENT, **MOVED, f"TRAINER_{name.upper()}": value})
         with pytest.raises(ConfigError) as refused:
             check(Config.from_env(env), 2, env)

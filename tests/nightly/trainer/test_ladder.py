@@ -36,7 +36,7 @@ def losses(folder: Path) -> dict[int, float]:
 def test_a_run_climbs_and_ends_like_one_that_started_on_its_last_rung(tmp_path):
     """ddp: a smaller micro-batch, recomputation, and fsdp, which goes on from a checkpoint of ddp."""
     planted = plant(tmp_path / "planted", (0, 6, 1), (1, 3, 0), (2, 1, 0))
-    done = launch(tmp_path, TRAINER_OOM_LADDER="true", **planted)
+    done = launch(tmp_path, TRAINER_OOM_FALLBACK="true", **planted)
     assert done.returncode == 0, done.stderr[-3000:]
     folder = tmp_path / "default" / "try"
     rungs = json.loads((folder / "rungs.json").read_text())
@@ -80,7 +80,7 @@ def test_all_pods_climb_alike_and_a_restarted_pod_stands_where_they_were(tmp_pat
         "PET_RDZV_ENDPOINT": f"127.0.0.1:{port}",
         "PET_RDZV_ID": "try",
         "PET_LOCAL_ADDR": "127.0.0.1",
-        "TRAINER_OOM_LADDER": "true",
+        "TRAINER_OOM_FALLBACK": "true",
         "TRAINER_STRATEGY": "zero1",
         **SETTINGS,
         **plant(tmp_path / "planted", (0, 4, 1)),
@@ -109,5 +109,5 @@ def test_without_the_ladder_or_behind_its_end_the_run_ends_with_10(tmp_path):
     planted = plant(tmp_path / "planted", (0, 1, 0))
     off = launch(tmp_path, TRAINER_RUN="off", **one, **planted)
     assert off.returncode == 10 and not (tmp_path / "default" / "off" / "rungs.json").exists()
-    on = launch(tmp_path, TRAINER_RUN="on", TRAINER_OOM_LADDER="true", **one, **planted)
+    on = launch(tmp_path, TRAINER_RUN="on", TRAINER_OOM_FALLBACK="true", **one, **planted)
     assert on.returncode == 10 and "SL-ladder-empty" in find_codes(on.stderr)

@@ -11,6 +11,7 @@ from stratlab_spec.settings.config import Config
 from tests.ranks import fork_ranks
 from tests.trainer.ranks import test_text_worker
 from tests.trainer.ranks.test_hangs import settings
+from tests.trainer.runs import run_worker
 from trainer.distributed.consensus import DISK_GROUP, SLOW_VOLUME_S
 from trainer.prepare.preparation import ensure_cache
 
@@ -38,8 +39,6 @@ def be_worker_and_tell() -> None:
 
     import torch.distributed as dist
 
-    from trainer import worker
-
     destroy = dist.destroy_process_group
 
     def tell() -> None:
@@ -54,7 +53,7 @@ def be_worker_and_tell() -> None:
         destroy()
 
     dist.destroy_process_group = tell  # type: ignore[assignment]
-    raise SystemExit(worker.main())
+    raise SystemExit(run_worker())
 
 
 def environment(results: Path, name: str) -> dict[str, str]:

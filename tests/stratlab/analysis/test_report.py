@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +51,14 @@ def test_the_ideal_bubble_is_a_share_of_the_whole_step(pp, micro_batches, ideal)
     """Of p stages and m micro-batches a stage works m of m + p - 1 turns."""
     found = build_mean_row([rank(0, 1.0)], {"pp": pp, "dp_shard": 2}, micro_batches)["bubble_ideal_pct"]
     assert found == (None if ideal is None else pytest.approx(ideal))
+
+
+def test_the_ideal_bubble_is_one_of_the_schedule_and_smaller_with_more_stages_on_a_rank():
+    """Half of the step is forward and backward: half of the ideal share. Two stages a rank are twice as many turns."""
+    whole = rank(0, 1.0)
+    whole.rows[0] = replace(whole.rows[0], forward_ms=0.25, backward_ms=0.75)  # of a step of 2 ms
+    found = [build_mean_row([whole], {"pp": 4}, 5, stages)["bubble_ideal_pct"] for stages in (1, 2)]
+    assert found == pytest.approx([37.5 / 2, 300 / 13 / 2])
 
 
 def test_a_rate_is_all_bytes_over_all_time_in_gb_per_second():

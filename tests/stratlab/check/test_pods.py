@@ -17,9 +17,9 @@ from stratlab.cluster import ClusterError
 from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.volume_pod import Finished
 from stratlab.cluster.workloads import TrainingJobs, read_conditions
-from stratlab.namespace_checks import Finding
 from stratlab.pod_checks import PodsRequest, check_pods, judge_gpu, judge_image, judge_mlflow, judge_sharing
 from stratlab.workload_checks import build_job, check_small_job
+from stratlab_spec.findings import Finding
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import FakeApi
 from tests.stratlab.cluster.fake_kubelet import JOBS, run_kubelet

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import pytest
 
 from stratlab.analysis.step_rows import Kind
-from stratlab.compare.attribution import build_pair
+from stratlab.compare.attribution import DETERMINED, NOT_DETERMINED, build_pair
 from stratlab.compare.causes import CAUSES, HOST_REMEDIES, NOT_TRACED, SLOW_LINK, format_ms
 from stratlab.compare.step_difference import TracedStep, build_traced_step, split_exposed
 from stratlab.user_error import UserError
@@ -222,15 +222,18 @@ def test_the_main_cause_counts_all_collectives_and_gives_overlap_lost_to_a_late_
 
 
 @pytest.mark.parametrize(
-    ("difference_ms", "cause"), [(19.0, "host"), (21.0, None), (4.0, None), (-10.0, None)]
+    ("difference_ms", "cause"),
+    [(19.0, "host"), (7.0, "host"), (20.0, None), (6.6, None), (4.8, None), (-10.0, None)],
 )
-def test_a_remainder_larger_than_what_is_explained_names_no_cause(
+def test_a_cause_is_named_while_less_than_half_of_the_difference_is_unexplained(
     difference_ms: float, cause: str | None
 ) -> None:
-    """10 are explained: of 21 less than half, of 4 another difference, of -10 another direction."""
+    """10 are recorded: of 20 half is open, of 4.8 they are 209 %, of -10 another direction."""
     run = build_step({**DDP, "host": 14.0}, {ALL_REDUCE: 10.0})
     pair = explain(run, BASE, run_ms=BASE.step_ms + difference_ms)
     assert pair["main_cause"] == cause and bool(pair["remedy"]) is bool(cause)
+    assert pair["unexplained_ms"] == pytest.approx(difference_ms - 10.0)
+    assert pair["cause_status"] == (DETERMINED if cause else NOT_DETERMINED)
 
 
 def test_runs_too_close_for_one_repeat_have_no_cause() -> None:

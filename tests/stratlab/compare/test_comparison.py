@@ -16,11 +16,12 @@ from stratlab.compare.comparison import NO_RUN, ONE_RUN, PER_GROUP, compare
 from stratlab.compare.fairness import FIELD
 from stratlab.compare.publishing import describe
 from stratlab.compare.report_files import render_page
-from stratlab.compare.run_rows import FROM_SUMMARY, SUMMARY_FIELDS, TRACE_FIELDS
+from stratlab.compare.run_rows import SUMMARY_FIELDS, TRACE_FIELDS
 from stratlab.compare.run_sources import load_comparisons, load_runs
 from stratlab.compare.summary_view import build_markdown
 from stratlab.compare.terminal_view import list_answers
 from stratlab.run_directory.record import RunRecord
+from stratlab.run_directory.step_numbers import NAMES
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build, difference, edit_ranks, judge, resolve
@@ -37,7 +38,7 @@ def test_a_row_holds_the_numbers_of_the_run_and_of_its_traces(runs: list[RunReco
     row = compare(runs)["runs"][1]
     summary = json.loads((runs[1].folder / "summary.json").read_text())
     trace = runs[1].analysis
-    told = set(SUMMARY_FIELDS) - set(FROM_SUMMARY)  # the others are found anew: test_warmup.py
+    told = set(SUMMARY_FIELDS) - set(NAMES)  # the others follow from the steps: test_run_rows.py
     assert {name: row[name] for name in told} == {name: summary[name] for name in told}
     assert {name: row[name] for name in TRACE_FIELDS} == {
         name: trace["mean"].get(name) for name in TRACE_FIELDS

@@ -27,7 +27,7 @@ num_labels data_order_sha256 mode model model_layers model_hidden model_heads mo
 model_patch model_vocab init lora_rank lora_alpha lora_targets resolved.image_size image_channels parameters
 trainable_parameters flops_per_sample flops_per_token initial_weights_sha256 seed resolved.steps global_batch_size
 micro_batch_size optimizer lr lr_schedule warmup_steps weight_decay momentum nesterov beta1 beta2 eps
-resolved.precision tf32 activation_checkpointing compile label_smoothing distil_temperature distil_weight
+resolved.precision tf32 activation_checkpointing compile label_smoothing distill_temperature distill_alpha
 teacher_sha256 batch_norm batch_norm_samples loss_chunk_tokens clip_norm tuning world_size nodes processes_per_node
 device_type device_name backend python torch deepspeed image git_sha resolved.profile_first_step profile_warmup
 profile_steps profile_shapes profile_memory memory_snapshot flight_recorder fault resumed_from rungs attempts

@@ -17,7 +17,7 @@ from stratlab.compare.summary_view import build_markdown
 from stratlab.compare.terminal_view import list_answers
 from stratlab.user_error import UserError
 from tests.codes import find_codes
-from tests.stratlab.compare.building import judge, read_columns, rows_of
+from tests.stratlab.compare.building import edit, judge, read_columns, rows_of
 from tests.stratlab.simulated.small import TraceWriter, add_gpu_step, build_cpu_trace, build_gpu_trace
 
 
@@ -101,7 +101,13 @@ def test_runs_of_this_lab_beside_them_are_judged_among_themselves(folder: Path) 
     pairs = {(pair["run"], pair["baseline"]): pair for pair in report["attribution"]["pairs"]}
     (mine,) = alone["attribution"]["pairs"]
     assert pairs.keys() == {("fsdp", "ddp"), ("slow", "fast")} and pairs["fsdp", "ddp"] == mine
-    asked = judge(folder, asked={"baseline": "ddp"})["attribution"]["pairs"]
+    by_rule = {
+        "warmup": {"steps": 5, "first_step": 6, "method": "", "settled": True},
+        "step_time_ms_p50": 9.0,
+    }
+    edit(folder / "ddp" / "summary.json", lambda summary: summary.update(by_rule))
+    report = judge(folder, asked={"baseline": "ddp"})
+    asked = report["attribution"]["pairs"]
     traced = {pair["run"]: pair for pair in asked if not pair["settings_known"]}
     assert {run: pair["run_ms"] for run, pair in traced.items()} == {"fast": 1.0, "slow": 2.0}
     ddp = rows_of(report)["ddp"]

@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 
-from stratlab.compare.attribution_view import MOST_COLUMNS, PART_COLOURS, UNEXPLAINED, build_part_table
+from stratlab.compare.attribution_view import LIGHTER, MOST_COLUMNS, PICTURE, UNEXPLAINED, build_part_table
 from stratlab.compare.causes import CAUSES
-from stratlab.compare.measured_view import build_layouts, build_memory
+from stratlab.compare.flags import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP
+from stratlab.compare.measured_view import build_layouts, build_memory_table
 from stratlab.compare.summary_view import shorten_names
-from stratlab.compare.tradeoffs_view import build_tiles
-from stratlab.compare.verdict_view import describe_work, either, say_few_steps, say_unsteady
-from stratlab.compare.winners import METRICS, NO_INTERVAL, read_winners
+from stratlab.compare.verdict_view import describe_work, either, say_doubts, say_unsteady
 from stratlab_spec import step_parts
 from tests.stratlab.compare.building import build_bare_row
-
-KEYS = [metric.key for metric in METRICS]
 
 
 def pair(run: str = "fsdp", **ms: float) -> dict[str, Any]:
@@ -44,7 +41,7 @@ def test_the_largest_part_comes_first_whatever_its_sign_and_the_remainder_last()
     )
 
 
-@pytest.mark.parametrize(("remainder", "share"), [(4.0, "36 %"), (-10.0, "1,000 %")])
+@pytest.mark.parametrize(("remainder", "share"), [(4.0, "36 %"), (-10.0, "more than")])
 def test_a_remainder_of_more_than_a_quarter_has_weight_and_its_place(remainder: float, share: str) -> None:
     own = {"compute": 6.0, "data": 1.0} if remainder > 0 else {"compute": 11.0}
     rows = read_rows(pair(not_traced=remainder, **own), pair("zero2", compute=9.0, not_traced=3.0))
@@ -67,35 +64,9 @@ def test_a_part_has_one_name_and_one_colour_on_both_pages() -> None:
     parts = {"copies": "copy", "idle": "other_idle"}
     for cause in ("compute", "straggler", "copies", "data", "host", "idle", "bubble"):
         name = step_parts.WORDS[parts.get(cause, cause)]
-        place = next(place for shown, place in PART_COLOURS.items() if name in shown)
-        grouped = name in (step_parts.COPIES, step_parts.IDLE)
-        assert CAUSES[cause].more == name and (grouped or place == step_parts.COLOURS[name])
-
-
-def read_tiles(winners: dict[str, str | None], reasons: dict[str, str]) -> list[list[str]]:
-    html = build_tiles(read_winners({"winners": winners, "winner_reasons": reasons}))
-    return [re.findall(r">([^<]+)<", tile) for tile in html.split('<div class="tile')[2:]]
-
-
-def test_questions_without_a_winner_are_one_tile_that_tells_each_reason_once() -> None:
-    winners = dict.fromkeys(KEYS) | {"state_memory_gib": "fsdp"}
-    reasons = dict.fromkeys(KEYS, "on a CPU") | {"state_memory_gib": f"1 against 2{NO_INTERVAL}"}
-    won, rest = read_tiles(winners, reasons)
-    assert won[1:] == ["fsdp", "1 against 2"] and rest[2] == "on a CPU" and rest[0].count(",") == 3
-    ((*_, why),) = read_tiles(
-        dict.fromkeys(KEYS), dict.fromkeys(KEYS, "on a CPU") | {"peak_memory_gib": "no device"}
-    )
-    assert why.count("on a CPU") == 1 and why.endswith("no device")
-    assert len(read_tiles(dict.fromkeys(KEYS, "ddp"), dict.fromkeys(KEYS, "ahead"))) == 5
-
-
-@pytest.mark.parametrize(
-    ("counts", "told"),
-    [({"a": 1}, ["1"]), ({"a": 9, "b": 10, "c": 3}, ["9", "3"]), ({"a": 10, "b": None}, []), ({"a": 0}, [])],
-)
-def test_few_timed_steps_are_said(counts: dict[str, int | None], told: list[str]) -> None:
-    said = say_few_steps([build_bare_row(run, measured_steps=count) for run, count in counts.items()])
-    assert re.findall(r"\d+", said) == told
+        assert PICTURE[cause] == (name, step_parts.COLOURS[name]) and CAUSES[cause].more == name
+    communication = step_parts.COLOURS[step_parts.COMMUNICATION]
+    assert {PICTURE[c][1] % LIGHTER for c in ("more_communication", "less_overlap")} == {communication}
 
 
 def test_uneven_steps_are_said() -> None:
@@ -152,6 +123,17 @@ def test_which_names_are_shortened(comparison: str, names: tuple[str, ...], begi
 def test_columns_stand_where_a_run_has_their_numbers() -> None:
     known = build_bare_row(forecast_memory_gib=1.25, wire_bytes_per_axis={"tp": 2.0**21}, layout="tp2")
     unknown = build_bare_row("fsdp", layout="dp2")
-    assert "1.250" in str(build_memory([known])) and "foreseen" not in str(build_memory([unknown]))
+    assert (
+        "1.250" in build_memory_table([known]).html and "foreseen" not in build_memory_table([unknown]).html
+    )
     (sent,), (nothing,) = build_layouts([known, unknown]), build_layouts([unknown])
     assert "2.000" in str(sent) and "per axis" in str(sent) and "per axis" not in str(nothing)
+
+
+def test_flags_of_the_report_are_said_with_their_numbers() -> None:
+    flags = [
+        {"flag": flag, "values": {"ddp": 86.0, "fsdp": 6.0}, "times_comparable": flag != BUSY_MACHINE}
+        for flag in (UNEQUAL_WARM_UP, BUSY_MACHINE, FEW_TIMED_STEPS)
+    ]
+    said = say_doubts({"runs": [], "flags": flags})
+    assert len({*said}) == 3 and all("ddp 86, fsdp 6" in each for each in said)

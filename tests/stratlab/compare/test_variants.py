@@ -26,8 +26,8 @@ def build_ways(root: Path, **larger: Any) -> Path:
 
 
 def suggest(report: Report) -> list[str]:
-    """What --varied is said to help with."""
-    found = [remark.partition("--varied ")[2] for remark in report["remarks"]]
+    """What --vary is said to help with."""
+    found = [remark.partition("--vary ")[2] for remark in report["remarks"]]
     return [said.partition(" ")[0] for said in found if said]
 
 

@@ -24,8 +24,9 @@ from stratlab.drawing import (
     scatter,
     stacked_bars,
     strips,
+    waterfall,
 )
-from stratlab.drawing.canvas import MOST_POINTS, WIDTH, format_tick, log_ticks, ticks
+from stratlab.drawing.canvas import HALF, MOST_POINTS, NARROW, WIDTH, format_tick, log_ticks, ticks
 
 HOSTILE = "\"><script>alert('x')</script>&"
 
@@ -49,6 +50,7 @@ def _charts(name: str) -> dict[str, Markup]:
         "strips": strips({name: {name: np.array([0.5, 1.0])}}, name, (0, 1)),
         "histogram": histogram([1, 10, 100], {name: [1, 2]}, name, name),
         "scatter": scatter({name: (1.0, 2.0)}, name, name, front=(name,)),
+        "waterfall": waterfall((name, 1.0), {name: 1.0}, (name, 2.0), name, {name: 0}),
         "heat_map": heat_map([[1.0]], [name], [name], name, name),
     }
 
@@ -214,6 +216,64 @@ def test_what_is_not_known_is_left_out_and_named() -> None:
     assert set(_dots(scatter({"only": (5.0, 5.0)}, "x", "y", front=("only",)))) == {"only"}
 
 
+def test_a_limit_is_a_line_where_it_is_near_and_a_word_where_not_and_an_arrow_leads_to_the_better_side() -> (
+    None
+):
+    for limit, lines in ((60.0, 1), (400.0, 0)):
+        chart = scatter(POINTS, "GiB per rank", "samples per s", limit=limit, better="higher")
+        root = _svg(chart)
+        (said,) = [text for text in _texts(chart) if f"{limit:g} GiB" in text]
+        drawn = [float(e.get("x1", 0)) for e in root.iter("line") if e.get("class") == "limit"]
+        assert len(drawn) == lines and said
+        assert all(x > float(_dots(chart)["ddp"].get("cx", 0)) for x in drawn)
+    heights = [
+        next(
+            float(e.get("y", 0))
+            for e in _svg(scatter(POINTS, "x", "y", better=side)).iter("text")
+            if "↖" in str(e.text) or "↙" in str(e.text)
+        )
+        for side in ("higher", "lower")
+    ]
+    assert heights[0] < heights[1], "y grows downwards"
+
+
+def test_a_waterfall_leads_from_one_total_to_the_other_a_part_at_a_time() -> None:
+    chart = waterfall(
+        ("ddp", 40.0), {"compute": 30.0, "host": -10.0}, ("fsdp", 60.0), "ms", {"compute": 0, "host": 5}
+    )
+    bars = {
+        title.partition(":")[0]: bar
+        for title, bar in _bars(Markup(chart[chart.index("<svg ") : chart.index("</svg>") + 6])).items()
+    }
+    ends = {
+        name: (float(b.get("x", 0)), float(b.get("x", 0)) + float(b.get("width", 0)))
+        for name, b in bars.items()
+    }
+    assert list(ends) == ["ddp", "compute", "host", "fsdp"]
+    assert ends["compute"][0] == pytest.approx(ends["ddp"][1], abs=0.1), "begins where the one before it ends"
+    assert ends["host"][1] == pytest.approx(ends["compute"][1], abs=0.1) and ends["host"][0] == pytest.approx(
+        ends["fsdp"][1], abs=0.1
+    )
+    assert (ends["ddp"][1] - ends["ddp"][0]) / (ends["fsdp"][1] - ends["fsdp"][0]) == pytest.approx(
+        40 / 60, abs=0.01
+    )
+    assert [bars[name].get("class") for name in ("compute", "host")] == ["f0", "f5"]
+    near = waterfall(("a", 100.0), {"compute": 1.0}, ("b", 101.0), "ms", {"compute": 0})
+    assert "99.5" in near, "near totals: the axis begins where they differ, and says so"
+
+
+def test_a_mark_and_its_words_stand_for_the_sum() -> None:
+    chart = stacked_bars({"ddp": {"a": 4.0, "b": 6.0}}, "ms", totals={"ddp": (5.0, "5.00 (10)")}, width=HALF)
+    (mark,) = [e for e in _svg(chart).iter("line") if e.get("class") == "mark"]
+    first, second = [bar for bar in _svg(chart).iter("rect") if bar.find("title") is not None]
+    begin = float(first.get("x", 0))
+    whole = float(second.get("x", 0)) + float(second.get("width", 0)) - begin
+    assert float(mark.get("x1", 0)) == pytest.approx(begin + whole / 2, abs=0.1)
+    assert "5.00 (10)" in _texts(chart) and "10.0" not in _texts(chart)
+    widths = re.findall(r'viewBox="0 0 (\d+)', chart)
+    assert widths == [f"{HALF:g}", f"{NARROW:g}"]
+
+
 def test_a_page_is_one_file_that_loads_nothing_and_runs_its_own_script_alone() -> None:
     page = build_page("t", "o", [Section("s", line_chart({"a": [(1, 2.0)]}, "x", "y"))])
     assert page.startswith("<!doctype html>")
@@ -247,6 +307,18 @@ def test_contents_lead_to_sections_and_what_has_nothing_to_show_is_one_line() ->
     assert page.index("none (no GPU)") > page.index("<h2>two</h2>")
     assert "<p>Measured on a &lt;CPU&gt;.</p>" in page.partition('class="banner"')[2]
     assert 'class="banner"' not in build_page("T", "o", sections)
+
+
+def test_folded_parts_stand_last_and_are_led_to() -> None:
+    sections = [Section("one", Markup("1"), folded=True), Section("two", Markup("2"), half=True)]
+    page = build_page("T", "o", sections, lead=Markup("<p>the answer</p>"))
+    opened, _, folded = page.partition('<div class="folds">')
+    assert "<h2>two</h2>" in opened and '<summary><h2>one</h2></summary><section id="s1">' in folded
+    assert (
+        opened.index("the answer")
+        < opened.index('href="#s1"')
+        < opened.index('<section id="s2" class="half">')
+    )
 
 
 def _cells(table: str, tag: str) -> list[tuple[str, str | None]]:

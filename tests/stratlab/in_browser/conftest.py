@@ -16,7 +16,7 @@ from stratlab.compare.run_sources import load_runs
 from stratlab.predict.answering import answer
 from stratlab.predict.asking import ask_of_model
 from stratlab.predict.prediction_report import build_prediction_page
-from stratlab_spec.memory.prediction import DEVICE_GIB
+from stratlab_spec.memory import DEVICE_GIB
 from stratlab_spec.memory.profiles import SHIPPED, read_operations
 from tests.stratlab.analysis.example_report import build_example, build_example_ranks
 from tests.stratlab.browser import serve

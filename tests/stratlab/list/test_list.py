@@ -106,7 +106,10 @@ def test_what_holds_no_runs_is_refused(call: Call, results: Path, place: str, co
     assert call((results / place).resolve())[:2] == (ended, "")
 
 
-def test_the_table_has_a_line_per_run_and_json_is_the_same_list(call: Call, results: Path) -> None:
+def test_the_table_has_a_line_per_run_and_json_is_the_same_list(
+    call: Call, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     code, out, _ = call(results)
     header, *lines = out.partition("\n\n")[0].splitlines()
     assert code == 0 and "status" in header and "resource" not in header and "attempts" not in header

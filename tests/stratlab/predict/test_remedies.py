@@ -20,8 +20,9 @@ from stratlab.predict.remedies import (
     list_allowed_changes,
     list_candidates,
 )
+from stratlab_spec.memory.extrapolation import Peak
 from stratlab_spec.memory.prediction import GATE, Device, Verdict
-from stratlab_spec.memory.profiles import SHIPPED, Peak, Question, read_operations, read_operations_file
+from stratlab_spec.memory.profiles import SHIPPED, Question, read_operations, read_operations_file
 from stratlab_spec.models.decoder import TEXT_HUB_IDS
 from stratlab_spec.models.model_specs import PUBLISHED
 from stratlab_spec.settings.fields import MODELS

@@ -154,7 +154,7 @@ def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(
         "image": "lab:1",
     }
     finish(tmp_path, "abc", skip="c", varied=("lr", "optimizer"))
-    assert ends.asked["options"] == ["--varied=lr,optimizer", "--keep-varied"]
+    assert ends.asked["options"] == ["--vary=lr,optimizer", "--keep-varied"]
     finish(tmp_path, "abc", skip="c", tuning={"tuned": [1, "x"]})
     assert ends.asked["options"] == ['--tuning={"tuned":[1,"x"]}']
 

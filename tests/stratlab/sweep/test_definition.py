@@ -166,11 +166,14 @@ def test_what_is_varied_on_purpose(tmp_path: Path) -> None:
     search = """
 comparison: demo
 matrix: {strategy: [ddp], run.config.lr: [0.1, 0.01], run.config.optimizer: [sgd, adamw], run.nodes: [1, 2]}
-varied: VARIED
+vary: VARIED
 """
     one, both = "run.config.lr", "[run.config.lr, run.config.optimizer]"
     for varied, names in ((one, ("lr",)), (both, ("lr", "optimizer")), ("[]", ())):
         assert list_varied(read_sweep(write(tmp_path, search.replace("VARIED", varied)))) == names
+    assert list_varied(read_sweep(write(tmp_path, search.replace("vary: VARIED", f"varied: {one}")))) == (
+        "lr",
+    )
     wrong = "[lr, run.config.optimiser, run.nodes, strategy, run.config.seed]"
     lines = refused(tmp_path, search.replace("VARIED", wrong))
     assert find_codes(lines) == ["SL-sweep-varied-no-setting"] * 3 + ["SL-sweep-varied-refused"] * 2

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from stratlab_spec.memory.extrapolation import Sample
 from stratlab_spec.memory.profiles import (
     CPU,
     GIB,
     SHIPPED,
     BadOperationsFile,
-    Sample,
     ask_of_run,
     describe_setting,
     find_operations,

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from stratlab_spec.exit_codes import reason
+from stratlab_spec.findings import Finding
 from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from trainer.environment.assessment import expect_bandwidth, judge
-from trainer.environment.board import STOPPED, Asked, EnvironmentFinding, Facts, describe, find_pod_index
+from trainer.environment.board import STOPPED, Asked, Facts, describe, find_pod_index
 from trainer.environment.launcher import explain_ends
 from trainer.environment.probes import bus_gb_per_s, describe_network, find_interface, hide_log, read_log
 
@@ -92,11 +93,11 @@ def _post(rank: int, pods: int) -> dict[str, Any]:
     return found
 
 
-def judged(facts: Facts, asked: Asked = ASKED, **more: Any) -> list[EnvironmentFinding]:
+def judged(facts: Facts, asked: Asked = ASKED, **more: Any) -> list[Finding]:
     return judge(asked, facts, {"stages": dict.fromkeys(facts, "done"), **more}.pop("stages"), **more)
 
 
-def bad(found: list[EnvironmentFinding]) -> list[tuple[str, str, str]]:
+def bad(found: list[Finding]) -> list[tuple[str, str, str]]:
     assert all(each.fix for each in found if each.state != "ok"), "each says what to do"
     return [(each.state, each.subject, each.seen) for each in found if each.state != "ok"]
 
@@ -203,8 +204,8 @@ def test_nothing_at_all_was_posted() -> None:
 def test_the_table() -> None:
     text = describe(
         [
-            EnvironmentFinding("ok", "clock", "fine"),
-            EnvironmentFinding("problem", "shared memory", "none", "give it some"),
+            Finding("ok", "clock", "fine"),
+            Finding("problem", "shared memory", "none", "give it some"),
         ]
     )
     assert text.splitlines() == [
@@ -213,7 +214,7 @@ def test_the_table() -> None:
         "                        -> give it some",
         "1 problem, 0 warnings",
     ]
-    assert len(describe([EnvironmentFinding("ok", "clock", "fine")]).splitlines()) == 2
+    assert len(describe([Finding("ok", "clock", "fine")]).splitlines()) == 2
 
 
 LOG = """\

@@ -56,8 +56,7 @@ def test_an_upper_bound_is_told_as_one(results: Path):
 def check(run: Config, device_gib: float | None, monkeypatch: pytest.MonkeyPatch, ranks: int = 8) -> None:
     """With what NVML would say."""
     device = device_gib and int(device_gib * GIB)
-    monkeypatch.setattr(foreseen_memory, "largest_device_bytes", lambda: device)
-    foreseen_memory.check_memory(run, Pods(1, ranks))
+    foreseen_memory.check_memory(run, Pods(1, ranks), device)
 
 
 def test_what_cannot_fit_may_not_start_and_names_causes_and_what_to_try(results: Path, monkeypatch):
@@ -100,7 +99,7 @@ def test_what_is_tried_next_fits(results: Path, monkeypatch, device_gib: float):
 @pytest.mark.usefixtures("no_shipped_profiles")
 def test_what_does_not_keep_it_from_starting(results: Path, tmp_path: Path, monkeypatch, caplog):
     check(config(results, memory_forecast=False), 6.0, monkeypatch)
-    check(config(results, oom_ladder=True), 6.0, monkeypatch)
+    check(config(results, oom_fallback=True), 6.0, monkeypatch)
     for run, device_gib, told in (
         (config(results, global_batch_size=256), 6.0, "85 %"),  # an upper bound
         (config(results), 80.0, "80.00 GiB"),

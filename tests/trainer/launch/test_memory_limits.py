@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratlab_spec import exit_codes as failures
+from stratlab_spec.plan import resolve_plan
 from stratlab_spec.run_directory import RunDirectory, find_asked, read_own_rungs
 from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
@@ -68,7 +69,7 @@ GIVEN = {
     "TRAINER_STEPS": "20",
     "TRAINER_GLOBAL_BATCH_SIZE": "64",
     "TRAINER_MICRO_BATCH_SIZE": "32",
-    "TRAINER_OOM_LADDER": "true",
+    "TRAINER_OOM_FALLBACK": "true",
 }
 
 
@@ -81,7 +82,8 @@ def climb(tmp_path) -> Callable[..., tuple[list, str, dict[str, str]]]:
         folder = RunDirectory(tmp_path, "default", "try")
         folder.create()
         left = list(codes) or [failures.OUT_OF_MEMORY] * 9
-        ladder = Ladder(Config.from_env(env), folder, Pods(nodes, 2), env)
+        config = Config.from_env(env)
+        ladder = Ladder(config, folder, Pods(nodes, 2), env, resolve_plan(config, 2 * nodes, 2, 1000))
         _, said = ladder.climb(lambda: (left.pop(0), "out of memory"), lambda code: None)
         rungs = json.loads(folder.rungs.read_text()) if folder.rungs.exists() else []
         return rungs, said, env
@@ -144,4 +146,4 @@ def test_batch_norm_keeps_its_micro_batch(climb):
 def test_another_code_is_no_reason_to_climb(climb):
     for code in (failures.CRASHED, failures.NOT_FINITE, failures.TERMINATED, failures.PEER_LOST):
         assert climb(codes=(code,), TRAINER_STRATEGY="ddp")[0] == []
-    assert climb(TRAINER_STRATEGY="ddp", TRAINER_OOM_LADDER="false")[0] == []
+    assert climb(TRAINER_STRATEGY="ddp", TRAINER_OOM_FALLBACK="false")[0] == []

@@ -20,23 +20,22 @@ from stratlab_spec.memory.fit import (
     Need,
     as_laid_out,
     choose_layout,
+    choose_on_device,
     fit_problems,
     largest_device_bytes,
     list_candidates,
     measure_needs,
-    resolve_on_device,
 )
 from stratlab_spec.memory.layout_report import main
 from stratlab_spec.memory.profiles import FOLDER, GIB, SHIPPED
 from stratlab_spec.models.decoder import SHAPES
 from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.plan import resolve_plan
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
-from tests.trainer.runs import make_world
 from trainer.launch import memory_limits as foreseen_memory
 from trainer.launch import preflight
 from trainer.launch.preflight import Pods
-from trainer.run import resolve_placement
 
 # 3,085,938,688 parameters x 16 bytes: weights and gradients in fp32, AdamW's two moments
 WHOLE_GIB = 3_085_938_688 * 16 / GIB
@@ -46,7 +45,10 @@ def problems(world_size: int, device_gib: float | None, **settings: object) -> l
     sizes = {"global_batch_size": 64, "micro_batch_size": 1, "model": "qwen2.5-3b"}
     config = Config(**{"run": "try", "strategy": "nd"} | sizes | settings)
     device_bytes = None if device_gib is None else int(device_gib * GIB)
-    return [*fit_problems(config, world_size, read_shape(config), device_bytes)]
+    shape = read_shape(config)
+    is_nd = config.strategy == "nd"
+    layout = choose_on_device(config, world_size, shape, device_bytes).layout if is_nd else None
+    return [*fit_problems(config, world_size, shape, device_bytes, layout)]
 
 
 @pytest.mark.parametrize(
@@ -167,13 +169,13 @@ def test_an_upper_bound_leaves_nothing_out(results: Path):
 def test_what_does_not_fit_is_left_out_and_the_reason_names_it(results: Path):
     asked, shape = config(results), SHAPES[DENSE]
     plain = resolve_layout(asked, 8, shape)
-    assert choose(asked, FIRST_GIB + 0.01).layout == plain == resolve_on_device(asked, 8, shape, None)
+    assert choose(asked, FIRST_GIB + 0.01).layout == plain == choose_on_device(asked, 8, shape, None).layout
     choice = choose(asked, FIRST_GIB - 0.01)
     assert choice.fits and choice.layout.name == "pp4.dp2" and not choice.layout.degenerate
     for named in ("25.57 GiB", "pp2.dp4", "25.58 GiB", "activations 7.95", "qwen2.5-3b-nd-2d-8.json", "7.49"):
         assert named in choice.layout.reason
     given = config(results, layout="given", pp=2)
-    assert resolve_on_device(given, 8, shape, 1 << 20) == resolve_layout(given, 8, shape)
+    assert choose_on_device(given, 8, shape, 1 << 20).layout == resolve_layout(given, 8, shape)
 
 
 @pytest.mark.usefixtures("no_shipped_profiles")
@@ -186,9 +188,9 @@ def test_without_a_file_the_state_decides(tmp_path: Path):
     assert choose(config(tmp_path, memory_forecast=False), 7.0).need.source == STATE
 
 
-def test_a_run_s_ranks_are_placed_by_the_memory_that_they_agreed_on(results: Path):
-    asked, world = config(results), make_world(0, 8)
-    first, other = (resolve_placement(asked, world, memory) for memory in (None, int((FIRST_GIB - 1) * GIB)))
+def test_the_plan_follows_from_the_memory_of_the_machine(results: Path):
+    asked = config(results)
+    first, other = (resolve_plan(asked, 8, 8, 100, memory) for memory in (None, int((FIRST_GIB - 1) * GIB)))
     assert (first.axes.pp, other.axes.pp) == (2, 4)
     laid_out = as_laid_out(asked, other.layout)
     assert (laid_out.pp, laid_out.layout) == (4, "given") and as_laid_out(asked, first.layout) is asked
@@ -196,8 +198,9 @@ def test_a_run_s_ranks_are_placed_by_the_memory_that_they_agreed_on(results: Pat
 
 def test_the_pod_says_what_was_left_out_before_its_ranks_start(results: Path, monkeypatch, caplog):
     def check(run: Config, device_gib: float) -> None:
-        monkeypatch.setattr(foreseen_memory, "largest_device_bytes", lambda: int(device_gib * GIB))
-        foreseen_memory.check_memory(run, Pods(1, 8))
+        device = int(device_gib * GIB)
+        choice = choose_on_device(run, 8, SHAPES[DENSE], device)
+        foreseen_memory.check_memory(run, Pods(1, 8), device, choice)
 
     with caplog.at_level(logging.INFO):
         check(config(results), 20.0)
@@ -211,7 +214,7 @@ def test_the_pod_says_what_was_left_out_before_its_ranks_start(results: Path, mo
         check(asked, 17.0)
     for named in ("17.00 GiB", "pp2.dp2.tp2", "18.03 GiB", "activations 4.50"):
         assert named in str(refused.value)
-    check(config(results, dimensions=3, oom_ladder=True), 17.0)
+    check(config(results, dimensions=3, oom_fallback=True), 17.0)
     check(asked, 18.1)
 
 

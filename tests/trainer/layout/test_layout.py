@@ -79,7 +79,7 @@ def test_a_model_that_cannot_be_split_keeps_its_axis_whole():
     assert name(shape={"kv_heads": 1}) == "pp2.dp4.cp2"
     assert name(shape={"layers": 1}) == "dp4.cp2.tp2+sp"
     assert name(shape={"heads": 6}) == "pp2.dp4.tp2+sp", "3 heads of a tp rank do not go to two"
-    assert name(shape={"heads": 6}, cp_kind="allgather") == "pp2.dp2.cp2.tp2+sp"
+    assert name(shape={"heads": 6}, cp_method="allgather") == "pp2.dp2.cp2.tp2+sp"
     assert name(seq_len=2050) == "pp2.dp4.tp2+sp"
     assert name(4, 2, {"layers": 3}, pp_schedule="interleaved1f1b") == "dp4"
 
@@ -144,7 +144,7 @@ def test_a_broken_rule_names_its_setting_and_what_would_work(chosen, processes, 
 
 def test_what_runs_is_not_refused():
     assert not problems(given(pp=5, global_batch_size=400), 10), "uneven stages"
-    assert not problems(given(cp=3, seq_len=2049, cp_kind="allgather"), 6)
+    assert not problems(given(cp=3, seq_len=2049, cp_method="allgather"), 6)
     assert not problems(given(cp=2, tp=2, seq_len=2046, sequence_parallel="off"), 8)
     assert not problems(given(MOE, tp=2, ep=2), 6), "uneven shards of the experts"
     assert not problems(config(lora_rank=4, lora_targets="q_proj,mlp.up_proj,self_attn.o_proj"), 8)

@@ -23,8 +23,10 @@ from trainer.measuring.hardware import (
     MachineLoad,
     Meter,
     Sampler,
+    find_pressure,
     open_sampler,
     read_busy_s,
+    read_waited_s,
     sum_up_load,
 )
 from trainer.measuring.memory import TrainingMemory, open_counters
@@ -143,16 +145,49 @@ def test_device_memory_is_torch_s_own_count(monkeypatch):
     assert all(math.isnan(found[name]) for name in NVML_NAMES)
 
 
-def rank(host: str, own_s: float, busy_s: float | None, load: float = 1.0) -> dict[str, Any]:
-    machine = {"cores": 4.0, "load_average": load, "seconds": 10.0, "own_cpu_s": own_s, "busy_cpu_s": busy_s}
-    return {"host": host, "machine": machine}
+def rank(host: str, own_s: float, busy_s: float | None, pressure: float | None = None) -> dict[str, Any]:
+    machine = {"cores": 4.0, "seconds": 10.0, "own_cpu_s": own_s, "busy_cpu_s": busy_s}
+    return {"host": host, "machine": machine | {"cpu_pressure_pct": pressure}}
 
 
 def test_what_ranks_of_one_machine_took_is_theirs() -> None:
-    busy = [rank("a", 10.0, 24.0, 3.5), rank("a", 6.0, 24.5), rank("b", 9.0, 10.0, 2.0)]
-    assert sum_up_load(busy) == {"load_average": 3.5, "other_cpu_pct": pytest.approx(20.0)}
+    busy = [rank("a", 10.0, 24.0), rank("a", 6.0, 24.5), rank("b", 9.0, 10.0)]
+    assert sum_up_load(busy) == {"cpu_pressure_pct": None, "other_cpu_pct": pytest.approx(20.0)}
     assert sum_up_load([rank("a", 10.0, 9.0)])["other_cpu_pct"] == 0.0, "two clocks that are read one by one"
     assert sum_up_load([rank("a", 1.0, None)])["other_cpu_pct"] is None
+    pressed = [rank("a", 1.0, None, 3.0), rank("b", 1.0, None, 30.0), rank("c", 1.0, None)]
+    assert sum_up_load(pressed)["cpu_pressure_pct"] == 30.0
+
+
+def test_the_load_is_that_of_the_timed_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control group that waits half of every second, but not at all in the three seconds that are asked for."""
+    pressure, now = tmp_path / "cpu.pressure", 1000.0
+    monkeypatch.setattr("trainer.measuring.hardware.time.time", lambda: now)
+    pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+    load = MachineLoad(tmp_path / "no stat", pressure)
+    waited_us = 0
+    for second in range(1, 11):
+        now = 1000.0 + second
+        waited_us += 0 if 4 <= second <= 6 else 500_000
+        pressure.write_text(f"some avg10=0.00 total={waited_us}\nfull avg10=0.00 total=7\n")
+        for _ in range(3):
+            load.sample()
+    assert load.describe((1003.0, 1006.0))["cpu_pressure_pct"] == 0.0
+    assert load.describe((1002.5, 1006.0))["cpu_pressure_pct"] == pytest.approx(100 * 0.5 / 4)
+    whole = load.describe()
+    assert (whole["seconds"], whole["cpu_pressure_pct"]) == (10.0, pytest.approx(35.0))
+    pressure.unlink()
+    assert math.isnan(read_waited_s(pressure))
+
+
+@pytest.mark.parametrize(
+    ("named", "folder"), [("0::/", ""), ("1:cpu:/\n0::/lab/pod\n", "lab/pod"), ("1:cpu:/a\n", "")]
+)
+def test_the_pressure_is_that_of_the_own_control_group(tmp_path: Path, named: str, folder: str) -> None:
+    own = tmp_path / "cgroup"
+    own.write_text(named)
+    assert find_pressure(own, tmp_path) == tmp_path / folder / "cpu.pressure"
+    assert find_pressure(tmp_path / "none", tmp_path) == tmp_path / "cpu.pressure"
 
 
 def test_waiting_is_no_work(tmp_path: Path) -> None:

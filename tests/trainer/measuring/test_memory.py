@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from stratlab_spec.plan import Plan
+from stratlab_spec.schedule import Schedule
 from stratlab_spec.settings.config import Config
 from trainer.data.batches import Batch
 from trainer.distributed.consensus import Agreement
@@ -241,7 +241,7 @@ def test_evaluation_and_checkpoints_of_the_real_loop_count_for_nothing(tmp_path,
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     config = Config(run="x", results=str(tmp_path), log_every=7, steps=20)
-    plan = Plan(20, evaluate_every=6, profile_first=0)
+    plan = Schedule(20, evaluate_every=6, profile_first=0)
     run = SimpleNamespace(config=config, plan=plan, pulse=Pulse(None, 0))
     allocator, phases = Allocator(), Phases("cpu")
     memory = TrainingMemory(allocator, phases, 1, 20)

@@ -9,6 +9,7 @@ import pytest
 
 from stratlab_spec.models.decoder import SHAPES, count_flops_per_token
 from stratlab_spec.settings.config import Config
+from stratlab_spec.timed_steps import COUNTS, TIMES, TimedSteps, TrainedStep
 from trainer.distributed.world import World
 from trainer.measuring import memory
 from trainer.measuring.held_tensors import Observed
@@ -19,7 +20,6 @@ from trainer.measuring.memory import (
     peak_host_memory_gib,
 )
 from trainer.metrics.summary import PEAK_FLOPS, build_summary, read_peak_flops
-from trainer.metrics.tracking import TIMES, Work
 from trainer.tasks.evaluation import Classification, LanguageModelling
 
 GPU = "NVIDIA H200"
@@ -76,39 +76,46 @@ RANKS = [
 ]
 
 
-def steps(*milliseconds: float) -> list[tuple[float, ...]]:
-    """A row per step, in the order of TIMES: the step itself, and a tenth of it for each phase."""
-    return [(time, *(time / 10 for _ in TIMES[1:])) for time in milliseconds]
+def steps(*milliseconds: float, **counts: float) -> TimedSteps:
+    """A tenth of a step is each of its phases. `counts`: of the first step; the others have none."""
+    first = tuple(counts.get(name, 0) for name in COUNTS)
+    nothing = (0,) * len(COUNTS)
+    return TimedSteps(
+        [
+            TrainedStep(
+                number, 1, 0.0, False, (ms, *(ms / 10 for _ in TIMES[1:])), nothing if number else first
+            )
+            for number, ms in enumerate(milliseconds)
+        ]
+    )
 
 
-def summarise(
-    measured: list[tuple[float, ...]], work: Work, facts: dict[str, Any] | None = None, **settings: Any
-) -> dict[str, Any]:
+def summarise(timed: TimedSteps, facts: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
     config = Config(**{"run": "try", "global_batch_size": 96, "micro_batch_size": 32} | settings)
     text = config.is_text
     test = LanguageModelling(1.5, 10, 40) if text else Classification(0.7, [[3, 1], [2, 4]], ["a", "b"])
     resolved = copy.deepcopy(RESOLVED) | (facts or {})
-    return build_summary(config, resolved, RANKS, measured, work, dict(LAST), test)
+    return build_summary(config, resolved, RANKS, timed, dict(LAST), test)
 
 
 def test_utilisation_counts_every_device():
-    """250 samples in 2.5 s are 100 per s; x 989e10 FLOP over 3 x 989e12 FLOP/s: a third."""
-    found = summarise(steps(500, 1000, 1000), Work(samples=250))
+    """300 samples in 3 median steps of a second are 100 per s; x 989e10 FLOP over 3 x 989e12 FLOP/s: a third."""
+    found = summarise(steps(500, 1000, 1000, samples=300))
     assert found["samples_per_s"] == pytest.approx(100)
     assert found["peak_flops_per_device"] == 989e12
     assert found["mfu_pct"] == pytest.approx(100 / 3)
 
 
 def test_an_element_type_that_one_rank_alone_has_is_told():
-    found = summarise(steps(500, 1000, 1000), Work(samples=250))
+    found = summarise(steps(500, 1000, 1000, samples=300))
     assert (found["dtype_gradients"], found["dtype_reductions"]) == ("bfloat16+float32",) * 2
     assert found["dtype_products"] == "float32"
 
 
 def test_text_has_two_counts_of_attention():
-    """1500 tokens in 2.5 s; by the literature's 989e9 FLOP each 20 %; a sample costs what config.json says."""
-    work = Work(samples=250, tokens=1500, useful_tokens=1200, token_pairs=1200 * 30)
-    found = summarise(steps(500, 1000, 1000), work, {"flops_per_token": 9e11}, model="qwen_tiny", seq_len=64)
+    """1800 tokens in 3 seconds; by the literature's 989e9 FLOP each 20 %; a sample costs what config.json says."""
+    timed = steps(500, 1000, 1000, samples=300, tokens=1800, useful_tokens=1440, token_pairs=1440 * 30)
+    found = summarise(timed, {"flops_per_token": 9e11}, model="qwen_tiny", seq_len=64)
     assert (found["tokens_per_s"], found["useful_tokens_per_s"]) == pytest.approx((600, 480))
     assert found["useful_tokens_pct"] == pytest.approx(80)
     assert (found["flops_per_token"], found["flops_per_token_literature"]) == (9e11, 989e9)
@@ -126,14 +133,16 @@ def test_useful_work_is_that_of_the_documents_alone():
         name: count_flops_per_token(shape, seq_len, causal=causal)
         for name, causal in (("flops_per_token", True), ("flops_per_token_literature", False))
     }
-    work = Work(samples=2, tokens=128, useful_tokens=sum(lengths), token_pairs=sum(n * n for n in lengths))
-    found = summarise(steps(500, 1000, 1000), work, costs, model="qwen_tiny", seq_len=seq_len)
+    seen = {"useful_tokens": sum(lengths), "token_pairs": sum(n * n for n in lengths)}
+    found = summarise(
+        steps(500, 1000, 1000, samples=2, tokens=128, **seen), costs, model="qwen_tiny", seq_len=seq_len
+    )
     assert found["flops_per_useful_token"] * sum(lengths) == pytest.approx(one_by_one)
-    assert found["mfu_useful_pct"] == pytest.approx(100 * one_by_one / 2.5 / (3 * 989e12))
-    whole = Work(samples=2, tokens=128, useful_tokens=128, token_pairs=2 * 64 * 64)
-    found = summarise(steps(500, 1000, 1000), whole, costs, model="qwen_tiny", seq_len=seq_len)
+    assert found["mfu_useful_pct"] == pytest.approx(100 * one_by_one / 3 / (3 * 989e12))
+    whole = steps(500, 1000, 1000, samples=2, tokens=128, useful_tokens=128, token_pairs=2 * 64 * 64)
+    found = summarise(whole, costs, model="qwen_tiny", seq_len=seq_len)
     assert found["flops_per_useful_token"] == pytest.approx(costs["flops_per_token"])
-    nothing = summarise([], Work(), costs, model="qwen_tiny", seq_len=seq_len)
+    nothing = summarise(steps(), costs, model="qwen_tiny", seq_len=seq_len)
     assert nothing["flops_per_useful_token"] is nothing["mfu_useful_pct"] is None
 
 
@@ -150,20 +159,20 @@ def test_useful_work_is_that_of_the_documents_alone():
 def test_median_and_95th_percentile_in_ms(times, median, high):
     """The value with the rank nearest to 0.95 (n - 1), counted from 0."""
     shuffled = sorted(times, key=lambda n: n * 7 % 11)
-    found = summarise(steps(*shuffled), Work(samples=len(times)))
+    found = summarise(steps(*shuffled))
     assert found["measured_steps"] == len(times)
     assert (found["step_time_ms_p50"], found["step_time_ms_p95"]) == (median, high)
     assert found["forward_ms_p50"] == pytest.approx(median / 10)
 
 
 def test_a_run_without_measured_steps_knows_no_times():
-    found = summarise([], Work())
+    found = summarise(steps())
     for name in ("step_time_ms_p50", "step_time_ms_p95", "data_ms_p50", "samples_per_s", "mfu_pct"):
         assert found[name] is None
 
 
 def test_of_unequal_ranks_the_largest_counts():
-    found = summarise(steps(10), Work(samples=1))
+    found = summarise(steps(10))
     assert found["peak_memory_gib"] == 7 and found["peak_reserved_gib"] == 8
     assert found["peak_host_memory_gib"] == 9 and found["data_set_memory_gib"] == 0.75
     assert found["alloc_retries"] == 0 + 1 + 2

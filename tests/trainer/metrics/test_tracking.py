@@ -49,19 +49,6 @@ def record(path: Path, profiled: tuple[int, ...] = (), steps: int = 12) -> Recor
     return recorder
 
 
-@pytest.mark.parametrize(
-    ("profiled", "measured"),
-    [((7, 8), [6, 10, 11, 12]), ((5,), [7, 8, 9, 10, 11, 12])],
-)
-def test_the_first_five_steps_those_of_a_profile_and_the_one_behind_it_do_not_count(
-    tmp_path, monkeypatch, profiled, measured
-):
-    monkeypatch.setattr("trainer.metrics.tracking.dist.get_world_size", lambda: 1)
-    recorder = record(tmp_path / "metrics.jsonl", profiled)
-    assert [times[0] for times in recorder.measured] == measured
-    assert recorder.work.samples == 8 * len(measured)
-
-
 def test_a_line_of_a_step(tmp_path, monkeypatch):
     monkeypatch.setattr("trainer.metrics.tracking.dist.get_world_size", lambda: 1)
     record(tmp_path / "metrics.jsonl")

@@ -113,7 +113,7 @@ def test_given_layouts_adapters_and_uneven_parts():
         (given(pp=2, tp=2, pp_schedule="interleaved1f1b"), 8, dataclasses.replace(SHAPES[DENSE], layers=5)),
         (given(MOE, tp=2, dp_replicate=2, ep=3), 12, narrowed(MOE, experts=129)),
         (given(MOE, tp=2, ep=2), 6, narrowed(MOE)),
-        (given(cp=3, cp_kind="allgather", seq_len=2049, precision="bf16"), 6, narrowed(DENSE)),
+        (given(cp=3, cp_method="allgather", seq_len=2049, precision="bf16"), 6, narrowed(DENSE)),
         (given(tp=2, pp=2, global_batch_size=35), 20, narrowed(DENSE, tied=False)),
     ]
     run_ranks(lambda: compare(cases), 1, timeout_s=300)

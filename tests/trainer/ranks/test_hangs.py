@@ -15,6 +15,7 @@ from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
 from tests.ranks import fork_ranks
 from tests.trainer.planted_hangs import plant
+from tests.trainer.runs import run_worker
 from trainer.launch.watchdog import Watchdog
 
 TIMEOUT_S = 10
@@ -47,11 +48,10 @@ def train(
     """(the watchdog, the ranks' ends, seconds) of a run with a planted hang, or without one."""
 
     def be_worker() -> None:
-        from trainer import worker
 
         if hang:
             plant(**hang)
-        raise SystemExit(worker.main())
+        raise SystemExit(run_worker())
 
     watchdog, env = watch(results, world_size), settings(results, strategy, **more)
     watchdog.set_environment(env)

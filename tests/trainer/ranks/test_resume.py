@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stratlab_spec.run_directory import RunDirectory
 from tests.trainer.kept_runs import STEPS, lines, read, train
+from tests.trainer.runs import run_worker
 from trainer.checkpoint.folder import CheckpointFolder
 
 SAME = (
@@ -66,7 +67,6 @@ def stop_at(place: str, count: int, rank: int = 1) -> Callable[[], None]:
         import signal
         import time
 
-        from trainer import worker
         from trainer.checkpoint.store import Checkpoints
         from trainer.distributed.consensus import Agreement
         from trainer.engines.torch_engine import TorchEngine
@@ -86,7 +86,7 @@ def stop_at(place: str, count: int, rank: int = 1) -> Callable[[], None]:
             return real(self, *given)
 
         setattr(owner, place, told)
-        raise SystemExit(worker.main())
+        raise SystemExit(run_worker())
 
     return target
 

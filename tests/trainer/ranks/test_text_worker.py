@@ -16,6 +16,7 @@ from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.fields import Strategy
 from tests.ranks import fork_ranks
 from tests.trainer.ranks.test_worker import LABELS
+from tests.trainer.runs import run_worker
 
 STEPS = 6
 ROWS = 16  # of a step: two micro-batches on each of two processes
@@ -30,9 +31,8 @@ LOSS_GATE = 1e-5
 
 
 def be_worker() -> None:
-    from trainer import worker
 
-    raise SystemExit(worker.main())
+    raise SystemExit(run_worker())
 
 
 def settings(results: Path, name: str, **more: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ import pytest
 
 from tests.ranks import fork_ranks, run_ranks
 from tests.trainer.kept_runs import lines, read, train
+from tests.trainer.runs import run_worker
 from trainer.measuring.hardware import NAMES
 from trainer.measuring.profiler import hash_file
 
@@ -31,9 +32,8 @@ JUDGED = {
 
 
 def be_worker() -> None:
-    from trainer import worker
 
-    raise SystemExit(worker.main())
+    raise SystemExit(run_worker())
 
 
 def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:
@@ -46,6 +46,7 @@ def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:
         "TRAINER_GLOBAL_BATCH_SIZE": "32",
         "TRAINER_MICRO_BATCH_SIZE": "8",
         "TRAINER_EVALUATE_EVERY": "8",
+        "TRAINER_PROFILE_FIRST_STEP": "10",
         "STRATLAB_LAUNCHER": "test",
         "STRATLAB_NODE": "node-7",
     } | more
@@ -165,8 +166,8 @@ def test_the_run_directory_is_complete(finished, check):
 
 TAUGHT = {
     "TRAINER_TEACHER": "default/single",
-    "TRAINER_DISTIL_TEMPERATURE": "3",
-    "TRAINER_DISTIL_WEIGHT": "0.8",
+    "TRAINER_DISTILL_TEMPERATURE": "3",
+    "TRAINER_DISTILL_ALPHA": "0.8",
 }
 STUDENT = {"TRAINER_MODEL": "vit_tiny", "TRAINER_MODEL_LAYERS": "2", "TRAINER_COMPARISON": "students"}
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratlab_spec.plan import build_plan, learning_rate, plan_problems, profile_first_from
+from stratlab_spec.schedule import build_schedule, learning_rate, plan_problems, profile_first_from
 from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
 
@@ -23,26 +23,26 @@ def test_courses_of_the_learning_rate():
 
 
 def test_steps_come_from_epochs_unless_given():
-    assert build_plan(config(epochs=3, global_batch_size=10), 25).steps == 7
-    assert build_plan(config(steps=4, global_batch_size=10), 25).steps == 4
+    assert build_schedule(config(epochs=3, global_batch_size=10), 25).steps == 7
+    assert build_schedule(config(steps=4, global_batch_size=10), 25).steps == 4
 
 
 def test_validations_come_once_an_epoch_unless_asked_for():
-    assert build_plan(config(epochs=3, global_batch_size=10), 25).evaluate_every == 2
-    assert build_plan(config(epochs=3, global_batch_size=10, evaluate_every=5), 25).evaluate_every == 5
+    assert build_schedule(config(epochs=3, global_batch_size=10), 25).evaluate_every == 2
+    assert build_schedule(config(epochs=3, global_batch_size=10, evaluate_every=5), 25).evaluate_every == 5
 
 
-@pytest.mark.parametrize(("done", "first"), [(0, 10), (8, 10), (9, 11), (36, 38), (37, 0)])
+@pytest.mark.parametrize(("done", "first"), [(0, 60), (58, 60), (59, 61), (76, 78), (77, 0)])
 def test_an_attempt_that_goes_on_is_recorded_behind_a_warm_up_of_its_own(done, first):
-    """One step of warm-up, three recorded, forty in all; not twice."""
-    plan = build_plan(config(steps=40), 1000)
-    assert profile_first_from(config(steps=40), plan, done, recorded=False) == first
-    assert not done or profile_first_from(config(steps=40), plan, done, recorded=True) == 0
+    """One step of warm-up, three recorded, eighty in all; not twice."""
+    plan = build_schedule(config(steps=80), 1000)
+    assert profile_first_from(config(steps=80), plan, done, recorded=False) == first
+    assert not done or profile_first_from(config(steps=80), plan, done, recorded=True) == 0
 
 
 def test_the_default_profile_moves_into_a_short_run():
-    firsts = {steps: build_plan(config(steps=steps), 1000).profile_first for steps in (12, 11, 4, 3)}
-    assert firsts == {12: 10, 11: 9, 4: 2, 3: 0}
+    firsts = {steps: build_schedule(config(steps=steps), 1000).profile_first for steps in (62, 61, 4, 3)}
+    assert firsts == {62: 60, 61: 59, 4: 2, 3: 0}
 
 
 @pytest.mark.parametrize(

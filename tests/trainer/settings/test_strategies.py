@@ -74,16 +74,6 @@ def test_the_ways_to_less_end() -> None:
                 seen.append(following)
 
 
-def test_the_page_tells_when_to_take_each() -> None:
-    page = Path("docs/strategies.md").read_text()
-    page = page.partition("\n## The strategies\n")[2].partition("\n## ")[0]
-    missing = [name for name in STRATEGIES if f"\n| `{name}` |" not in page]
-    # nd is behind the charts llm-1d to llm-5d
-    assert missing == ["nd"], (
-        f"docs/strategies.md, the table under 'The strategies': no row of {missing[:-1]}"
-    )
-
-
 TEXT = {"model": "qwen_tiny", "dataset": "arithmetic", "precision": "fp32"}
 GIVEN = {
     "accumulate": "whole",

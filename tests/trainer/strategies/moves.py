@@ -13,12 +13,11 @@ import torch.distributed as dist
 from stratlab_spec.settings.config import Config
 from tests.parity_llm.models import ROWS, SEQ_LEN, build_share
 from tests.ranks import run_ranks
-from tests.trainer.runs import make_world, run_of
+from tests.trainer.runs import run_of
 from tests.trainer.saving import save_state
 from tests.trainer.strategies.small import largest_difference, make_config, start, steps
 from trainer.distributed.world import Precision
 from trainer.measuring.phases import Phases
-from trainer.run import resolve_placement
 
 SAVED, LAST = 3, 6
 GATE = 1e-5
@@ -97,8 +96,8 @@ def _start_text(strategy: str, seed: int, **settings: Any) -> Any:
     named |= {"layout": "given"} if strategy == "nd" else {}
     config = Config(**named | {"strategy": strategy, "seed": seed} | settings)
     decoder = build_decoder(config, empty=builds_empty(config, dist.get_rank()))
-    engine = build_engine(run_of(config, Precision("fp32")), decoder, Phases("cpu"))
-    axes = resolve_placement(config, make_world(dist.get_rank(), dist.get_world_size())).axes
+    run = run_of(config, Precision("fp32"))
+    engine, axes = build_engine(run, decoder, Phases("cpu")), run.axes
 
     def train(first: int, last: int) -> list[tuple[float, float]]:
         seen = []

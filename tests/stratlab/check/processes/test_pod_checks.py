@@ -9,8 +9,8 @@ import pytest
 
 from stratlab import pod_checks
 from stratlab.cluster.pod_template import PodRequest
-from stratlab.namespace_checks import Finding
 from stratlab.pod_checks import PodsRequest, check_pods
+from stratlab_spec.findings import Finding
 from tests.codes import find_codes
 from tests.redirecting_server import run_redirect, run_witness
 from tests.stratlab.cluster.fake_api import FakeApi

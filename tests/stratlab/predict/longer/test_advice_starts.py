@@ -77,7 +77,7 @@ KNOBS: Typed = {
     "persistent_elements": "10",
     "zeropp": "hpz",
     "pp_schedule": "gpipe",
-    "cp_kind": "ring",
+    "cp_method": "ring",
     "layout": "given",
     "tp": "2",
     "offload": "optimizer",

@@ -14,7 +14,8 @@ from stratlab.predict.asking import ask_of_charts, ask_of_model
 from stratlab.predict.counting import COUNTED
 from stratlab.predict.prediction import Prediction
 from stratlab.predict.prediction_report import NOT_ESTIMATED, conclude
-from stratlab_spec.memory.prediction import DEVICE_GIB, GATE
+from stratlab_spec.memory import DEVICE_GIB
+from stratlab_spec.memory.prediction import GATE
 from stratlab_spec.memory.profiles import SHIPPED, read_operations
 from stratlab_spec.strategies import STRATEGIES
 from tests.codes import find_codes

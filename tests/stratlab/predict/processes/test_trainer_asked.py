@@ -122,7 +122,7 @@ def test_only_what_is_typed_is_asked_of_the_trainer(
         ranks, per_node = (int(words[words.index(option) + 1]) for option in ("--ranks", "--per-node"))
         read_countable({"TRAINER_RUN": "count", **env}, ranks, 0, per_node)
         given = {one.partition("=")[0] for one in typed}
-        for knob in ("persistent_elements", "zeropp", "reduce_bucket_mib", "cp_kind"):
+        for knob in ("persistent_elements", "zeropp", "reduce_bucket_mib", "cp_method"):
             assert knob in given or f"TRAINER_{knob.upper()}" not in env
         asked, env = asked + 1, {}
     assert asked == (1 if typed[0].startswith("strategy=") else 7)

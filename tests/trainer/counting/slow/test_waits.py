@@ -56,7 +56,6 @@ def test_the_loop_waits_when_it_writes_the_metrics_and_not_in_between(tmp_path):
         import torch
         import torch.distributed as dist
 
-        from stratlab_spec.plan import Plan
         from tests.trainer.runs import run_of
         from trainer.data.batches import Batch
         from trainer.distributed.consensus import Agreement
@@ -73,7 +72,8 @@ def test_the_loop_waits_when_it_writes_the_metrics_and_not_in_between(tmp_path):
 
         dist.init_process_group("gloo")
         config = make_config(f"{IMAGES} strategy=single global_batch_size=2 log_every=6")
-        one = replace(run_of(config), plan=Plan(steps=12, evaluate_every=12, profile_first=0))
+        one = run_of(config)
+        one = replace(one, plan=replace(one.plan, steps=12, evaluate_every=12, profile_first=0))
         phases, pictures = Phases("cpu"), find_pictures(config)
         model = build_model(config, image_size=32, channels=pictures.channels, num_labels=pictures.labels)
         engine = build_engine(one, model, phases)

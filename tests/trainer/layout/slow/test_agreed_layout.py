@@ -1,4 +1,4 @@
-"""`layout: auto` is the same on every rank, whatever device each of them sees."""
+"""`layout: auto` is the same on every rank, whatever devices the machines have."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from stratlab_spec.memory.profiles import FOLDER, GIB
+from stratlab_spec.plan import VARIABLE, resolve_plan
 from stratlab_spec.settings.config import Config
 from tests.ranks import fork_ranks
 from trainer.memory_estimation.rules import settings_that_matter
@@ -48,19 +49,18 @@ def write_operations(path: Path, config: Config) -> None:
 
 
 def test_a_run_takes_the_layout_that_fits_on_every_rank(tmp_path: Path):
-    """Six ranks, of which one sees a device that is too small for the first layout."""
+    """Six ranks, of which one is on a machine whose device is too small for the first layout."""
     env = TEXT | {"TRAINER_RUN": "nd", "TRAINER_RESULTS": str(tmp_path), "TRAINER_STEPS": "2"}
     env |= {"TRAINER_PROFILE_STEPS": "0", "STRATLAB_LAUNCHER": "test"}
     config = Config.from_env(env)
     write_operations(tmp_path / FOLDER / "2d.json", config)
-    ensure_cache(config, lambda text: None)
+    samples = ensure_cache(config, lambda text: None)
+    plans = [resolve_plan(config, RANKS, RANKS, samples, gib * GIB).as_variable() for gib in (80, 10)]
 
     def be_worker() -> None:
         from trainer import worker
-        from trainer.distributed import world as process_group
 
-        rank = int(os.environ["RANK"])
-        process_group.largest_device_bytes = lambda: (10 if rank == 5 else 80) * GIB
+        os.environ[VARIABLE] = plans[os.environ["RANK"] == "5"]
         raise SystemExit(worker.main())
 
     done = fork_ranks(be_worker, RANKS, env=env)

@@ -15,6 +15,7 @@ from tests.codes import find_codes
 from tests.ranks import fork_ranks
 from tests.trainer.ranks import test_text_worker
 from tests.trainer.ranks.test_hangs import settings
+from tests.trainer.runs import run_worker
 from trainer.prepare.preparation import ensure_cache
 
 BAD_STEP, BAD_RANK, STEPS = 6, 1, 12
@@ -30,7 +31,6 @@ def build_worker(bad: tuple[int, int] | None):
     def be_worker() -> None:
         import os
 
-        from trainer import worker
         from trainer.engines.torch_engine import TorchEngine
         from trainer.engines.zero_engine import DeepSpeedEngine
         from trainer.models.chunked_cross_entropy import TokenLoss
@@ -42,7 +42,7 @@ def build_worker(bad: tuple[int, int] | None):
                 _count_steps(engine, bad[0], state)
             for loss in (ClassLoss, TokenLoss):
                 _spoil(loss, state)
-        raise SystemExit(worker.main())
+        raise SystemExit(run_worker())
 
     return be_worker
 
@@ -138,7 +138,6 @@ def test_a_warning_lets_it_go_on(tmp_path):
 def be_worker(failing: int = 7) -> None:
     import torch
 
-    from trainer import worker
     from trainer.engines.torch_engine import TorchEngine
 
     whole, steps = TorchEngine._update, [0]
@@ -152,7 +151,7 @@ def be_worker(failing: int = 7) -> None:
         return whole(self, lr)
 
     TorchEngine._update = update
-    raise SystemExit(worker.main())
+    raise SystemExit(run_worker())
 
 
 @pytest.mark.parametrize(("failing", "ranks"), [(7, 2), (1, 1)])

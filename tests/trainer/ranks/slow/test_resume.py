@@ -24,6 +24,7 @@ from tests.trainer.ranks.test_resume import (
     read_attempts,
     stop_at,
 )
+from tests.trainer.runs import run_worker
 from trainer.checkpoint.folder import COMMIT, CheckpointFolder
 
 
@@ -31,7 +32,6 @@ def die_after(step: int, rank: int):
     """A worker whose rank ends without a word after `step`, before its checkpoint."""
 
     def target() -> None:
-        from trainer import worker
         from trainer.checkpoint.store import Checkpoints
 
         after_step = Checkpoints.after_step
@@ -43,7 +43,7 @@ def die_after(step: int, rank: int):
             after_step(self, done, asked)
 
         Checkpoints.after_step = fatal
-        raise SystemExit(worker.main())
+        raise SystemExit(run_worker())
 
     return target
 
@@ -133,7 +133,7 @@ def test_starts_from_another_run_s_newest_whole_checkpoint_and_then_from_no_othe
         from trainer import worker
 
         worker.train = lambda *a, **k: os._exit(77)
-        raise SystemExit(worker.main())
+        raise SystemExit(run_worker())
 
     keeps = {"TRAINER_CHECKPOINT_KEEP": "9", "TRAINER_CHECKPOINT_KEEP_FINISHED": "all"}
     other = train(tmp_path, "ddp", 2, **keeps)

@@ -24,6 +24,7 @@ from tests.trainer.kept_runs import read
 from tests.trainer.ranks import test_hangs, test_worker
 from tests.trainer.ranks.test_launcher import ONE, environment, read_lines
 from tests.trainer.ranks.test_worker import settings
+from tests.trainer.runs import run_worker
 
 finished = test_worker.finished
 FACTS = ("initial_weights_sha256", "data_order_sha256")
@@ -48,7 +49,6 @@ def test_a_run_sets_itself_aside_behind_its_first_step_and_a_signal_leaves_its_s
     """Ranks do not stop for a walk over all that they are made of (trainer/measuring/held_tensors.py)."""
 
     def crash_at_the_third_step() -> None:
-        from trainer import worker
         from trainer.metrics.tracking import Recorder
         from trainer.strategies import single
 
@@ -67,7 +67,7 @@ def test_a_run_sets_itself_aside_behind_its_first_step_and_a_signal_leaves_its_s
             return record(self, *given)
 
         single.TorchEngine.train_step, Recorder.record_step = train_step, record_step
-        raise SystemExit(worker.main())
+        raise SystemExit(run_worker())
 
     env = settings(tmp_path, "single", TRAINER_PROFILE_STEPS="0")
     (done,) = fork_ranks(crash_at_the_third_step, 1, env=env)
@@ -81,10 +81,8 @@ def test_fp16_on_a_cpu_is_refused_before_the_process_group_starts(tmp_path):
     def attempt() -> None:
         import torch.distributed as dist
 
-        from trainer import worker
-
         dist.init_process_group = None  # type: ignore[assignment]
-        raise SystemExit(worker.main())
+        raise SystemExit(run_worker())
 
     (done,) = fork_ranks(attempt, 1, env=settings(tmp_path, "single", TRAINER_PRECISION="fp16"))
     assert done.exit_code == 2 and "TRAINER_PRECISION=fp16" in done.output, done.output[-2000:]
@@ -107,7 +105,6 @@ def be_worker(place: str, slow: int, from_step: int):
         import os
         import time
 
-        from trainer import worker
         from trainer.models.model_with_loss import ClassLoss
         from trainer.tasks.image_task import ImageTask
 
@@ -126,7 +123,7 @@ def be_worker(place: str, slow: int, from_step: int):
             return judge(self, *given)
 
         ImageTask.next_batch, ClassLoss.forward = next_batch, forward
-        raise SystemExit(worker.main())
+        raise SystemExit(run_worker())
 
     return work
 

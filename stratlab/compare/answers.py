@@ -1,0 +1,268 @@
+"""What a comparison answers, for a reader in a hurry: four answers with a number each, and one sentence.
+
+name_answers   who is the fastest, who needs least memory, who learns best, and whether the comparison is fair
+say_answer     one sentence with the answer, or what is missing for one
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stratlab.compare.fairness import COMPARABLE, NOT_COMPARABLE
+from stratlab.compare.run_rows import Rows, RunRow, read_rows
+from stratlab.compare.search_ranking import choose_goal, find_difference_noise, pool_seeds, say_search
+from stratlab.compare.winners import NOT_RECORDED, ON_CPU, Winner, choose_memory, read_winners
+from stratlab.run_directory.outcome import TRACED
+from stratlab.run_directory.record import RunRecord
+from stratlab.wording import fit_digits, fit_unit, format_count
+
+Report = Mapping[str, Any]
+MOST_FIELDS = 3
+MOST_NAMES = 4
+AS_TIMES = 1.1
+"""As long: worth a word where no run is named."""
+LONGEST = 24
+"""Letters of a value."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To one question. `run`: the one that is named; "" = none, and `why` gives the reason."""
+
+    question: str
+    answer: str
+    number: str
+    why: str
+    run: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether no run is named."""
+        return not self.run
+
+
+def find_group(report: Report) -> tuple[Rows, Report | None]:
+    """The runs that the answers are about, and where their winners are: all, or the largest group of comparable ones,
+    of several that with most ranks; None where no two are comparable."""
+    rows = [row for row in read_rows(report) if row.is_compared]
+    if report["fairness"]["verdict"] == COMPARABLE:
+        return rows, report
+    if not report["group_winners"]:
+        return rows, None
+    sizes = {row.run: row.world_size or 0 for row in rows}
+    largest = max(
+        report["group_winners"],
+        key=lambda group: (len(group["runs"]), max(map(sizes.__getitem__, group["runs"]))),
+    )
+    return [row for row in rows if row.run in largest["runs"]], largest
+
+
+def name_answers(report: Report, runs: Sequence[RunRecord] = ()) -> list[Answer]:
+    """Those that have a number.
+
+    Args:
+        runs: of the report; their number of samples decides whether one learns better.
+    """
+    rows, judged = find_group(report)
+    if len(rows) < 2 or any(row.is_foreign for row in rows):
+        return [_judge_fairness(report)] if len(rows) > 1 else []
+    winners = {winner.metric.key: winner for winner in read_winners(judged or report)}
+    memory = choose_memory(rows)
+    found = [
+        _name_fastest(rows, winners["samples_per_s"]),
+        _name_leanest(rows, winners[memory], memory),
+        _name_best(rows, runs) if judged else None,
+        _judge_fairness(report),
+    ]
+    return [answer for answer in found if answer]
+
+
+def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
+    """The answer, or what is missing for one; and which runs are lost."""
+    headline, rows = report["headline"], read_rows(report)
+    compared, judged = find_group(report)
+    lost = [f"{row.run} {row.status}" for row in rows if not row.is_compared and row.status != "finished"]
+    rest = f"; {_list(lost)}" if lost else ""
+    if report["search"]:
+        return f"{_capitalize(say_search(report['search'])[0])}{rest}."
+    grown = headline["verdict"].endswith(" scaling")
+    if grown and not judged:
+        return f"{_capitalize(headline['reason'])}{rest}."
+    if len(compared) < 2:
+        return f"Nothing to compare: {headline['reason']}."
+    if any(row.is_foreign for row in compared):
+        return f"No winner: {headline['reason']}{rest}."
+    if not judged:
+        return f"No winner: {headline['reason']}, so their numbers answer different questions{rest}."
+    fast, lean, *others = name_answers(report, runs)
+    first = "No" if judged is report else "no"
+    said = [f"{fast.run} is the fastest{_number(fast)}"]
+    if not fast.run:
+        said = [f"{first} run is named the fastest ({fast.why})"]
+    verb = "need" if " and " in lean.run else "needs"
+    least = f"{lean.run} {verb} the least memory{_number(lean)}"
+    said.append(least if lean.run else f"none needs clearly less memory ({lean.why})")
+    for best in others[:-1]:
+        learns = f"{best.run} learns best" if best.run else "all learn alike"
+        said.append(learns + _number(best))
+    if judged is report:
+        return f"{'; '.join(said)}{rest}."
+    among = f"among {_list([row.run for row in compared])}, "
+    if grown:
+        return f"{_capitalize(headline['reason'])}; {among}{said[0]}{rest}."
+    return f"{_capitalize(among)}{'; '.join(said)}{rest}."
+
+
+def _number(answer: Answer) -> str:
+    return f" ({', '.join(filter(None, (answer.number, answer.why)))})"
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = [*names[:MOST_NAMES]] + [f"{len(names) - MOST_NAMES} more"] * (len(names) > MOST_NAMES)
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+
+
+def _capitalize(sentence: str) -> str:
+    return f"{sentence[:1].upper()}{sentence[1:]}"
+
+
+def is_foreign(report: Report) -> bool:
+    """Whether nothing but traces is known of any of its runs."""
+    return all(row["status"] == TRACED for row in report["runs"])
+
+
+def _label(row: RunRow, rows: Rows) -> str:
+    """Of repeats the strategy."""
+    return str(row.strategy) if sum(each.variant == row.variant for each in rows) > 1 else row.run
+
+
+def _rank(rows: Rows, key: str, sign: int) -> list[tuple[str, float]]:
+    """Label and median of each thing that was repeated, best first."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        if getattr(row, key) is not None:
+            values.setdefault(_label(row, rows), []).append(getattr(row, key))
+    ranked = [(label, statistics.median(each)) for label, each in values.items()]
+    return sorted(ranked, key=lambda entry: sign * entry[1])
+
+
+def _name_fastest(rows: Rows, winner: Winner) -> Answer:
+    ranked = _rank(rows, "samples_per_s", -1)
+    if not ranked:
+        return Answer("Fastest", "not named", "no step timed", "not recorded")
+    steps = [row.step_time_ms_p50 for row in rows if row.step_time_ms_p50]
+    if winner.run and len(ranked) > 1:
+        (best, speed), (second, other) = ranked[:2]
+        key = "tokens_per_s" if any(row.task == "text" for row in rows) else "samples_per_s"
+        speed = dict(_rank(rows, key, -1)).get(best, speed)
+        return Answer(
+            "Fastest",
+            best,
+            f"{speed:,.0f} {key.partition('_')[0]}/s",
+            f"{100 * (ranked[0][1] / other - 1):.0f} % more than {second}",
+            best,
+        )
+    low, high = min(steps), max(steps)
+    digits = fit_digits([high])
+    span = " to ".join(dict.fromkeys(f"{ms:,.{digits}f}" for ms in (low, high)))
+    why = _explain_none(winner, ranked)
+    times = ranked[0][1] / ranked[-1][1]
+    if winner.reason != ON_CPU and len(ranked) > 2 and times >= AS_TIMES:
+        why += f"; {ranked[-1][0]} takes {times:.2g} times as long"
+    return Answer("Fastest", "not named", f"{span} ms a step", why)
+
+
+def _name_leanest(rows: Rows, winner: Winner, key: str) -> Answer:
+    ranked = _rank(rows, key, 1)
+    question = "Least memory per rank" if key.startswith("peak") else "Least memory for the state per rank"
+    if not ranked:
+        return Answer(question, "not named", "not recorded", "not recorded")
+    factor, unit = fit_unit(size for _, size in ranked)
+    (best, size), (last, most) = ranked[0], ranked[-1]
+    if winner.run and len(ranked) > 1:
+        second, other = ranked[1]
+        less = f"{100 * (1 - size / other):.0f} % less than {second}"
+        if last != second:
+            less += f", {100 * (1 - size / most):.0f} % less than {last}"
+        return Answer(question, best, f"{size * factor:.3g} {unit}", less, best)
+    if " are equal: " in winner.reason and most > size:
+        tied = [label for label, each in ranked if each == size]
+        less = f"equal, {100 * (1 - size / most):.0f} % less than {last}"
+        return Answer(question, _list(tied), f"{size * factor:.3g} {unit}", less, _list(tied))
+    span = " to ".join(dict.fromkeys(f"{each * factor:.3g}" for each in (size, most)))
+    return Answer(question, "not named", f"{span} {unit}", _explain_none(winner, ranked))
+
+
+def _explain_none(winner: Winner, ranked: Sequence[tuple[str, float]]) -> str:
+    """Why: of two that are too near, their names."""
+    if winner.reason == ON_CPU:
+        return "CPU times are not ranked"
+    if " are equal: " in winner.reason:
+        return f"{ranked[0][0]} and {ranked[1][0]} are equal"
+    if ": " not in winner.reason or winner.reason.startswith(NOT_RECORDED) or len(ranked) < 2:
+        return winner.reason
+    return f"{ranked[0][0]} and {ranked[1][0]} are {winner.reason.rpartition(': ')[2]}"
+
+
+def _name_best(rows: Rows, runs: Sequence[RunRecord]) -> Answer | None:
+    """By what was learnt; none where the difference may be chance."""
+    goal = choose_goal(rows) if all(row.task for row in rows) else None
+    if goal is None:
+        return None
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        groups.setdefault(_label(row, rows), []).append(getattr(row, goal.key))
+    ranked = sorted(groups, key=lambda label: statistics.fmean(groups[label]) * (-1 if goal.highest else 1))
+    points = [
+        {"value": statistics.fmean(groups[label]), "seeds": len(groups[label]), "same_seed": 0.0}
+        for label in ranked
+    ]
+    question, digits = "Best quality", 2 if goal.unit == "%" else 4
+    first, last = points[0]["value"], points[-1]["value"]
+    shown = list(dict.fromkeys(f"{value:.{digits}f}" for value in (first, last)))
+    number = f"{' to '.join(shown)} {goal.unit}".strip()
+    if len(points) < 2:
+        return Answer(question, "one variant", number, goal.name)
+    spread, degrees = pool_seeds([*groups.values()])
+    members = [run for run in runs if run.name in {row.run for row in rows}]
+    noise, _ = find_difference_noise(points[0], points[1], goal, spread, degrees, members)
+    lead = abs(first - points[1]["value"])
+    if lead > noise:
+        why = f"{goal.name}, {lead:.2g} ahead of {ranked[1]}"
+        return Answer(question, ranked[0], number, why, ranked[0])
+    if len(shown) == 1:
+        return Answer(question, "all alike", number, goal.name)
+    why = f"{goal.name}; differences up to {noise:.2g} may be chance"
+    return Answer(question, "no difference", number, why)
+
+
+def _judge_fairness(report: Report) -> Answer:
+    """How many facts agree, and which of those that matter do not."""
+    fairness = report["fairness"]
+    apart = [entry for entry in fairness["differences"] if entry["matters"] and not entry["varied"]]
+    same = f"{len(fairness['same'])} settings equal"
+    question = "Fair?"
+    if fairness["verdict"] == COMPARABLE:
+        worst = [pair["loss_difference_pct"] for pair in report["loss_agreement"]["pairs"] if pair["agrees"]]
+        losses = (
+            f"; losses differ by {max(worst):.2g} % at most"
+            if any(worst)
+            else "; losses equal"
+            if worst
+            else ""
+        )
+        return Answer(question, "yes", same, f"only the strategy differs{losses}", "yes")
+    apart.sort(key=lambda entry: entry["field"].endswith("sha256") or "." in entry["field"])
+    fields = [entry["field"] for entry in apart[:MOST_FIELDS]]
+    if len(apart) == 1 and len(apart[0]["values"]) <= MOST_FIELDS:
+        values = [f"{run} {str(value)[:LONGEST]}" for run, value in apart[0]["values"].items()]
+        fields = [f"{fields[0]}: {', '.join(values)}"]
+    fields += [f"{len(apart) - MOST_FIELDS} more"] * (len(apart) > MOST_FIELDS)
+    groups = [group for group in fairness["groups"] if len(group) > 1]
+    answer = f"in {format_count(len(groups), 'group')}" if groups else report["headline"]["verdict"]
+    answer = "no" if answer == NOT_COMPARABLE else fairness["verdict"] if report["search"] else answer
+    number = f"{format_count(len(apart), 'difference')} that {'matters' if len(apart) == 1 else 'matter'}"
+    return Answer(question, answer, number if apart else same, ", ".join(fields) or fairness["reason"])
