@@ -176,7 +176,7 @@ def judge(jobs: TrainingJobs, name: str, end: str, time_s: float, namespace: str
     logs = jobs.read_logs(name)
     if end != SUCCEEDED:
         last = [text.strip().splitlines()[-1] for text in logs.values() if text.strip()]
-        said = "; ".join(last) or "and its pod has said nothing"
+        said = "; ".join(last) or "the log of its pod is empty"
         return Finding("problem", SUBJECT, f"{name} is {end}: {said} [SL-job-failed]")
     if not any(WORD in text for text in logs.values()):
         seen = f"{name} is {end}, but the log of its pod is not readable [SL-job-log-unread]"
