@@ -22,17 +22,14 @@ log = logging.getLogger("trainer")
 def take_new_names(settings: Mapping[str, Value]) -> dict[str, Value]:
     """The settings by today's names, of variables, files or a run directory; of both names of one, the new one wins."""
     old = {name: value for name, value in settings.items() if name in RENAMED}
-    for name in old:
-        _say(name)
+    if old:
+        _say(tuple(sorted(old)))
     return {RENAMED[name]: value for name, value in old.items()} | {
         name: value for name, value in settings.items() if name not in old
     }
 
 
 @functools.cache
-def _say(name: str) -> None:
-    log.warning(
-        "%s: is called %s now; the next version does not read the old name [SL-setting-renamed]",
-        name,
-        RENAMED[name],
-    )
+def _say(names: tuple[str, ...]) -> None:
+    pairs = ", ".join(f"{name} -> {RENAMED[name]}" for name in names)
+    log.warning("old names of settings: %s; the next version does not read them [SL-setting-renamed]", pairs)

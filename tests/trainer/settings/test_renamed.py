@@ -23,10 +23,10 @@ def _nothing_said() -> None:
     renamed_settings._say.cache_clear()
 
 
-def test_each_old_name_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_old_names_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
     assert OLD.keys() == RENAMED.keys()
     assert take_new_names(OLD) == take_new_names(OLD) == NEW
-    assert find_codes(caplog.text) == ["SL-setting-renamed"] * len(OLD)
+    assert find_codes(caplog.text) == ["SL-setting-renamed"] and all(name in caplog.text for name in OLD)
     assert take_new_names({"cp_method": "ulysses", "cp_kind": "allgather"}) == {"cp_method": "ulysses"}
 
 
