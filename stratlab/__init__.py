@@ -1,1 +1,1 @@
-"""The tools around the runs: rehearse, wait, analyze, compare. No torch, and nothing of `trainer`."""
+"""Work with runs: rehearse, wait, analyze, compare. Imports neither torch nor `trainer`."""

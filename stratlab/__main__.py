@@ -1,4 +1,4 @@
-"""`stratlab` and `python -m stratlab`: the command line, or one sentence where its packages are not installed."""
+"""Start the command line of `stratlab` and `python -m stratlab`; print one sentence if packages are missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MISSING_PACKAGE = 2
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     if sys.argv[1:] == ["--version"]:  # also without the packages
         print(f"stratlab {read_version()}")
         return
@@ -19,7 +19,7 @@ def main() -> None:
             from stratlab.cli import main as run
 
             run()
-    except Interrupted as stop:  # while importing; of a verb the command line says it
+    except Interrupted as stop:  # while importing; the command line handles it inside a verb
         print(f"stopped by {stop}", file=sys.stderr)
         sys.exit(stop.code)
     except ModuleNotFoundError as missing:

@@ -1,4 +1,4 @@
-"""Runs and comparisons from Python, for scripts and notebooks: what the commands do, as values.
+"""Use runs and comparisons from Python, in scripts and notebooks: the commands as functions with values.
 
     from stratlab.api import compare, open_run, run_experiment
 
@@ -6,8 +6,9 @@
     run = open_run(folder)
     report = compare(folder.parent)
 
-`open_run`, `compare` and `analyze_traces` are this package's. `run_experiment`, `load_model`, `load_data` and
-`deepspeed_config` are the trainer's own functions (trainer.api), handed on with their errors where it is installed.
+`open_run`, `compare` and `analyze_traces` belong to this package. `run_experiment`, `load_model`, `load_data` and
+`deepspeed_config` are the trainer's own functions (trainer.api) with their errors, available if the trainer is
+installed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from stratlab.traces.archives import ArchiveError
 from stratlab.trainer_program import explain_trainer
 from stratlab.user_error import UserError
 
-if TYPE_CHECKING:  # for editors and mypy; what runs asks `__getattr__`
+if TYPE_CHECKING:  # for editors and mypy; at run time `__getattr__` imports them
     from trainer.api import (
         ConfigError,
         DataMissing,
@@ -65,15 +66,15 @@ OF_THE_TRAINER = (
     *("ConfigError", "DataMissing", "ExperimentFailed", "LoadedData"),
     *("deepspeed_config", "load_data", "load_model", "run_experiment"),
 )
-if not TYPE_CHECKING and find_spec("trainer") is None:  # `import *` brings what there is
+if not TYPE_CHECKING and find_spec("trainer") is None:  # `import *` imports only the available names
     __all__ = [name for name in __all__ if name not in OF_THE_TRAINER]
 
 
 def __getattr__(name: str) -> Any:
-    """The trainer's functions, found when somebody asks for them: these tools never import the trainer themselves.
+    """Return the trainer's functions on first use; this package never imports the trainer itself.
 
     Raises:
-        UserError: the trainer is not installed here, or another `trainer` is.
+        UserError: the trainer is not installed, or another `trainer` is.
     """
     if name not in OF_THE_TRAINER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -86,10 +87,10 @@ def __getattr__(name: str) -> Any:
 
 
 def open_run(folder: str | Path) -> RunRecord:
-    """The files of a run as they are: config, summary, evaluation, metrics, attempts; what is missing, what is wrong.
+    """Return the files of a run: config, summary, evaluation, metrics, attempts, and its missing or wrong files.
 
     Raises:
-        UserError: there is no run in `folder`.
+        UserError: `folder` does not hold a run.
     """
     run = read_run(_read_path("folder", folder))
     if run.status == "not a run":
@@ -100,18 +101,18 @@ def open_run(folder: str | Path) -> RunRecord:
 def analyze_traces(
     source: str | Path, output: str | Path | None = None, *, rank_pattern: str = ""
 ) -> list[Analysed]:
-    """Analyses the traces of another program, as `stratlab analyze`; `compare(output)` holds the experiments together.
+    """Analyze the traces of another program, as `stratlab analyze`; then `compare(output)` compares the experiments.
 
     Args:
-        source: a folder, an archive or one trace; it is only read.
-        output: gets a folder for each experiment; None = NAME-analysis here.
-        rank_pattern: a regular expression whose group is the rank in a path; "" = as the traces and their names tell.
+        source: a folder, an archive or one trace; it is only read. output: receives a folder for each experiment; None
+        = NAME-analysis here. rank_pattern: a regular expression whose group is the rank in a path; "" = read it from
+        the traces and their names.
 
     Returns:
-        Each experiment with its report, as in report.json, or with why there is none.
+        Each experiment with its report, as in report.json, or with the reason for a missing one.
 
     Raises:
-        UserError: `source`, `output` or `rank_pattern` cannot be used, or there is no trace.
+        UserError: `source`, `output` or `rank_pattern` cannot be used, or `source` holds no trace.
     """
     traces = _read_path("source", source)
     place = name_output(traces) if output is None else _read_path("output", output)
@@ -129,18 +130,18 @@ def compare(
     varied: str = "",
     output: str | Path | None = None,
 ) -> dict[str, Any]:
-    """The report of a comparison, as in report.json.
+    """Return the report of a comparison, as in report.json.
 
     Args:
         folder: holds the runs.
-        others: further folders, whose runs are compared with these.
-        baseline: the run that the others are explained against; None = the fastest.
+        others: further folders with runs to compare with these.
+        baseline: the run that explains the others' differences; None = the fastest.
         memory_limit_gib: of one device, for the goal "fastest within".
-        varied: settings that the runs are meant to differ in, `lr,optimizer`.
-        output: a folder for report.html and the rest; None = nothing is written.
+        varied: settings that differ on purpose between the runs, `lr,optimizer`.
+        output: a folder for report.html and the other files; None = no file is written.
 
     Raises:
-        UserError: there is no run, or what is asked for cannot be.
+        UserError: the folders hold no run, or an argument cannot be used.
     """
     folders = [_read_path("folder", each) for each in (folder, *others)]
     place = None if output is None else _read_path("output", output)

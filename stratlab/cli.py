@@ -1,8 +1,8 @@
-"""The command line: one thin command per verb. What is heavy is imported inside the command that needs it.
+"""Define the command line: one thin command per verb. Each command imports slow modules itself.
 
-Exit codes: 0 done, 1 it could not be done, 2 what was typed is wrong, 3 there is nothing: no such folder of results, no
-run or no traces in it, no data, 13 the volume is full, otherwise the run's own code (docs/stops.md). A bug keeps its
-traceback, and ends with 1: the same command may be tried again.
+Exit codes: 0 done, 1 failed, 2 wrong input, 13 the volume is full, otherwise the run's own code (docs/stops.md). Code 3
+means missing data: no such folder of results, no run or no traces in it, no data. A bug shows its traceback and ends
+with 1, so that the same command may be tried again.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def start(
     """Find out which distributed-training strategy is best for your model on your GPUs."""
 
 
-app.command(short_help="Compare three strategies on this machine, to see what comes out.")(demo)
+app.command(short_help="Compare three strategies on this machine, as a demonstration.")(demo)
 app.command(short_help="Run strategy charts on this machine, as processes.")(rehearse)
 app.command(short_help="Print a script that starts a run without Kubernetes.")(render)
-app.command(short_help="Say whether runs will fit their GPUs, before any is started.")(predict)
+app.command(short_help="Predict whether runs fit their GPUs, before the first one starts.")(predict)
 app.command(short_help="Wait until a run has ended.")(wait)
 app.command(short_help="Watch a run on the cluster until it ends.")(watch)
 app.command("list", short_help="List the runs of a folder or of a cluster.")(list_runs)
@@ -55,18 +55,18 @@ app.command(short_help="Check whether a cluster is ready for runs.")(check)
 app.command(short_help="Remove the folder of a run.")(remove)
 app.command(short_help="Run a matrix of settings on the cluster, and compare.")(sweep)
 app.command(short_help="Analyze the traces of a run.")(analyze)
-app.command(short_help="Check that a finished run is whole, here and in MLflow.")(verify)
+app.command(short_help="Check that a finished run is complete, here and in MLflow.")(verify)
 app.command(short_help="Compare the runs of a folder or of an MLflow experiment.", cls=JsonOrFile)(compare)
 app.command(short_help="Serve the MLflow store of a rehearsal.")(mlflow)
 app.add_typer(export, name="export", short_help="Write files for other programs: TensorBoard.")
-app.add_typer(metrics, name="metrics", short_help="Send MLflow what it missed; serve runs to Prometheus.")
+app.add_typer(metrics, name="metrics", short_help="Send missing metrics to MLflow; serve runs to Prometheus.")
 
 
 def main() -> None:
-    """The console script. UserError is what the user typed; what nobody foresaw is a bug, with its traceback."""
+    """Run the console script. UserError reports wrong input; any other exception is a bug, with its traceback."""
     from stratlab.machine import Interrupted, trust_given
 
-    if sys.stdout is None:  # `stratlab list >&-`: nobody listens
+    if sys.stdout is None:  # `stratlab list >&-`: standard output is closed
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         trust_given(os.environ)

@@ -1,6 +1,6 @@
-"""The real helm: found, asked for what a chart renders, and its refusals explained.
+"""Find helm, render charts with it, and explain its refusals.
 
-Of values that a chart's schema refuses it is said which names there are, and what would be taken.
+For values that a chart's schema refuses, `explain_refusal` adds the known names and the allowed values.
 """
 
 from __future__ import annotations
@@ -30,33 +30,34 @@ UNMATCHED = re.compile(r"- at '/config/(?P<name>\w+)': '(?P<text>.*)' does not m
 NO_CHOICE = re.compile(r"- at '/config/(?P<name>\w+)': value must be one of ")
 OF_SETTING = re.compile(r" *- at '/config/(?P<name>\w+)': ")
 NOTHING = ", <nil>"
-"""Among helm's choices: null, which takes a setting back."""
+"""One of helm's choices: null, which resets a setting."""
 CONFIG = "run.config."
 REPOSITORY = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 60
 RELEASE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 LONGEST = 53
-"""Of a release's name; helm says both in a pattern."""
+"""Longest name of a release; helm's pattern includes this limit."""
 
 
 class HelmFailed(Exception):
-    """Helm's own words."""
+    """Carry helm's own error text."""
 
 
 def explain_refusal(text: str, chart: Path, settings: Sequence[str] = (), values: Sequence[Path] = ()) -> str:
-    """Helm's error, with the names that there are under each unknown one, and in place of patterns and choices the
-    value, which helm does not tell, and what is expected.
+    """Return helm's error with the allowed names for each unknown name.
+
+    Helm's patterns and choices are replaced by the value, which helm does not show, and the expected values.
 
     Args:
-        settings: as they were typed.
-        values: files, over which `settings` win.
+        settings: as typed by the user.
+        values: files; `settings` override them.
     """
     subchart = ""
     lines: list[str] = []
     wishes = _find_wishes(text, settings, values)
     for line in text.splitlines():
         about = OF_SETTING.match(line)
-        if about and about["name"] in wishes:  # once, in place of a pattern, which says nothing to a reader
+        if about and about["name"] in wishes:  # once, in place of helm's pattern
             if (wish := wishes[about["name"]]) not in lines:
                 lines.append(wish)
             continue
@@ -75,7 +76,7 @@ def explain_refusal(text: str, chart: Path, settings: Sequence[str] = (), values
 
 
 def _find_wishes(text: str, settings: Sequence[str], values: Sequence[Path]) -> dict[str, str]:
-    """Name of a setting -> the line in place of helm's."""
+    """Return name of a setting -> the line that replaces helm's."""
     given = {found["name"]: found["text"] for found in map(UNMATCHED.search, text.splitlines()) if found}
     for found in filter(None, map(NO_CHOICE.search, text.splitlines())):
         if (value := _find_value(found["name"], settings, values)) is not None:
@@ -85,7 +86,7 @@ def _find_wishes(text: str, settings: Sequence[str], values: Sequence[Path]) -> 
 
 
 def _find_value(name: str, settings: Sequence[str], values: Sequence[Path]) -> str | None:
-    """What was given for `run.config.<name>` last; None = it came by another way."""
+    """Return the last value set for `run.config.<name>`; None = it was set in another way."""
     for setting in reversed([part for text in settings for part in text.split(",")]):
         key, equals, value = setting.partition("=")
         if equals and key.strip() == f"{CONFIG}{name}":
@@ -103,7 +104,7 @@ def _find_value(name: str, settings: Sequence[str], values: Sequence[Path]) -> s
 
 
 def _explain_name(name: str, path: str, allowed: Sequence[str], schema: Path, chart: Path) -> str:
-    """With the place where a setting of that very name is, and what it is called that has another name elsewhere."""
+    """Explain an unknown name: the place of a setting with this name, or its other name."""
     told = name_allowed(name, allowed, "allowed are", f"in {schema}")
     if name in SETTINGS_ELSEWHERE:
         instead = VARIABLE.sub(lambda found: f"run.config.{found[1].lower()}", SETTINGS_ELSEWHERE[name])
@@ -121,7 +122,7 @@ def _find_schema(chart: Path, subchart: str) -> Path:
 
 
 def _allowed_names(schema: Path, path: str) -> list[str]:
-    """The properties that the schema knows at this path; none for a packed chart."""
+    """Return the properties in the schema at this path; none for a packed chart."""
     try:
         node: Any = json.loads(schema.read_text())
     except OSError:
@@ -132,14 +133,16 @@ def _allowed_names(schema: Path, path: str) -> list[str]:
 
 
 def find_helm() -> Path:
-    """helm from $STRATLAB_HELM, from .tools in the repository, or from PATH, in this order.
+    """Return helm from $STRATLAB_HELM, from .tools in the repository, or from PATH, in this order.
 
     Raises:
-        UserError: there is none, or $STRATLAB_HELM names something that cannot be run.
+        UserError: helm is missing, or $STRATLAB_HELM cannot be run.
     """
     if given := os.environ.get("STRATLAB_HELM"):
         if not os.access(given, os.X_OK) or not Path(given).is_file():
-            raise UserError(f"STRATLAB_HELM={given}: no program there [SL-helm-no-program]")
+            raise UserError(
+                f"STRATLAB_HELM={given}: not a program; set it to the path of helm [SL-helm-no-program]"
+            )
         return Path(given).absolute()
     for place in (REPOSITORY / ".tools" / "helm", REPOSITORY / ".tools" / "bin" / "helm"):
         if place.is_file():
@@ -148,32 +151,34 @@ def find_helm() -> Path:
         return Path(found)
     raise UserError(
         "helm is missing, which renders the charts: put Helm 3.17 or 4 on PATH, or set STRATLAB_HELM to its path; "
-        "in the repository `make setup` brings it [SL-helm-missing]"
+        "in the repository `make setup` installs it [SL-helm-missing]"
     )
 
 
 def read_chart_name(helm: Path, chart: Path) -> str:
-    """The name in the chart's Chart.yaml.
+    """Return the name in the chart's Chart.yaml.
 
     Raises:
-        UserError: `chart` is no chart.
+        UserError: `chart` is not a chart.
     """
     if not chart.exists():
         raise UserError(
-            f"{chart}: no such chart{_hint_at_charts(chart.parent, chart.name)} [SL-no-such-chart]"
+            f"{chart}: the chart does not exist{_hint_at_charts(chart.parent, chart.name)} [SL-no-such-chart]"
         )
     try:
         content = yaml.safe_load(run_helm(helm, ["show", "chart", str(chart)]))
     except HelmFailed as failure:
-        why = "no Chart.yaml is in it" + _hint_at_charts(chart)
+        why = "it has no Chart.yaml" + _hint_at_charts(chart)
         if not chart.is_dir() or (chart / "Chart.yaml").exists():
             why = f"helm show: {failure}"
         raise UserError(
-            f"{chart}: no chart, expected its folder or its package; {why} [SL-no-chart]"
+            f"{chart}: not a chart, expected its folder or its package; {why} [SL-no-chart]"
         ) from None
     if content.get("type") == "library":
         others = _hint_at_charts(chart.parent)
-        raise UserError(f"{chart}: what all charts share, no chart by itself{others} [SL-chart-library]")
+        raise UserError(
+            f"{chart}: a library that all charts share, which cannot run{others} [SL-chart-library]"
+        )
     return str(content["name"])
 
 
@@ -186,13 +191,13 @@ def render_chart(
     values: Sequence[Path] = (),
     literals: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """The objects that `helm install RELEASE CHART` would send to the cluster, without hooks such as tests.
+    """Return the objects that `helm install RELEASE CHART` would create, without hooks such as tests.
 
-    `settings` are `key=value` as for `--set`; `literals` the same, but nothing in the value is special to
-    helm (a comma in a path); they win over `settings`, which win over the files in `values`.
+    `settings` are `key=value` as for `--set`. In `literals` helm treats no character of the value as special (a comma
+    in a path). `literals` override `settings`, which override the files in `values`.
 
     Raises:
-        UserError: with helm's own words, for a value that the chart's schema refuses, and the names that it knows.
+        UserError: with helm's error for a value that the chart's schema refuses, and the allowed names.
     """
     if not RELEASE.fullmatch(release) or len(release) > LONGEST:
         raise UserError(
@@ -210,22 +215,22 @@ def render_chart(
         told = explain_refusal(f"helm template: {failure}", chart, settings, values)
         raise UserError(told if "[SL-" in told else f"{told} [SL-chart-refuses]") from None
     documents = filter(None, yaml.safe_load_all(rendered))
-    # by a List a chart gives an order to what helm does not know
+    # a chart uses a List to order kinds that helm does not know
     return [
         each for found in documents for each in (found["items"] if found.get("kind") == "List" else [found])
     ]
 
 
 def list_size(nodes: int | None, processes: int | None) -> list[str]:
-    """Settings of a chart for how many pods, and processes of each, were asked for; None leaves the chart's own."""
+    """Return settings of a chart for its pods and the processes of each; None keeps the chart's own."""
     asked = {"run.nodes": nodes, "run.processesPerNode": processes}
     return [f"{name}={value}" for name, value in asked.items() if value is not None]
 
 
 def _check_values(file: Path) -> None:
-    """What helm would say in the words of its decoder; what is wrong inside of the YAML it says well."""
+    """Report problems of a values file that helm explains badly; helm explains problems inside the YAML well."""
     if not file.is_file():
-        why = "is a folder" if file.is_dir() else "no such file"
+        why = "is a folder" if file.is_dir() else "the file does not exist"
         raise UserError(f"--values {file}: {why} [SL-values-no-file]")
     try:
         content = yaml.safe_load(file.read_bytes())
@@ -234,8 +239,8 @@ def _check_values(file: Path) -> None:
     has_run = isinstance(content, dict) and isinstance(content.get("run"), dict)
     if isinstance(content, dict) and not has_run and content.keys() & SETTINGS.keys():
         raise UserError(
-            f"--values {file}: is a settings file, of `python -m trainer --config`; a chart's values have what it "
-            "holds below run: and config: [SL-values-settings-file]"
+            f"--values {file}: is a settings file of `python -m trainer --config`; a chart's values have its "
+            "content below run: and config: [SL-values-settings-file]"
         )
     if content is not None and not isinstance(content, dict):
         raise UserError(
@@ -251,14 +256,14 @@ def run_helm(
     timeout_s: float = TIMEOUT_S,
     remarks: tuple[str, ...] = ("level=INFO",),
 ) -> str:
-    """Return what helm prints. Not in the terminal's process group: Ctrl-C ends no installation half way.
+    """Return helm's output. Helm leaves the terminal's process group, so that Ctrl-C spares an installation.
 
     Args:
-        remarks: how lines of its errors begin that are no reason.
+        remarks: prefixes of error lines that are not a reason.
 
     Raises:
-        HelmFailed: with helm's own words, a line each.
-        subprocess.TimeoutExpired: it did not end.
+        HelmFailed: with helm's own text, one line each.
+        subprocess.TimeoutExpired: helm did not end.
     """
     done = subprocess.run(
         [str(helm), *arguments],
@@ -276,7 +281,7 @@ def run_helm(
 
 @contextmanager
 def write_values(values: Mapping[str, Any]) -> Iterator[Path]:
-    """A values file for helm, gone afterwards. JSON is YAML, and leaves no room for how YAML reads a text."""
+    """Yield a temporary values file for helm. JSON is valid YAML, and its texts cannot be read as other types."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "values.json"
         file.write_text(json.dumps(values))
@@ -284,7 +289,7 @@ def write_values(values: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def _hint_at_charts(folder: Path, wanted: str = "") -> str:
-    """The chart whose name is nearest, or which there are in `folder`, else in `charts`; "" = none in either."""
+    """Return the chart with the nearest name, or the charts in `folder`, else in `charts`; "" = no chart is there."""
     for place in dict.fromkeys((folder, Path("charts"))):
         charts = place.glob("*/Chart.yaml")
         if known := sorted(path.parent.name for path in charts if "type: library" not in path.read_text()):

@@ -1,4 +1,4 @@
-"""The log of one rank of a run on the cluster: lines of the pod that holds it, or bytes of its file on the volume."""
+"""Read the log of one rank on the cluster: lines of its pod, or bytes of its file on the volume."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ def read_rank(
     claim: str = "",
     image: str = "",
 ) -> Iterator[bytes]:
-    """Yield the log in pieces. `say` hears where it comes from. `run_directory`, `claim`, `image`: of the file.
+    """Yield the log in pieces.
+
+    `say` receives the source of the log. `run_directory`, `claim`, `image` locate the file.
 
     Raises:
-        UserError: no such rank, no such file.
-        ClusterError: the cluster does not give it.
+        UserError: the rank or the file does not exist.
+        ClusterError: the cluster does not return it.
     """
     workload = find_workload(connection, release)
     lines, facts = None, workload.facts if workload else RunAnnotations()
@@ -46,7 +48,7 @@ def read_rank(
             yield line.encode() + b"\n"
         return
     request, path = find_file(release, facts, rank, run_directory=run_directory, claim=claim, image=image)
-    hint = "" if facts.run_directory else "; --run-directory, --claim and --image say otherwise"
+    hint = "" if facts.run_directory else "; --run-directory, --claim and --image change this"
     say(f"reading {path} of the claim {request.claim} with {request.image}{hint}")
     yield from read_file(connection, request, path, say)
 
@@ -59,7 +61,7 @@ def _read_pod(
     follow: bool,
     say: Callable[[str], None],
 ) -> Iterator[str] | None:
-    """None where only the volume can tell."""
+    """Return the lines of the pod; None if only the volume has the log."""
     pods = connection.get(f"{connection.core}/pods", {"labelSelector": workload.pod_labels})["items"]
     pod, sentence = find_pod(workload, pods, rank)
     say(sentence)
@@ -79,7 +81,7 @@ def _read_pod(
         return follow_log(connection, pod, container, Patience(say=say))
     if not has_log(pod, container):
         raise ClusterError(
-            f"it has not started: {build_row(pod)}; --follow waits for it, --previous looks back "
+            f"it has not started: {build_row(pod)}; --follow waits for it, --previous reads the earlier container "
             "[SL-logs-not-started]"
         )
     return read_log(connection, pod, container)
@@ -88,10 +90,10 @@ def _read_pod(
 def find_pod(
     workload: Workload, pods: Sequence[Mapping[str, Any]], rank: int
 ) -> tuple[Mapping[str, Any] | None, str]:
-    """(the pod whose log has `rank`, None if it is not there; a sentence that says which ranks it holds).
+    """Return (the pod whose log has `rank`, or None if it is gone; a sentence about the ranks in it).
 
     Raises:
-        UserError: the run has no such rank.
+        UserError: the run does not have this rank.
     """
     nodes = workload.nodes
     processes = workload.facts.processes or nodes
@@ -106,7 +108,7 @@ def find_pod(
         name = launcher["metadata"]["name"]
         return (
             launcher,
-            f"pod {name}: the launcher, whose log carries all ranks; {held} run in worker {index}",
+            f"pod {name}: the launcher, whose log has the output of all ranks; {held} run in worker {index}",
         )
     has_master = any(place_of(pod)[0] == "master" for pod in pods) or workload.has_master
     for pod in reversed(sort_by_age(pods)):
@@ -118,9 +120,9 @@ def find_pod(
 def find_file(
     release: str, facts: RunAnnotations, rank: int, *, run_directory: str, claim: str, image: str
 ) -> tuple[PodRequest, str]:
-    """(the pod that can read the rank's own log on the volume, its path).
+    """Return (the pod that can read the rank's own log on the volume, its path).
 
-    Options win over annotations, these over the charts' defaults.
+    Options override annotations, which override the charts' defaults.
     """
     mount = facts.results_mount or MOUNT
     directory = run_directory or facts.run_directory or f"{mount}/{DEFAULT_COMPARISON}/{release}"

@@ -1,7 +1,4 @@
-"""This machine, for every command that uses it: certificates, environment, signals, volumes, and places.
-
-Which stratlab this is.
-"""
+"""Adapt commands to this machine: certificates, environment, signals, full volumes, paths and the version."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ PASSED_ON = (
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 LOOPBACK = ("127.0.0.1", "localhost")
 FULL_BELOW = 1 << 20
-"""Bytes. Below it no store, no checkpoint and hardly a log can be written."""
+"""Bytes. Below this limit no store, no checkpoint and almost no log can be written."""
 REFUSED = frozenset(
     {
         *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
@@ -38,10 +35,10 @@ REFUSED = frozenset(
 
 
 def trust_given(environ: MutableMapping[str, str]) -> None:
-    """Trust the authority of STRATLAB_CA_FILE too (`write_bundle`).
+    """Also trust the authority of STRATLAB_CA_FILE (`write_bundle`).
 
     Raises:
-        UserError: the file holds no certificate.
+        UserError: the file does not hold a certificate.
     """
     try:
         write_bundle(environ)
@@ -50,27 +47,28 @@ def trust_given(environ: MutableMapping[str, str]) -> None:
 
 
 def explain_untrusted(failure: BaseException | str) -> str:
-    """What to set where the other side's certificate is not trusted; "" where it is another failure."""
+    """Return the setting to change if the server's certificate is not trusted; "" for another failure."""
     if not is_untrusted(failure):
         return ""
     return (
-        "its certificate is not trusted here: name the authority, in the charts as run.certificates, with --on-cluster "
+        "its certificate is not trusted: set the authority, in the charts as run.certificates, with --on-cluster "
         f"as --certificates configMap/NAME/ca.crt, elsewhere as {GIVEN}=/path/ca.crt"
     )
 
 
 def build_machine_env(environ: Mapping[str, str]) -> dict[str, str]:
-    """Program path, locale, certificates, proxies and threads out of the user's environment `environ`.
+    """Build the environment of local processes from the user's `environ`: path, locale, certificates, proxies, threads.
 
-    A pod does not see the user's shell, so neither do processes here: a forgotten TRAINER_* or MLFLOW_* must not change
-    a run. `python` and `stratlab` are those of this interpreter's environment. A process stands for a device, and all
-    devices are alike: one thread each in every run, unless the user says otherwise. (Measured with `single`,
-    20 steps, on two busy cores: 321 samples/s with one thread, 28 with two.) Loopback never goes through a
-    proxy.
+    A pod does not see the user's shell, so local processes do not either: a forgotten TRAINER_* or MLFLOW_* must not
+    change a run. `python` and `stratlab` belong to this interpreter's environment. A process represents a device, and
+    all devices are alike: one thread in each, unless the user sets another number. (Measured with `single`, 20 steps,
+    on two busy cores: 321 samples/s with one thread, 28 with two.) Loopback never uses a proxy.
     """
     env = {name: environ[name] for name in PASSED_ON if name in environ}
     env |= {name: value for name, value in environ.items() if name.startswith("LC_")}
-    programs = Path(sys.executable).parent  # not resolved: in a virtual environment it is a link to elsewhere
+    programs = Path(
+        sys.executable
+    ).parent  # not resolved: in a virtual environment this is a link to another folder
     env["PATH"] = f"{programs}:{environ.get('PATH', '/usr/local/bin:/usr/bin:/bin')}"
     env.setdefault("LANG", "C.UTF-8")
     env.setdefault("OMP_NUM_THREADS", "1")
@@ -83,22 +81,22 @@ def build_machine_env(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def say_full(folder: Path) -> str:
-    """`the volume of /data has 0 of 61440 bytes free`; "" where there is room, or nothing can be asked.
+    """Return `the volume of /data has 0 of 61440 bytes free`; "" if there is room, or the volume cannot be read.
 
-    Programs that cannot write their log there cannot say so themselves.
+    Programs that cannot write their log to this volume cannot report this themselves.
     """
     try:
         told = os.statvfs(folder)
     except OSError:
         return ""
     if told.f_files and not told.f_favail:
-        return f"the volume of {folder} has room for no further file"
+        return f"the volume of {folder} has no room for another file"
     free, size = told.f_bavail * told.f_frsize, told.f_blocks * told.f_frsize
     return f"the volume of {folder} has {free} of {size} bytes free" if size and free < FULL_BELOW else ""
 
 
 class Interrupted(BaseException):
-    """The user or the system wants this program to end. `code` is the exit code for that signal."""
+    """Report that the user or the system wants this program to end. `code` is the exit code for that signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -107,15 +105,17 @@ class Interrupted(BaseException):
 
 @contextmanager
 def signals_raise() -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP raise `Interrupted`, once: a second one does not disturb the cleaning up."""
+    """Raise `Interrupted` on SIGINT, SIGTERM and SIGHUP, once: a second signal does not disturb the clean-up."""
     with _raising((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
         yield
 
 
 @contextmanager
 def interrupt_raises() -> Iterator[None]:
-    """The same of SIGINT alone, for verbs that have nothing to clean up; unless whoever started them has it ignored,
-    as `nohup command &` does."""
+    """Raise `Interrupted` on SIGINT only, for verbs without a clean-up.
+
+    An ignored SIGINT stays ignored, as in `nohup command &`.
+    """
     with _raising((signal.SIGINT,) if signal.getsignal(signal.SIGINT) is signal.default_int_handler else ()):
         yield
 
@@ -137,7 +137,7 @@ def _raising(numbers: tuple[signal.Signals, ...]) -> Iterator[None]:
 
 
 def name_program() -> str:
-    """`stratlab`, or its path where the shell would find none or another one: `.venv/bin/stratlab`."""
+    """Return `stratlab`, or its path if the shell would not find this program: `.venv/bin/stratlab`."""
     own = Path(sys.executable).with_name("stratlab")
     found = shutil.which("stratlab")
     if not own.is_file() or (found and Path(found).resolve() == own.resolve()):
@@ -146,13 +146,13 @@ def name_program() -> str:
 
 
 def shorten(path: Path) -> Path:
-    """As seen from here, where it lies below."""
+    """Return the path relative to the working directory, if it is below it."""
     absolute = path.absolute()
     return absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute
 
 
 def say_refused(failure: BaseException) -> str:
-    """The place and why it is refused, as a sentence; "" for every other failure. The user's to change, and no bug."""
+    """Return why the system refuses a path, as a sentence; "" for every other failure. The user can change it."""
     if not isinstance(failure, OSError) or failure.errno not in REFUSED or not failure.filename:
         return ""
     where = f"{failure.filename}: {failure.strerror}"
@@ -160,7 +160,7 @@ def say_refused(failure: BaseException) -> str:
 
 
 def read_version() -> str:
-    """Of the installed package; `unknown` where its code alone was copied."""
+    """Return the version of the installed package; `unknown` if only its code was copied."""
     try:
         return version("stratlab")
     except PackageNotFoundError:

@@ -1,6 +1,6 @@
-"""A run's metrics, sent to MLflow later or written for TensorBoard: by the trainer's own program, here or in a pod.
+"""Send a run's metrics to MLflow later, or write them for TensorBoard, with the trainer's own program.
 
-The trainer's launcher sends metrics while a run is at work; `replay` sends what MLflow does not have yet.
+While a run trains, the trainer's launcher sends metrics; `replay` sends those that MLflow lacks, here or in a pod.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ from stratlab_spec.exit_codes import BAD_CONFIG
 
 
 class ReplayFailed(ClusterError):
-    """Nothing is lost: what was not sent waits on."""
+    """Report a failed replay. Unsent metrics stay in the run directory."""
 
 
 def replay_here(folder: Path, uri: str, environ: Mapping[str, str], program: Sequence[str] = TRAINER) -> str:
-    """Return what the trainer says when it has sent everything.
+    """Return the trainer's message after it has sent everything.
 
     Raises:
-        NothingThere: this is no run.
+        NothingThere: the folder is not a run.
         UserError: it is a file, or no trainer is installed here.
-        ReplayFailed: the server is away still, or refused.
+        ReplayFailed: the server is still unreachable, or refused.
     """
     check_folder(folder, "the folder of a run")
     if not is_run(folder):
         raise NothingThere(
-            f"{folder}: not a run: nothing in it says that the trainer has made it [SL-metrics-no-run]"
+            f"{folder}: not a run: no file in it was written by the trainer [SL-metrics-no-run]"
         )
     if absence := explain_trainer(program[0], environ):
-        raise UserError(f"the trainer sends metrics, and is not to be had: {absence} [SL-replay-no-trainer]")
+        raise UserError(
+            f"the trainer sends metrics, but it is not available: {absence} [SL-replay-no-trainer]"
+        )
     command = [*program[:-1], f"{program[-1]}.program", "replay", *build_arguments(str(folder), uri)]
     done = subprocess.run(command, env=dict(environ), capture_output=True, text=True)
     return _read_answer(done.returncode, done.stdout, done.stderr)
@@ -56,15 +58,15 @@ def replay_on_cluster(
     image: str,
     progress: Callable[[str], None],
 ) -> str:
-    """The same in a pod that mounts the results.
+    """Replay in a pod that mounts the results.
 
     Args:
         run: COMPARISON/RUN.
-        image: of the trainer; "" = the one that the run had, by its config.json.
+        image: of the trainer; "" = the image of the run, from its config.json.
 
     Raises:
-        UserError: there is no such run, or it does not say which image it had.
-        ReplayFailed, ClusterError: it could not be done.
+        UserError: the run does not exist, or its image is unknown.
+        ReplayFailed, ClusterError: the replay failed.
     """
     folder = place.find_folder(run)
     if not image:
@@ -72,7 +74,7 @@ def replay_on_cluster(
         image = str(config.get("config", {}).get("image", ""))
     if not image:
         raise UserError(
-            f"{folder}: does not say which image of the trainer it had; name one with --image [SL-replay-no-image]"
+            f"{folder}: does not record its trainer image; set one with --image [SL-replay-no-image]"
         )
     request = replace(place, image=image, read_only=False, component="comparison")
     command = ["python", "-m", "trainer.program", "replay", *build_arguments(folder, uri)]
@@ -81,7 +83,7 @@ def replay_on_cluster(
 
 
 def build_arguments(folder: str, uri: str) -> list[str]:
-    """Of `python -m trainer.program replay`."""
+    """Return the arguments of `python -m trainer.program replay`."""
     return [folder, *([f"--tracking-uri={uri}"] if uri else [])]
 
 
@@ -95,7 +97,7 @@ def _read_answer(code: int, said: str, errors: str) -> str:
 
 
 def write_event_files(runs: Sequence[Path], output: Path | None) -> int:
-    """The exit code of the program, which says on standard output and error what it has done.
+    """Run the trainer's program and return its exit code; it reports on standard output and error.
 
     Raises:
         UserError: no trainer is installed here.
@@ -103,7 +105,7 @@ def write_event_files(runs: Sequence[Path], output: Path | None) -> int:
     env = build_machine_env(os.environ)
     if absence := explain_trainer(TRAINER[0], env):
         raise UserError(
-            f"the trainer writes event files, and is not to be had: {absence} [SL-export-no-trainer]"
+            f"the trainer writes event files, but it is not available: {absence} [SL-export-no-trainer]"
         )
     command = [*TRAINER[:-1], f"{TRAINER[-1]}.program", "tensorboard", *map(str, runs)]
     return subprocess.run([*command, *(["--output", str(output)] if output else [])], env=env).returncode

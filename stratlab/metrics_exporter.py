@@ -1,6 +1,6 @@
-"""The newest numbers of runs as Prometheus gauges, read from their folders whenever somebody asks.
+"""Serve the newest numbers of runs as Prometheus gauges, read from their folders at each scrape.
 
-Nothing is kept between two questions, and nothing of a run is touched: the trainer writes metrics.jsonl as ever.
+The exporter keeps no state and changes no run: the trainer writes metrics.jsonl as always.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ LABELS = ("comparison", "run")
 RANK = re.compile(r"rank(\d+)_(\w+)")
 FACTS = {
     "stratlab_run_step": "The last step that was written.",
-    "stratlab_run_steps": "Steps that the run will have.",
+    "stratlab_run_steps": "Number of steps of the run.",
     "stratlab_run_attempts": "Starts of the run.",
     "stratlab_run_ranks": "Processes of the run.",
-    "stratlab_run_written_timestamp_seconds": "When metrics.jsonl was last written.",
+    "stratlab_run_written_timestamp_seconds": "Time of the last write to metrics.jsonl.",
 }
 
 
 class Row(NamedTuple):
-    """One gauge: `field` of lines of that kind in metrics.jsonl, times `factor`, which leads to base units."""
+    """Define one gauge: `field` of lines of that kind in metrics.jsonl, times `factor`, in base units."""
 
     kind: str
     field: str
@@ -57,17 +57,27 @@ ROWS = (
     Row("train", "backward_ms", "stratlab_backward_seconds", "Backward pass of a step.", MS),
     Row("train", "optimizer_ms", "stratlab_optimizer_seconds", "Update of a step.", MS),
     Row("train", "samples", "stratlab_step_samples", "Samples of a step, of all ranks."),
-    Row("train", "skipped", "stratlab_skipped_updates", "Whether the update of the step was left out."),
+    Row("train", "skipped", "stratlab_skipped_updates", "Whether the update of the step was skipped."),
     Row("eval", "validation_loss", "stratlab_validation_loss", "Loss on the validation split."),
-    Row("eval", "validation_accuracy_pct", "stratlab_validation_accuracy_ratio", "Of images: accuracy.", PCT),
-    Row("eval", "validation_perplexity", "stratlab_validation_perplexity", "Of text: perplexity."),
-    Row("result", "samples_per_s", "stratlab_result_samples_per_second", "Of a finished run: throughput."),
-    Row("result", "mfu_pct", "stratlab_result_mfu_ratio", "Of a finished run: model FLOPs utilisation.", PCT),
+    Row(
+        "eval",
+        "validation_accuracy_pct",
+        "stratlab_validation_accuracy_ratio",
+        "Accuracy of image classification.",
+        PCT,
+    ),
+    Row("eval", "validation_perplexity", "stratlab_validation_perplexity", "Perplexity of text."),
+    Row("result", "samples_per_s", "stratlab_result_samples_per_second", "Throughput of a finished run."),
+    Row("result", "mfu_pct", "stratlab_result_mfu_ratio", "Model FLOPs utilisation of a finished run.", PCT),
 )
 RANK_ROWS = (
     Row("system", "host_memory_gib", "stratlab_host_memory_bytes", "Resident memory of a rank.", GIB),
     Row(
-        "system", "memory_allocated_gib", "stratlab_device_memory_bytes", "Allocated on a rank's device.", GIB
+        "system",
+        "memory_allocated_gib",
+        "stratlab_device_memory_bytes",
+        "Allocated memory of a rank's device.",
+        GIB,
     ),
     Row(
         "system", "gpu_utilisation_pct", "stratlab_gpu_utilisation_ratio", "Share of time with a kernel.", PCT
@@ -75,25 +85,25 @@ RANK_ROWS = (
     Row("system", "gpu_temperature_c", "stratlab_gpu_temperature_celsius", "Temperature of a rank's GPU."),
     Row("system", "gpu_power_w", "stratlab_gpu_power_watts", "Power of a rank's GPU."),
 )
-"""Of each rank: `rank<k>_<field>` in metrics.jsonl, with the label `rank`."""
+"""Gauges of each rank: `rank<k>_<field>` in metrics.jsonl, with the label `rank`."""
 
 
 class RunGauges(Collector):
-    """The gauges of the `newest` runs below a folder of results, by the last change of metrics.jsonl."""
+    """Collect the gauges of the `newest` runs below a folder of results, by the last change of metrics.jsonl."""
 
     def __init__(self, results: Path, newest: int) -> None:
         self.results, self.newest = results, newest
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Nothing: what there is, the question itself tells."""
+        """Return no metrics; each scrape lists the present ones."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(name, text, labels=[*LABELS, *labels])
 
-        info = gauge("stratlab_run_info", "1; its labels tell what the run is.", "strategy", "model")
-        status = gauge("stratlab_run_status", "1 for the status that the run has.", "status")
+        info = gauge("stratlab_run_info", "1; its labels describe the run.", "strategy", "model")
+        status = gauge("stratlab_run_status", "1 for the run's status.", "status")
         facts = [gauge(*fact) for fact in FACTS.items()]
         rows = {row: gauge(row.name, row.help) for row in ROWS}
         ranks = {row.field: (row, gauge(row.name, row.help, "rank")) for row in RANK_ROWS}
@@ -128,7 +138,7 @@ class RunGauges(Collector):
 
 
 def find_runs(results: Path, newest: int) -> list[Path]:
-    """The run directories RESULTS/COMPARISON/RUN that were written last, in the order of their names."""
+    """Return the run directories RESULTS/COMPARISON/RUN written last, in the order of their names."""
     folders = [folder for comparison in _list_folders(results) for folder in _list_folders(comparison)]
     found = filter(has_marks, folders)
     return sorted(sorted(found, key=written)[-newest:])
@@ -142,7 +152,7 @@ def _list_folders(folder: Path) -> list[Path]:
 
 
 def written(folder: Path) -> float:
-    """When the run's metrics.jsonl was last written, as Unix time; 0 = never."""
+    """Return when the run's metrics.jsonl was last written, as Unix time; 0 = never."""
     try:
         return (folder / "metrics.jsonl").stat().st_mtime
     except OSError:
@@ -150,8 +160,10 @@ def written(folder: Path) -> float:
 
 
 def read_last(metrics: Path) -> dict[str, dict[str, Any]]:
-    """Kind -> its last line's numbers, from the end of the file; of `system`, which has a line per subject, all of them
-    together, the newest of each."""
+    """Return kind -> the numbers of its last line, read from the end of the file.
+
+    `system` has one line per subject, so that the newest line of each is merged.
+    """
     found: dict[str, dict[str, Any]] = {}
     for line in read_tail(metrics, TAIL_BYTES):
         kind = line.get("kind")

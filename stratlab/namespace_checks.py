@@ -1,6 +1,6 @@
-"""What the API server says of a cluster and one namespace: GPUs, claim, quotas, rights. For `stratlab check`.
+"""Check a cluster and one namespace through the API server: GPUs, claim, quotas, rights. Used by `stratlab check`.
 
-Each check yields findings; what the user may not look at is a warning without a verdict.
+Each check yields findings. Objects that the user may not read give a warning without a verdict.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 MANIFESTS = "kubectl apply -k manifests/overlays/cluster"
 OF_CONTAINERS = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "limits.ephemeral-storage")
 SET_BY_CHARTS = ("limits.memory", "requests.cpu", "requests.memory")
-"""The charts set them for every pod that does not train, and requests for those that do."""
+"""Amounts that the charts set for every pod that does not train; for pods that train they set requests."""
 ACCOUNT = "stratlab-analysis"
 MINE = (
     *(("", "pods", verb) for verb in ("get", "list", "watch", "create", "delete")),
@@ -38,10 +38,10 @@ MINE = (
 def ask(
     connection: Connection, path: str, query: dict[str, str] | None = None
 ) -> dict[str, Any] | int | None:
-    """The object at `path`; None = there is none; 403 = may not look.
+    """Return the object at `path`; None = it does not exist; 403 = not permitted.
 
     Raises:
-        ClusterError: anything else, so that the cluster cannot be asked at all.
+        ClusterError: any other failure, so that the cluster cannot be checked.
     """
     try:
         return connection.get(path, query)
@@ -54,22 +54,22 @@ def ask(
 
 
 def unseen(subject: str, what: str) -> Finding:
-    """For what the user may not look at: no verdict."""
+    """Build the finding for an object that the user may not read: no verdict."""
     return Finding(
         "warning",
         subject,
-        f"may not look at {what} [SL-may-not-look]",
-        "ask who runs the cluster, or look as an admin",
+        f"you may not read {what} [SL-may-not-look]",
+        "ask the cluster's administrator, or check as an administrator",
     )
 
 
 def say_refused(subject: str, refused: PodRefused) -> Finding:
-    """For a pod that a quota or a LimitRange has refused: a warning where it may start later."""
+    """Build the finding for a pod that a quota or a LimitRange refused: a warning if it may start later."""
     return Finding("warning" if refused.passes else "problem", subject, refused.seen, refused.fix)
 
 
 def guarded(subject: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """The findings of `look`; an API that fails ends them with a problem, and the other checks go on."""
+    """Yield the findings of `look`; if an API fails, end with a problem so that the other checks continue."""
     try:
         yield from look()
     except ClusterError as failure:
@@ -77,7 +77,7 @@ def guarded(subject: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Fin
 
 
 def check_gpus(connection: Connection) -> Iterator[Finding]:
-    """Allocatable ones on nodes that take pods, and how many are asked for already."""
+    """Check the allocatable GPUs on nodes that accept pods, and the number already requested."""
     nodes = ask(connection, "/api/v1/nodes")
     if not isinstance(nodes, dict):
         yield unseen("GPUs", "nodes")
@@ -88,10 +88,10 @@ def check_gpus(connection: Connection) -> Iterator[Finding]:
     unended = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
     if not total:
         fix = 'train on CPUs with --set run.accelerator="", or install the GPU device plugin'
-        seen = f"no node of {len(per_node)} offers {GPU}: a run that asks for it waits until there is one [SL-no-gpus]"
+        seen = f"none of {len(per_node)} nodes offers {GPU}: a run that requests it waits until one does [SL-no-gpus]"
         yield Finding("warning", "GPUs", seen, fix)
     elif not isinstance(pods := ask(connection, "/api/v1/pods", unended), dict):
-        yield Finding("ok", "GPUs", f"{total} {where}; how many are free cannot be seen")
+        yield Finding("ok", "GPUs", f"{total} {where}; the number of free ones is not readable")
     else:
         used = sum(count_gpus(pod) for pod in pods["items"] if pod["spec"].get("nodeName") in per_node)
         yield Finding(
@@ -100,13 +100,13 @@ def check_gpus(connection: Connection) -> Iterator[Finding]:
 
 
 def offers_gpus(connection: Connection) -> bool:
-    """Whether a node that takes pods has some to give, as far as this may be seen."""
+    """Return whether a node that accepts pods offers GPUs, as far as nodes are readable."""
     nodes = ask(connection, "/api/v1/nodes")
     return isinstance(nodes, dict) and any(count_offered(nodes["items"]).values())
 
 
 def count_offered(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """GPUs by the name of each node that takes pods."""
+    """Return GPUs by the name of each node that accepts pods."""
     return {
         node["metadata"]["name"]: int(node["status"].get("allocatable", {}).get(GPU, 0))
         for node in nodes
@@ -115,13 +115,13 @@ def count_offered(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def count_gpus(pod: Mapping[str, Any]) -> int:
-    """As the scheduler counts them: a device is asked for by its limit."""
+    """Count GPUs as the scheduler does: a limit requests a device."""
     containers = pod["spec"].get("containers") or []
     return sum(int(((each.get("resources") or {}).get("limits") or {}).get(GPU, 0)) for each in containers)
 
 
 def check_namespace(connection: Connection) -> Iterator[Finding]:
-    """Whether it exists and which Pod Security level it enforces."""
+    """Check whether the namespace exists and which Pod Security level it enforces."""
     found, subject = ask(connection, connection.core), f"namespace {connection.namespace}"
     if found is None:
         yield Finding("problem", subject, ABSENT, MANIFESTS)
@@ -132,18 +132,16 @@ def check_namespace(connection: Connection) -> Iterator[Finding]:
         yield Finding("ok", subject, f"enforces Pod Security {level}{note}")
     else:
         fix = f"kubectl label namespace {connection.namespace} {ENFORCE}=restricted"
-        yield Finding(
-            "warning", subject, "enforces no Pod Security level of its own [SL-no-pod-security]", fix
-        )
+        yield Finding("warning", subject, "does not enforce a Pod Security level [SL-no-pod-security]", fix)
 
 
 def check_claim(connection: Connection, claim: str) -> Iterator[Finding]:
-    """Bound, and for all nodes. Whether it really is shared, two pods find out."""
+    """Check that the claim is bound, and for all nodes. Two pods check whether it really is shared."""
     found, subject = ask(connection, f"{connection.core}/persistentvolumeclaims/{claim}"), f"claim {claim}"
     describe = f"kubectl -n {connection.namespace} describe pvc {claim}"
     if found is None:
         seen = f"is not in namespace {connection.namespace} [SL-claim-absent]"
-        yield Finding("problem", subject, seen, f"{MANIFESTS}, or name it with --claim")
+        yield Finding("problem", subject, seen, f"{MANIFESTS}, or set it with --claim")
         return
     if isinstance(found, int):
         yield unseen(subject, "claims")
@@ -165,14 +163,14 @@ def check_claim(connection: Connection, claim: str) -> Iterator[Finding]:
 
 
 def check_storage_class(connection: Connection, subject: str, claim: Mapping[str, Any]) -> Finding | None:
-    """Why nothing will fill the claim: its StorageClass is not there, or it names none and there is no default."""
+    """Explain why the claim stays unbound: its StorageClass does not exist, or there is no default."""
     wanted = claim["spec"].get("storageClassName")
     listed = ask(connection, "/apis/storage.k8s.io/v1/storageclasses")
-    if not isinstance(listed, dict) or wanted == "":  # "": a volume that somebody makes by hand
+    if not isinstance(listed, dict) or wanted == "":  # "": a volume that is created by hand
         return None
     classes = [each["metadata"] for each in listed["items"]]
     names = [str(each["name"]) for each in classes]
-    there = f"there is {', '.join(names)}" if names else "there is none at all"
+    there = f"there is {', '.join(names)}" if names else "there is no StorageClass"
     if wanted:
         if wanted in names:
             return None
@@ -180,7 +178,7 @@ def check_storage_class(connection: Connection, subject: str, claim: Mapping[str
     elif any((each.get("annotations") or {}).get(DEFAULT_CLASS) == "true" for each in classes):
         return None
     else:
-        why = "it names no StorageClass, and no one is the cluster's default"
+        why = "it names no StorageClass, and the cluster has no default"
         seen = f"is Pending: {why}; {there} [SL-no-default-class]"
     fix = (
         "set storageClassName of the claim in your overlay (manifests/overlays), or make one the default: "
@@ -190,7 +188,7 @@ def check_storage_class(connection: Connection, subject: str, claim: Mapping[str
 
 
 def check_quotas(connection: Connection) -> Iterator[Finding]:
-    """One line per quota, and one for the amounts that no default of the namespace gives; none without a quota."""
+    """Yield one finding per quota, and one for amounts without a default in the namespace; none without a quota."""
     quotas, ranges = (
         ask(connection, f"{connection.core}/{kind}") for kind in ("resourcequotas", "limitranges")
     )
@@ -206,25 +204,25 @@ def check_quotas(connection: Connection) -> Iterator[Finding]:
     missing = sorted(wanted - given - {*SET_BY_CHARTS})
     if missing:
         names = " and ".join(f"run.resources.{name} and run.analysis.resources.{name}" for name in missing)
-        seen = f"every container must say {', '.join(missing)}, and no LimitRange gives a default [SL-quota-no-default]"
+        seen = f"every container must set {', '.join(missing)}, and no LimitRange sets a default [SL-quota-no-default]"
         yield Finding("warning", "quotas", seen, f"set {names} of every run")
 
 
 def judge_quota(quota: Mapping[str, Any]) -> Finding:
-    """How much of each amount is used; a warning where one is used up."""
+    """Compare each amount with its limit; a warning if one is used up."""
     hard = quota["spec"].get("hard") or {}
     used = (quota.get("status") or {}).get("used") or {}
     full = [name for name in hard if name in used and _is_used_up(used[name], hard[name])]
     text = ", ".join(f"{name} {used.get(name, '?')} of {amount}" for name, amount in sorted(hard.items()))
     subject = f"quota {quota['metadata']['name']}"
     if full:
-        fix = "no pod that asks for it starts until others have ended"
+        fix = "no pod that requests it starts until others have ended"
         return Finding("warning", subject, f"{', '.join(full)} used up; {text} used [SL-quota-used-up]", fix)
     return Finding("ok", subject, f"{text} used")
 
 
 def find_defaults(ranges: Mapping[str, Any]) -> set[str]:
-    """The amounts that a LimitRange gives to containers without: limits.cpu, requests.memory, ..."""
+    """Return the amounts that a LimitRange sets for containers without: limits.cpu, requests.memory, ..."""
     found = set()
     for item in (each for one in ranges["items"] for each in one["spec"].get("limits") or []):
         if item.get("type") != "Container":
@@ -243,7 +241,7 @@ def _is_used_up(used: str, hard: str) -> bool:
 
 
 def check_account(connection: Connection, served: list[str]) -> Iterator[Finding]:
-    """The ServiceAccount of the analysis Job, and whether it may watch runs."""
+    """Check the ServiceAccount of the analysis Job, and whether it may watch runs."""
     subject, namespace = f"account {ACCOUNT}", connection.namespace
     found = ask(connection, f"{connection.core}/serviceaccounts/{ACCOUNT}")
     if found is None:
@@ -267,7 +265,7 @@ def check_account(connection: Connection, served: list[str]) -> Iterator[Finding
 
 
 def check_rights(connection: Connection, served: list[str]) -> Iterator[Finding]:
-    """Whether this user may install a chart and follow its run."""
+    """Check whether this user may install a chart and follow its run."""
     missing = _denied(connection, [*MINE, *_rights_on(served, "create", "watch", "delete")], None)
     if missing:
         fix = f"kubectl -n {connection.namespace} create rolebinding NAME --role=stratlab-user --user=USER"
@@ -277,12 +275,12 @@ def check_rights(connection: Connection, served: list[str]) -> Iterator[Finding]
 
 
 def _rights_on(served: list[str], *verbs: str) -> list[tuple[str, str, str]]:
-    """(API group, resource, verb) of the runs of these APIs."""
+    """Return (API group, resource, verb) of the runs of these APIs."""
     return [(APIS[name].group, APIS[name].plural, verb) for name in served for verb in verbs]
 
 
 def _denied(connection: Connection, wanted: list[tuple[str, str, str]], user: str | None) -> list[str] | None:
-    """What is not allowed, as `verb resource`; None = may not ask. `user` None = oneself."""
+    """Return the denied rights, as `verb resource`; None = not permitted to ask. `user` None = the current user."""
     api, namespace = AuthorizationV1Api(connection.client), connection.namespace
     denied = []
     for group, resource, verb in wanted:

@@ -1,7 +1,7 @@
-"""What only a pod can tell: do the images start, is the volume shared and writable, does MLflow answer by its name.
+"""Check, in pods, that the images start, the volume is shared and writable, and MLflow answers by its name.
 
-The pods of `stratlab check` run at the same time, because two of them must, and because each costs seconds. They run
-plain Python, so that an older image does too, and print their facts last.
+The pods of `stratlab check` run at the same time, because two of them must, and because each needs seconds. They run
+plain Python, so that older images work too, and print their facts last.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ except OSError as failure:
 print("facts", json.dumps(facts))
 """
 
-# argv: the tracking URI. An API call: /health says 200 to a Host header for which every call is refused. Redirects are
-# not followed, as the trainer does not; `location` is where one leads.
+# argv: the tracking URI. Uses an API call: /health answers 200 even if every call with this Host header is refused.
+# Redirects are not followed, as in the trainer; `location` is their target.
 CALL_MLFLOW = """
 import json, os, ssl, sys, urllib.error, urllib.parse, urllib.request
 context = ssl.create_default_context()
@@ -96,7 +96,7 @@ LEAST_FREE_GIB = 1.0
 
 @dataclass(frozen=True)
 class PodsRequest:
-    """What the pods use: as the charts' values name it. `tracking_uri` "" = there is no MLflow to look at."""
+    """Hold the pods' images and settings, as in the charts' values. `tracking_uri` "" = MLflow is not checked."""
 
     lab: PodRequest
     trainer_image: str
@@ -106,7 +106,7 @@ class PodsRequest:
 def check_pods(
     connection: Connection, request: PodsRequest, progress: Callable[[str], None]
 ) -> Iterator[Finding]:
-    """Start the pods at once and tell what they found, volume first."""
+    """Start the pods at once and yield their findings, volume first."""
 
     def start(pod: PodRequest, *command: str) -> Finished | ClusterError:
         try:
@@ -123,7 +123,7 @@ def check_pods(
         shared = [pool.submit(start, volume, "-c", SHARE, role, folder) for role in ("writer", "reader")]
         trainer = pool.submit(start, trainer_pod, "-c", "import sys; sys.exit(0)")
         mlflow = pool.submit(start, mlflow_pod, "-c", CALL_MLFLOW, request.tracking_uri)
-        if looks_at_gpu:  # by the very code that refuses a run
+        if looks_at_gpu:  # with the same code that refuses a run
             look = ("-m", "trainer.program", "accelerators", GPU, "1")
             gpu = pool.submit(start, replace(trainer_pod, limits={GPU: 1}), *look)
         yield from judge_sharing(request, *(future.result() for future in shared))
@@ -139,7 +139,7 @@ def check_pods(
 def judge_sharing(
     request: PodsRequest, writer: Finished | ClusterError, reader: Finished | ClusterError
 ) -> Iterator[Finding]:
-    """The image of the two pods, the volume, and /dev/shm."""
+    """Judge the image of the two pods, the volume, and /dev/shm."""
     yield judge_image("image of the lab", request.lab.image, writer)
     subject = f"volume {request.lab.claim}"
     wrote, read = facts_of(writer), facts_of(reader)
@@ -148,7 +148,7 @@ def judge_sharing(
             yield say_refused(subject, result)
             return
         if isinstance(result, ClusterError) and result.status == 403:
-            yield Finding("warning", subject, f"not looked at: {result}")
+            yield Finding("warning", subject, f"not checked: {result}")
             return
         if facts is None:
             reason = str(result) if isinstance(result, ClusterError) else result.termination
@@ -163,8 +163,8 @@ def judge_sharing(
     is_same = wrote["node"] == read["node"]
     nodes = f"both on {read['node']}" if is_same else f"on {wrote['node']} and {read['node']}"
     if not read.get("read"):
-        seen = f"what one pod wrote, another ({nodes}) did not see within {PLENTY_S} s [SL-volume-not-shared]"
-        fix = "a StorageClass whose ReadWriteMany volumes are really shared"
+        seen = f"a file of one pod was not visible in another ({nodes}) within {PLENTY_S} s [SL-volume-not-shared]"
+        fix = "use a StorageClass whose ReadWriteMany volumes are really shared"
         yield Finding("problem", subject, seen, fix)
         return
     free_gib = read["free_bytes"] / GIB
@@ -173,7 +173,7 @@ def judge_sharing(
     )
     if free_gib < LEAST_FREE_GIB:
         text += " [SL-volume-nearly-full]"
-        yield Finding("warning", subject, text, "traces and metrics need room: remove old comparisons")
+        yield Finding("warning", subject, text, "traces and metrics need space: remove old comparisons")
     else:
         yield Finding("ok", subject, text)
     text = f"{read['shm_bytes'] / MIB:.0f} MiB in a plain pod; the charts mount run.sharedMemory.sizeLimit instead"
@@ -181,12 +181,12 @@ def judge_sharing(
 
 
 def judge_image(subject: str, image: str, result: Finished | ClusterError) -> Finding:
-    """Whether a container of it started; a pod that was refused for another reason says nothing about it."""
+    """Judge whether a container of the image started; a pod refused for another reason gives no verdict."""
     if isinstance(result, Finished):
         if result.exit_code != 128:
             return Finding("ok", subject, f"{image} starts")
         seen = f"{image}: {result.termination} [SL-image-no-python]"
-        return Finding("problem", subject, seen, "it must carry python; build it with `make images`")
+        return Finding("problem", subject, seen, "it must contain python; build it with `make images`")
     if isinstance(result, PodRefused):
         return say_refused(subject, result)
     text = str(result)
@@ -194,35 +194,35 @@ def judge_image(subject: str, image: str, result: Finished | ClusterError) -> Fi
         fix = "load or push it, `make images` builds it; with an imagePullSecret in the namespace's ServiceAccount"
         return Finding("problem", subject, text, fix)
     fix = "the Role stratlab-user allows it" if result.status == 403 else ""
-    return Finding("warning", subject, f"not looked at: {text}", fix)
+    return Finding("warning", subject, f"not checked: {text}", fix)
 
 
 def judge_gpu(result: Finished | ClusterError) -> Finding:
-    """Whether a pod of the trainer's image that asks for a GPU can use it."""
+    """Judge whether a pod of the trainer's image that requests a GPU can use it."""
     subject = "a GPU in a pod"
     if isinstance(result, PodRefused):
         return say_refused(subject, result)
     if isinstance(result, ClusterError):
         is_image = "cannot start: " in str(result)
-        fix = "first its image, see above" if is_image else "all may be in use: look again later"
-        return Finding("warning", subject, f"not looked at: {result}", fix)
+        fix = "first its image, see above" if is_image else "all may be in use: check again later"
+        return Finding("warning", subject, f"not checked: {result}", fix)
     said = result.text
     if result.exit_code == 0:
-        return Finding("ok", subject, "the trainer's image can use the one it asked for")
+        return Finding("ok", subject, "the trainer's image can use the GPU that it requested")
     if result.exit_code == ACCELERATORS_MISSING:
         fix = f"until then every run on GPUs ends with exit code {ACCELERATORS_MISSING}"
         return Finding("problem", subject, f"{said} [SL-gpu-unusable]", fix)
-    return Finding("warning", subject, f"not looked at: {said[-300:] or result.termination}")
+    return Finding("warning", subject, f"not checked: {said[-300:] or result.termination}")
 
 
 def judge_mlflow(uri: str, result: Finished | ClusterError) -> Finding:
-    """From the answer to an API call inside the cluster."""
+    """Judge the answer to an API call inside the cluster."""
     if isinstance(result, PodRefused):
         return say_refused("MLflow", result)
     facts = facts_of(result)
     if facts is None:
         why = result if isinstance(result, ClusterError) else "no answer"
-        return Finding("warning", "MLflow", f"not looked at: {why}")
+        return Finding("warning", "MLflow", f"not checked: {why}")
     status, text = facts["status"], facts["text"]
     if status == 200:
         return Finding("ok", "MLflow", f"{uri} answers an API call from inside the cluster")
@@ -236,21 +236,21 @@ def judge_mlflow(uri: str, result: Finished | ClusterError) -> Finding:
         return Finding("problem", "MLflow", seen, fix)
     if status in (401, 403):
         seen = f"{uri} asks for credentials ({status}) [SL-check-mlflow-credentials]"
-        return Finding("warning", "MLflow", seen, "give them to the runs as a Secret")
+        return Finding("warning", "MLflow", seen, "pass them to the runs as a Secret")
     if status is None and explain_untrusted(text):
-        fix = "name the authority: --certificates configMap/NAME/ca.crt here, run.certificates of every run"
+        fix = "set the authority: --certificates configMap/NAME/ca.crt here, run.certificates of every run"
         seen = f"{uri}: its certificate is not trusted: {text} [SL-check-mlflow-untrusted]"
         return Finding("problem", "MLflow", seen, fix)
     if status is None:
         fix = "kubectl apply -k manifests/overlays/cluster, or --set run.mlflow.trackingUri="
-        seen = f"{uri} cannot be reached from a pod: {text} [SL-check-mlflow-unreachable]"
+        seen = f"{uri} is unreachable from a pod: {text} [SL-check-mlflow-unreachable]"
         return Finding("problem", "MLflow", seen, fix)
     seen = f"{uri} answers {status}: {text.strip()[:200]} [SL-check-mlflow-answer]"
-    return Finding("problem", "MLflow", seen, "is it an MLflow server?")
+    return Finding("problem", "MLflow", seen, "check that it is an MLflow server")
 
 
 def facts_of(result: Finished | ClusterError) -> dict[str, Any] | None:
-    """What the script in the pod printed last; None = it did not get so far."""
+    """Return the facts that the pod's script printed last; None = it did not reach its end."""
     if isinstance(result, ClusterError):
         return None
     for line in reversed(result.text.splitlines()):

@@ -1,6 +1,6 @@
-"""A pod template becomes commands that can be started here.
+"""Turn a pod template into commands for this machine.
 
-A run that names a path on the results volume finds it below a folder of this machine.
+`build_pod` builds the commands. `place_on_volume` maps paths on the results volume to a folder of this machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
 
 @dataclass(frozen=True)
 class Command:
-    """One container: what to start, in which folder, with which rendered and injected environment."""
+    """Describe one container: its command, folder, and rendered and injected environment."""
 
     container: str
     arguments: tuple[str, ...]
@@ -30,7 +30,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Pod:
-    """Init containers and then the container, one after the other; `log` names its log file."""
+    """Describe a pod: init containers and then the container, one after the other; `log` names its log file."""
 
     name: str
     log: str
@@ -41,12 +41,12 @@ class Pod:
 def build_pod(
     name: str, log: str, spec: Mapping[str, Any], *, namespace: str, injected: Mapping[str, str] | None = None
 ) -> Pod:
-    """A pod from the `spec` of a pod template.
+    """Build a pod from the `spec` of a pod template.
 
-    `injected` is what the operator appends to every container's environment: it wins over the rendered one.
+    The operator appends `injected` to every container's environment, so that it overrides rendered variables.
 
     Raises:
-        UserError: the template asks for something that only a cluster has.
+        UserError: the template needs a feature that only a cluster has.
     """
     containers = spec["containers"]
     if len(containers) != 1:
@@ -73,10 +73,10 @@ def _build_command(
     where = f"pod {pod}, container {container['name']}"
     if not container.get("command"):
         raise UserError(
-            f"{where}: no command is rendered, and the image's own is not known here [SL-no-command]"
+            f"{where}: the chart renders no command, and the image's own is unknown here [SL-no-command]"
         )
     if container.get("envFrom"):
-        raise UserError(f"{where}: envFrom is not known to a rehearsal, give `env` [SL-env-from]")
+        raise UserError(f"{where}: a rehearsal does not support envFrom, use `env` [SL-env-from]")
     env: dict[str, str] = {}
     for entry in container.get("env", []):
         value = _resolve(where, entry, fields)
@@ -86,13 +86,13 @@ def _build_command(
     arguments = [*container["command"], *container.get("args", [])]
     folder = container.get("workingDir")
     if folder and not Path(folder).is_dir():
-        raise UserError(f"{where}: workingDir {folder} is not a folder here [SL-working-dir]")
+        raise UserError(f"{where}: workingDir {folder} does not exist here [SL-working-dir]")
     arguments = [expand(str(part), env) for part in arguments]
     return Command(container["name"], tuple(arguments), {"HOSTNAME": pod, **env}, folder)
 
 
 def _resolve(where: str, entry: Mapping[str, Any], fields: Mapping[str, str]) -> str | None:
-    """The value of one `env` entry; None for an optional secret or config map, which is never there here."""
+    """Return the value of one `env` entry; None for an optional secret or config map, which never exists here."""
     source = entry.get("valueFrom")
     if not source:
         return str(entry.get("value", ""))
@@ -109,7 +109,7 @@ def _resolve(where: str, entry: Mapping[str, Any], fields: Mapping[str, str]) ->
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """Replaces $(NAME) as Kubernetes does: an unknown name stays as it is, $$ is one dollar sign."""
+    """Replace $(NAME) as Kubernetes does: an unknown name stays unchanged, $$ is one dollar sign."""
 
     def replace(found: re.Match[str]) -> str:
         return "$" if found[0] == "$$" else env.get(found[1], found[0])
@@ -118,9 +118,9 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def _check_volumes(pod: str, spec: Mapping[str, Any]) -> tuple[Path, ...]:
-    """The folders that stand for claims; a memory or scratch volume must exist at the same path here.
+    """Return the folders that replace claims; a memory or scratch volume must exist at the same path here.
 
-    A projected volume is left out: it carries the token of an API server, and there is none.
+    A projected volume is left out: it carries the token of an API server, and a rehearsal has no API server.
     """
     containers = [*spec.get("initContainers", []), *spec["containers"]]
     mounts = [mount for container in containers for mount in container.get("volumeMounts", [])]
@@ -134,19 +134,19 @@ def _check_volumes(pod: str, spec: Mapping[str, Any]) -> tuple[Path, ...]:
             for path in paths:
                 if not path.is_dir():
                     raise UserError(
-                        f"pod {pod}: volume {volume['name']} needs the folder {path}, not there [SL-scratch-absent]"
+                        f"pod {pod}: volume {volume['name']} needs the folder {path}; create it [SL-scratch-absent]"
                     )
         elif kind != "projected":
             raise UserError(
                 f"pod {pod}: volume {volume['name']} is a {kind}, "
-                "a rehearsal knows persistentVolumeClaim, emptyDir and projected: "
+                "a rehearsal supports persistentVolumeClaim, emptyDir and projected: "
                 "leave the cluster's values file out, or --set run.pod.volumes=null [SL-volume-kind]"
             )
     return tuple(claims)
 
 
 def find_mount(objects: Sequence[Mapping[str, Any]]) -> str:
-    """Where the rendered `objects` have their results volume, "" where none says."""
+    """Return the mount path of the results volume in the rendered `objects`, "" if they have no such volume."""
     for entry in objects:
         for replica in (entry.get("spec") or {}).get("pytorchReplicaSpecs", {}).values():
             for container in replica["template"]["spec"]["containers"]:
@@ -157,8 +157,10 @@ def find_mount(objects: Sequence[Mapping[str, Any]]) -> str:
 
 
 def place_on_volume(pod: Pod, mount: str, results: Path) -> Pod:
-    """The pod, whose variables name what lies below `mount` on a cluster (a prepared data set or model, TORCH_HOME)
-    below `results` instead."""
+    """Return the pod with its variables' paths below `mount` on a cluster moved below `results`.
+
+    This applies to a prepared data set or model, and TORCH_HOME.
+    """
     if mount in ("", str(results)):
         return pod
     commands = []
@@ -169,6 +171,6 @@ def place_on_volume(pod: Pod, mount: str, results: Path) -> Pod:
 
 
 def place_value(value: str, mount: str, results: Path) -> str:
-    """`value`, below `results` if it names what lies below `mount`."""
+    """Return `value`, moved below `results` if it is a path below `mount`."""
     there = value.startswith(f"{mount}/") and not Path(value).is_relative_to(results)
     return str(results) + value.removeprefix(mount) if there else value

@@ -1,7 +1,7 @@
-"""Starts processes and leaves none behind.
+"""Start processes and end all their descendants.
 
 torch's elastic launcher starts its workers in sessions of their own, so a process group does not reach them.
-All that descend from one `Processes` carry the same unique variable, by which they are found again.
+All descendants of one `Processes` carry the same unique variable, which identifies them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from stratlab.user_error import UserError
 MARK = "STRATLAB_REHEARSAL"
 TICK_S = 0.1
 CRASH = "Fatal Python error"
-"""How the dump of Python's faulthandler begins."""
+"""First text of a dump of Python's faulthandler."""
 EXTENSIONS = "Extension modules:"
-"""How it ends: one line of some thousand characters."""
-SEARCHED_BYTES = 1 << 20  # of the end of a log: the peers of a dead process have much to say
+"""Start of its last line, which has some thousand characters."""
+SEARCHED_BYTES = 1 << 20  # of the end of a log: the peers of a dead process print much after it
 PORTS = range(20000, 32768)  # Linux gives outgoing connections ports from 32768, others from 49152
 LEAST_S, MOST_S = 5.0, 60.0
 LIBC = ctypes.CDLL(None)
@@ -35,7 +35,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Processes:
-    """What was started here, and all that descends from it."""
+    """Track the processes started here, and all their descendants."""
 
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
@@ -44,10 +44,10 @@ class Processes:
     def start(
         self, arguments: Sequence[str], env: Mapping[str, str], log: Path, *, folder: str | None = None
     ) -> subprocess.Popen[bytes]:
-        """Starts a process in a group of its own; its output is appended to `log`.
+        """Start a process in a group of its own; its output is appended to `log`.
 
         Raises:
-            UserError: the program is not there.
+            UserError: the program does not exist.
         """
         with log.open("ab") as output:
             try:
@@ -69,7 +69,7 @@ class Processes:
         return process
 
     def members(self) -> list[psutil.Process]:
-        """Every living process that carries the mark."""
+        """Return every living process that carries the mark."""
         return [process for process in psutil.process_iter() if self._is_member(process)]
 
     def _is_member(self, process: psutil.Process) -> bool:
@@ -79,9 +79,9 @@ class Processes:
             return False
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """Ends all: the process groups get SIGTERM; once gone, or after `grace_s`, the rest is killed.
+        """End all processes: send SIGTERM to the groups; kill the rest once they are gone, or after `grace_s`.
 
-        Also in a container what remains is killed as soon as its first process has ended.
+        In a container, too, the remaining processes are killed as soon as its first process has ended.
         """
         for process in self._running():
             _signal_group(process.pid, signal.SIGTERM)
@@ -108,16 +108,19 @@ class Processes:
 
 
 def _end_with_parent() -> None:
-    """SIGTERM for a process whose parent was killed: a second start would meet it in the run's folder.
+    """Request SIGTERM for a process whose parent was killed: a second start would meet it in the run's folder.
 
-    The kernel looks at the thread that started it (prctl(2)): start it from one that lives as long as the process.
+    The kernel watches the thread that started it (prctl(2)): use one that lives as long as the process.
     """
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """As `process.poll`, which says no for ever, as `process.wait` does, if a signal's handler raised while either held
-    Popen's lock (subprocess.py, `_internal_poll` and `_wait`): the kernel is asked as well."""
+    """Return whether the process has ended, also asking the kernel.
+
+    `process.poll` and `process.wait` fail for ever if a signal's handler raised while either held Popen's lock
+    (subprocess.py, `_internal_poll` and `_wait`).
+    """
     if process.poll() is not None:
         return True
     try:
@@ -134,12 +137,12 @@ def _signal_group(group: int, number: int) -> None:
 
 
 def free_port() -> int:
-    """A TCP port that nothing listens on, from below those that systems give to outgoing connections.
+    """Return a TCP port without a listener, from below the ports that systems give to outgoing connections.
 
-    One that the system picks itself is given away again, to any connection, until the process it is for has bound it.
+    The system may give a port that it picked itself to another connection, until the intended process has bound it.
 
     Raises:
-        UserError: none of many tried is free.
+        UserError: no free port was found in many tries.
     """
     for port in random.sample(PORTS, 100):
         with socket.socket() as probe:
@@ -152,13 +155,16 @@ def free_port() -> int:
 
 
 def exit_code(process: subprocess.Popen[bytes]) -> int | None:
-    """As a shell or a container says it: 128 + n for signal n; None while it runs."""
+    """Return the exit code as a shell or a container does: 128 + n for signal n; None while it runs."""
     code = process.poll()
     return 128 - code if code is not None and code < 0 else code
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log file; before them the stack of a process that died of a signal, which its peers bury."""
+    """Return the last lines of a log file, preceded by the stack of a process that a signal ended.
+
+    The output of its peers would otherwise hide this stack.
+    """
     if not log.is_file():
         return ""
     with log.open("rb") as file:
@@ -173,9 +179,9 @@ def tail(log: Path, lines: int = 15) -> str:
 
 
 class GrowingWait:
-    """How long until the same is said again: twice as long each time, a minute at most.
+    """Compute how long until a message is repeated: twice as long each time, at most a minute.
 
-    Begins when something was said. Times are seconds of one clock.
+    The wait begins with a message. Times are seconds of one clock.
     """
 
     def __init__(self, began: float, least_s: float = LEAST_S) -> None:
@@ -183,12 +189,12 @@ class GrowingWait:
         self.wait_s, self.least_s = least_s, least_s
 
     def is_over(self, now: float) -> bool:
-        """Whether it is to be said again; then the next time is further away."""
+        """Return whether to repeat the message; if so, lengthen the next wait."""
         if now - self.told < self.wait_s:
             return False
         self.told, self.wait_s = now, min(2 * self.wait_s, max(MOST_S, self.least_s))
         return True
 
     def is_least_over(self, now: float) -> bool:
-        """Whether what is new may be said."""
+        """Return whether a new message may be printed."""
         return now - self.told >= self.least_s

@@ -1,7 +1,7 @@
-"""How far runs are, read from their directories and never from what they print, and how a terminal shows it.
+"""Read the progress of runs from their directories, never from their output, and show it on a terminal.
 
 `Display` is a live line per run on a terminal, plain lines elsewhere; `SweepDisplay` the same per release of a sweep.
-`build_lines` are the answers that verbs print below their tables.
+`build_lines` formats the answers that verbs print below their tables.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PASSING_S = 5.0
 
 @dataclass(frozen=True)
 class Progress:
-    """What is known so far; None where nothing is. `hardware` says on what the numbers were measured."""
+    """Hold the known progress; None for unknown values. `hardware` names the device of the measurements."""
 
     phase: str
     step: int = 0
@@ -65,7 +65,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def build_lines(answers: Iterable[tuple[str, str | Text]]) -> Table:
-    """Answers below a table, each with its label, which is bold; "" = that of the line before."""
+    """Format answers below a table, each with a bold label; "" = the label of the line before."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     for label, sentence in answers:
@@ -74,7 +74,7 @@ def build_lines(answers: Iterable[tuple[str, str | Text]]) -> Table:
 
 
 class RunReader:
-    """Reads what is new in a run directory each time; skips what an earlier attempt had left."""
+    """Read new content of a run directory each time; skip content of an earlier attempt."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
@@ -85,8 +85,8 @@ class RunReader:
         self.records: deque[dict[str, Any]] = deque(maxlen=WINDOW)
 
     def read(self) -> Progress:
-        """The run's present state."""
-        # a further attempt leaves config.json as the first one wrote it
+        """Return the run's present state."""
+        # a further attempt keeps the config.json of the first one
         begun = _size(self.run_dir / "attempts.jsonl") > self.old_attempts
         if not self.config and (begun or _modified(self.run_dir / "config.json") != self.old_config):
             self.config = json.loads((self.run_dir / "config.json").read_bytes())
@@ -117,7 +117,7 @@ class RunReader:
         with path.open("rb") as file:
             file.seek(self.offset)
             data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]  # the last line may be half written
+        whole = data[: data.rfind(b"\n") + 1]  # the last line may be incomplete
         self.offset += len(whole)
         return [json.loads(line) for line in whole.splitlines() if line]
 
@@ -141,7 +141,7 @@ def _modified(path: Path) -> int:
 
 
 class Display:
-    """`say` prints a line that stays, `show` what a run is doing now."""
+    """Print permanent lines with `say`, and the current state of a run with `show`."""
 
     def __init__(self, console: Console, interval_s: float = PLAIN_INTERVAL_S) -> None:
         self.console = console
@@ -165,18 +165,20 @@ class Display:
             self.live.stop()
 
     def say(self, text: str) -> None:
-        """A line, as it is: never wrapped, nothing in it is markup."""
+        """Print a line unchanged: without wrapping and markup."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, name: str, doing: Progress | str) -> None:
-        """Updates the run's live line. Elsewhere prints one when its phase changed, every 5 s while it steps, and
-        ever more rarely while nothing moves."""
+        """Update the run's live line.
+
+        Elsewhere print a line when its phase changed, every 5 s while it steps, and ever more rarely without progress.
+        """
         now, progress = time.monotonic(), Progress(doing) if isinstance(doing, str) else doing
         if self.since.get(name, ("", now))[0] != progress.phase:
             self.since[name] = (progress.phase, now)
         waited_s = now - self.since[name][1]
         text = str(progress)
-        if progress.eta_s is None and waited_s >= 1:  # nothing else moves: show that time does
+        if progress.eta_s is None and waited_s >= 1:  # show that time passes, because no other value changes
             text += f", for {format_seconds(waited_s)}"
         if self.live:
             if name not in self.tasks:
@@ -195,7 +197,7 @@ class Display:
             self.say(f"{name}: {text}{stands if progress.eta_s is not None else ''}")
 
     def end(self, name: str, text: str) -> None:
-        """The run's last line, which stays."""
+        """Print the run's last line, which stays."""
         if self.live and name in self.tasks:
             self.live.remove_task(self.tasks.pop(name))
         self.shown.pop(name, None)
@@ -204,7 +206,7 @@ class Display:
 
 
 class SweepDisplay(Display):
-    """For a sweep, whose releases say in plain text what they do."""
+    """Show a sweep; its releases report their state in plain text."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, SWEEP_INTERVAL_S)
@@ -214,7 +216,7 @@ class SweepDisplay(Display):
         self.console.print(table)
 
     def pass_by(self, text: str) -> None:
-        """Progress of something short: told every 5 s only."""
+        """Show the progress of a short operation, only every 5 s."""
         now = time.monotonic()
         if now - self.told >= PASSING_S:
             self.told = now

@@ -1,8 +1,7 @@
-"""A rehearsal: what helm renders, run as local processes. No cluster, no container, no GPU needed.
+"""Rehearse charts: run the rendered objects as local processes, without cluster, container or GPU.
 
-`rehearse` is the whole: everything is rendered and checked (rehearsal_plan.py), an MLflow server is started, then one
-run after the other, each followed by its analysis. `run_pods` runs pods to their end, and the `describe_*` say what
-came of them.
+`rehearse` renders and checks everything (rehearsal_plan.py), starts an MLflow server, then runs one chart after the
+other, each followed by its analysis. `run_pods` runs pods to their end, and the `describe_*` functions report results.
 """
 
 from __future__ import annotations
@@ -54,12 +53,12 @@ TOLD = (
 )
 REFRESH_S = 0.5
 SEPARATOR = re.compile(r"(?<!\\),")
-"""Of settings that helm takes in one --set; a comma of a value has a backslash before it."""
+"""Separator of settings that helm accepts in one --set; a comma in a value has a backslash before it."""
 
 
 @dataclass(frozen=True)
 class LocalPodEnd:
-    """How a pod ended; `stopped` when only because another one had failed and this one went on."""
+    """Describe how a pod ended; `stopped` only if another pod had failed and this one continued."""
 
     pod: str
     log: Path
@@ -76,11 +75,10 @@ def run_pods(
     *,
     after_failure_s: float = AFTER_FAILURE_S,
 ) -> list[LocalPodEnd]:
-    """Start all pods at once and return how they ended, in the order in which they did.
+    """Start all pods at once and return their ends, in order of time.
 
-    When one has failed the others have `after_failure_s` to notice and to end by themselves; then they are
-    stopped. In any case nothing of them runs any more on return. `logs` is by pod name; `tick` is called all
-    along.
+    When one has failed, the others have `after_failure_s` to notice it and to end; then they are stopped. On return, no
+    process of them runs. `logs` is by pod name; `tick` is called regularly.
     """
     ends: list[LocalPodEnd] = []
     deadline = float("inf")
@@ -117,10 +115,10 @@ def run_pods(
 
 
 def deciding_end(ends: Sequence[LocalPodEnd]) -> LocalPodEnd:
-    """The end that is the run's: the first failure; but a permanent one wins over a signal, that over 134.
+    """Return the end that decides the run: a permanent failure first, then a signal, then 134; among equals the first.
 
-    A code below 128 is permanent: the operator fails the job for it, whatever the others ended with. 134 says
-    'a peer was lost', so whoever has another code is the peer.
+    A code below 128 is permanent: the operator fails the job for it, whatever the other codes are. 134 means 'a peer
+    was lost', so a pod with another code is the peer.
     """
     failed = [end for end in ends if end.code and not end.stopped]
     permanent = [end for end in failed if end.code < 128]
@@ -130,7 +128,7 @@ def deciding_end(ends: Sequence[LocalPodEnd]) -> LocalPodEnd:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How one run of a rehearsal ended. `code` is its exit code, or that of its analysis."""
+    """Describe how one run of a rehearsal ended. `code` is its exit code, or its analysis' exit code."""
 
     name: str
     run_dir: Path
@@ -138,7 +136,7 @@ class RunEnd:
 
 
 def describe_success(run_dir: Path, time_s: float) -> str:
-    """`done in 34 s: 60 steps, world size 2 (cpu, gloo), train_loss 0.1, ...`: what summary.json holds."""
+    """Format summary.json: `done in 34 s: 60 steps, world size 2 (cpu, gloo), train_loss 0.1, ...`."""
     text = f"done in {format_seconds(time_s)}"
     summary = read_object(run_dir / "summary.json", [])
     if not summary:
@@ -157,12 +155,12 @@ def describe_success(run_dir: Path, time_s: float) -> str:
         text += f"\nwarning: traces were dropped, {dropped}; the analysis lacks them"
     starts = sum(line["event"] == "started" for line in read_lines(run_dir / "attempts.jsonl", [], EVENT))
     if starts > 1:
-        text += f"\nit took {starts} attempts, so a comparison shows it and judges it with nobody: {AGAIN}"
+        text += f"\nit needed {starts} attempts, so a comparison shows it but does not judge it: {AGAIN}"
     return text
 
 
 def describe_end(end: RunEnd) -> dict[str, Any]:
-    """For a program: where the run is, how it ended and why, what it measured; what is not known is null."""
+    """Return a run's place, end, reason and measurements for programs; null for unknown values."""
     summary = read_object(end.run_dir / "summary.json", [])
     report = find_page(end.run_dir)
     return {
@@ -177,18 +175,18 @@ def describe_end(end: RunEnd) -> dict[str, Any]:
 
 
 def describe_stop(run_dir: Path) -> str:
-    """What the user who stopped a run can do with what is there."""
+    """Explain how to use the files of a stopped run."""
     if read_object(run_dir / "summary.json", []):
         command = f"{name_program()} analyze {shlex.quote(str(shorten(run_dir)))}"
         return f"stopped after its training; {command} makes its report"
     if any(run_dir.glob("checkpoints/step_*/COMMIT")):
-        return "stopped; the same chart with the same options goes on from its newest checkpoint"
+        return "stopped; the same chart with the same options resumes from its newest checkpoint"
     why = "there is no checkpoint yet (run.config.checkpoint_every, checkpoint_minutes)"
     return f"stopped; the same chart with the same options trains it from the beginning: {why}"
 
 
 def describe_failure(run: PlannedRun, end: LocalPodEnd, what: str) -> list[str]:
-    """The exit code, the trainer's reason for it, the last lines of the log, what a cluster would do now."""
+    """Format the exit code, the trainer's reason, the last lines of the log, and a cluster's reaction."""
     reason = _reason(run.run_dir, end.code) or ("storage full" if end.code == STORAGE_FULL else "")
     because = f" ({reason})" if reason else ""
     lines = [f"{what} failed with exit code {end.code}{because} in {end.pod}"]
@@ -197,18 +195,18 @@ def describe_failure(run: PlannedRun, end: LocalPodEnd, what: str) -> list[str]:
     again = policy in ("OnFailure", "Always") or (policy == "ExitCode" and end.code >= 128)
     if what == "training" and again:
         lines.append(
-            f"  a cluster would start it again (restartPolicy {policy}); a rehearsal does not: the same "
-            "command again goes on from its newest checkpoint, or from the start"
+            f"  a cluster would start it again (restartPolicy {policy}); a rehearsal does not: repeat the same "
+            "command to resume from its newest checkpoint, or from the start"
         )
-    if full := say_full(run.logs):  # then the log may hold nothing of it
-        lines.append(f"  {full}: free space, then the same command again goes on")
+    if full := say_full(run.logs):  # the log may then lack any reason
+        lines.append(f"  {full}: free space, then repeat the same command to resume")
     if run.run_dir.exists():
         lines.append(f"  log: {end.log}")
     return lines
 
 
 def next_commands(ends: Sequence[RunEnd], mlflow: Path) -> list[str]:
-    """Where the runs are, and the commands that look at them, as they can be typed here."""
+    """Return the runs' places, and commands that show them, ready to type here."""
     lines = [f"run directory: {shorten(end.run_dir)}" for end in ends if end.run_dir.is_dir()]
     if not lines:
         return []
@@ -232,21 +230,21 @@ def rehearse(
     *,
     start_server: Callable[..., AbstractContextManager[str]] = run_server,
 ) -> list[RunEnd]:
-    """Runs every chart of `request`; stops at the first that fails unless told to keep going.
+    """Run every chart of `request`; stop at the first failure unless `keep_going` is set.
 
-    Whatever happens, no process is left behind, and where no run got as far as its run directory, no file.
+    No process remains at the end. If no run created its run directory, no file remains either.
 
     Raises:
-        UserError: something in the request, a chart or this machine is wrong; nothing was started.
-        Refused: the trainer refuses settings or data of a run; nothing was started.
+        UserError: the request, a chart or this machine has an error; no run was started.
+        Refused: the trainer refuses settings or data of a run; no run was started.
     """
     port = free_port()
     plan = build_rehearsal_plan(request, f"http://127.0.0.1:{port}")
     asked = ", ".join(dict.fromkeys(run.accelerator for run in plan if run.accelerator))
     if asked and asks_for_accelerator(request):
         display.say(
-            f"run.accelerator={asked} is not asked for in a rehearsal, which trains on what this machine has; on a "
-            f"cluster a run that does not get it ends with exit code {ACCELERATORS_MISSING}"
+            f"run.accelerator={asked} is ignored in a rehearsal, which trains on the devices of this machine; on a "
+            f"cluster a run without this accelerator ends with exit code {ACCELERATORS_MISSING}"
         )
     check_settings(plan, request.replace, display)
     for run in plan:
@@ -268,7 +266,7 @@ def rehearse(
 
 
 def asks_for_accelerator(request: RehearsalRequest) -> bool:
-    """Whether the user has named one: that of the charts is there in every rehearsal, and says nothing."""
+    """Return whether the user has set an accelerator; the charts' default appears in every rehearsal."""
     files = (yaml.safe_load(file.read_text()) for file in request.values)
     runs = (content.get("run") for content in files if isinstance(content, dict))
     settings = (one for text in request.settings for one in SEPARATOR.split(text))
@@ -278,10 +276,10 @@ def asks_for_accelerator(request: RehearsalRequest) -> bool:
 
 
 def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) -> None:
-    """Lets the trainer check all runs, as far as it is the trainer that they start.
+    """Check all runs with the trainer, if they start the trainer.
 
     Raises:
-        Refused: by the trainer, with every sentence; or there is none that could be started.
+        Refused: by the trainer, with every message; or no trainer could be started.
     """
     commands = {run.name: run.pods[0].commands[-1] for run in plan}
     runs = {name: command.env for name, command in commands.items() if command.arguments == TRAINER}
@@ -304,7 +302,7 @@ def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) 
 
 
 def rehearse_run(run: PlannedRun, request: RehearsalRequest, display: Display) -> RunEnd:
-    """One run and its analysis, with the server that its plan names; leaves no process behind."""
+    """Run one chart and its analysis, with the server that its plan names; leave no process."""
     created: list[Path] = []
     try:
         with replaced(run.run_dir, replace=request.replace):
@@ -329,7 +327,7 @@ def _train_and_analyze(run: PlannedRun, analysis: bool, display: Display) -> Run
     if end.code:
         display.end(run.name, "\n".join(describe_failure(run, end, "training")))
         if run.analysis and analysis and _has_final_traces(run.run_dir, end.code):
-            after = _run_stage(run, [run.analysis], lambda: Progress("analyzing what it left"), display)
+            after = _run_stage(run, [run.analysis], lambda: Progress("analyzing its files"), display)
             display.end(run.name, "its traces are analyzed" if after.code == 0 else "analysis failed too")
         return RunEnd(run.name, run.run_dir, end.code)
     trained = describe_success(run.run_dir, time.monotonic() - started)
@@ -343,9 +341,9 @@ def _train_and_analyze(run: PlannedRun, analysis: bool, display: Display) -> Run
 
 
 def _has_final_traces(run_dir: Path, code: int) -> bool:
-    """After a code from 128 a cluster would try again, and the waiter would wait for that.
+    """Return whether no further traces will come: after a code from 128 a cluster would start the run again.
 
-    An attempt that has not ended is of another start, beside which this one was refused.
+    An unfinished attempt belongs to another start, because of which this one was refused.
     """
     has_traces = (run_dir / "traces" / "manifest.json").is_file()
     return code < 128 and has_traces and has_ended(read_events(run_dir))

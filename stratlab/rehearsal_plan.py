@@ -1,6 +1,6 @@
-"""What a rehearsal will run: each chart rendered, pods with what the training operator injects, folders checked.
+"""Plan a rehearsal: render each chart, build pods with the training operator's variables, check folders.
 
-As the operator's `envvar.go` has it, injected variables come last, so they win over rendered ones of the same name.
+As in the operator's `envvar.go`, injected variables come last, so they override rendered ones of the same name.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from stratlab.run_directory.outcome import is_alive
 from stratlab.run_settings import DEFAULT_COMPARISON
 from stratlab.user_error import UserError
 
-# They matter to a cluster and change nothing in a process.
+# Relevant to a cluster, without effect on a process.
 CLUSTER_ONLY = ("NetworkPolicy", "PersistentVolumeClaim", "Role", "RoleBinding", "ServiceAccount")
-# Other values of run.workload.api: the same pods, started by operators that are not imitated here.
+# Other values of run.workload.api: the same pods, started by operators that a rehearsal does not imitate.
 OTHER_WORKLOADS = ("MPIJob", "TrainJob", "TrainingRuntime")
-MOUNT = "/results/mountPath"  # where helm says that --results is refused
+MOUNT = "/results/mountPath"  # helm's path of the message that refuses --results
 
 
 def build_training_pods(job: Mapping[str, Any], port: int) -> list[Pod]:
-    """One pod per replica, the master first.
+    """Build one pod per replica, the master first.
 
     Raises:
-        UserError: the operator would refuse the job, or it would hang for want of a rendezvous.
+        UserError: the operator would refuse the job, or it would hang without a rendezvous.
     """
     name, spec = job["metadata"]["name"], job["spec"]
     replicas = spec["pytorchReplicaSpecs"]
@@ -42,7 +42,7 @@ def build_training_pods(job: Mapping[str, Any], port: int) -> list[Pod]:
         )
     if "Master" not in replicas and "elasticPolicy" not in spec:
         raise UserError(
-            f"PyTorchJob {name}: neither a Master nor an elasticPolicy, its pods would never find each other "
+            f"PyTorchJob {name}: has neither a Master nor an elasticPolicy, so that its pods cannot find each other "
             "[SL-no-rendezvous]"
         )
     pods: list[Pod] = []
@@ -51,13 +51,13 @@ def build_training_pods(job: Mapping[str, Any], port: int) -> list[Pod]:
             pod = replicas[role]["template"]["spec"]
             if "pytorch" not in [container["name"] for container in pod["containers"]]:
                 raise UserError(
-                    f"PyTorchJob {name}: the operator insists on a container with the name pytorch "
+                    f"PyTorchJob {name}: the operator requires a container with the name pytorch "
                     "[SL-no-pytorch-container]"
                 )
             if first := pod.get("initContainers"):
                 raise UserError(
-                    f"PyTorchJob {name}: the init container {first[0]['name']} runs in an image of its own, which a "
-                    "rehearsal has not: leave the cluster's values file out, or --set run.pod.initContainers=null "
+                    f"PyTorchJob {name}: the init container {first[0]['name']} runs in an image of its own, which no "
+                    "rehearsal has: leave the cluster's values file out, or --set run.pod.initContainers=null "
                     "[SL-init-container]"
                 )
             names = f"{name}-{role.lower()}-{index}", f"node{len(pods)}"
@@ -74,9 +74,11 @@ def _count(replica: Mapping[str, Any] | None) -> int:
 def _build_injected(spec: Mapping[str, Any], node: int, port: int) -> dict[str, str]:
     replicas = spec["pytorchReplicaSpecs"]
     nodes = sum(_count(replica) for replica in replicas.values())
-    per_node = str(spec.get("nprocPerNode", "auto"))  # "auto" means as many as the node has CPUs
+    per_node = str(spec.get("nprocPerNode", "auto"))  # "auto" means the number of the node's CPUs
     env = {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": per_node, "PET_NNODES": str(nodes)}
-    env["TRAINER_ACCELERATOR"] = ""  # nobody gives any out here: a rehearsal trains on what this machine has
+    env["TRAINER_ACCELERATOR"] = (
+        ""  # no device plugin here: a rehearsal trains on the devices of this machine
+    )
     if "Master" in replicas:
         world_size = nodes * (int(per_node) if per_node.isdigit() else 1)  # the operator counts "auto" as 1
         env |= {"MASTER_ADDR": HERE, "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size)}
@@ -92,7 +94,7 @@ def _build_elastic(policy: Mapping[str, Any], workers: int, port: int) -> dict[s
         "PET_NNODES": f"{policy.get('minReplicas', workers)}:{policy.get('maxReplicas', workers)}",
         "PET_RDZV_BACKEND": policy.get("rdzvBackend", "c10d"),
         "PET_RDZV_ENDPOINT": f"{HERE}:{port}",
-        "PET_LOCAL_ADDR": HERE,  # not injected: a pod's own host name resolves, this machine's may not
+        "PET_LOCAL_ADDR": HERE,  # not injected: a pod's host name resolves, this machine's may not
     }
     if "maxRestarts" in policy:
         env["PET_MAX_RESTARTS"] = str(policy["maxRestarts"])
@@ -106,10 +108,10 @@ def _build_elastic(policy: Mapping[str, Any], workers: int, port: int) -> dict[s
 
 
 def make_folder(folder: Path) -> list[Path]:
-    """Creates `folder` and its parents; returns those that were not there, the outermost first.
+    """Create `folder` and its parents; return the new ones, the outermost first.
 
     Raises:
-        UserError: it cannot be created.
+        UserError: the folder cannot be created.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()][::-1]
     try:
@@ -120,35 +122,33 @@ def make_folder(folder: Path) -> list[Path]:
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Removes those of `folders` that are empty, the last first."""
+    """Remove the empty ones of `folders`, the last first."""
     for folder in reversed(list(folders)):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
 
 def check_free(run_dir: Path, *, replace: bool) -> None:
-    """Raises UserError when a run would end up in a folder that is taken already."""
+    """Check that the run's folder is free. Raises UserError if another run or file uses it."""
     if not run_dir.exists():
         return
     if not run_dir.is_dir() or (any(run_dir.iterdir()) and not is_run(run_dir)):
-        raise UserError(
-            f"{run_dir}: there is something else than a run, choose another --results or --name [SL-folder-taken]"
-        )
+        raise UserError(f"{run_dir}: is not a run; choose another --results or --name [SL-folder-taken]")
     if replace and is_alive(run_dir):
         raise UserError(
-            f"{run_dir}: this run is at work, it has written something just now; stop it first "
+            f"{run_dir}: this run is active, its files have just changed; stop it first "
             "(if it was killed, it can be replaced in two minutes) [SL-rehearse-run-live]"
         )
     if (run_dir / "summary.json").is_file() and not replace:
         raise UserError(
-            f"{run_dir}: this run is there already and has finished. "
-            "Give --replace to remove it and start anew, or --name for another name [SL-rehearse-run-finished]"
+            f"{run_dir}: this run exists and has finished. "
+            "Use --replace to remove it and start anew, or --name for another name [SL-rehearse-run-finished]"
         )
 
 
 @contextmanager
 def replaced(run_dir: Path, *, replace: bool) -> Iterator[None]:
-    """Puts an old run directory aside; removes it when a new one came into being, puts it back otherwise."""
+    """Move an old run directory away; remove it if a new one was created, else restore it."""
     aside = run_dir.with_name(f".{run_dir.name}.replaced")
     if not replace or not run_dir.exists():
         yield
@@ -166,7 +166,7 @@ def replaced(run_dir: Path, *, replace: bool) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RehearsalRequest:
-    """What the user asked for. `nodes` and `processes` of None leave the chart's own."""
+    """Hold the user's request. `nodes` and `processes` of None keep the chart's own."""
 
     charts: Sequence[Path]
     results: Path
@@ -183,7 +183,7 @@ class RehearsalRequest:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One rendered chart, ready to start."""
+    """Hold one rendered chart, ready to start."""
 
     name: str
     run_dir: Path
@@ -191,19 +191,19 @@ class PlannedRun:
     analysis: Pod | None
     restart_policy: str
     accelerator: str = ""
-    """What its pods ask a cluster for, one per process."""
+    """The accelerator that its pods request from a cluster, one per process."""
 
     @property
     def logs(self) -> Path:
-        """Folder of what the processes print, beside the run directories: nobody reads them to get data."""
+        """Return the folder of the processes' output, next to the run directories, which hold data only."""
         return self.run_dir.parent / ".logs" / self.name
 
 
 def build_rehearsal_plan(request: RehearsalRequest, tracking_uri: str) -> list[PlannedRun]:
-    """One `PlannedRun` per chart, in the order given.
+    """Build one `PlannedRun` per chart, in the given order.
 
     Raises:
-        UserError: a chart, a setting, or something rendered that a rehearsal cannot do; of all charts at once.
+        UserError: errors of all charts at once: a chart, a setting, or an object that a rehearsal does not support.
     """
     program = helm.find_helm()
     if request.name is not None and not request.name.strip():
@@ -212,16 +212,16 @@ def build_rehearsal_plan(request: RehearsalRequest, tracking_uri: str) -> list[P
         )
     if request.name and len(request.charts) > 1:
         raise UserError(
-            f"--name {request.name}: only with one chart, {len(request.charts)} were given [SL-name-many-charts]"
+            f"--name {request.name}: needs exactly one chart, got {len(request.charts)} [SL-name-many-charts]"
         )
     names = [request.name or helm.read_chart_name(program, chart) for chart in request.charts]
     for name in names:
         if names.count(name) > 1:
             raise UserError(
-                f"{name}: two charts of this name, rehearse them one at a time with --name [SL-chart-twice]"
+                f"{name}: two charts have this name; rehearse them one at a time with --name [SL-chart-twice]"
             )
     settings = [*request.settings, *helm.list_size(request.nodes, request.processes)]
-    # existingSecret: the login of another server than the rehearsal's own
+    # existingSecret: the login of another server than the rehearsal's
     literals = [f"run.mlflow.trackingUri={tracking_uri}", "run.mlflow.existingSecret="]
     folder = [f"run.results.mountPath={request.results}"]
     plan: list[PlannedRun] = []
@@ -240,7 +240,7 @@ def build_rehearsal_plan(request: RehearsalRequest, tracking_uri: str) -> list[P
         except UserError as refusal:
             if MOUNT in str(refusal) and not any("mountPath" in text for text in request.settings):
                 raise UserError(
-                    f"--results {request.results}: a chart takes it for no volume: a folder of the system, or a "
+                    f"--results {request.results}: a chart accepts no folder of the system as a volume, and no "
                     "character such as : or , in its name; choose another folder [SL-results-no-volume]"
                 ) from None
             about.setdefault(str(refusal), []).append(name)
@@ -255,13 +255,13 @@ def build_rehearsal_plan(request: RehearsalRequest, tracking_uri: str) -> list[P
 def build_planned_run(
     name: str, objects: Sequence[Mapping[str, Any]], results: Path, mount: str = ""
 ) -> PlannedRun:
-    """The run in the rendered `objects` of release `name`, whose results go below `results`.
+    """Build the run from the rendered `objects` of release `name`, with results below `results`.
 
     Args:
-        mount: where a cluster has its results volume; what settings name below it is looked for below `results`.
+        mount: the results volume's path on a cluster; paths of settings below it are moved below `results`.
 
     Raises:
-        UserError: an object of a kind that a rehearsal does not know, or a job it cannot run.
+        UserError: an object of a kind that a rehearsal does not support, or a job that it cannot run.
     """
     training = [entry for entry in objects if entry.get("kind") == "PyTorchJob"]
     jobs = [e for e in objects if (e.get("kind"), e.get("apiVersion")) == ("Job", "batch/v1")]
@@ -273,21 +273,21 @@ def build_planned_run(
         what = f"{kind} {entry.get('metadata', {}).get('name')} ({entry.get('apiVersion')})"
         if kind in OTHER_WORKLOADS:
             raise UserError(
-                f"{name}: the chart renders {what}; a rehearsal runs what run.workload.api=pytorchjob renders, whose "
+                f"{name}: the chart renders {what}; a rehearsal needs run.workload.api=pytorchjob; its "
                 "pods are the same [SL-other-workload]"
             )
         raise UserError(
             f"{name}: the chart renders {what}; a rehearsal runs PyTorchJob and Job, "
-            f"and needs nothing of {', '.join(CLUSTER_ONLY)} [SL-unknown-kind]"
+            f"and ignores {', '.join(CLUSTER_ONLY)} [SL-unknown-kind]"
         )
     if len(training) != 1 or len(analyses) > 1:
         raise UserError(
-            f"{name}: the chart renders {len(training)} PyTorchJob and {len(analyses)} Job, "
+            f"{name}: the chart renders {len(training)} PyTorchJob and {len(analyses)} Job; "
             "a run is one PyTorchJob and at most one Job [SL-chart-no-run]"
         )
     if training[0]["spec"].get("runPolicy", {}).get("suspend"):
         raise UserError(
-            f"{name}: run.suspend=true: a suspended run has no pods, leave it out [SL-run-suspended]"
+            f"{name}: run.suspend=true: a suspended run has no pods; leave it out [SL-run-suspended]"
         )
     pods = build_training_pods(training[0], free_port())
     replicas = training[0]["spec"]["pytorchReplicaSpecs"]
@@ -298,7 +298,7 @@ def build_planned_run(
     analysis = None
     if analyses:
         metadata, spec = analyses[0]["metadata"], analyses[0]["spec"]["template"]["spec"]
-        for waiter in waiters:  # no API server starts one Job after the other here
+        for waiter in waiters:  # here, without an API server, no Job starts another one
             spec = spec | {"initContainers": waiter["spec"]["template"]["spec"]["containers"]}
         namespace = metadata.get("namespace", "default")
         analysis = build_pod(metadata["name"], "analysis", spec, namespace=namespace)
@@ -308,11 +308,11 @@ def build_planned_run(
 
 
 def _run_dir(name: str, pod: Pod, results: Path) -> Path:
-    """Where the trainer writes, read from its own settings; refused when that is not below `results`."""
+    """Return the trainer's run directory from its settings; refuse a directory outside `results`."""
     env = pod.commands[-1].env
     if "TRAINER_RUN" not in env:
         raise UserError(
-            f"{name}: the chart renders no TRAINER_RUN, the run would have no name [SL-no-trainer-run]"
+            f"{name}: the chart renders no TRAINER_RUN, so that the run has no name [SL-no-trainer-run]"
         )
     if env.get("TRAINER_RESULTS") != str(results):
         raise UserError(

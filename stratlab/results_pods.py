@@ -1,6 +1,6 @@
-"""The verbs `list` and `remove` on a cluster: the same program, in a pod that mounts the results.
+"""Run the verbs `list` and `remove` on a cluster: the same program, in a pod that mounts the results.
 
-A listed run comes with its custom resource; which runs are old enough to go is the same here and there.
+Each listed run includes its custom resource. `pick_old` selects old runs in the same way on both sides.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stratlab.run_folders import ListedRun, build_run
 from stratlab.user_error import NothingThere, UserError
 
 WRONG_INPUT = 2
-"""Of an older image, which had no other code for it."""
+"""Exit code of an older image, which had no other code for this case."""
 UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -32,7 +32,7 @@ def list_on_cluster(
     """List the runs on the claim, each with its custom resource; then the resources without a folder.
 
     Raises:
-        ClusterError: the pod could not do it.
+        ClusterError: the pod failed.
     """
     command = ["python", "-m", "stratlab", "list", place.mount, "--json"]
     finished = run_on_volume(connection, place, command, progress)
@@ -46,13 +46,13 @@ def list_on_cluster(
             runs = [build_run(fields) for fields in json.loads(finished.text)]
         except (ValueError, TypeError) as failure:
             raise ClusterError(
-                f"{place.mount}: the list did not arrive whole; try again [SL-list-cut]"
+                f"{place.mount}: the list is incomplete; repeat the command [SL-list-cut]"
             ) from failure
     return add_resources(runs, list_workloads(connection))
 
 
 def add_resources(runs: Sequence[ListedRun], workloads: Sequence[Workload]) -> list[ListedRun]:
-    """`runs`, each with the custom resource that writes its folder, and a row for each resource without a folder."""
+    """Return `runs`, each with the resource that writes its folder, and a row for each resource without a folder."""
     writing = [each for each in workloads if each.facts.run_directory]
     left = {PurePosixPath(each.facts.run_directory).parts[-2:]: each for each in writing}
     rows = []
@@ -70,10 +70,10 @@ def add_resources(runs: Sequence[ListedRun], workloads: Sequence[Workload]) -> l
 
 
 def check_ended(connection: Connection, comparison: str, run: str) -> None:
-    """Nothing may still write into the folder.
+    """Check that no run still writes into the folder.
 
     Raises:
-        UserError: the run's custom resource is there and has not ended.
+        UserError: the run's custom resource exists and has not ended.
     """
     workload = find_workload(connection, run)
     if workload is None or workload.state in ENDED:
@@ -95,8 +95,8 @@ def remove_on_cluster(
     """Remove the folder of each COMPARISON/RUN on the claim, all in one pod.
 
     Raises:
-        NothingThere: there is no such run; those before it are gone.
-        ClusterError: the pod could not do it.
+        NothingThere: a run does not exist; the runs before it are removed.
+        ClusterError: the pod failed.
     """
     folders = [place.find_folder(run) for run in runs]
     command = ["python", "-m", "stratlab", "remove", *folders, "--yes", *["--with-mlflow"] * with_mlflow]
@@ -112,10 +112,10 @@ def remove_on_cluster(
 
 
 def parse_age(text: str) -> timedelta:
-    """From 12h, 30d or 8w.
+    """Parse an age: 12h, 30d or 8w.
 
     Raises:
-        UserError: it is none of these.
+        UserError: the text has another form.
     """
     found = re.fullmatch(r"([1-9]\d{0,4})([hdw])", text)
     if not found:
@@ -126,9 +126,9 @@ def parse_age(text: str) -> timedelta:
 
 
 def pick_old(runs: Iterable[ListedRun], age: timedelta, now: datetime) -> list[ListedRun]:
-    """Those that have recorded nothing for `age`.
+    """Return the runs that have recorded no change for `age`.
 
-    One stays that is at work, whose custom resource has not ended (as of a suspended run), or whose files tell no time.
+    Keep an active run, a run with a resource that has not ended (also a suspended run), and files without a time.
     """
     old = []
     for run in runs:

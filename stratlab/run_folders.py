@@ -1,7 +1,7 @@
-"""Runs in folders of results: listed, each in one row, fetched from a cluster's volume, and removed.
+"""List, fetch and remove runs in folders of results.
 
-A list is cheap, however long the runs were; only of older versions' runs the steps are read. What is fetched takes its
-place whole or not at all; what is removed goes as a whole, and nothing goes that is no run.
+Listing is cheap for long runs too; it reads the steps only of older versions' runs. `unpack` replaces its target
+completely or not at all. `remove_run` removes a folder as a whole, and only a run's.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ MOST_FAILED = 3
 
 @dataclass(frozen=True)
 class ListedRun:
-    """One run. None or "" where its files do not tell.
+    """Hold one run as a row. None or "" if its files lack the value.
 
-    `status`: finished, failed, stopped, unfinished, at work; "traces only": those of another program, analysed; on a
+    `status`: finished, failed, stopped, unfinished, at work; "traces only": analysed traces of another program; on a
     cluster also the state of a custom resource whose run has no folder yet, or is suspended. `started`, and `written`,
-    when it last recorded something, are UTC, ISO 8601; `step` the last one recorded, of `steps`; `resource` its custom
-    resource and that one's state.
+    the time of the last record, are UTC, ISO 8601; `step` the last recorded step, of `steps`; `resource` the custom
+    resource and its state.
     """
 
     comparison: str
@@ -71,16 +71,16 @@ class ListedRun:
 
 
 def list_runs(results: Path) -> list[ListedRun]:
-    """The runs of a comparison, or of every comparison in a folder of results; the one that started last at the end.
+    """Return the runs of one comparison, or of all comparisons in a folder of results, by their start.
 
     Raises:
-        NothingThere: there is no such folder, or no run in it.
+        NothingThere: the folder does not exist, or holds no run.
         UserError: it is a file, one run, or a folder around results.
     """
     check_folder(results, "the folder of results, or of one comparison")
     if _is_row(results):
         raise UserError(
-            f"{results}: this is one run; give the folder of its comparison, {results.parent} [SL-list-one-run]"
+            f"{results}: this is one run; use the folder of its comparison, {results.parent} [SL-list-one-run]"
         )
     below = sorted(path for path in results.iterdir() if _is_open(path))
     found = [path for path in below if _is_row(path)]
@@ -90,14 +90,14 @@ def list_runs(results: Path) -> list[ListedRun]:
         hint = f"did you mean {inner}? " if inner else ""
         refusal = UserError if inner else NothingThere
         raise refusal(
-            f"{results}: no run in it; {hint}expected RESULTS, where runs lie as COMPARISON/RUN, or one comparison "
+            f"{results}: no run in it; {hint}expected RESULTS, which holds runs as COMPARISON/RUN, or one comparison "
             "[SL-list-no-run]"
         )
     return sorted(map(_read, found), key=lambda run: (run.started or "", run.comparison, run.run))
 
 
 def _is_row(path: Path) -> bool:
-    """Whether it is a run, or what the traces of another program were analysed into."""
+    """Return whether it is a run, or an analysis of another program's traces."""
     return has_marks(path) or (path / FOREIGN).is_file()
 
 
@@ -169,7 +169,7 @@ def _whole(value: Any) -> int | None:
 
 
 def build_run(fields: Mapping[str, Any]) -> ListedRun:
-    """Back from JSON, as another version of this command may have written it: unknown fields are left out."""
+    """Build a run from JSON; ignore unknown fields of another version."""
     return ListedRun(**{name: fields[name] for name in ListedRun.__dataclass_fields__ if name in fields})
 
 
@@ -177,8 +177,11 @@ COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "unfinishe
 
 
 def build_table(runs: Sequence[ListedRun]) -> Table:
-    """One line per run. Columns that no run fills are left out, strategies that are the names of their runs, and what
-    is the same for all, which `list_answers` says."""
+    """Build one line per run.
+
+    Leave out empty columns, strategies that equal their runs' names, and values that all runs share. `list_answers`
+    names the shared values.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     all_named, (models, ranks) = all(run.strategy in (None, run.run) for run in runs), _find_common(runs)
     cells = {
@@ -206,7 +209,7 @@ def build_table(runs: Sequence[ListedRun]) -> Table:
 
 
 def list_answers(runs: Sequence[ListedRun]) -> list[tuple[str, str]]:
-    """(label, sentence) below the table: how many runs of each status there are, and why the newest ones failed."""
+    """Return (label, sentence) below the table: the number of runs by status, and the newest failures' reasons."""
     counts, (models, ranks) = Counter(run.status for run in runs), _find_common(runs)
     common = ", ".join([*(f"model {model}" for model in models), *(f"{count} ranks" for count in ranks)])
     told = ", ".join(f"{count} {status}" for status, count in counts.most_common())
@@ -218,7 +221,7 @@ def list_answers(runs: Sequence[ListedRun]) -> list[tuple[str, str]]:
 
 
 def _find_common(runs: Sequence[ListedRun]) -> tuple[set[str], set[int]]:
-    """The model and the number of ranks that several runs share; empty where they differ."""
+    """Return the model and the number of ranks that several runs share; empty if they differ."""
     models, ranks = {run.model for run in runs}, {run.world_size for run in runs}
     several = len(runs) > 1
     return (
@@ -228,7 +231,7 @@ def _find_common(runs: Sequence[ListedRun]) -> tuple[set[str], set[int]]:
 
 
 def name_comparisons(runs: Sequence[ListedRun]) -> list[str]:
-    """Those with two finished runs or more, the newest last."""
+    """Return the comparisons with at least two finished runs, the newest last."""
     finished = [run.comparison for run in reversed(runs) if run.status == "finished"]
     return [name for name, count in reversed(Counter(finished).items()) if count > 1]
 
@@ -241,7 +244,7 @@ def _say_step(run: ListedRun) -> str:
 
 @dataclass(frozen=True)
 class Fetched:
-    """Where it lies now, and how much it is."""
+    """Hold the place and the size of a fetched folder."""
 
     folder: Path
     files: int
@@ -249,30 +252,30 @@ class Fetched:
 
 
 def check_target(target: Path, replace: bool) -> None:
-    """Before anything is fetched.
+    """Check the target before the transfer.
 
     Raises:
-        UserError: something is there, and may not be replaced: without --replace, or because it is no run's.
+        UserError: the target exists and may not be replaced: without --replace, or because it is not a run.
     """
     if not target.exists() and not target.is_symlink():
         return
     if not replace:
         raise UserError(
-            f"{target}: is there already; --replace fetches it again, --output names another place "
-            "[SL-fetched-already]"
+            f"{target}: exists; --replace fetches it again, --output sets another place [SL-fetched-already]"
         )
     if target.is_symlink() or not target.is_dir() or not _is_ours(target):
         raise UserError(
-            f"{target}: is no run and no comparison, and is not replaced; --output names another place "
+            f"{target}: is neither a run nor a comparison, and is not replaced; --output sets another place "
             "[SL-fetch-over-other]"
         )
 
 
 def unpack(pieces: Iterable[bytes], target: Path, without: Sequence[str] = ()) -> Fetched:
-    """Writes the archive's one folder to `target`, in place of what is there.
+    """Write the archive's one folder to `target` and replace the present one.
 
     Args:
-        without: what stayed on the volume; each run's folder says so, and `stratlab verify` does not miss it.
+        without: names left on the volume; each run's folder records them, so that `stratlab verify` does not expect
+        them.
 
     Raises:
         UserError: the place cannot be written.
@@ -295,7 +298,7 @@ def unpack(pieces: Iterable[bytes], target: Path, without: Sequence[str] = ()) -
             folder.rename(target)
             shutil.rmtree(Path(temporary) / "before", ignore_errors=True)
     except OSError as failure:
-        if not say_refused(failure):  # as a full disk, or a connection that broke
+        if not say_refused(failure):  # such as a full disk, or a lost connection
             raise
         raise UserError(
             f"{target}: cannot be written ({failure.strerror}) [SL-fetch-not-written]"
@@ -305,7 +308,7 @@ def unpack(pieces: Iterable[bytes], target: Path, without: Sequence[str] = ()) -
 
 
 def _extract(archive: tarfile.TarFile, folder: Path) -> None:
-    """Files and folders, and nothing outside of `folder` (Debian's Python 3.11.2 has no extraction filters yet)."""
+    """Extract files and folders inside `folder` only (Debian's Python 3.11.2 has no extraction filters yet)."""
     for member in archive:
         path = folder / member.name
         assert not Path(member.name).is_absolute() and ".." not in path.parts, member.name
@@ -318,7 +321,7 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
 
 
 def _is_ours(target: Path) -> bool:
-    """A run, or a folder with nothing but runs and the reports about them."""
+    """Return whether it is a run, or a folder with only runs and their reports."""
     if is_run(target):
         return True
     below = [path for path in target.iterdir() if path.is_dir()]
@@ -327,37 +330,37 @@ def _is_ours(target: Path) -> bool:
 
 
 def find_run(folder: Path) -> Path:
-    """The folder, if it is a run's.
+    """Return the folder, if it is a run's.
 
     Raises:
-        NothingThere: there is none.
-        UserError: it is a file, a link, or at work.
+        NothingThere: it does not exist.
+        UserError: it is a file, a link, or an active run.
     """
     check_folder(folder, "the folder of a run")
     if folder.is_symlink():
-        raise UserError(f"{folder}: a link; expected the folder of a run itself [SL-remove-link]")
+        raise UserError(f"{folder}: a link; expected the folder of the run [SL-remove-link]")
     if any(folder.iterdir()) and not is_run(folder):
         raise NothingThere(
-            f"{folder}: not a run: nothing in it says that the trainer has made it [SL-remove-no-run]"
+            f"{folder}: not a run: no file in it was written by the trainer [SL-remove-no-run]"
         )
     if is_alive(folder):
         raise UserError(
-            f"{folder}: this run is at work, it has written something just now; stop it first "
+            f"{folder}: this run is active, its files have just changed; stop it first "
             "(if it was killed, it can be removed in two minutes) [SL-remove-run-live]"
         )
     return folder.absolute()
 
 
 def remove_run(folder: Path, with_mlflow: bool = False) -> str:
-    """Removes the folder, and what a rehearsal keeps of its processes' output beside it; says what MLflow lost.
+    """Remove the folder, and a rehearsal's logs next to it; return a sentence about MLflow.
 
-    It gets another name first, so that nobody meets half of it.
+    The folder gets another name first, so that no other program reads half of it.
 
     Args:
-        with_mlflow: its run in MLflow too, and first: the folder says which one that is.
+        with_mlflow: first also delete the MLflow run that the folder names.
 
     Raises:
-        UserError: it is no run, or may not be removed.
+        UserError: it is not a run, or may not be removed.
     """
     found = find_run(folder)
     said = delete_run(found) if with_mlflow else ""

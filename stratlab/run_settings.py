@@ -1,4 +1,4 @@
-"""What `run.config` takes, and what a value's text must look like: the settings' schema, asked one value at a time."""
+"""Check single values of `run.config` against the settings' schema."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from stratlab_spec.settings.files import schema
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = schema()["properties"]
 MODELS = "in docs/models.md"
-"""Where all are listed of the one setting that has more choices than a sentence holds."""
+"""Page that lists the choices of the one setting with too many for a sentence."""
 
 
 DEFAULT_COMPARISON = "default"
-"""Where charts and settings name none."""
+"""Comparison of charts and settings that name none."""
 WORDS = {"^[A-Za-z0-9][A-Za-z0-9._-]*$": "letters, digits, '.', '_' and '-', with a letter or a digit first"}
-"""Patterns that name nothing but characters."""
+"""Patterns that only list characters -> description."""
 
 
 def name_model(settings: Mapping[str, Any]) -> str:
-    """What a run calls its model: the last part of `model_path`, beside which `model` is a default; "" = unknown."""
+    """Return a run's model: the last part of `model_path`, which overrides the default `model`; "" = unknown."""
     if path := settings.get("model_path"):
         return PurePosixPath(str(path)).name
     return str(settings.get("model") or "")
 
 
 def find_problem(name: str, text: str) -> str:
-    """What is expected instead of this value; "" = the trainer takes it, or only a newer one knows the setting."""
+    """Return the expected values if this value is invalid; "" = valid, or a setting of a newer trainer."""
     entry = SETTINGS.get(name)
     if entry is None:
         return ""

@@ -1,9 +1,12 @@
-"""A chart as a script for machines without Kubernetes: the same settings, the same program, the same run directory.
+"""Turn a chart into a script for machines without Kubernetes: same settings, program and run directory.
 
-`build_script` reads what a run needs to start from what helm renders (`Start`), lets the trainer check the settings,
-and fills in a template of stratlab/scripts: torchrun (one machine, or several that are started by hand), slurm (a batch
-script: one task per node, as a pod is one, and an array for repeats), hostfile (several machines over ssh), or docker
-(one machine, in the image, as a pod of Pod Security `restricted` would be).
+`build_script` reads the start of a run from helm's output (`Start`), checks the settings with the trainer, and fills in
+a template of stratlab/scripts:
+
+* torchrun: one machine, or several started by hand
+* slurm: a batch script with one task per node, as with pods, and an array for repeats
+* hostfile: several machines over ssh
+* docker: one machine, in the image, like a pod of Pod Security `restricted`
 """
 
 from __future__ import annotations
@@ -35,11 +38,11 @@ OF_THE_IMAGE = {
     "TORCH_EXTENSIONS_DIR": "/tmp/torch_extensions",
     "TRITON_CACHE_DIR": "/tmp/triton",
 }
-"""Folders that a chart names because a container can write nowhere else; a machine has its user's own."""
+"""Folders that a chart sets because a container can write to no others; on a machine the user's own apply."""
 OWN_VOLUMES = ("results", "tmp", "shm")
-"""Of the chart: each way to start has a counterpart."""
+"""The chart's volumes; each way to start has a counterpart."""
 PORT = 29500
-"""torch's own for a rendezvous."""
+"""torch's default port of a rendezvous."""
 AFTER_FAILURE_S = 30
 UNITS = {
     "n": 1e-9,
@@ -53,13 +56,13 @@ UNITS = {
 AMOUNT = re.compile(rf"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?({'|'.join(UNITS)})")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 OF_THE_SHELL = ("UID", "EUID", "PPID", "BASHOPTS", "SHELLOPTS", "BASH_VERSINFO")
-"""Variables that bash sets and lets nobody set."""
+"""Variables that bash sets and makes read-only."""
 LINE = re.compile(r"(?P<host>[A-Za-z0-9][A-Za-z0-9_.@:-]*)(\s+slots=(?P<slots>\d+))?")
 
 
 @dataclass(frozen=True)
 class RenderRequest:
-    """What the user asked for, None leaving the chart's own, and who starts it: torchrun, slurm, hostfile or docker."""
+    """Hold the user's options, with None for the chart's own, and the starter: torchrun, slurm, hostfile or docker."""
 
     chart: Path
     results: Path
@@ -76,13 +79,13 @@ class RenderRequest:
 
 @dataclass(frozen=True)
 class Start:
-    """One run, apart from who starts it.
+    """Describe one run, independent of its starter.
 
     Attributes:
         env: settings and variables, the same in all pods.
-        secrets: variables that whoever starts it must have in the environment.
-        results: of the machine; `mount` is where the settings see it.
-        shared_memory, memory, cpus: as Kubernetes writes amounts, "" where the chart says nothing.
+        secrets: variables that must exist in the starter's environment.
+        results: folder of the machine; `mount` is its path in the settings.
+        shared_memory, memory, cpus: Kubernetes amounts, "" if the chart sets none.
     """
 
     name: str
@@ -114,17 +117,17 @@ class Start:
 
 
 def build_start(request: RenderRequest, *, in_image: bool = False) -> Start:
-    """The run that `request` describes.
+    """Return the run of `request`.
 
     Args:
-        in_image: it runs in the trainer's image, with the chart's own folders and the volume where the chart has it.
+        in_image: it runs in the trainer's image, with the chart's own folders and the volume at the chart's path.
 
     Raises:
-        UserError: with helm's words for what a chart refuses, or it renders what has no counterpart elsewhere.
+        UserError: helm's message about the chart, or the chart renders a feature without a counterpart elsewhere.
     """
     program = helm.find_helm()
     name = request.name or helm.read_chart_name(program, request.chart)
-    # the pods of this API are those of every other
+    # all APIs have the same pods
     settings = [*request.settings, "run.workload.api=pytorchjob"]
     settings += helm.list_size(request.nodes, request.processes)
     literals = [f"run.mlflow.trackingUri={request.mlflow}", "run.mlflow.existingSecret="]
@@ -134,7 +137,7 @@ def build_start(request: RenderRequest, *, in_image: bool = False) -> Start:
     jobs = [entry for entry in objects if entry.get("kind") == "PyTorchJob"]
     if len(jobs) != 1:
         raise UserError(
-            f"{request.chart}: renders {len(jobs)} PyTorchJob, a run is one: is it a strategy's chart? "
+            f"{request.chart}: renders {len(jobs)} PyTorchJob, but a run has one; use a strategy's chart "
             "[SL-render-no-run]"
         )
     return _read_job(name, jobs[0], find_mount(objects), request.results, in_image)
@@ -173,12 +176,12 @@ def _read_job(name: str, job: Mapping[str, Any], mount: str, results: Path, in_i
 
 
 def _check_counterparts(name: str, pod: Mapping[str, Any]) -> None:
-    """What a run without pods would lack is refused, not left out in silence."""
+    """Refuse features that a run without pods would lack."""
     for key in ("volumes", "initContainers"):
         names = [each["name"] for each in pod.get(key, []) if each["name"] not in OWN_VOLUMES]
         if names:
             raise UserError(
-                f"{name}: run.pod.{key} has {', '.join(names)}, which only a cluster has: "
+                f"{name}: run.pod.{key} has {', '.join(names)}, which only a cluster has; "
                 f"leave the cluster's values file out, or --set run.pod.{key}=null [SL-only-on-cluster]"
             )
 
@@ -194,23 +197,23 @@ def _read_env(container: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
             env[entry["name"]] = expand(str(entry.get("value", "")), env)
         elif "secretKeyRef" in source:
             secrets.append(entry["name"])
-        # else the pod's own place, which a script knows by itself
+        # else the pod's own place, which a script knows
     return env, secrets
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Machines in their order, and processes of each; 0 where the file does not say."""
+    """Hold machines in their order, and processes of each; 0 if the file does not set them."""
 
     names: Sequence[str]
     slots: int
 
 
 def read_hostfile(file: Path) -> Hosts:
-    """`gpu-node-01 slots=8`, a line for each machine, as DeepSpeed and MPI read it.
+    """Read `gpu-node-01 slots=8`, a line for each machine, the format of DeepSpeed and MPI.
 
     Raises:
-        UserError: for every line that is none, a host that is there twice, or slots that differ.
+        UserError: for every invalid line, a repeated host, or different slots.
     """
     try:
         lines = [line.partition("#")[0].strip() for line in file.read_text().splitlines()]
@@ -220,7 +223,7 @@ def read_hostfile(file: Path) -> Hosts:
         ) from None
     except UnicodeDecodeError as failure:
         raise UserError(
-            f"--hostfile {file}: byte {failure.start} is no UTF-8; expected a host a line [SL-hostfile-not-utf8]"
+            f"--hostfile {file}: byte {failure.start} is not UTF-8; expected a host a line [SL-hostfile-not-utf8]"
         ) from None
     found, problems = [], []
     for number, line in enumerate(lines, 1):
@@ -233,22 +236,22 @@ def read_hostfile(file: Path) -> Hosts:
             found.append((each["host"], int(each["slots"] or 0)))
     names = [name for name, _ in found]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    problems += [f"{name} is there twice [SL-hostfile-twice]" for name in twice]
+    problems += [f"{name} is listed twice [SL-hostfile-twice]" for name in twice]
     slots = sorted({count for _, count in found})
     if len(slots) > 1:
         problems.append(
-            f"slots differ ({', '.join(map(str, slots))}): every machine has the same number of processes "
+            f"slots differ ({', '.join(map(str, slots))}); every machine needs the same number of processes "
             "[SL-hostfile-slots]"
         )
     if not found and not problems:
-        problems.append("no host in it [SL-render-hostfile-empty]")
+        problems.append("the file has no host [SL-render-hostfile-empty]")
     if problems:
         raise UserError("\n".join(f"--hostfile {file}: {problem}" for problem in problems))
     return Hosts(names, slots[0])
 
 
 def build_script(request: RenderRequest) -> tuple[str, list[str]]:
-    """The script, and sentences for the user.
+    """Return the script, and sentences for the user.
 
     Raises:
         UserError: an option, a chart or a setting is wrong.
@@ -257,12 +260,12 @@ def build_script(request: RenderRequest) -> tuple[str, list[str]]:
     starter = request.starter
     if (starter == "hostfile") != (request.hostfile is not None):
         raise UserError(
-            "--hostfile FILE belongs to --for hostfile, which needs it: gpu-node-01 slots=8, a line each "
+            "--for hostfile needs --hostfile FILE, and no other starter accepts it: gpu-node-01 slots=8, a line each "
             "[SL-hostfile-option]"
         )
     if request.repeats > 1 and starter != "slurm":
         raise UserError(
-            f"--repeats {request.repeats}: only with --for slurm; elsewhere start it again with another --name "
+            f"--repeats {request.repeats}: needs --for slurm; otherwise start it again with another --name "
             "[SL-repeats-option]"
         )
     hosts = read_hostfile(request.hostfile) if request.hostfile else None
@@ -284,22 +287,22 @@ def build_script(request: RenderRequest) -> tuple[str, list[str]]:
 
 
 def find_unwritable(start: Start, starter: str) -> Iterator[str]:
-    """A sentence for each thing that no script can say."""
+    """Yield a sentence for each value that no script can express."""
     if CONTROL.search(str(start.results)):
         where = f"--results {str(start.results)!r}"
-        yield f"{where}: a line break or another control character is in it [SL-results-control]"
+        yield f"{where}: contains a line break or another control character [SL-results-control]"
     for name, value in start.env.items():
         if "\0" in value:
-            yield f"run.env: {name}={value!r}: no variable can hold the character \\0 [SL-env-null]"
+            yield f"run.env: {name}={value!r}: a variable cannot hold the character \\0 [SL-env-null]"
         if name in OF_THE_SHELL and starter != "docker":
-            yield f"run.env: {name}: bash sets it and lets nobody set it; expected another name [SL-env-of-shell]"
+            yield f"run.env: {name}: is read-only in bash; use another name [SL-env-of-shell]"
 
 
 def check(start: Start) -> list[str]:
-    """Lets the trainer check the settings, as far as another machine allows; what could not be checked.
+    """Check the settings with the trainer, as far as another machine allows; return a sentence about unchecked ones.
 
     Raises:
-        Refused: with every sentence.
+        Refused: with every message.
     """
     pods = {"PET_NNODES": str(start.nodes), "PET_NPROC_PER_NODE": str(start.processes)}
     runs = {start.name: {**start.env, **pods}}
@@ -309,7 +312,7 @@ def check(start: Start) -> list[str]:
 
 
 def fill_in(template: str, **context: Any) -> str:
-    """The script of a template in stratlab/scripts."""
+    """Fill in a template in stratlab/scripts."""
     environment = Environment(
         loader=PackageLoader("stratlab", "scripts"),
         undefined=StrictUndefined,
@@ -331,31 +334,33 @@ def build_torchrun(start: Start) -> str:
 
 
 def build_slurm(start: Start, repeats: int = 1) -> str:
-    """The script; `repeats` above 1 make an array, whose runs are called as a sweep calls them: NAME, NAME-r2 ..."""
+    """Return the script; `repeats` above 1 make an array. Its runs have a sweep's names: NAME, NAME-r2 ..."""
     deadline = start.env.get("TRAINER_DEADLINE_S")
     minutes = -(-(int(float(deadline)) + start.grace_s) // 60) if deadline else 0
     return fill_in("slurm", start=start, repeats=repeats, minutes=minutes)
 
 
 def build_docker(start: Start) -> str:
-    """The script.
+    """Return the script.
 
     Raises:
-        UserError: for several nodes: containers on several machines need a network that docker alone does not make.
+        UserError: for several nodes: containers on several machines need a network that docker does not create.
     """
     if start.nodes > 1:
         raise UserError(
-            f"--for docker: run.nodes={start.nodes}: one container is one machine; give --nodes 1 and more "
+            f"--for docker: run.nodes={start.nodes}: one container is one machine; set --nodes 1 and more "
             "--processes, or --for hostfile without containers [SL-docker-many-nodes]"
         )
-    mount = io.StringIO()  # as docker reads it: comma-separated values, a field in quotes where it has to be
+    mount = (
+        io.StringIO()
+    )  # docker's format: comma-separated values, with quotes around a field that needs them
     fields = ["type=bind", f"source={start.results}", f"target={start.mount}"]
     csv.writer(mount, lineterminator="").writerow(fields)
     return fill_in("docker", start=start, mount=mount.getvalue())
 
 
 def build_hostfile(start: Start, hosts: Sequence[str]) -> str:
-    """The script. Whatever the values hold, no line of a machine's share ends the share."""
+    """Return the script. No value can end a machine's part of the script early."""
     share = fill_in("hostfile_share", start=start, first=hosts[0].partition("@")[2] or hosts[0])
     end = "END_OF_SHARE"
     while end in share.splitlines():
@@ -365,22 +370,22 @@ def build_hostfile(start: Start, hosts: Sequence[str]) -> str:
 
 
 def read_amount(text: str) -> float:
-    """`500m` is 0.5, `2Gi` 2147483648.
+    """Return a Kubernetes amount as a number: `500m` is 0.5, `2Gi` 2147483648.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not an amount.
     """
     found = AMOUNT.fullmatch(text)
     if not found:
-        raise ValueError(f"{text!r} is no amount [SL-no-amount]")
+        raise ValueError(f"{text!r} is not an amount [SL-no-amount]")
     return float(found[1] + (found[2] or "")) * UNITS[found[3]]
 
 
 def count_cpus(text: str) -> int:
-    """Whole ones, at least one; "" = one."""
+    """Return whole CPUs, at least one; "" = one."""
     return max(1, math.ceil(read_amount(text))) if text else 1
 
 
 def count_mib(text: str) -> int:
-    """Whole MiB, rounded up."""
+    """Return whole MiB, rounded up."""
     return math.ceil(read_amount(text) / UNITS["Mi"])

@@ -1,15 +1,14 @@
-"""MLflow as every command meets it: the address of a server, what its failures mean, and the run of a run directory.
+"""Use MLflow from all commands: check the server's address, explain failures, close and delete runs, build views.
 
-MLflow's client follows redirects unless MLFLOW_ALLOW_HTTP_REDIRECTS says otherwise, and makes a GET of a POST then
-(requests, 301 and 302): nothing would be written, and the error would speak of something else. So a redirect is said
-with the address to set, never followed.
+MLflow's client follows redirects unless MLFLOW_ALLOW_HTTP_REDIRECTS is false, and then turns a POST into a GET
+(requests, 301 and 302): no data would be written, and the error would be misleading. So a redirect is never followed;
+the error names the address to set.
 
-The trainer's launcher closes a run in MLflow. One that was killed, or whose server was away, leaves it RUNNING for
-ever: then whoever comes last does it, the waiter after a failure, and the analysis at its own end.
+The trainer's launcher closes a run in MLflow. If it was killed, or its server was unreachable, the run stays RUNNING.
+Then the waiter closes it after a failure, or the analysis at its own end.
 
-What MLflow's own page of runs shows of a comparison, the numbers that decide instead of all, is a view that MLflow
-keeps as a tag of the experiment, in JSON. The words are those of its page (MLflow 3.17; another one that does not know
-them shows its own view).
+MLflow's page of runs shows a view of a comparison with the numbers that decide. MLflow stores it as a tag of the
+experiment, in JSON with the names of its page (MLflow 3.17; a version without these names shows its own view).
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ from stratlab_spec.mlflow_run import (
 
 
 def check_tracking_uri(uri: str) -> str:
-    """The address, "" for none; a callback of typer.
+    """Return the address, "" for none; a callback of typer.
 
     Raises:
-        UserError: it is no address of a server, or holds a login, which reports and logs would tell everybody.
+        UserError: it is not the address of a server, or holds a login, which reports and logs would reveal.
     """
     try:
         parts = urllib.parse.urlsplit(uri)
@@ -53,7 +52,7 @@ def check_tracking_uri(uri: str) -> str:
         login, host = "@" in uri, None
     if login:
         raise UserError(
-            "--tracking-uri (or MLFLOW_TRACKING_URI): holds a login, which would end up in reports and logs; "
+            "--tracking-uri (or MLFLOW_TRACKING_URI): holds a login, which would appear in reports and logs; "
             "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, instead "
             "[SL-tracking-uri-login]"
         )
@@ -66,10 +65,10 @@ def check_tracking_uri(uri: str) -> str:
 
 
 def find_run_page(uri: str | None, experiment_id: str | None, run_id: str | None) -> str:
-    """The address of a run's page on a tracking server, for a link; "" where there is none that others reach.
+    """Return the address of a run's page on a tracking server, for a link; "" if other machines cannot reach it.
 
-    Without a login, and without what an address has behind its path, for that may be a secret. A server of this machine
-    is a rehearsal's, which ends with it.
+    The address has no login and no text after its path, which may be a secret. A server on this machine belongs to a
+    rehearsal and ends with it.
     """
     if not (uri and experiment_id and run_id) or is_of_this_machine(uri):
         return ""
@@ -85,15 +84,15 @@ def find_run_page(uri: str | None, experiment_id: str | None, run_id: str | None
 
 
 def is_of_this_machine(uri: str) -> bool:
-    """Whether the server is one that this machine alone reaches, such as a rehearsal's, which ends with it."""
+    """Return whether only this machine reaches the server, such as a rehearsal's, which ends with it."""
     try:
         return urllib.parse.urlsplit(uri).hostname in ("127.0.0.1", "localhost", "::1")
-    except ValueError:  # no address at all
+    except ValueError:  # not an address
         return False
 
 
 REFUSED = {"MLFLOW_ALLOW_HTTP_REDIRECTS": "false"}
-"""For the environment of MLflow's client."""
+"""Environment of MLflow's client without redirects."""
 
 API = "/api/2.0/mlflow/"
 TIMEOUT_S = 10.0
@@ -106,12 +105,12 @@ class _RefusedRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def open_directly(url: str, timeout_s: float) -> Any:
-    """As urllib.request.urlopen; a redirect is an HTTPError."""
+    """Open like urllib.request.urlopen, but raise HTTPError for a redirect."""
     return urllib.request.build_opener(_RefusedRedirects).open(url, timeout=timeout_s)
 
 
 def does_answer(tracking_uri: str, timeout_s: float = 3.0) -> bool:
-    """Whether a server is there, whatever it says."""
+    """Return whether a server answers, with any status."""
     try:
         with open_directly(f"{tracking_uri.rstrip('/')}/health", timeout_s):
             return True
@@ -122,7 +121,7 @@ def does_answer(tracking_uri: str, timeout_s: float = 3.0) -> bool:
 
 
 def explain_failure(tracking_uri: str, failure: str) -> str:
-    """MLflow's own words, or what to set where the server redirects its callers, or is not trusted."""
+    """Return MLflow's own message, or the setting to change if the server redirects or is not trusted."""
     if cure := explain_untrusted(failure):
         return cure
     if not OF_MLFLOW.search(failure):
@@ -132,7 +131,7 @@ def explain_failure(tracking_uri: str, failure: str) -> str:
 
 
 def find_redirect(tracking_uri: str) -> str | None:
-    """Where a call of the API is sent, asked without a login; None = nowhere, or no answer."""
+    """Return the target of an API call's redirect, without a login; None = no redirect, or no answer."""
     url = f"{tracking_uri.rstrip('/')}{API}experiments/search?max_results=1"
     try:
         with open_directly(url, TIMEOUT_S):
@@ -145,30 +144,30 @@ def find_redirect(tracking_uri: str) -> str | None:
 
 
 def describe_redirect(target: str) -> str:
-    """The sentence that helps, without a login or the tokens of a login page."""
+    """Describe the solution, without a login or the tokens of a login page."""
     parts = urllib.parse.urlsplit(target)
     server, api, _ = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".partition(API)
     if api:
         return f"redirects to {server}: set run.mlflow.trackingUri to {server}"
-    return f"redirects to {server}, which is no MLflow server: set run.mlflow.trackingUri to the address behind it"
+    return f"redirects to {server}, which is not an MLflow server: set run.mlflow.trackingUri to the address behind it"
 
 
 IMPATIENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # else 246 s per call
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # it would cross our own lines
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # of a server that ends with the command, maybe
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # it would cross stratlab's own lines
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the server may end with the command
     "MLFLOW_DISABLE_TELEMETRY": "true",  # its thread changes os.environ in the middle of a request (3.17.2)
     **REFUSED,
 }
 
 
 def close_run(run_dir: Path, tracking_uri: str, *, exit_code: int | None) -> str:
-    """Ends the MLflow run if it is still RUNNING; what was done, or why not, in one sentence, "" = nothing to do.
+    """End the MLflow run if it is still RUNNING; return the result in one sentence, "" = no change.
 
     Args:
-        exit_code: of the run; 0 makes it FINISHED, that of a run that was told to stop KILLED, anything else, and
-            None = not known, FAILED.
+        exit_code: of the run; 0 makes it FINISHED, the code of a stopped run KILLED, other codes and None = unknown
+        FAILED.
     """
     run_id = read_run_id(run_dir / "mlflow.json")
     if not run_id:
@@ -177,7 +176,9 @@ def close_run(run_dir: Path, tracking_uri: str, *, exit_code: int | None) -> str
         -1 if exit_code is None else exit_code, "FAILED"
     )
     with impatient():
-        from mlflow.exceptions import MlflowException  # 3 s: only who has a server pays
+        from mlflow.exceptions import (
+            MlflowException,
+        )  # the import takes 3 s: only users of a server pay for it
         from mlflow.tracking import MlflowClient
 
         try:
@@ -199,59 +200,61 @@ def close_run(run_dir: Path, tracking_uri: str, *, exit_code: int | None) -> str
 
 
 def delete_run(run_dir: Path, tracking_uri: str = "") -> str:
-    """Deletes the MLflow run that belongs to the folder; what was done in one sentence, "" = it has none.
+    """Delete the MLflow run of the folder; return the result in one sentence, "" = the folder names no run.
 
-    MLflow keeps what is deleted until `mlflow gc`.
+    MLflow keeps deleted runs until `mlflow gc`.
 
     Args:
-        tracking_uri: "" = the server that the run had.
+        tracking_uri: "" = the run's own server.
 
     Raises:
-        UserError: the server is away or refuses; nothing was done.
+        UserError: the server is unreachable or refuses; no change was made.
     """
     run_id = read_run_id(run_dir / "mlflow.json")
     if not run_id:
         return ""
     uri = tracking_uri or str(read_object(run_dir / "mlflow.json", []).get("tracking_uri", ""))
     with impatient():
-        from mlflow.exceptions import MlflowException  # 3 s: only who has a server pays
+        from mlflow.exceptions import (
+            MlflowException,
+        )  # the import takes 3 s: only users of a server pay for it
         from mlflow.tracking import MlflowClient
 
         try:
             MlflowClient(uri).delete_run(run_id)
         except (MlflowException, OSError) as failure:
             if getattr(failure, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":
-                return f"the MLflow run {run_id} is not there any more"
+                return f"the MLflow run {run_id} does not exist any more"
             reason = explain_failure(uri, str(failure))
             raise UserError(
-                f"{run_dir}: stays, because its MLflow run {run_id} could not be deleted: {uri}: {reason[:300]} "
+                f"{run_dir}: was not removed: MLflow run {run_id} could not be deleted: {uri}: {reason[:300]} "
                 "[SL-mlflow-run-stays]"
             ) from failure
     return f"the MLflow run {run_id} is deleted"
 
 
 def close_ended_run(run_dir: Path, tracking_uri: str) -> str:
-    """As `close_run`, where the files of the run say that it has ended, and how."""
+    """Close the run as `close_run` does, if its files record its end."""
     outcome = look(run_dir, quiet=True)
     return close_run(run_dir, tracking_uri, exit_code=outcome.exit_code) if outcome.ended else ""
 
 
 def read_run_id(path: Path) -> str | None:
-    """The run that mlflow.json names."""
+    """Return the run that mlflow.json names."""
     run_id: str | None = read_object(path, [], {"run_id": str}).get("run_id")
     return run_id
 
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """Short waits for a server that is away, unless the user has chosen others."""
+    """Set short waits for an unreachable server, unless the user has set others."""
     with environment({name: value for name, value in IMPATIENT.items() if name not in os.environ}):
         yield
 
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """These variables for a while."""
+    """Set these variables temporarily."""
     before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
@@ -265,12 +268,12 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 NAME = "stratlab"
 TAG = f"mlflow.sharedViewState.{NAME}"
 KIND_TAG = ("mlflow.experimentKind", "custom_model_development")
-"""Without it MLflow opens an experiment with its pages for language model applications."""
+"""Without this tag MLflow opens an experiment with its pages for language model applications."""
 ONLY_RUNS = "tags.strategy LIKE '%'"
 """The report itself is a run of the experiment too, without a strategy."""
 
 TRACE = f"{DETAIL}trace/"
-"""Prefix of what an analysis adds."""
+"""Prefix of metrics that an analysis adds."""
 SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     "What decides": (
         ("samples_per_s",),
@@ -298,7 +301,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "Cost": (("train_time_s",), ("time_to_target_s",), ("train_energy_wh",), ("peak_host_memory_gib",)),
 }
-"""Charts: one metric as bars, or as a line where it has steps; two as a picture of the second against the first."""
+"""Charts: one metric as bars, or as a line if it has steps; two metrics as a plot of the second against the first."""
 LINES = {"loss", "validation_loss", "validation_accuracy_pct", "validation_perplexity", "step_time_ms"}
 COLUMNS = (
     "params.`strategy`",
@@ -311,9 +314,9 @@ COLUMNS = (
 
 
 def build_view(metrics: Collection[str]) -> str:
-    """The tag's value, for runs that have these metrics: charts without a number are left out.
+    """Return the tag's value for runs with these metrics; leave out charts without a number.
 
-    A metric that they have by its name in older versions only is drawn by that name.
+    If a metric exists only under an older name, the chart uses that name.
     """
     charts = [
         {"metricSectionId": str(section), **_build_chart(stored)}
@@ -339,26 +342,26 @@ def build_view(metrics: Collection[str]) -> str:
 
 
 def has_older_names(metrics: Collection[str]) -> bool:
-    """Whether a run has a number of the charts by its name in older versions only."""
+    """Return whether a run has a number of the charts only under a name of an older version."""
     return any(
         find_stored_name(name, metrics) != name for charts in SECTIONS.values() for (name, *_) in charts
     )
 
 
 def build_place(experiment_id: str) -> str:
-    """Of the page with this view, behind the server's address."""
+    """Return the path of the page with this view, after the server's address."""
     return f"#/experiments/{experiment_id}/runs?compareRunsMode=CHART&viewStateShareKey={NAME}"
 
 
 def build_artifact_place(experiment_id: str, run_id: str, path: str) -> str:
-    """Of an artifact's page, behind the server's address."""
+    """Return the path of an artifact's page, after the server's address."""
     return f"#/experiments/{experiment_id}/runs/{run_id}/artifacts/{path}"
 
 
 def find_places(uri: str) -> list[tuple[str, str]]:
-    """(experiment, page) of those that have this view, by their names."""
+    """Return (experiment, page) of the experiments with this view, by name."""
     with impatient():
-        from mlflow.tracking import MlflowClient  # 3 s: only who has a server pays
+        from mlflow.tracking import MlflowClient  # the import takes 3 s: only users of a server pay for it
 
         found = MlflowClient(uri).search_experiments(filter_string=f"tags.`{TAG}` LIKE '%'")
     return sorted((one.name, build_place(one.experiment_id)) for one in found)

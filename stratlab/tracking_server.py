@@ -1,7 +1,7 @@
-"""A real MLflow server on loopback, with its store in one folder.
+"""Run a real MLflow server on loopback, with its store in one folder.
 
 <folder>/mlflow.db    runs and metrics (SQLite)      <folder>/artifacts    files
-<folder>/server.log   what the server prints
+<folder>/server.log   output of the server
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HOST = "127.0.0.1"
 START_DEADLINE_S = 120.0
 DISK_FULL = ("database or disk is full", "No space left on device")
 
-# Job execution starts a dozen processes and answers requests that nobody has authenticated (CVE-2026-0545).
+# Job execution starts a dozen processes and answers unauthenticated requests (CVE-2026-0545).
 SERVER_ENV = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_SERVER_ALLOWED_HOSTS": "127.0.0.1,127.0.0.1:*,localhost,localhost:*",
@@ -38,22 +38,22 @@ SERVER_ENV = {
 
 
 class ServerFailed(Exception):
-    """The server ended, or did not answer in time; of one started here the text ends with the last lines of its log."""
+    """Report that the server ended, or did not answer in time; the text ends with the last lines of its own log."""
 
 
 @contextmanager
 def run_server(
     folder: Path, port: int | None = None, *, progress: Callable[[str], None] = lambda text: None
 ) -> Iterator[str]:
-    """Yields the tracking URI of a server that answers; it has ended when the block is left.
+    """Yield the tracking URI of a server that answers; stop the server on exit.
 
     Args:
-        folder: the store; created when it is not there.
+        folder: the store; created if it does not exist.
         port: on loopback; a free one when None.
-        progress: gets a sentence after 5 s while the server starts, then ever more rarely.
+        progress: receives a sentence after 5 s while the server starts, then ever more rarely.
 
     Raises:
-        UserError: the port is taken.
+        UserError: the port is in use.
         OSError: ENOSPC, the volume of `folder` is full.
         ServerFailed: it ended or did not answer within 120 s.
     """
@@ -62,17 +62,17 @@ def run_server(
 
 
 def serve_store(folder: Path, port: int | None, say: Callable[[str], None]) -> int:
-    """Serves a finished store until the server ends or an exception comes by; returns its exit code.
+    """Serve a finished store until the server ends or an exception is raised; return its exit code.
 
     Raises:
         NothingThere: `folder` holds no store.
-        UserError: it is a file, or the port is taken.
+        UserError: it is a file, or the port is in use.
         ServerFailed: it ended or did not answer within 120 s.
     """
     check_folder(folder, "the --mlflow folder of a rehearsal")
     if not (folder / "mlflow.db").is_file():
         raise NothingThere(
-            f"{folder}: holds no mlflow.db, name the --mlflow folder of a rehearsal [SL-mlflow-store-absent]"
+            f"{folder}: holds no mlflow.db; use the --mlflow folder of a rehearsal [SL-mlflow-store-absent]"
         )
     with _running_server(folder, port, say) as (uri, process):
         say(f"MLflow is ready: {uri} (Ctrl-C ends it)")
@@ -141,7 +141,7 @@ def _wait_until_healthy(
             waited_s = time.monotonic() - started
         if waited_s > START_DEADLINE_S:
             raise ServerFailed(
-                f"the MLflow server does not answer after {START_DEADLINE_S:.0f} s, {log} [SL-mlflow-silent]:\n"
+                f"the MLflow server did not answer within {START_DEADLINE_S:.0f} s, {log} [SL-mlflow-silent]:\n"
                 f"{tail(log)}"
             )
         if patience.is_over(time.monotonic()):
@@ -150,7 +150,7 @@ def _wait_until_healthy(
 
 
 def _explain_end(code: int, log: Path) -> Exception:
-    """A full volume takes no line of the log either, and SQLite's words for it are none of this project's."""
+    """Explain the server's end. On a full volume the log may be empty, and SQLite's error is not helpful."""
     last = tail(log)
     words = say_full(log.parent)
     if not words and any(said in last for said in DISK_FULL):

@@ -1,4 +1,4 @@
-"""The trainer as another program: which one would be started here, and what it says of runs before the first starts.
+"""Run the trainer as another program: find the installed one, and let it check runs before the first starts.
 
 Other distributions install an import package `trainer` too.
 """
@@ -28,15 +28,15 @@ print(json.dumps([spec and spec.origin, [(o.name, o.version, str(o.locate_file("
 
 
 def explain_trainer(python: str, environ: Mapping[str, str]) -> str:
-    """Why `python -m trainer` would not start stratlab's, and what to do; "" where it would.
+    """Return why `python -m trainer` would not start stratlab's trainer, with the solution; "" if it would.
 
     Args:
         python: the interpreter, by its path or its name on the path of `environ`.
-        environ: of the process that would be started.
+        environ: environment of the started process.
     """
     done = subprocess.run([python, "-c", LOOK], env=dict(environ), capture_output=True, text=True)
     if done.returncode:
-        return ""  # no word of this is about `trainer`
+        return ""  # the output is not about `trainer`
     origin, owners = json.loads(done.stdout.splitlines()[-1])
     again = "--force-reinstall --no-deps " if any(owner[0] == DISTRIBUTION for owner in owners) else ""
     install = f"pip install {again}{WHEEL}"
@@ -55,37 +55,37 @@ def explain_trainer(python: str, environ: Mapping[str, str]) -> str:
         told = ", ".join(f"{name} {version}" for name, version in others)
         return (
             f"`trainer` is an import package of another distribution here, {told} ({origin}): "
-            f"pip uninstall {names}, then {install}; or give each an environment of its own [SL-trainer-of-others]"
+            f"pip uninstall {names}, then {install}; or install each into its own environment [SL-trainer-of-others]"
         )
     if ours:
         return ""
-    return f"`trainer` is {origin} here, which is not stratlab's: rename it, or start elsewhere [SL-trainer-foreign]"
+    return f"`trainer` is {origin} here, which is not stratlab's: rename it, or change the folder [SL-trainer-foreign]"
 
 
 TRAINER = ("python", "-m", "trainer")
 VARIABLE = re.compile(r"\bTRAINER_([A-Z][A-Z0-9_]*)")
 WAITING_S = 5.0
-"""Between two words of a check that takes long: a text model's tokenizer is loaded for it."""
-NO_SETTINGS = ("RUN", "RESULTS", "IMAGE", "WAIT_S", "ACCELERATOR")  # of a chart: it names these otherwise
+"""Time between two messages of a slow check: it loads a text model's tokenizer."""
+NO_SETTINGS = ("RUN", "RESULTS", "IMAGE", "WAIT_S", "ACCELERATOR")  # a chart has other names for these
 
 
 class Refused(Exception):
-    """Runs that cannot start. `code`: 2, or 3 where all that is wrong is that data or a model is missing."""
+    """Report runs that cannot start. `code`: 2, or 3 if only data or a model is missing."""
 
     def __init__(self, lines: Sequence[str], code: int) -> None:
         between = "\n  " if len(lines) > 1 else " "
-        super().__init__(between.join(["nothing was started:", *lines]))
+        super().__init__(between.join(["no run was started:", *lines]))
         self.code = code
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What the trainer has said.
+    """Hold the trainer's answers.
 
     Attributes:
         refused: run -> (exit code, sentences).
-        reason: why the trainer could not be asked, else "".
-        is_absent: that is because no trainer of stratlab's can be started here.
+        reason: why the trainer is unavailable, else "".
+        is_absent: whether the reason is that stratlab's trainer cannot be started here.
     """
 
     refused: Mapping[str, tuple[int, Sequence[str]]]
@@ -100,12 +100,12 @@ def ask_trainer(
     program: Sequence[str] = TRAINER,
     waiting: Callable[[float], None] = lambda seconds: None,
 ) -> Answers:
-    """What the trainer says of `runs`, run -> environment of its pods.
+    """Return the trainer's answers about `runs`, run -> environment of its pods.
 
     Args:
-        environ: of the process that is started.
+        environ: environment of the started process.
         options: `--elsewhere`, `--shape`, `--replace`.
-        waiting: hears every WAITING_S for how many seconds it has been asked.
+        waiting: receives every WAITING_S the seconds waited.
     """
     if not runs:
         return Answers({})
@@ -125,7 +125,7 @@ def _ask(
     command: Sequence[str], question: str, environ: dict[str, str], waiting: Callable[[float], None]
 ) -> subprocess.CompletedProcess[str]:
     began, pipe = time.monotonic(), subprocess.PIPE
-    # a file: of a pipe, communicate() leaves what a first call has not written
+    # a file: communicate() on a pipe loses the data that a first call has not written
     with tempfile.TemporaryFile("w+") as asked:
         asked.write(question)
         asked.seek(0)
@@ -145,7 +145,7 @@ def _ask(
 
 
 def raise_refused(answers: Answers, runs: Mapping[str, Mapping[str, str]]) -> None:
-    """Raises Refused where the trainer has refused any of `runs`, as it was asked, with every sentence."""
+    """Raise Refused with every message if the trainer has refused any of `runs`."""
     if answers.refused:
         lines = list_refusals(answers, len(runs), runs)
         raise Refused(lines, min(code for code, _ in answers.refused.values()))
@@ -154,12 +154,12 @@ def raise_refused(answers: Answers, runs: Mapping[str, Mapping[str, str]]) -> No
 def list_refusals(
     answers: Answers, count: int, runs: Mapping[str, Mapping[str, str]] | None = None
 ) -> list[str]:
-    """Every sentence once, with the runs that it is about where there are `count` above 1.
+    """Return every message once, with its runs if `count` is above 1.
 
-    The trainer knows its variables; who installs a chart wrote `run.config.<name>`.
+    The trainer uses the names of its variables; users of a chart write `run.config.<name>`.
 
     Args:
-        runs: as the trainer was asked; of those on several nodes it is said where their processes come from.
+        runs: as sent to the trainer; for runs on several nodes the message names the source of their processes.
     """
     about: dict[str, list[str]] = {}
     for name, (_, problems) in answers.refused.items():
@@ -170,7 +170,7 @@ def list_refusals(
 
 
 def name_settings(problem: str) -> str:
-    """The trainer's sentence, with each of its variables as who installs a chart writes it."""
+    """Return the trainer's message with its variables under the chart's names."""
 
     def name_setting(found: re.Match[str]) -> str:
         return found[0] if found[1] in NO_SETTINGS else f"run.config.{found[1].lower()}"
@@ -179,7 +179,7 @@ def name_settings(problem: str) -> str:
 
 
 def _divide_processes(problem: str, env: Mapping[str, str]) -> str:
-    """`x 4 processes` of two nodes: some charts set run.nodes, which nobody typed."""
+    """Explain `x 4 processes` of two nodes, because some charts set run.nodes, which the user did not type."""
     nodes, each = env.get("PET_NNODES", "1").split(":")[0], env.get("PET_NPROC_PER_NODE", "1")
     if not (nodes.isdecimal() and each.isdecimal()) or int(nodes) < 2:
         return problem

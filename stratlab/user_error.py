@@ -1,4 +1,4 @@
-"""What a user did wrong, and nothing else: it ends a command with an exit code and a sentence, without a traceback."""
+"""Define the errors of a user: they end a command with an exit code and a sentence, without a traceback."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import ClassVar
 
 
 class UserError(ValueError):
-    """An option, a file or a folder that cannot be used as given: names it, and says what is allowed.
+    """Report an unusable option, file or folder: name it and the allowed values.
 
-    Never raised for what a library or this program did: a plain ValueError is a bug, and keeps its traceback.
+    Never raised for errors of a library or this program: a plain ValueError is a bug, and keeps its traceback.
     """
 
     exit_code: ClassVar[int] = 2
 
 
 class NothingThere(UserError):
-    """A folder of results that is not there, or in which there is no run yet: the same command may be right later."""
+    """Report a missing folder of results, or one without a run yet: the same command may succeed later."""
 
     exit_code: ClassVar[int] = 3

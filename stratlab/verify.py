@@ -1,6 +1,7 @@
-"""Is a finished run whole: its folder, and what MLflow holds of it? The pod of `helm test` checks the same.
+"""Verify that a finished run is complete: its folder, and its numbers in MLflow.
 
-MLflow must hold the numbers that the trainer's sender makes of metrics.jsonl.
+The pod of `helm test` checks the same. MLflow must hold the numbers that the trainer's sender derives from
+metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 
 
 REPORT_PAGES = ("report.html", "report.json", "summary.md")
-REPORT_FILES = (*REPORT_PAGES, "tables/schema.json")  # what every analysis leaves, besides the merged trace
+REPORT_FILES = (*REPORT_PAGES, "tables/schema.json")  # files of every analysis, except the merged trace
 Point = tuple[int, int, float]
-"""Step, time stamp in ms, value: MLflow keeps equal ones once."""
+"""Step, time stamp in ms, value: MLflow stores equal ones once."""
 
 
 def read_points(lines: Iterable[Mapping[str, Any]]) -> dict[str, set[Point]]:
-    """Metric -> points that the trainer's sender makes of the lines of metrics.jsonl."""
+    """Return metric -> points that the trainer's sender derives from the lines of metrics.jsonl."""
     points: dict[str, set[Point]] = {}
     for line in lines:
         for key, value in line.items():
@@ -43,19 +44,19 @@ def read_points(lines: Iterable[Mapping[str, Any]]) -> dict[str, set[Point]]:
 
 
 def compare_points(expected: Mapping[str, set[Point]], held: Mapping[str, set[Point]]) -> Iterator[str]:
-    """One sentence per metric of which MLflow holds fewer points, or others."""
+    """Return one sentence per metric if MLflow holds fewer points, or others."""
     for key, points in sorted(expected.items()):
         missing, added = len(points - held[key]), len(held[key] - points)
         if missing or added:
             more = f", and {added} that are not in metrics.jsonl" if added else ""
-            yield f"{key}: {len(points) - missing} of {len(points)} points are there{more} [SL-verify-mlflow-points]"
+            yield f"{key}: MLflow has {len(points) - missing} of {len(points)} points{more} [SL-verify-mlflow-points]"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was looked at, how it is, what was seen.
+    """Hold one line: subject, state, observation.
 
-    `skipped`: there is nothing to look at; `warning`: what is wrong does not make the run less than whole.
+    `skipped`: there is no data to check; `warning`: a problem that does not make the run incomplete.
     """
 
     name: str
@@ -67,22 +68,22 @@ class Check:
 
 
 def verify_run(run_dir: Path, tracking_uri: str | None, *, with_report: bool = True) -> Iterator[Check]:
-    """Looks at one thing after the other; nothing is changed.
+    """Check one part after the other; change no file.
 
     Args:
         run_dir: <results>/<comparison>/<run>.
-        tracking_uri: the MLflow server; that of mlflow.json when there is none.
-        with_report: False: nobody analyses this run, so no report is missing.
+        tracking_uri: the MLflow server; None = the server in mlflow.json.
+        with_report: False: no analysis belongs to this run, so that a missing report is not a problem.
 
     Raises:
-        NothingThere: `run_dir` is no run.
+        NothingThere: `run_dir` is not a run.
         UserError: it is a file.
     """
     check_folder(run_dir, "the folder of a run")
     run = read_run(run_dir)
     if run.status == "not a run":
         inside = sorted(path.name for path in run_dir.iterdir() if path.is_dir() and is_run(path))
-        runs = [f"it holds the runs {', '.join(inside)}: name one"] if inside else []
+        runs = [f"it holds the runs {', '.join(inside)}; name one of them"] if inside else []
         said = "; ".join([f"{run_dir}: {run.ending}", *runs, *_read_refusals(run_dir)])
         raise NothingThere(f"{said} [SL-verify-no-run]")
     yield _check_files(run)
@@ -98,7 +99,7 @@ def verify_run(run_dir: Path, tracking_uri: str | None, *, with_report: bool = T
 
 
 def _check_files(run: RunRecord) -> Check:
-    own_lines = ("analysis/report.json", "traces", "ranks")  # they have lines of their own
+    own_lines = ("analysis/report.json", "traces", "ranks")  # separate lines check these
     missing = [name for name in run.missing if not name.startswith(own_lines)]
     wrong = [*(f"{name} is missing" for name in missing), *run.problems]
     if run.status != "finished":
@@ -114,7 +115,9 @@ def _check_ranks(run: RunRecord) -> Check:
         return Check("ranks", "failed", "config.json names no world_size [SL-verify-world-size]")
     done = {rank.get("rank") for rank in run.ranks if rank.get("done") is True}
     if absent := sorted(set(range(world_size)) - done):
-        said = f"{len(done)} of {world_size} are done, not {', '.join(map(str, absent))} [SL-verify-ranks]"
+        said = (
+            f"{len(done)} of {world_size} are done; missing: {', '.join(map(str, absent))} [SL-verify-ranks]"
+        )
         return Check("ranks", "failed", said)
     return Check("ranks", "ok", f"all {world_size} are done")
 
@@ -124,13 +127,13 @@ def _check_device(run: RunRecord) -> Check:
     device = f"{resolved.get('device_type')}, {resolved.get('device_name')}"
     asked = run.config.get("config", {}).get("accelerator")
     if asked and resolved.get("device_type") == "cpu":
-        said = f"run.accelerator={asked} was asked for, and it trained on {device} [SL-verify-device]"
+        said = f"run.accelerator={asked} was set, but it trained on {device} [SL-verify-device]"
         return Check("device", "failed", said)
     return Check("device", "ok", device)
 
 
 def _read_refusals(run_dir: Path) -> Iterator[str]:
-    """What pods left that were not let start."""
+    """Yield the reports of pods that were refused."""
     for path in sorted((run_dir / "pods").glob("*.jsonl")):
         last = read_line((path.read_bytes().splitlines() or [b""])[-1])
         if last.get("event") == "refused":
@@ -143,7 +146,7 @@ def _check_traces(run: RunRecord) -> Check:
     path = run.folder / "traces" / "manifest.json"
     left_there = read_object(run.folder / FETCHED, [], {"without": list}).get("without", [])
     if "traces" in left_there and not path.parent.exists():
-        return Check("traces", "skipped", "not here, fetched without them (stratlab fetch --with traces)")
+        return Check("traces", "skipped", "not here; fetched without them (stratlab fetch --with traces)")
     try:
         manifest = json.loads(path.read_bytes())
         files = {Path(entry["file"]).name: int(entry["bytes"]) for entry in manifest["files"]}
@@ -151,10 +154,10 @@ def _check_traces(run: RunRecord) -> Check:
     except OSError:
         return Check("traces", "failed", "traces/manifest.json is missing [SL-verify-no-manifest]")
     except (ValueError, KeyError, TypeError, RecursionError) as failure:
-        said = f"traces/manifest.json is not what the trainer writes ({failure!r}) [SL-verify-manifest]"
+        said = f"traces/manifest.json is not in the trainer's format ({failure!r}) [SL-verify-manifest]"
         return Check("traces", "failed", said)
     if complete is not True:
-        said = f"the manifest is not complete, it names {len(files)} files [SL-verify-manifest-part]"
+        said = f"the manifest is not complete; it names {len(files)} files [SL-verify-manifest-part]"
         return Check("traces", "failed", said)
     sizes = {name: _size(path.with_name(name)) for name in files}
     wrong = [f"{name}: {sizes[name]} of {files[name]} bytes" for name in files if sizes[name] != files[name]]
@@ -170,7 +173,7 @@ def _check_report(run_dir: Path) -> Check:
         names.append(f"analysis/{merged}")
     missing = [name for name in names if not _size(run_dir / name)]
     if missing:
-        said = f"missing or empty: {', '.join(missing)}; stratlab analyze makes it [SL-verify-report]"
+        said = f"missing or empty: {', '.join(missing)}; create it with stratlab analyze [SL-verify-report]"
         return Check("report", "failed", said)
     return Check("report", "ok", str(run_dir / names[0]))
 
@@ -182,7 +185,7 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
         yield Check("mlflow", "skipped", "not asked: no tracking URI given and no mlflow.json here")
         return
     if not run.mlflow_run_id:
-        said = f"mlflow.json names no run, so nothing has reached {uri} [SL-verify-mlflow-no-run]"
+        said = f"mlflow.json names no run, so that {uri} has no data of it [SL-verify-mlflow-no-run]"
         yield Check("mlflow", "failed", said)
         return
     if not tracking_uri and (run.folder / FETCHED).is_file() and not does_answer(uri):
@@ -193,7 +196,7 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
         return
     for name, value in IMPATIENT.items():
         os.environ.setdefault(name, value)
-    from mlflow.exceptions import MlflowException  # 3 s: only who has a server pays
+    from mlflow.exceptions import MlflowException  # the import takes 3 s: only users of a server pay for it
     from mlflow.tracking import MlflowClient
 
     try:
@@ -204,11 +207,11 @@ def _check_mlflow(run: RunRecord, tracking_uri: str | None, expects_report: bool
 
 
 def _explain_ended_server(run_dir: Path, uri: str) -> Check:
-    """Of a rehearsal, whose store is beside the results unless --mlflow named another folder."""
+    """Explain the ended server of a rehearsal; its store is next to the results unless --mlflow set another folder."""
     store = run_dir.resolve().parent.parent.parent / "mlflow"
     has_store = (store / "mlflow.db").is_file()
     if not has_store and not find_pod_logs(run_dir).is_dir():
-        said = f"nothing answers at {uri}, which this machine alone reaches [SL-verify-mlflow-away]"
+        said = f"no server answers at {uri}, which only this machine reaches [SL-verify-mlflow-away]"
         return Check("mlflow", "failed", said)
     folder = shlex.quote(str(shorten(store))) if has_store else "FOLDER"
     whose = "its store" if has_store else "its store, the folder that --mlflow named,"
@@ -246,7 +249,7 @@ def _check_mlflow_run(
         yield Check("mlflow report", "skipped", "no analysis belongs to this run")
         return
     files = {entry.path for place in ("", "analysis") for entry in client.list_artifacts(run_id, place)}
-    if f"analysis/{PAGE}" in files:  # where an older version put it
+    if f"analysis/{PAGE}" in files:  # the place of an older version
         files.add(PAGE)
     wanted = [PAGE, *(f"analysis/{name}" for name in REPORT_PAGES if name != PAGE)]
     missing = [name for name in wanted if name not in files]

@@ -1,7 +1,7 @@
-"""Waits until a run has ended: by the files of its run directory, and by its resource on the cluster.
+"""Wait until a run has ended: by the files of its run directory, and by its resource on the cluster.
 
-`Resource` watches the custom resource from a thread while `wait_for_run` looks at the files; `start_job` then starts
-the suspended Job of the analysis, and stays until it has ended.
+A thread of `Resource` watches the custom resource while `wait_for_run` reads the files. `start_job` then starts the
+suspended Job of the analysis, and returns when it has ended.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from stratlab.cluster.workloads import APIS, ENDED, NO_STATUS, SUCCEEDED, Api, W
 from stratlab.run_directory.outcome import Fingerprint, Outcome, fingerprint, look
 from stratlab.user_error import UserError
 
-# After the end: the files are given this long a silence to become complete, and this long in all. A run that
-# succeeded has written everything; another node may see it later (NFS keeps what it knows of a folder for 30 s).
+# After the end: the files must be silent this long, and get at most this long to become complete. A run that
+# succeeded has written everything; another node may see it later (NFS caches a folder for 30 s).
 SILENCE_S = {SUCCEEDED: 30.0}
 OTHER_SILENCE_S = 5.0
 GRACE_S = 60.0
@@ -37,24 +37,24 @@ POLL_S = 10.0
 
 
 def parse_resource(text: str) -> tuple[Api, str]:
-    """API/NAME as `--resource` takes it. Raises UserError."""
+    """Parse API/NAME, the value of `--resource`. Raises UserError."""
     api, slash, name = text.partition("/")
     if api not in APIS or not slash or not name:
         raise UserError(
-            f"--resource {text}: must be API/NAME, API one of {', '.join(APIS)} [SL-resource-form]"
+            f"--resource {text}: expected API/NAME, with API one of {', '.join(APIS)} [SL-resource-form]"
         )
     return APIS[api], name
 
 
 class Resource:
-    """What is known of the resource; `update` takes in what the watch has brought since."""
+    """Hold the known state of the resource; `update` adds the watch's new changes."""
 
     def __init__(self, connection: Connection, api: Api, name: str) -> None:
         self.workload: Workload | None = None
         self.gone = False
-        """It was there and was deleted."""
+        """Whether the resource existed and was deleted."""
         self.refused = ""
-        """Why the API cannot be asked; the files are all there is then."""
+        """Why the API is unavailable; then only the files decide."""
         self._synced = self._explained = False
         self._seen_s = self._ended_s = 0.0
         self._connection, self._api, self._name = connection, api, name
@@ -69,7 +69,7 @@ class Resource:
         self._stop.set()
 
     def update(self) -> list[str]:
-        """Take in what has happened; return sentences worth telling."""
+        """Process the changes; return sentences to report."""
         sentences = []
         while not self._changes.empty():
             sentences.append(self._changes.get()())
@@ -77,7 +77,7 @@ class Resource:
 
     @property
     def decides(self) -> bool:
-        """Whether the resource says when the run is over: it is there, or was."""
+        """Return whether the resource decides when the run is over: it exists, or did."""
         return not self.refused and (self.workload is not None or self.gone)
 
     @property
@@ -86,11 +86,11 @@ class Resource:
 
     @property
     def is_absent(self) -> bool:
-        """The API was asked, and there never was such a resource."""
+        """Return whether the API answered and the resource never existed."""
         return self._synced and not self.refused and self.workload is None and not self.gone
 
     def end(self, quiet_s: float) -> str:
-        """How it ended, once the files were silent for long enough since; "" before."""
+        """Return how the resource ended, once the files were silent for `quiet_s` since; "" before."""
         if not self._ended_s or self.refused:
             return ""
         needed_s = SILENCE_S.get(self.workload.state if self.workload else "", OTHER_SILENCE_S)
@@ -107,8 +107,8 @@ class Resource:
             for kind, changed in watch(self._connection, path, query, patience):
                 self._changes.put(partial(self._take, kind, changed))
         except ClusterError as failure:
-            self._changes.put(partial(self._refuse, f"{failure}; waiting for the files alone"))
-        except Exception as bug:  # a thread that dies silently leaves the waiter to its deadline
+            self._changes.put(partial(self._refuse, f"{failure}; waiting for the files only"))
+        except Exception as bug:  # if a thread died silently, the waiter would wait until its deadline
             self._changes.put(partial(_raise, bug))
 
     def _take(self, kind: str, changed: Mapping[str, Any]) -> str:
@@ -130,7 +130,7 @@ class Resource:
 
     def _describe(self) -> str:
         if self.workload is None:
-            return f"{self._api.kind} {self._name}: not there yet" if self._synced else ""
+            return f"{self._api.kind} {self._name}: does not exist yet" if self._synced else ""
         state = self.workload.state
         if self.gone:
             return f"{self.workload.title} was deleted"
@@ -160,10 +160,10 @@ def wait_for_run(
 ) -> Outcome:
     """Return when the run in `run_dir` has ended, or when `deadline_s` have passed.
 
-    By its files a run has ended when its last attempt ended with a code that ends the run (0, or below 128), or
-    when its traces are complete and its summary is there. After another code somebody may try again: the operator,
-    until `resource` is Succeeded, Failed or deleted. Where there is no resource to ask, or none of that name, a
-    silence of `quiet_s` is the end. `say` gets a sentence whenever what is seen has changed.
+    By its files a run has ended when its last attempt ended with a code that ends the run (0, or below 128), or when
+    its traces and summary are complete. After another code the operator may start it again, until `resource` is
+    Succeeded, Failed or deleted. Without a resource, a silence of `quiet_s` is the end. `say` receives a sentence at
+    each change.
     """
     started = changed = time.monotonic()
     seen: Fingerprint | None = None
@@ -182,7 +182,7 @@ def wait_for_run(
             code = 0 if resource.has_succeeded else outcome.exit_code  # NFS may not show the files yet
             return Outcome(True, f"{end}; {outcome.sentence}", code)
         if resource and resource.is_absent and found and silence_s >= quiet_s:
-            silent = "but nothing is written and there is no resource of its name"
+            silent = "but no file changes and no resource has its name"
             return Outcome(True, f"{outcome.sentence}, {silent}")
         if deadline_s is not None and now - started >= deadline_s:
             return outcome
@@ -197,13 +197,13 @@ def start_job(
 ) -> None:
     """Return when the Job `name` has ended, or is gone.
 
-    A tool that holds a cluster to its manifests suspends the Job again: it is started again then.
+    A tool that enforces the cluster's manifests may suspend the Job again; it is then started again.
 
     Args:
-        queue: Kueue's LocalQueue. Kueue starts what has one; "" = the Job is started here.
+        queue: Kueue's LocalQueue. Kueue starts Jobs with a queue; "" = start the Job here.
 
     Raises:
-        UserError: this account may not start Jobs, or there is none of this name.
+        UserError: this account may not start Jobs, or the Job does not exist.
     """
     started = False
     while True:
@@ -220,7 +220,7 @@ def start_job(
             if failure.status == 404 and started:
                 return
             if not may_pass(failure):
-                fix = "; kubectl apply -k manifests/overlays/cluster, which lets the analysis' account do it"
+                fix = "; kubectl apply -k manifests/overlays/cluster, which permits this to the analysis' account"
                 raise UserError(
                     f"Job {name}: cannot be started: {failure}{fix} [SL-job-not-started]"
                 ) from failure

@@ -1,7 +1,7 @@
-"""A watched run as people see it: a live table on a terminal, elsewhere a line whenever something changed.
+"""Show a watched run: a live table on a terminal, elsewhere a line for each change.
 
-`build_farewell` are the last lines: how it ended, why, and what to type next. `find_remedy` says what helps a pod that
-does not start, by the words in which Kubernetes says why.
+`build_farewell` builds the last lines: the end, the reason and the next command. `find_remedy` returns the solution for
+a pod that does not start, by Kubernetes' own words.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ REFUSED = (BAD_CONFIG, DATA_MISSING)
 NO_IMAGE = re.compile(r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull")
 REMEDIES = {
     re.compile(r'persistentvolumeclaim "[^"]+" not found'): (
-        "namespace {namespace} lacks what runs need: was -n left out of helm install? `stratlab check -n {namespace}` "
-        "says what is missing"
+        "namespace {namespace} lacks objects that runs need: was -n left out of helm install? "
+        "`stratlab check -n {namespace}` lists them"
     ),
     NO_IMAGE: "run.image (repository, tag, pullSecrets) as the nodes can pull it; helm uninstall, and install again",
     re.compile(r"didn't match Pod's node affinity/selector"): (
@@ -47,7 +47,7 @@ REMEDIES = {
         "the free ones; on CPUs run.accelerator="
     ),
 }
-"""What Kubernetes says of a pod that does not start -> what helps; the first that is found counts."""
+"""Kubernetes' reason why a pod does not start -> solution; the first match counts."""
 OF_ANALYSIS = "helm upgrade with --reuse-values and run.analysis.image as the nodes can pull it"
 PROGRESS_EVERY_S = 5.0
 COLOURS = {SUCCEEDED: "green", RUNNING: "green", FAILED: "red", "deleted": "red", "Pending": "yellow"}
@@ -55,12 +55,12 @@ EVENTS_SHOWN = 5
 TOLD_SHOWN = 3
 LEAST_PODS = 3
 FRAME = 8
-"""Lines of the screen that are no pod and no answer."""
+"""Lines of the screen that are neither a pod nor an answer."""
 HELPS, ANALYSIS = "what helps: ", "analysis: "
 
 
 def build_farewell(picture: Picture) -> list[str]:
-    """Lines to print."""
+    """Return the lines to print."""
     workload = picture.workload
     here = f"{workload.release} -n {workload.namespace}"
     if picture.state == SUCCEEDED:
@@ -69,14 +69,14 @@ def build_farewell(picture: Picture) -> list[str]:
         lines = [f"{workload.release}: {workload.title} was deleted before it ended"]
     else:
         lines = _explain_failure(picture)
-        # the pods that failed are gone, the one that gave up only counted them
+        # the failed pods are gone, and the launcher that ended only counted them
         earlier = " --previous" if picture.culprit and picture.culprit.exit_code == NO_PROGRESS else ""
         lines.append(f"next: stratlab logs {here}{_rank_option(picture)}{earlier}")
     job = picture.analysis
     state = picture.analysis_state
     directory, claim = workload.facts.run_directory, workload.facts.results_claim or "of the results"
     if _is_refused(picture):
-        pass  # what lies in its folder, and any report, is another run's
+        pass  # the files in its folder, and any report, belong to another run
     elif job and state == "Failed":
         job = picture.failed_waiter or job
         name = job["metadata"]["name"]
@@ -87,7 +87,7 @@ def build_farewell(picture: Picture) -> list[str]:
         lines.append(f"report: {directory}/analysis/report.html on the claim {claim}")
     elif directory and not picture.deleted:
         lines.append(f"results: {directory} on the claim {claim}")
-    if picture.state == SUCCEEDED and not directory:  # a check, whose table is rank 0's log
+    if picture.state == SUCCEEDED and not directory:  # a check, whose table is in rank 0's log
         lines.append(f"next: stratlab logs {here}")
     elif picture.state == SUCCEEDED:
         comparison = directory.split("/")[-2]
@@ -96,22 +96,25 @@ def build_farewell(picture: Picture) -> list[str]:
 
 
 def _is_refused(picture: Picture) -> bool:
-    """Whether it has ended before its first step, for its settings, data or model."""
+    """Return whether it ended before its first step, because of its settings, data or model."""
     never_began = picture.state != SUCCEEDED and picture.progress is None
     return never_began and picture.culprit is not None and picture.culprit.exit_code in REFUSED
 
 
 def describe_left(picture: Picture | None) -> str:
-    """What goes on without whoever watched; None = no run has been seen."""
+    """Describe the run after the watch was stopped; None = no run was seen."""
     if picture is None:
-        return "no such run has come yet"
+        return "the run does not exist yet"
     if not picture.has_ended:
-        return "the run goes on"
-    return f"the run is {picture.state}" + (", its analysis goes on" if picture.analysis else "")
+        return "the run continues"
+    return f"the run is {picture.state}" + (", its analysis continues" if picture.analysis else "")
 
 
 def build_ending(picture: Picture, exit_code: int) -> dict[str, Any]:
-    """The same for programs. `analysis` is the state of its Job, null without one; `culprit` who made the run fail."""
+    """Return the end for programs.
+
+    `analysis` is the state of its Job, null without one; `culprit` describes the pod that failed the run.
+    """
     workload, end, progress = picture.workload, picture.culprit, picture.progress
     return {
         "release": workload.release,
@@ -131,7 +134,7 @@ def build_ending(picture: Picture, exit_code: int) -> dict[str, Any]:
 def _explain_failure(picture: Picture) -> list[str]:
     end = picture.culprit
     if end is None:
-        said = picture.workload.message or "and no pod is left to say why"
+        said = picture.workload.message or "and no pod is left with a reason"
         return [f"{picture.workload.release}: failed: {said}"]
     lines = [f"{picture.workload.release}: failed: {end.reason} (exit code {end.exit_code}, pod {end.pod})"]
     lines += [f"  {name_settings(line)}" for line in end.message.splitlines()]
@@ -141,7 +144,7 @@ def _explain_failure(picture: Picture) -> list[str]:
 
 
 def _rank_option(picture: Picture) -> str:
-    """--rank of the culprit's first rank, unless it is 0 or unknown."""
+    """Return --rank of the culprit's first rank, unless it is 0 or unknown."""
     workload, end = picture.workload, picture.culprit
     pod = next((p for p in picture.training_pods if end and p["metadata"]["name"] == end.pod), None)
     index = node_rank(pod, workload.has_master) if pod else None
@@ -151,10 +154,10 @@ def _rank_option(picture: Picture) -> str:
 
 
 def find_remedy(note: str, namespace: str, *, is_analysis: bool = False) -> str:
-    """One sentence for what keeps a pod from running; "" where nothing is known to help.
+    """Return one sentence about the obstacle of a pod that does not run; "" if no solution is known.
 
     Args:
-        note: of the pod's row.
+        note: from the pod's row.
     """
     for words, remedy in REMEDIES.items():
         if found := words.search(note):
@@ -164,28 +167,28 @@ def find_remedy(note: str, namespace: str, *, is_analysis: bool = False) -> str:
 
 
 def describe_state(picture: Picture) -> str:
-    """ "PyTorchJob demo: Running, attempt 2"."""
+    """Return "PyTorchJob demo: Running, attempt 2"."""
     attempt = f", attempt {picture.attempt}" if picture.attempt > 1 else ""
     return f"{picture.workload.title}: {picture.state}{attempt}"
 
 
 def describe_waiting(picture: Picture) -> str:
-    """Before the first step: which pods the others wait for, and what keeps those from running; "" when all run."""
+    """Describe the wait before the first step: the missing pods and their obstacles; "" when all run."""
     rows = [build_row(pod) for pod, rank in picture.rank_pods if rank is not None]
     running = [row for row in rows if row.phase == "Running"]
     if picture.has_ended or picture.progress or not running or len(running) >= picture.workload.nodes:
         return ""
     if any(row.phase in (SUCCEEDED, FAILED) for row in rows):
-        return ""  # nobody waits for a pod that has ended
+        return ""  # a pod that has ended does not hold up the others
     missing = [f"{row.name}, {row.note or row.phase}" for row in rows if row.phase != "Running"]
     if unborn := picture.workload.nodes - len(rows):
-        missing.append(f"{unborn} {'is' if unborn == 1 else 'are'} not there yet")
+        missing.append(f"{unborn} {'is' if unborn == 1 else 'are'} not created yet")
     run = "runs and waits" if len(running) == 1 else "run and wait"
     return f"{len(running)} of {picture.workload.nodes} pods {run} for the others: {'; '.join(missing)}"
 
 
 def list_remedies(picture: Picture) -> list[str]:
-    """What helps the pods that do not start, each sentence once."""
+    """Return the solutions for pods that do not start, each sentence once."""
     pods = [(pod, False) for pod in picture.training_pods]
     pods += [(pod, True) for pod in picture.analysis_pods[-1:]]
     namespace = picture.workload.namespace
@@ -194,7 +197,7 @@ def list_remedies(picture: Picture) -> list[str]:
 
 
 def describe_analysis(picture: Picture) -> str:
-    """ "analysis: analyzing", with what keeps its pod from running; "" without an analysis."""
+    """Return "analysis: analyzing", with the obstacle of its pod; "" without an analysis."""
     job = picture.analysis
     if job is None:
         return ""
@@ -210,7 +213,7 @@ def describe_analysis(picture: Picture) -> str:
 
 
 class Lines:
-    """Prints what is new since the last `show`."""
+    """Print the changes since the last `show`."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -226,7 +229,7 @@ class Lines:
         for pod in picture.training_pods:
             row = build_row(pod)
             if NO_IMAGE.search(row.note) and NO_IMAGE.search(self._told.get(f"pod {row.name}", "")):
-                continue  # two reasons take turns, every few seconds
+                continue  # two reasons may alternate every few seconds
             self._tell(f"pod {row.name}", str(row))
         for event in picture.events:
             about = event["involvedObject"].get("name", "")
@@ -237,7 +240,7 @@ class Lines:
         for sentence in picture.told:
             self._tell(f"told {sentence}", sentence)
         for source, sentence in picture.refused.items():
-            self._tell(f"refused {source}", f"{source} cannot be looked at: {sentence}")
+            self._tell(f"refused {source}", f"{source} is not readable: {sentence}")
         self._tell_progress(picture)
         self._tell("analysis", describe_analysis(picture))
 
@@ -256,7 +259,7 @@ class Lines:
 
 
 class LiveTable:
-    """The newest picture, drawn four times a second at most; sentences scroll above it."""
+    """Draw the newest picture, at most four times a second; sentences scroll above it."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=4)
@@ -276,10 +279,10 @@ class LiveTable:
 
 
 def render(picture: Picture, height: int = 40) -> Group:
-    """State and progress, pods, then what a person has to know, a line each. Nothing of it is markup.
+    """Render state and progress, pods, then further lines for the user. No text is read as markup.
 
     Args:
-        height: of the terminal, which is cut at its end: as many pods are shown as fit.
+        height: of the terminal, which cuts the end: as many pods are shown as fit.
     """
     parts: list[RenderableType] = [Text(describe_state(picture), style=COLOURS.get(picture.state, "bold"))]
     if picture.progress:
@@ -295,7 +298,7 @@ def render(picture: Picture, height: int = 40) -> Group:
 
 
 def _list_answers(picture: Picture) -> Iterator[tuple[str, Text]]:
-    """(label, line): what it waits for, what ranks and Kubernetes say, what helps, the analysis, where the log is."""
+    """Yield (label, line): the obstacles, messages of ranks and Kubernetes, solutions, the analysis, the log."""
     events = [
         f"{event['involvedObject'].get('name', '')}: {format_event(event)}"
         for event in picture.events[-EVENTS_SHOWN:]
@@ -305,9 +308,7 @@ def _list_answers(picture: Picture) -> Iterator[tuple[str, Text]]:
         "Ranks": picture.told[-TOLD_SHOWN:],
         "Events": events,
         "Helps": [sentence.removeprefix(HELPS) for sentence in list_remedies(picture)],
-        "Unseen": [
-            f"{source} cannot be looked at: {sentence}" for source, sentence in picture.refused.items()
-        ],
+        "Unseen": [f"{source} is not readable: {sentence}" for source, sentence in picture.refused.items()],
     }
     for label, sentences in kinds.items():
         for number, sentence in enumerate(filter(None, sentences)):
@@ -318,7 +319,7 @@ def _list_answers(picture: Picture) -> Iterator[tuple[str, Text]]:
 
 
 def _table(rows: list[PodRow], most: int) -> Table:
-    """At most so many pods, those in trouble first. Without columns in which all is well."""
+    """Build a table of at most `most` pods, those with problems first. Leave out columns without a problem."""
     shown = sorted(rows, key=lambda row: not row.note)[:most] if len(rows) > most else rows
     cells = {
         "pod": [Text(row.name) for row in shown],

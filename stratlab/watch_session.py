@@ -1,7 +1,7 @@
-"""Watches one run on the cluster to its end, then its analysis; the exit code is the run's outcome.
+"""Watch one run on the cluster to its end, then its analysis; the exit code is the run's outcome.
 
-`await_workload` finds the release, also when its resource comes a moment later than the command. `Sources` are what
-it is watched by: one thread for each kind of object, and one for the log of rank 0; all fill one queue.
+`await_workload` finds the release, also if its resource appears after the start of the command. `Sources` fill one
+queue from one thread for each kind of object, and one for the log of rank 0.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ APPEAR_S = 20.0
 def await_workload(
     connection: Connection, release: str, say: Callable[[str], None], appear_s: float = APPEAR_S
 ) -> Workload:
-    """The workload of `release`, waited for up to `appear_s` seconds.
+    """Return the workload of `release`; wait up to `appear_s` seconds for it.
 
     Raises:
-        UserError: there is none, and names those that are there; or no such namespace.
-        ClusterError: the cluster cannot be asked.
+        UserError: it does not exist, with the names of the others; or the namespace does not exist.
+        ClusterError: the cluster is unavailable.
     """
     namespace, found = connection.namespace, find_workload(connection, release)
     if found is None:
@@ -70,7 +70,7 @@ def await_workload(
 
 
 def _watch_for(connection: Connection, release: str, appear_s: float) -> Workload | None:
-    """Whichever API it comes by."""
+    """Watch for the release in all APIs."""
     arrived: queue.Queue[Workload | Exception] = queue.Queue()
     stop = threading.Event()
     patience = Patience(deadline=time.monotonic() + appear_s, stop=stop)
@@ -85,7 +85,7 @@ def _watch_for(connection: Connection, release: str, appear_s: float) -> Workloa
                     arrived.put(workload)
                     return
         except ClusterError:
-            return  # this API is not served, or may not be read
+            return  # this API is not served, or not readable
         except Exception as bug:
             arrived.put(bug)
 
@@ -107,7 +107,7 @@ DIED = "DIED"
 
 
 class Sources:
-    """`take` gives the next (source, kind, object), in the order of arrival."""
+    """Collect changes; `take` returns the next (source, kind, object), in the order of arrival."""
 
     def __init__(self, connection: Connection, workload: Workload) -> None:
         self._connection, self._workload = connection, workload
@@ -131,7 +131,7 @@ class Sources:
             self._run(source, watch(self._connection, path, query, self._patience()))
 
     def follow(self, pod: Mapping[str, Any] | None) -> None:
-        """Reads the log of this pod, too, from its first line."""
+        """Also read the log of this pod, from its first line."""
         if pod is None or pod["metadata"]["uid"] in self._followed:
             return
         self._followed.add(pod["metadata"]["uid"])
@@ -139,7 +139,7 @@ class Sources:
         self._run(LOG, ((ADDED, line) for line in lines))
 
     def take(self, timeout_s: float) -> Update | None:
-        """None if nothing happened in `timeout_s`. Raises what a thread has died of."""
+        """Return None if no change came within `timeout_s`. Raises the exception that ended a thread."""
         try:
             update = self._updates.get(timeout=max(0.0, timeout_s))
         except queue.Empty:
@@ -161,20 +161,20 @@ class Sources:
                     self._updates.put((source, kind, changed))
             except ClusterError as failure:
                 self._updates.put((REFUSED, source, str(failure)))
-            except Exception as bug:  # else it would be waited for, for ever
+            except Exception as bug:  # else the caller would wait for it for ever
                 self._updates.put((source, DIED, bug))
 
         threading.Thread(target=drain, name=f"watch {source}", daemon=True).start()
 
 
 TICK_S = 1.0
-CULPRIT_S = 5.0  # the resource may fail before the pod's last words are here
+CULPRIT_S = 5.0  # the resource may fail before the pod's termination message arrives
 LAST_LINES_S = 3.0
 ANALYSIS_S = 15.0  # for the list of Jobs to arrive
 
 
 class WatchDisplay(Protocol):
-    """What a session shows itself on."""
+    """Define the display of a session."""
 
     def show(self, picture: Picture) -> None: ...
 
@@ -184,13 +184,13 @@ class WatchDisplay(Protocol):
 def watch_run(
     connection: Connection, picture: Picture, display: WatchDisplay, *, analysis: bool = True
 ) -> int:
-    """The exit code. 0: succeeded; else the trainer's own code, or 1 where nobody said one.
+    """Return the exit code. 0: succeeded; else the trainer's own code, or 1 if it is unknown.
 
     Args:
-        picture: a new one of the run; has what was seen last, also when this is interrupted.
+        picture: a new one of the run; holds the last state, also when this is interrupted.
 
     Raises:
-        ClusterError: the workload or its pods may not be looked at.
+        ClusterError: the workload or its pods are not readable.
     """
     sources = Sources(connection, picture.workload)
     sources.start()
@@ -234,18 +234,18 @@ def _follow(
 
 
 def _is_told(picture: Picture, since_s: float) -> bool:
-    """Whether all that belongs to the end has arrived: the last line of rank 0, or the pod's last words."""
+    """Return whether everything about the end has arrived: rank 0's last line, or the pod's termination message."""
     if picture.state == SUCCEEDED:
         last = picture.progress
         return since_s >= LAST_LINES_S or (last is not None and last.step == last.steps)
-    end = picture.culprit  # after a survivor's end the culprit's may still come
+    end = picture.culprit  # the culprit's end may follow a survivor's
     return since_s >= CULPRIT_S or (end is not None and end.exit_code not in SURVIVORS)
 
 
 def _is_analysis_due(picture: Picture, since_s: float) -> bool:
-    """Whether an analysis is still to end. A deleted run has none."""
+    """Return whether an analysis has still to end. A deleted run has no analysis."""
     if JOBS in picture.refused or picture.deleted:
         return False
-    if picture.analysis is None:  # helm made it with the run, or there is none
+    if picture.analysis is None:  # helm creates it with the run, or not at all
         return since_s < ANALYSIS_S and not picture.is_synced(JOBS)
     return picture.analysis_state not in ("Complete", "Failed")

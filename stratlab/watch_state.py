@@ -1,12 +1,12 @@
-"""All that is known about a run on the cluster, brought up to date by one change after the other.
+"""Hold the known state of a run on the cluster, updated by one change at a time.
 
-Of rank 0's console these lines are an interface (trainer/metrics/progress.py, trainer/metrics/tracking.py):
+These lines of rank 0's console are an interface (trainer/metrics/progress.py, trainer/metrics/tracking.py):
 
-step 120/600  loss 0.4321  812 samples/s  78.9 ms/step  about 38 s left
-step 120: rank 1 (node a) takes 2.1 times as long as the others since step 103: they wait 51 % of each step
-step 120: the loss of step 118 is not finite, first on rank 1 (node a); of these 10 steps 1 are so, 1 left out
+* `step 120/600  loss 0.4321  812 samples/s  78.9 ms/step  about 38 s left`
+* `step 120: rank 1 (node a) takes 2.1 times as long as the others since step 103: they wait 51 % of each step`
+* `step 120: the loss of step 118 is not finite, first on rank 1 (node a); of these 10 steps 1 are so, 1 left out`
 
-How a run ended is told by the pods' termination messages, which are the trainer's own words.
+The pods' termination messages, written by the trainer, contain the reason of a run's end.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ATTEMPT = re.compile(r"attempt (\d+)\b")
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Where training is. `left_s` is the trainer's own estimate."""
+    """Hold the progress of training. `left_s` is the trainer's own estimate."""
 
     step: int
     steps: int
@@ -65,7 +65,7 @@ class TrainingProgress:
 
 
 def parse_progress(line: str) -> TrainingProgress | None:
-    """None for any other line. An mpirun may put something in front."""
+    """Parse a line of progress; None for any other line. mpirun may prepend text."""
     found = STEP.search(line)
     if not found:
         return None
@@ -74,19 +74,19 @@ def parse_progress(line: str) -> TrainingProgress | None:
 
 
 def parse_event(line: str) -> str | None:
-    """A slow rank, or what is not finite, as the trainer says it; None for any other line."""
+    """Return the trainer's line about a slow rank or non-finite values; None for any other line."""
     found = EVENT.search(line)
     return found[0].rstrip() if found else None
 
 
 def parse_attempt(line: str) -> int | None:
-    """The attempt's number where the trainer says it ("demo: attempt 2, rank 0 of 4 on ...")."""
+    """Return the attempt's number from the trainer's line ("demo: attempt 2, rank 0 of 4 on ...")."""
     found = ATTEMPT.search(line) if "rank 0 of" in line else None
     return int(found[1]) if found else None
 
 
 def format_seconds(seconds: float) -> str:
-    """38 s, 12 min, 3 h 20 min."""
+    """Format seconds: 38 s, 12 min, 3 h 20 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -97,18 +97,18 @@ FAILED = codes.CRASHED
 SURVIVORS = (
     codes.PEER_LOST,
     codes.TERMINATED,
-)  # lost a peer, or were told to stop: somebody else is the culprit
+)  # lost a peer, or were stopped: another pod is the culprit
 
-# By exit code of the trainer, what helps.
+# Exit code of the trainer -> solution.
 ADVICE = {
-    codes.BAD_CONFIG: "mend what is named above, helm uninstall, and install again",
-    codes.DATA_MISSING: "data and model as the sentence above says; what run.config.dataset_path or model_path names "
-    "lies on the results volume, for no pod sees a folder of yours (docs/cluster.md, Data of your own)",
+    codes.BAD_CONFIG: "fix the settings named above, helm uninstall, and install again",
+    codes.DATA_MISSING: "data and model named in the message above; run.config.dataset_path and model_path are "
+    "paths on the results volume, because a pod sees no folder of yours (docs/cluster.md, Data of your own)",
     codes.ACCELERATORS_MISSING: "the node, its driver and device plugin, an image with VARIANT=cuda; on CPUs: "
     'run.accelerator=""',
     codes.OUT_OF_MEMORY: "a smaller run.config.micro_batch_size, or a strategy that shards more (zero2, fsdp)",
     codes.NOT_FINITE: "a smaller run.config.lr or run.config.clip_norm",
-    codes.STORAGE_FULL: "free space on the results claim, then install again: the run goes on where it was",
+    codes.STORAGE_FULL: "free space on the results claim, then install again: the run resumes from its last checkpoint",
     codes.NO_PROGRESS: "what fails every time; the log on the results volume has all attempts, those of pods that are "
     "gone too",
     codes.DEADLINE_PASSED: "a larger run.config.deadline_s",
@@ -118,7 +118,7 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Termination:
-    """The end of a pod's training container."""
+    """Describe the end of a pod's training container."""
 
     pod: str
     role: str
@@ -129,7 +129,7 @@ class Termination:
 
 
 def read_termination(pod: Mapping[str, Any]) -> Termination | None:
-    """The last end of the training container, if it has ended. The trainer writes one line of JSON."""
+    """Return the last end of the training container, if it has ended. The trainer writes one line of JSON."""
     status = container_status(pod, training_container(pod))
     states = (status.get("state") or {}, status.get("lastState") or {})
     ended = next((state["terminated"] for state in states if state.get("terminated")), None)
@@ -147,7 +147,7 @@ def read_termination(pod: Mapping[str, Any]) -> Termination | None:
 
 
 def find_culprit(terminations: Iterable[Termination]) -> Termination | None:
-    """Whose end made the run fail: a launcher's, else a permanent code before another, else the first."""
+    """Return the end that made the run fail: a launcher's, else a permanent code before another, else the first."""
     failed = [each for each in terminations if each.exit_code]
 
     def rank(each: Termination) -> tuple[bool, bool, bool, str]:
@@ -167,22 +167,22 @@ def _parse(message: str) -> dict[str, Any]:
 WORKLOAD, PODS, EVENTS, JOBS, LOG = "workload", "pods", "events", "jobs", "log"
 REFUSED, TROUBLE = "refused", "trouble"
 WAIT = "wait"
-"""The container that waits for the run: of the waiter's pod, or of the analysis' own."""
-# Events that say again what the row of the pod says.
+"""The container that waits for the run: in the waiter's pod, or in the analysis' own."""
+# Events that repeat the row of the pod.
 TOLD_BY_PODS = ("Error", "ExitedWithCode", "BackOff", "Failed", "Unschedulable", "PyTorchJobRestarting")
 
 
 class Picture:
-    """The state of a watched run. Changed by `apply_change` alone."""
+    """Hold the state of a watched run. Only `apply_change` changes it."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self.deleted = False
         self.progress: TrainingProgress | None = None
         self.told: list[str] = []
-        """What rank 0 has said of slow ranks and of what is not finite, oldest first; each sentence once."""
+        """Rank 0's lines about slow ranks and non-finite values, oldest first; each sentence once."""
         self.refused: dict[str, str] = {}
-        """What may not be looked at, and why."""
+        """Unreadable sources, with the reason."""
         self._pods: dict[str, Mapping[str, Any]] = {}
         self._events: dict[str, Mapping[str, Any]] = {}
         self._jobs: dict[str, Mapping[str, Any]] = {}
@@ -193,11 +193,11 @@ class Picture:
         self._synced: set[str] = set()
 
     def apply_change(self, source: str, kind: str, changed: Any) -> None:
-        """`changed` is an object of the API; a line of rank 0 for LOG; a sentence for REFUSED."""
+        """Apply a change: an object of the API; a line of rank 0 for LOG; a sentence for REFUSED."""
         if kind == SYNCED:
             self._synced.add(source)
         elif source == WORKLOAD and kind == DELETED:
-            self.deleted = True  # for good: another one of its name is another run
+            self.deleted = True  # for good: another object of its name is another run
         elif source == WORKLOAD:
             self.workload = self.workload if self.deleted else Workload(self.workload.api, changed)
         elif source == PODS:
@@ -218,7 +218,7 @@ class Picture:
 
     @property
     def state(self) -> str:
-        """The workload's, or "deleted"."""
+        """Return the workload's state, or "deleted"."""
         return "deleted" if self.deleted else self.workload.state
 
     @property
@@ -227,17 +227,17 @@ class Picture:
 
     @property
     def attempt(self) -> int:
-        """As the trainer says; else how often its console has started since we look. 0 before the first."""
+        """Return the attempt in the trainer's line, else the starts of its console during this watch; initially 0."""
         return max(self._told_attempt, len(self._consoles))
 
     @property
     def training_pods(self) -> list[Mapping[str, Any]]:
-        """By name."""
+        """Return the training pods by name."""
         return self._pods_of(TRAINING)
 
     @property
     def rank_pods(self) -> list[tuple[Mapping[str, Any], int | None]]:
-        """The training pods with their node ranks; None for the launcher of an MPIJob, which holds no ranks."""
+        """Return the training pods with their node ranks; None for the launcher of an MPIJob, which holds no ranks."""
         return [(pod, node_rank(pod, self.workload.has_master)) for pod in self.training_pods]
 
     @property
@@ -246,13 +246,13 @@ class Picture:
 
     @property
     def console(self) -> Mapping[str, Any] | None:
-        """The pod to read rank 0's lines from, once its container has started."""
+        """Return the pod with rank 0's lines, once its container has started."""
         pod = console_pod(self.training_pods)
         return pod if pod and has_log(pod, training_container(pod)) else None
 
     @property
     def events(self) -> list[Mapping[str, Any]]:
-        """About this run's objects, oldest first; one for each reason and message."""
+        """Return the Events of this run's objects, oldest first; one for each reason and message."""
         found = {}
         for event in self._events.values():
             about, reason = event["involvedObject"], event.get("reason", "")
@@ -262,17 +262,17 @@ class Picture:
 
     @property
     def analysis(self) -> Mapping[str, Any] | None:
-        """The newest analysis Job: after a change of its settings there are two."""
+        """Return the newest analysis Job: after a change of its settings there are two."""
         return next(iter(pick_jobs(self._jobs.values(), ANALYSIS)[-1:]), None)
 
     @property
     def failed_waiter(self) -> Mapping[str, Any] | None:
-        """The Job that should have started the analysis and has failed: the analysis fails with it."""
+        """Return the failed Job that should have started the analysis: the analysis fails with it."""
         return find_failed_waiter(self.analysis, self._jobs.values()) if self.analysis else None
 
     @property
     def analysis_state(self) -> str:
-        """waiting for the run, analyzing, Complete, Failed, or pending; "" without an analysis."""
+        """Return waiting for the run, analyzing, Complete, Failed, or pending; "" without an analysis."""
         if self.analysis is None:
             return ""
         if self.failed_waiter:
@@ -292,12 +292,12 @@ class Picture:
 
     @property
     def culprit(self) -> Termination | None:
-        """Whose end made the run fail, if a pod has told."""
+        """Return the end that made the run fail, if a pod has reported it."""
         found = find_culprit(filter(None, map(read_termination, self.training_pods)))
         return found or find_culprit(reversed(self._gone))
 
     def is_synced(self, source: str) -> bool:
-        """Whether all that was there at first has been told, or was refused."""
+        """Return whether all initial objects of the source have arrived, or the source was refused."""
         return source in self._synced
 
     def _apply_pod(self, kind: str, pod: Mapping[str, Any]) -> None:
@@ -321,7 +321,7 @@ class Picture:
 
 
 def count_shares(job: Mapping[str, Any]) -> int:
-    """In how many pods the analysis reads the traces (run.analysis.shares)."""
+    """Return the number of pods in which the analysis reads the traces (run.analysis.shares)."""
     return int((job.get("spec") or {}).get("completions") or 1)
 
 

@@ -1,7 +1,4 @@
-"""How a number is written for a reader.
-
-What somebody may have meant whose word is not known, and what is allowed.
-"""
+"""Format numbers, counts and settings for a reader, and name the allowed words next to an unknown one."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ MISSING = "-"
 
 
 def format_number(value: object, digits: int | None = None) -> str:
-    """A number with 4 significant digits, or with `digits` decimals; `-` for None, yes/no for a truth value.
+    """Format a number with 4 significant digits, or with `digits` decimals; `-` for None, yes/no for a truth value.
 
     >>> [format_number(v) for v in (None, True, 1234567, 0.123456, 17.0, 3.2e-7)]
     ['-', 'yes', '1,234,567', '0.1235', '17.0', '3.2e-07']
@@ -44,7 +41,7 @@ def format_number(value: object, digits: int | None = None) -> str:
 
 
 def format_count(value: object, noun: str, plural: str = "s") -> str:
-    """A number and what it counts, in the plural unless it is one; the plural's ending where the noun has another.
+    """Format a number with its noun, in the plural unless it is one; `plural` sets another ending.
 
     >>> [format_count(value, "node") for value in (1, 2, "2 / 4")], format_count(1, "process", "es")
     (['1 node', '2 nodes', '2 / 4 nodes'], '1 process')
@@ -53,11 +50,11 @@ def format_count(value: object, noun: str, plural: str = "s") -> str:
 
 
 def count_processes(processes: object, nodes: object, machines: object = None) -> str:
-    """Where a run's processes were.
+    """Format the number of a run's processes with their nodes.
 
     Args:
-        nodes: as the run was asked for them, a pod each.
-        machines: below those pods; None where nobody has told.
+        nodes: the run's setting, one pod each.
+        machines: nodes of those pods; None = unknown.
 
     >>> count_processes(8, 2), count_processes(8, 2, 2), count_processes(8, 2, 1)
     ('8 processes on 2 nodes', '8 processes on 2 nodes', '8 processes in 2 pods on 1 node')
@@ -69,7 +66,7 @@ def count_processes(processes: object, nodes: object, machines: object = None) -
 
 
 def fit_unit(gib: Iterable[object]) -> tuple[float, str]:
-    """(factor, unit) that suit the largest of some sizes in GiB: 0.0007 GiB are 0.72 MiB.
+    """Return (factor, unit) for the largest of some sizes in GiB: 0.0007 GiB are 0.72 MiB.
 
     >>> [fit_unit(sizes) for sizes in ([17.5, 0.01, None], [0.0007, 0.0014], [2e-6], [0.0], [])]
     [(1.0, 'GiB'), (1024.0, 'MiB'), (1048576.0, 'KiB'), (1.0, 'GiB'), (1.0, 'GiB')]
@@ -82,7 +79,7 @@ def fit_unit(gib: Iterable[object]) -> tuple[float, str]:
 
 
 def fit_digits(values: Iterable[float]) -> int:
-    """Decimals that suit the largest of some numbers of one table: 326.1 beside 0.4, 2.501 beside 0.008.
+    """Return the decimals for the largest number of a table: 326.1 with 0.4, 2.501 with 0.008.
 
     >>> [fit_digits(values) for values in ([326.1, 0.4], [-28.2], [2.5, 0.008], [0.02], [])]
     [1, 2, 3, 4, 3]
@@ -92,7 +89,7 @@ def fit_digits(values: Iterable[float]) -> int:
 
 
 def format_fact(value: object) -> str:
-    """A setting or a fact as it stands in YAML: true and false.
+    """Format a setting or a fact as YAML: true and false.
 
     >>> [format_fact(v) for v in (True, False, 25, "auto")]
     ['true', 'false', '25', 'auto']
@@ -101,12 +98,12 @@ def format_fact(value: object) -> str:
 
 
 FEW = 12
-"""Names up to so many are told all of them."""
+"""Up to this number, all names are listed."""
 NEAREST = 4
 
 
 def ask_nearest(word: str, known: Iterable[str]) -> str:
-    """A question, where a known word is near; else "".
+    """Return a question with a similar known word; "" without one.
 
     >>> ask_nearest("fdsp", ["ddp", "fsdp"]), ask_nearest("banana", ["ddp", "fsdp"])
     ('did you mean fsdp?', '')
@@ -116,7 +113,7 @@ def ask_nearest(word: str, known: Iterable[str]) -> str:
 
 
 def name_allowed(word: str, known: Sequence[str], lead: str, place: str) -> str:
-    """The nearest, and behind `lead` all where they are few, else how many there are at `place`.
+    """Return the nearest name, then after `lead` all names if they are few, else their number and `place`.
 
     >>> name_allowed("fdsp", ["ddp", "fsdp"], "expected one of", "in a file")
     'did you mean fsdp? expected one of ddp, fsdp'

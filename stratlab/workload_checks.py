@@ -1,6 +1,7 @@
-"""Which of the four workload APIs the cluster serves, and whether an operator acts on them. For `stratlab check`.
+"""Check which of the four workload APIs the cluster serves, and whether operators act on them.
 
-To see whether the training operator acts, a PyTorchJob of one pod is created, followed to its end, read and removed.
+Used by `stratlab check`. To test the training operator, a PyTorchJob of one pod is created, followed to its end, read
+and removed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from stratlab_spec.findings import Finding
 
 OLDEST = (1, 9)
 INSTALL = 'kubectl apply --server-side -k "github.com/kubeflow/trainer.git/manifests/overlays/standalone?ref=v1.9.4"'
-# what acts on an API, by the beginning of its Deployment's name, and where it is installed by default
+# operator of an API, by the beginning of its Deployment's name, and its default namespace
 OPERATORS = {
     "pytorchjob": ("training-operator", "kubeflow"),
     "mpijob-v1": ("training-operator", "kubeflow"),
@@ -40,10 +41,10 @@ COMMAND = ["python", "-c", f"print({WORD!r})"]
 
 
 def check_apis(connection: Connection) -> Iterator[Finding]:
-    """One line for the APIs, one per operator that is needed for them."""
+    """Yield one finding for the APIs, and one per operator that they need."""
     served = find_served(connection)
     if not served:
-        seen = f"none of {', '.join(APIS)} is served [SL-no-workload-api]"
+        seen = f"the cluster serves none of {', '.join(APIS)} [SL-no-workload-api]"
         yield Finding("problem", "workload APIs", seen, INSTALL)
         return
     text = "served: " + ", ".join(served)
@@ -56,7 +57,7 @@ def check_apis(connection: Connection) -> Iterator[Finding]:
     if {"mpijob-v1", "mpijob-v2beta1"} <= set(served):
         fix = "keep one: the training operator without --enable-scheme=mpijob, or no mpi-operator"
         seen = (
-            "v1 and v2beta1 are served by one definition, though they are two APIs of two operators "
+            "one definition serves v1 and v2beta1, although they are two APIs of two operators "
             "[SL-two-mpijob-apis]"
         )
         yield Finding("warning", "mpijobs.kubeflow.org", seen, fix)
@@ -65,7 +66,7 @@ def check_apis(connection: Connection) -> Iterator[Finding]:
 
 
 def find_served(connection: Connection) -> list[str]:
-    """Names of the workload APIs that the API server knows."""
+    """Return the names of the workload APIs that the API server serves."""
     served = []
     for api in APIS.values():
         listed = ask(connection, f"/apis/{api.group_version}")
@@ -76,22 +77,22 @@ def find_served(connection: Connection) -> list[str]:
 
 
 def check_operator(connection: Connection, name: str, place: str) -> Finding:
-    """Its Deployment anywhere in the cluster, or where it is by default if only that may be seen."""
+    """Find the operator's Deployment in the cluster, or in its default namespace if only that is readable."""
     listed = ask(connection, "/apis/apps/v1/deployments")
     if listed == 403:
         listed = ask(connection, f"/apis/apps/v1/namespaces/{place}/deployments")
     if listed == 403:
-        return unseen(name, "Deployments; a run that stays without status shows that no operator is alive")
+        return unseen(name, "Deployments; without an operator a run stays without status")
     items = listed["items"] if isinstance(listed, dict) else []
     found = [each for each in items if each["metadata"]["name"].startswith(name)]
     if not found:
-        seen = "there is no such Deployment, so nothing acts on a run [SL-operator-absent]"
+        seen = "the Deployment does not exist, so no operator acts on a run [SL-operator-absent]"
         return Finding("problem", name, seen, INSTALL)
     return judge_operator(name, found[0])
 
 
 def judge_operator(name: str, deployment: Mapping[str, Any]) -> Finding:
-    """Ready, and of a version that was tried."""
+    """Judge whether the operator is ready, and of a tested version."""
     namespace, full = deployment["metadata"]["namespace"], deployment["metadata"]["name"]
     if not (deployment.get("status") or {}).get("readyReplicas", 0):
         wanted = deployment["spec"].get("replicas", 1)
@@ -101,7 +102,7 @@ def judge_operator(name: str, deployment: Mapping[str, Any]) -> Finding:
     version, where = read_version(deployment), f"{namespace}/{full} is ready"
     number = ".".join(map(str, version)) if version else "unknown"
     if name == "training-operator" and version is None:
-        return Finding("ok", name, f"{where}; its version cannot be seen, 1.9 or later is needed")
+        return Finding("ok", name, f"{where}; its version is unknown, 1.9 or later is needed")
     if name == "training-operator" and version and version < OLDEST:
         seen = f"{where}, version {number} [SL-operator-old]"
         return Finding("warning", name, seen, f"1.9 or later: {INSTALL}")
@@ -109,7 +110,7 @@ def judge_operator(name: str, deployment: Mapping[str, Any]) -> Finding:
 
 
 def read_version(deployment: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Major and minor from the tag of the image, or from the label."""
+    """Return major and minor version from the tag of the image, or from the label."""
     images = [each["image"] for each in deployment["spec"]["template"]["spec"]["containers"]]
     tags = [image.rpartition("/")[2].partition(":")[2] for image in images]
     labels = deployment["metadata"].get("labels") or {}
@@ -122,7 +123,7 @@ def read_version(deployment: Mapping[str, Any]) -> tuple[int, int] | None:
 def check_small_job(
     connection: Connection, image: str, progress: Callable[[str], None], patience_s: int = PATIENCE_S
 ) -> Iterator[Finding]:
-    """One line: whether it succeeded, with what the operator gives to its pods, or what kept it from that."""
+    """Return one finding: whether the job succeeded, with the operator's variables, or the obstacle."""
     jobs, name, began = TrainingJobs(connection), f"stratlab-check-{uuid.uuid4().hex[:8]}", time.monotonic()
     try:
         jobs.create(build_job(name, connection.namespace, image, connection.pod_resources))
@@ -134,7 +135,7 @@ def check_small_job(
         fix = "the Role stratlab-user allows it" if is_denied else ""
         yield Finding("warning" if is_denied else "problem", SUBJECT, f"not created: {failure}", fix)
         return
-    progress(f"PyTorchJob {name} is there")
+    progress(f"PyTorchJob {name} was created")
     try:
         end, refused = "", None
         while not end and not refused and (left_s := patience_s - (time.monotonic() - began)) > 0:
@@ -151,7 +152,7 @@ def check_small_job(
 
 
 def find_refusal(connection: Connection, name: str) -> PodRefused | None:
-    """Why the operator may not make the pod of the job, as its events say; None where they say nothing of that kind."""
+    """Return why the operator may not create the job's pod, from its events; None if they give another reason."""
     query = {"fieldSelector": f"involvedObject.name={name},type=Warning"}
     events = ask(connection, f"{connection.core}/events", query)
     items = events["items"] if isinstance(events, dict) else []
@@ -160,7 +161,7 @@ def find_refusal(connection: Connection, name: str) -> PodRefused | None:
 
 
 def judge(jobs: TrainingJobs, name: str, end: str, time_s: float, namespace: str) -> Finding:
-    """From the condition in which the job ended, or "", and from the log of its pod."""
+    """Judge the condition in which the job ended, or "", and the log of its pod."""
     if not end:
         held = jobs.read_conditions(name)
         if not held:
@@ -169,27 +170,27 @@ def judge(jobs: TrainingJobs, name: str, end: str, time_s: float, namespace: str
                 "[SL-job-no-operator]"
             )
             return Finding("problem", SUBJECT, seen, INSTALL)
-        seen = f"{name} has not ended after {time_s:.0f} s, it is {held[-1]} [SL-job-not-ended]"
+        seen = f"{name} has not ended after {time_s:.0f} s; its state is {held[-1]} [SL-job-not-ended]"
         fix = f"kubectl -n {namespace} describe pods shows what its pod waits for"
         return Finding("problem", SUBJECT, seen, fix)
     logs = jobs.read_logs(name)
     if end != SUCCEEDED:
         last = [text.strip().splitlines()[-1] for text in logs.values() if text.strip()]
-        said = "; ".join(last) or "and its pod has said nothing"
+        said = "; ".join(last) or "the log of its pod is empty"
         return Finding("problem", SUBJECT, f"{name} is {end}: {said} [SL-job-failed]")
     if not any(WORD in text for text in logs.values()):
-        seen = f"{name} is {end}, but the log of its pod cannot be read [SL-job-log-unread]"
+        seen = f"{name} is {end}, but the log of its pod is not readable [SL-job-log-unread]"
         return Finding("warning", SUBJECT, seen)
     return Finding("ok", SUBJECT, f"the operator started its pod, which ended after {time_s:.0f} s; log read")
 
 
 def build_job(name: str, namespace: str, image: str, resources: PodResources | None = None) -> dict[str, Any]:
-    """One pod as restricted as those that stratlab starts itself, without a claim."""
+    """Build a job of one pod, restricted as stratlab's own pods, without a claim."""
     request = PodRequest(claim=None, image=image, component="check", deadline_s=PATIENCE_S)
     pod = build_pod(COMMAND, request, resources)
     spec, labels = pod["spec"], pod["metadata"]["labels"]
     del spec["restartPolicy"]
-    spec["containers"][0]["name"] = CONTAINER  # the operator insists on the name
+    spec["containers"][0]["name"] = CONTAINER  # the operator requires this name
     template = {"metadata": {"labels": labels}, "spec": spec}
     replica = {"replicas": 1, "restartPolicy": "Never", "template": template}
     return {

@@ -1,12 +1,15 @@
-"""The Kubernetes API as this program sees it: where it is, the workload of a run, watches that go on."""
+"""Access to the Kubernetes API.
+
+`connection` finds the API server, `workloads` reads the custom resource of a run, and `watching` follows changes.
+"""
 
 from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """The cluster does not do what was asked; one sentence.
+    """Report in one sentence why the cluster does not serve a request.
 
-    `status` is the HTTP status, if there was one; `retry_after_s` what the server asked for, else 0.
+    `status` is the HTTP status, if the server answered. `retry_after_s` is the server's Retry-After in seconds, else 0.
     """
 
     def __init__(self, sentence: str, status: int | None = None, retry_after_s: float = 0.0) -> None:

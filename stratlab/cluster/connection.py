@@ -1,7 +1,7 @@
-"""Where the API server is and who asks: found as kubectl finds it. Reads JSON from it, and streams.
+"""Find the API server and the credentials as kubectl does, then read JSON and streams.
 
-Inside a pod the mounted token is used, and read again for every request, because the kubelet replaces it. `Patience`
-tries a request again until it is answered, refused for good, or not wanted any more.
+Inside a pod, each request reads the mounted token again, because the kubelet replaces it. `Patience` repeats a request
+until the server answers, refuses for good, or the caller stops it.
 """
 
 from __future__ import annotations
@@ -30,25 +30,29 @@ from stratlab.user_error import UserError
 from stratlab.wording import name_allowed
 
 PASSING = (429, 500, 502, 503, 504)
-DENIED = (401, 403, 404)  # final, unless it went well before: a token, role or definition is being replaced
+DENIED = (
+    401,
+    403,
+    404,
+)  # final, unless an earlier request succeeded: a token, role or definition is being replaced
 DENIED_TRIES = 5
 LONGEST_PAUSE_S = 30.0
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONNECT_S, READ_S = 5.0, 30.0
 ALIVE_S = 6.0
 AS = "Impersonate-User"
-RETRIES = urllib3.Retry(total=0)  # all trying again is done here, in sight
+RETRIES = urllib3.Retry(total=0)  # `Patience` and `get` repeat requests, so that every retry is visible here
 
 Answer = TypeVar("Answer")
 
 
 def may_pass(failure: BaseException | None) -> bool:
-    """Whether the same request may be answered a little later."""
+    """Return whether the same request may succeed a little later."""
     return isinstance(failure, ClusterError) and (failure.status is None or failure.status in PASSING)
 
 
 def wait_as_asked(backoff: tenacity.wait.wait_base) -> Callable[[tenacity.RetryCallState], float]:
-    """`backoff`, but not less than the server's Retry-After."""
+    """Return `backoff`, raised to the server's Retry-After."""
 
     def wait(state: tenacity.RetryCallState) -> float:
         failure = _failure(state)
@@ -60,9 +64,9 @@ def wait_as_asked(backoff: tenacity.wait.wait_base) -> Callable[[tenacity.RetryC
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to go on: to `deadline` (time.monotonic()), or until `stop` is set.
+    """Limit how long requests are repeated: to `deadline` (time.monotonic()), or until `stop` is set.
 
-    `pause_s` is the shortest pause between two tries; they grow to 30 s. `say` hears of an outage.
+    `pause_s` is the shortest pause between two tries; pauses grow to 30 s. `say` receives a sentence about an outage.
     """
 
     deadline: float | None = None
@@ -74,18 +78,18 @@ class Patience:
         return self.stop.is_set() or (self.deadline is not None and time.monotonic() >= self.deadline)
 
     def left_s(self, longest: float) -> float:
-        """Until the deadline, at most `longest`, never quite 0."""
+        """Return the seconds until the deadline, at most `longest` and at least 0.1."""
         return longest if self.deadline is None else min(longest, max(0.1, self.deadline - time.monotonic()))
 
     def sleep(self, seconds: float) -> None:
-        """Not beyond the end."""
+        """Sleep, but not beyond the deadline."""
         self.stop.wait(self.left_s(seconds))
 
     def persist(self, request: Callable[[], Answer], *, answered_before: bool) -> Answer | None:
-        """What `request` returns in the end, or None when all is over first.
+        """Repeat `request` until it returns; return None if the deadline or `stop` ends this first.
 
         Raises:
-            ClusterError: an answer that will not change. `answered_before`: a denial is tried again a few times.
+            ClusterError: a final answer. With `answered_before`, a denial is tried again up to 5 times.
         """
 
         def is_worth_it(state: tenacity.RetryCallState) -> bool:
@@ -119,31 +123,31 @@ def _failure(state: tenacity.RetryCallState) -> BaseException | None:
 
 @dataclass(frozen=True)
 class Connection:
-    """A client for one API server and one namespace; `origin` says whence."""
+    """Hold a client for one API server and one namespace; `origin` names the source of the configuration."""
 
     client: ApiClient
     namespace: str
     origin: str
     pod_resources: PodResources = field(default_factory=PodResources)
-    """Of pods that are started through it."""
+    """Resources of the pods that this connection starts."""
 
     @property
     def server(self) -> str:
-        """The address of the API server."""
+        """Return the address of the API server."""
         return str(self.client.configuration.host)
 
     @property
     def core(self) -> str:
-        """Path of the namespace in the core API: pods, events, claims."""
+        """Return the path of the namespace in the core API: pods, events, claims."""
         return f"/api/v1/namespaces/{self.namespace}"
 
     @property
     def jobs(self) -> str:
-        """Path of the namespace's Jobs."""
+        """Return the path of the namespace's Jobs."""
         return f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The object at `path`, as JSON. What may pass (429, 5xx, no answer) is tried four times.
+        """Return the object at `path` as JSON; try temporary failures (429, 5xx, no answer) four times.
 
         Raises:
             ClusterError: with the server's own sentence.
@@ -160,15 +164,15 @@ class Connection:
                     return dict(json.loads(response.data))
                 except (urllib3.exceptions.HTTPError, ValueError, TypeError, RecursionError) as failure:
                     raise ClusterError(
-                        f"{self.server}: the answer broke off ({failure}) [SL-answer-broke-off]"
+                        f"{self.server}: the answer ended early ({failure}) [SL-answer-broke-off]"
                     ) from failure
         raise AssertionError("tenacity returns or raises")
 
     def check_alive(self, silence_s: float = ALIVE_S) -> None:
-        """One request that every server answers to anybody, before one that may wait for minutes.
+        """Send one request that every server answers to every user, before a request that may wait for minutes.
 
         Raises:
-            ClusterError: the server said nothing for so long.
+            ClusterError: the server was silent for `silence_s`.
         """
         began = time.monotonic()
         try:
@@ -177,17 +181,17 @@ class Connection:
             waited_s = time.monotonic() - began
             if failure.status is None and waited_s >= 0.9 * min(CONNECT_S, silence_s):
                 raise ClusterError(
-                    f"{self.server}: the API server of {self.origin} does not answer, after {waited_s:.0f} s; "
-                    "is the control plane up, and does this machine reach it? [SL-server-silent]"
+                    f"{self.server}: the API server of {self.origin} did not answer within {waited_s:.0f} s; "
+                    "check that the control plane runs and that this machine reaches it [SL-server-silent]"
                 ) from failure
 
     def stream(
         self, path: str, query: Mapping[str, str] | None = None, *, silence_s: float = READ_S
     ) -> urllib3.HTTPResponse:
-        """The open answer to one GET, to be read in pieces and closed. Silence of `silence_s` is an error.
+        """Return the open answer to a GET request; the caller reads it in pieces and closes it.
 
         Raises:
-            ClusterError: not reached, or an answer other than 2xx.
+            ClusterError: the server is unreachable, silent for `silence_s`, or answers with a status other than 2xx.
         """
         try:
             return self.client.call_api(
@@ -211,11 +215,11 @@ def connect(
     pod_resources: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> Connection:
-    """As `find_cluster`, and the cluster answers.
+    """Find a cluster as `find_cluster` does, and check that it answers.
 
     Raises:
-        UserError: there is none, or no such context.
-        ClusterError: its API server says nothing.
+        UserError: no cluster is configured, or the context is unknown.
+        ClusterError: the API server does not answer.
     """
     connection = find_cluster(
         context=context, namespace=namespace, pod_resources=pod_resources, environ=environ
@@ -231,13 +235,13 @@ def find_cluster(
     pod_resources: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> Connection:
-    """The cluster that kubectl would talk to: $KUBECONFIG or ~/.kube/config, else the pod's own token.
+    """Return the cluster that kubectl would use: $KUBECONFIG or ~/.kube/config, else the pod's own token.
 
     Args:
-        pod_resources: as the option `--pod-resources` gives them.
+        pod_resources: value of the option `--pod-resources`.
 
     Raises:
-        UserError: there is none, or no such context.
+        UserError: no cluster is configured, or the context is unknown.
     """
     resources = parse_pod_resources(pod_resources)
     listed = environ.get("KUBECONFIG", "")
@@ -248,11 +252,11 @@ def find_cluster(
         if inside:
             return replace(inside, namespace=namespace or inside.namespace, pod_resources=resources)
         where = (
-            f"KUBECONFIG={listed}: {'a folder; expected a' if any(map(Path.is_dir, paths)) else 'no such'} file"
+            f"KUBECONFIG={listed} {'is a folder, not a file' if any(map(Path.is_dir, paths)) else 'does not exist'}"
             if listed
-            else "no ~/.kube/config, and KUBECONFIG is not set"
+            else "~/.kube/config does not exist, and KUBECONFIG is not set"
         )
-        raise UserError(f"no cluster: {where} [SL-no-cluster]")
+        raise UserError(f"no cluster is configured: {where} [SL-no-cluster]")
     return replace(_read_kubeconfig(found, context, namespace), pod_resources=resources)
 
 
@@ -274,7 +278,7 @@ def _read_kubeconfig(found: list[Path], context: str | None, namespace: str | No
         headers = _impersonate(merged, loader.current_context["context"].get("user"))
     except UnicodeDecodeError as failure:
         raise UserError(
-            f"{_list(found)}: no kubeconfig, byte {failure.start} is no UTF-8 [SL-kubeconfig-not-utf8]"
+            f"{_list(found)}: not a kubeconfig, byte {failure.start} is not UTF-8 [SL-kubeconfig-not-utf8]"
         ) from None
     except (ConfigException, KeyError, TypeError, yaml.YAMLError) as failure:
         raise UserError(f"{_list(found)}: {failure} [SL-kubeconfig-invalid]") from failure
@@ -287,8 +291,9 @@ def _read_kubeconfig(found: list[Path], context: str | None, namespace: str | No
 
 
 def _impersonate(merged: Any, user: str | None) -> dict[str, str]:
-    """Header -> value of a user entry that acts as somebody else: the client itself overlooks these keys, and every
-    answer would be about the rights of whoever is behind.
+    """Return header -> value for a user entry that impersonates another user.
+
+    The Kubernetes client ignores these keys, so that every answer would describe the rights of the impersonating user.
 
     Raises:
         ConfigException: a key that one header cannot hold.
@@ -300,7 +305,7 @@ def _impersonate(merged: Any, user: str | None) -> dict[str, str]:
     groups = list(held.get("as-groups") or [])
     if len(groups) > 1 or held.get("as-user-extra"):
         raise ConfigException(
-            f"user {user}: acts as somebody with several groups or extra facts, which stratlab cannot pass on: "
+            f"user {user}: stratlab cannot impersonate a user with several groups or with as-user-extra; "
             "use a token of that account (kubectl create token), or one group at a time "
             "[SL-impersonation-partial]"
         )
@@ -315,7 +320,7 @@ def _impersonate(merged: Any, user: str | None) -> dict[str, str]:
 def connect_in_cluster(
     environ: Mapping[str, str] = os.environ, folder: Path | None = None
 ) -> Connection | None:
-    """The cluster this pod runs in, as its ServiceAccount; None outside of one, or without a token."""
+    """Return the cluster of this pod, as its ServiceAccount; None outside a pod, or without a token."""
     folder = folder or SERVICE_ACCOUNT
     host, token = environ.get("KUBERNETES_SERVICE_HOST"), folder / "token"
     if not host or not token.is_file():
@@ -337,7 +342,7 @@ def connect_in_cluster(
 
 
 def explain(connection: Connection, failure: Exception) -> ClusterError:
-    """One sentence for a failed request."""
+    """Return a ClusterError with one sentence for a failed request."""
     if isinstance(failure, ApiException) and failure.status:
         message = _message(failure)
         if failure.status == 401:
@@ -349,7 +354,7 @@ def explain(connection: Connection, failure: Exception) -> ClusterError:
     while isinstance(cause, urllib3.exceptions.MaxRetryError) and cause.reason:
         cause = cause.reason
     return ClusterError(
-        f"{connection.server}: no API server answers ({_short(cause)}) [SL-server-unreachable]"
+        f"{connection.server}: the API server is unreachable ({_short(cause)}) [SL-server-unreachable]"
     )
 
 
@@ -362,13 +367,13 @@ def _message(failure: ApiException) -> str:
 
 
 def _short(cause: BaseException) -> str:
-    """Without the name of the connection that urllib3 puts in front."""
+    """Return the cause without the name of the connection that urllib3 puts in front."""
     return str(cause).partition("): ")[2] or str(cause)
 
 
 def _build_client(configuration: Configuration) -> ApiClient:
     configuration.retries = RETRIES
-    # The client itself takes any *_proxy for any address, and forgets no_proxy.
+    # The client itself uses any *_proxy for any address, and ignores no_proxy.
     scheme = configuration.host.partition(":")[0]
     configuration.proxy = requests.utils.get_environ_proxies(configuration.host).get(scheme)
     return ApiClient(configuration)

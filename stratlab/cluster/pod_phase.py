@@ -1,6 +1,6 @@
-"""A pod from its creation to its end: what it waits for, why it will never start, how it ended, who refuses it.
+"""Describe a pod from its creation to its end: why it waits, why it cannot start, how it ended, why it was refused.
 
-`follow_pod` does it for pods of our own, `build_row` shows any pod as one row of a table.
+`follow_pod` follows pods that stratlab starts. `build_row` turns any pod into one row of a table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stratlab.cluster.connection import Connection, Patience
 from stratlab.cluster.pods import has_ended
 from stratlab.cluster.watching import DELETED, SYNCED, Change, watch
 
-UNSCHEDULED_S = 60.0  # an autoscaler or the binding of a claim may need as long
+UNSCHEDULED_S = 60.0  # an autoscaler or the binding of a claim may need this long
 START_S = 600.0  # a large image on a new node
 TICK_S, NEXT_TICK_S = 5.0, 15.0
 HOPELESS = (
@@ -29,7 +29,7 @@ HOPELESS = (
 
 @dataclass(frozen=True)
 class PodEnd:
-    """`reason` is what Kubernetes says about it, "" after success."""
+    """Describe how a pod ended; `reason` is Kubernetes' reason, "" after success."""
 
     exit_code: int
     reason: str
@@ -38,10 +38,10 @@ class PodEnd:
 def follow_pod(
     connection: Connection, name: str, progress: Callable[[str], None]
 ) -> Generator[PodEnd | None]:
-    """Yields None when the container has started (or ended already), then the end.
+    """Yield None when the container has started or ended, then the end.
 
     Raises:
-        ClusterError: it will not start, or it was deleted.
+        ClusterError: the pod cannot start, or it was deleted.
     """
     began = time.monotonic()
     pod: Mapping[str, Any] = {}
@@ -50,7 +50,7 @@ def follow_pod(
             for kind, pod in _watch(connection, name, Patience(began + limit_s, say=progress)):
                 if kind == DELETED:
                     raise ClusterError(
-                        f"pod {name} was deleted by someone else before it started [SL-pod-deleted-early]"
+                        f"pod {name} was deleted from outside before it started [SL-pod-deleted-early]"
                     )
                 if hopeless := why_hopeless(pod):
                     raise ClusterError(f"pod {name} cannot start: {hopeless} [SL-pod-hopeless]")
@@ -66,27 +66,29 @@ def follow_pod(
     yield None
     for kind, pod in _watch(connection, name, Patience(say=progress)):
         if kind == DELETED:
-            raise ClusterError(f"pod {name} was deleted by someone else [SL-pod-deleted]")
+            raise ClusterError(f"pod {name} was deleted from outside [SL-pod-deleted]")
         if has_ended(pod):
             yield build_end(pod)
             return
 
 
 def read_end(name: str, ending: Iterator[PodEnd | None], deadline_s: int) -> PodEnd:
-    """The end that `follow_pod` yields last.
+    """Return the end that `follow_pod` yields last.
 
     Raises:
-        ClusterError: the pod was ended because it took longer than `deadline_s`.
+        ClusterError: the pod was stopped because it ran longer than `deadline_s`.
     """
     end = next(ending)
     assert end
     if end.reason.startswith("DeadlineExceeded"):
-        raise ClusterError(f"pod {name} was stopped: it took longer than {deadline_s} s [SL-pod-too-long]")
+        raise ClusterError(
+            f"pod {name} was stopped because it ran longer than {deadline_s} s [SL-pod-too-long]"
+        )
     return end
 
 
 def describe(pod: Mapping[str, Any]) -> str:
-    """What the pod is doing, in words that follow its name."""
+    """Describe the state of the pod, in words that follow its name."""
     waiting = _container_state(pod, "waiting")
     if waiting:
         return f"waits: {waiting.get('reason', 'for its container')}"
@@ -97,7 +99,7 @@ def describe(pod: Mapping[str, Any]) -> str:
 
 
 def why_hopeless(pod: Mapping[str, Any]) -> str:
-    """Why the container will never start; "" as long as it may."""
+    """Return why the container can never start, or "" while it may."""
     waiting = _container_state(pod, "waiting")
     if waiting.get("reason") in HOPELESS:
         return f"{waiting['reason']}: {waiting.get('message', '')}"
@@ -106,17 +108,17 @@ def why_hopeless(pod: Mapping[str, Any]) -> str:
 
 
 def has_started(pod: Mapping[str, Any]) -> bool:
-    """Whether there is a log to read, or the pod has ended without one."""
+    """Return whether there is a log to read, or the pod has ended without one."""
     return has_ended(pod) or bool(_container_state(pod, "running") or _container_state(pod, "terminated"))
 
 
 def is_scheduled(pod: Mapping[str, Any]) -> bool:
-    """Whether a node has taken the pod."""
+    """Return whether the pod is scheduled on a node."""
     return bool((pod.get("spec") or {}).get("nodeName"))
 
 
 def build_end(pod: Mapping[str, Any]) -> PodEnd:
-    """Of a pod in phase Succeeded or Failed."""
+    """Build the end of a pod in phase Succeeded or Failed."""
     status = pod["status"]
     terminated = _container_state(pod, "terminated")
     said = [status.get("reason"), status.get("message"), terminated.get("reason"), terminated.get("message")]
@@ -133,7 +135,7 @@ def _watch(connection: Connection, name: str, patience: Patience) -> Iterator[Ch
 
 
 def _container_state(pod: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """`waiting`, `running` or `terminated` of the only container; an empty one where it is in another state."""
+    """Return `waiting`, `running` or `terminated` of the only container; {} if it is in another state."""
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
         if kind in container["state"]:
             return dict(container["state"][kind] or {}) or {"reason": kind}
@@ -144,25 +146,27 @@ def _unscheduled(pod: Mapping[str, Any]) -> str:
     for condition in (pod.get("status") or {}).get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             text = str(condition.get("message") or condition.get("reason", ""))
-            # without what did not help either
+            # without the scheduler's list of victims and claims that did not help either
             return text.partition(". no new claims")[0].partition(". preemption:")[0]
     return ""
 
 
 def _read_last_event(connection: Connection, name: str) -> str:
-    """FailedMount and the like are told in events only."""
+    """Return the pod's last event, because Kubernetes reports FailedMount and similar failures in events only."""
     query = {"fieldSelector": f"involvedObject.name={name},type=Warning"}
     try:
         events = connection.get(f"{connection.core}/events", query)["items"]
     except ClusterError:
         return ""
-    news = [each for each in events if each.get("reason") != "FailedScheduling"]  # a condition says that
+    news = [
+        each for each in events if each.get("reason") != "FailedScheduling"
+    ]  # the pod's condition reports it
     return f" ({news[-1].get('reason')}: {news[-1].get('message')})" if news else ""
 
 
 @contextmanager
 def ticking(progress: Callable[[str], None], state: str | Callable[[], str]) -> Iterator[None]:
-    """Tells `state`, and for how long, after 5 s and then every 15 s, from a thread: a wait is no silence."""
+    """Report `state` and its duration after 5 s and then every 15 s, from a thread."""
     began, over = time.monotonic(), threading.Event()
 
     def tick() -> None:
@@ -181,13 +185,16 @@ def ticking(progress: Callable[[str], None], state: str | Callable[[], str]) -> 
         thread.join()
 
 
-# Names for a normal start, no reason to worry anyone.
+# Reasons of a normal start, which are not a problem.
 NORMAL = ("ContainerCreating", "PodInitializing", "Completed")
 
 
 @dataclass(frozen=True)
 class PodRow:
-    """`note` is a reason, "" as long as all is well; `restarts` counts containers started anew in this pod."""
+    """Hold one pod as a row of a table.
+
+    `note` is a reason, "" while there is no problem. `restarts` counts the container restarts of this pod.
+    """
 
     name: str
     phase: str
@@ -204,7 +211,7 @@ class PodRow:
 
 
 def build_row(pod: Mapping[str, Any]) -> PodRow:
-    """From a Pod as the API server gives it."""
+    """Build the row from a Pod object of the API server."""
     status = pod.get("status") or {}
     containers = status.get("containerStatuses") or []
     phase = "Terminating" if pod["metadata"].get("deletionTimestamp") else str(status.get("phase", "Pending"))
@@ -219,7 +226,7 @@ def build_row(pod: Mapping[str, Any]) -> PodRow:
 
 
 def _note(status: Mapping[str, Any]) -> str:
-    """The first of: what the kubelet or scheduler says about the pod, its init containers, its containers."""
+    """Return the first reason reported about the pod, its init containers or its containers."""
     if status.get("reason"):
         return _join(status["reason"], status.get("message"))
     for condition in status.get("conditions") or []:
@@ -254,7 +261,10 @@ LIMIT_RANGE = re.compile(r"(minimum|maximum) \S+ usage per|max limit to request 
 
 
 class PodRefused(ClusterError):
-    """`seen` is what the namespace says, `fix` what helps; `passes` where it may be taken later as it is."""
+    """Report that a quota or LimitRange refuses a pod.
+
+    `seen` describes the refusal and `fix` the solution. `passes` is true if the same pod may be accepted later.
+    """
 
     def __init__(self, seen: str, fix: str, passes: bool) -> None:
         super().__init__(f"{seen}; {fix}", 422)
@@ -262,16 +272,16 @@ class PodRefused(ClusterError):
 
 
 def explain_refusal(message: str) -> PodRefused | None:
-    """From the API server's sentence, or an event's; None where it speaks of something else."""
+    """Build the refusal from a sentence of the API server or an event; None if the sentence is about something else."""
     why = " ".join((found["why"] if (found := FORBIDDEN.search(message)) else message).split())
     if found := UNSPECIFIED.search(why):
         names = found["names"].replace(",", "=AMOUNT,") + "=AMOUNT"
-        fix = f"give them: --pod-resources {names}; to a run as run.resources and run.analysis.resources"
+        fix = f"set them: --pod-resources {names}; for a run, run.resources and run.analysis.resources"
         return PodRefused(f"a quota refuses its pod: {why}", f"{fix} [SL-quota-unspecified]", passes=False)
     if EXCEEDED.search(why):
-        fix = "wait for other pods to end, raise the quota, or ask for less with --pod-resources [SL-quota-exceeded]"
+        fix = "wait for other pods to end, raise the quota, or request less with --pod-resources [SL-quota-exceeded]"
         return PodRefused(f"a quota refuses its pod: {why}", fix, passes=True)
     if LIMIT_RANGE.search(why):
-        fix = "ask for amounts in that range: --pod-resources limits.NAME=AMOUNT,requests.NAME=AMOUNT [SL-limit-range]"
+        fix = "request amounts in that range: --pod-resources limits.NAME=AMOUNT,requests.NAME=AMOUNT [SL-limit-range]"
         return PodRefused(f"a LimitRange refuses its pod: {why}", fix, passes=False)
     return None

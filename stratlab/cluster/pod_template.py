@@ -1,7 +1,7 @@
-"""The pod that stratlab starts itself: what it mounts, what it may do, which is little, and what it may use.
+"""Build the pod that stratlab starts itself: its mounts, its few permissions and its resources.
 
-Both cpu and memory have a request and a limit, since a quota on either refuses a pod without one. `PodRequest` also
-says where runs lie on a cluster: the claim, where the runs see it, and the image that reads them.
+Both cpu and memory have a request and a limit, because a quota on either refuses a pod without one. `PodRequest` also
+locates runs on a cluster: the claim, its mount path in the runs, and the image that reads them.
 """
 
 from __future__ import annotations
@@ -19,31 +19,36 @@ ENTRY = re.compile(r"(requests|limits)\.([A-Za-z0-9][A-Za-z0-9._/-]*)=(.+)")
 
 @dataclass(frozen=True)
 class PodResources:
-    """Amounts as Kubernetes writes them, by the name of the resource."""
+    """Hold amounts in Kubernetes' notation, by the name of the resource."""
 
     requests: Mapping[str, str] = field(default_factory=lambda: {"cpu": "20m", "memory": "128Mi"})
     limits: Mapping[str, str] = field(default_factory=lambda: {"cpu": "1", "memory": "1Gi"})
 
 
 def check_pod_resources(text: str) -> str:
-    """The same text; a callback of typer.
+    """Return the same text after checking it; a callback of typer.
 
     Raises:
-        UserError: it is no list of amounts, or asks for more than it limits.
+        UserError: the text is not a list of amounts, or a request exceeds its limit.
     """
     parse_pod_resources(text)
     return text
 
 
 def parse_pod_resources(text: str) -> PodResources:
-    """From `limits.cpu=500m,requests.memory=64Mi`: what it does not name stays, but no request above a limit it names.
+    """Parse `limits.cpu=500m,requests.memory=64Mi`.
+
+    A resource that the text does not name keeps its default. A default request is lowered to a limit that the text
+    names.
 
     Raises:
         UserError: as `check_pod_resources`.
     """
     if not text:
         return PodResources()
-    from kubernetes.utils.quantity import parse_quantity  # half a second: only who gives amounts pays
+    from kubernetes.utils.quantity import (
+        parse_quantity,
+    )  # slow to import (0.5 s)  # the import takes half a second: only users of the option pay for it
 
     given: dict[str, dict[str, str]] = {"requests": {}, "limits": {}}
     for entry in filter(None, text.split(",")):
@@ -56,7 +61,7 @@ def parse_pod_resources(text: str) -> PodResources:
             parse_quantity(found[3])
         except ValueError:
             raise UserError(
-                f"{OPTION}: {entry!r}: no amount; expected one of Kubernetes, such as 500m, 1 or 256Mi "
+                f"{OPTION}: {entry!r}: not an amount; expected Kubernetes notation, such as 500m, 1 or 256Mi "
                 "[SL-pod-resources-amount]"
             ) from None
         given[found[1]][found[2]] = found[3]
@@ -68,7 +73,7 @@ def parse_pod_resources(text: str) -> PodResources:
         if name in given["requests"] and name in given["limits"]:
             raise UserError(
                 f"{OPTION}: requests.{name}={requests[name]} is above limits.{name}={limits[name]}; "
-                "a request must not be above its limit [SL-pod-resources-above-limit]"
+                "lower the request or raise the limit [SL-pod-resources-above-limit]"
             )
         if name in given["requests"]:
             limits[name] = requests[name]
@@ -85,10 +90,10 @@ CERTIFICATES = "/etc/stratlab/certificates"
 
 @dataclass(frozen=True)
 class PodRequest:
-    """What a pod has beside its command. Without a claim `mount` is an empty folder.
+    """Describe a pod except for its command. Without a claim, `mount` is an empty folder.
 
     Attributes:
-        component: decides which network policies apply; all but `volume` may reach MLflow.
+        component: decides which network policies apply; all components except `volume` may reach MLflow.
         certificates: configMap/NAME/KEY or secret/NAME/KEY of MLflow's authority, for components that may reach it.
         limits: of further resources, such as GPUs.
     """
@@ -104,14 +109,14 @@ class PodRequest:
     limits: Mapping[str, int] = field(default_factory=dict)
 
     def find_folder(self, name: str) -> str:
-        """Path of a comparison, or of COMPARISON/RUN, in the pod."""
+        """Return the path of a comparison, or of COMPARISON/RUN, in the pod."""
         return f"{self.mount.rstrip('/')}/{name}"
 
 
 def build_pod(
     command: Sequence[str], request: PodRequest, resources: PodResources | None = None
 ) -> dict[str, Any]:
-    """The pod as the API server gets it. It has no token and nothing of the namespace but the claim."""
+    """Build the pod object for the API server. It has no token, and of the namespace it mounts only the claim."""
     resources = resources or PodResources()
     labels = {"name": "stratlab", "instance": "stratlab", "component": request.component}
     labels |= {"part-of": "stratlab", "managed-by": "stratlab"}
@@ -146,7 +151,9 @@ def build_pod(
                     "name": "volume",
                     "image": request.image,
                     "imagePullPolicy": "IfNotPresent",
-                    "command": [part.replace("$", "$$") for part in command],  # $(NAME) would be replaced
+                    "command": [
+                        part.replace("$", "$$") for part in command
+                    ],  # Kubernetes would replace $(NAME)
                     "env": [
                         *({"name": k, "value": v.replace("$", "$$")} for k, v in env.items()),
                         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
@@ -174,10 +181,10 @@ def build_pod(
 
 
 def check_certificates(text: str) -> str:
-    """The same text; a callback of typer.
+    """Return the same text after checking it; a callback of typer.
 
     Raises:
-        UserError: it names no key of a ConfigMap or a Secret.
+        UserError: the text does not name a key of a ConfigMap or a Secret.
     """
     if text and not re.fullmatch(r"(configMap|secret)/[a-z0-9][a-z0-9.-]*/[A-Za-z0-9._-]+", text):
         raise UserError(
@@ -187,7 +194,7 @@ def check_certificates(text: str) -> str:
 
 
 def _build_certificates(named: str) -> list[dict[str, Any]]:
-    """The volume, as the charts write it."""
+    """Build the volume as the charts do."""
     if not named:
         return []
     kind, name, key = named.split("/")
@@ -196,7 +203,7 @@ def _build_certificates(named: str) -> list[dict[str, Any]]:
 
 
 def _spread(labels: Mapping[str, str]) -> dict[str, Any]:
-    """Two of these pods at once rather run on two nodes: that shows whether the volume is shared."""
+    """Prefer different nodes for two pods of the same time, which shows whether the volume is shared."""
     selector = {f"app.kubernetes.io/{name}": labels[name] for name in ("part-of", "component")}
     term = {"labelSelector": {"matchLabels": selector}, "topologyKey": "kubernetes.io/hostname"}
     return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}

@@ -1,4 +1,4 @@
-"""Where a comparison lies on a cluster: as given, else as its runs' custom resources say, else the charts' defaults."""
+"""Locate a comparison on a cluster: from options, its runs' custom resources, or the charts' defaults."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def find_place(
     certificates: str = "",
     say: Callable[[str], None] = lambda sentence: None,
 ) -> PodRequest:
-    """The pod that can read a comparison's runs.
+    """Return the pod that can read a comparison's runs.
 
-    The annotations of the newest run of this comparison decide; where all are uninstalled, those of another run in the
-    namespace, which has mostly one volume. The image is the one that most runs of the namespace have.
+    The annotations of the comparison's newest run decide. If all its runs are uninstalled, another run of the namespace
+    decides, because a namespace usually has one volume. The image is the most frequent one of the namespace's runs.
 
     Args:
-        claim, mount, image, certificates: what the user gave; "" = left out.
-        say: hears where the rest comes from, unless it is the charts' defaults.
+        claim, mount, image, certificates: the user's options; "" = left out.
+        say: receives the source of the other values, unless they are the charts' defaults.
     """
     if claim and mount and image:
         return PodRequest(claim, mount, image, certificates=certificates)
     try:
         workloads = list_workloads(connection)
-    except ClusterError:  # no right to look: what is left are the defaults
+    except ClusterError:  # not permitted to list the runs: use the defaults
         workloads = []
     newest = sorted(workloads, key=lambda each: str(each.object["metadata"].get("creationTimestamp") or ""))
     newest = [each for each in reversed(newest) if each.facts.run_directory]
@@ -54,23 +54,26 @@ def find_place(
         certificates=certificates or facts.certificates,
     )
     if found:
-        others = f" (of {len(images)}; --image names another)" if len(images) > 1 and not image else ""
-        say(f"as {found.title} says: claim {place.claim} at {place.mount}, image {place.image}{others}")
+        others = f" (of {len(images)}; --image sets another)" if len(images) > 1 and not image else ""
+        say(f"{found.title} uses claim {place.claim} at {place.mount}, image {place.image}{others}")
     return place
 
 
 def _choose_image(images: Counter[str], own: str) -> str:
-    """The one that most runs have, for one of them may name what nobody can pull; of as many the charts' own, then
-    `own`, that of the run which tells the rest."""
+    """Return the most frequent image of the runs, because a single run may name an image that cannot be pulled.
+
+    If several are equally frequent, prefer the charts' image, then `own`, the image of the run that sets the other
+    values.
+    """
     most = [name for name, count in images.items() if count == max(images.values())]
     return IMAGE if IMAGE in most or not most else own if own in most else most[0]
 
 
 def read_name(text: str) -> tuple[str, str]:
-    """Split COMPARISON/RUN, as a user names a run that lies on a cluster's volume. Raises UserError."""
+    """Split COMPARISON/RUN, the name of a run on a cluster's volume. Raises UserError."""
     found = re.fullmatch(f"({NAME})/({NAME})", text)
     if not found:
         raise UserError(
-            f"{text}: with --on-cluster give COMPARISON/RUN, such as demo/ddp [SL-name-not-comparison-run]"
+            f"{text}: --on-cluster needs COMPARISON/RUN, such as demo/ddp [SL-name-not-comparison-run]"
         )
     return found[1], found[2]

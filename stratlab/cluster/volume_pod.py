@@ -1,8 +1,8 @@
-"""A short-lived pod that mounts the results claim, for a laptop that cannot mount the volume itself.
+"""Read the results claim through a short-lived pod, for a laptop that cannot mount the volume itself.
 
-`run_on_volume` runs a command in it, `read_file` and `read_folder` bring bytes. The pod is watched until it ends, and
-deleted whatever happens. Its log carries the answer: bytes go through it compressed and in base64, with their length
-and hash at the end, because a log is text and may be cut.
+`run_on_volume` runs a command in the pod; `read_file` and `read_folder` return bytes. The pod is watched until it ends,
+and is always deleted. Its log carries the answer. Bytes are compressed and sent as base64, with their length and hash
+at the end, because a log is text and may be cut.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG_PAUSES_S = (0.5, 2.0, None)
 LOG_SILENCE_S = 600.0
 FOLDER_DEADLINE_S = 4 * 3600
 
-# Runs in the pod: what is written into `sending` goes out compressed, as lines of base64; end() adds length and hash.
+# Runs in the pod: compresses each `sending.write` and prints lines of base64; `end` adds length and hash.
 SENDING = """
 import base64, hashlib, sys, zlib
 class Sending:
@@ -53,7 +53,7 @@ with open(sys.argv[1], "rb") as file:
         sending.write(piece)
 sending.end()
 """
-# argv: the folder, then names of folders in it, at any depth, that stay where they are. Links stay too.
+# argv: the folder, then names of folders to leave out, at any depth. Links are left out too.
 SEND_FOLDER = f"""{SENDING}
 import os, tarfile
 folder, left_out = sys.argv[1], set(sys.argv[2:])
@@ -69,14 +69,14 @@ sending.end()
 """
 
 Progress = Callable[[str], None]
-"""Gets a sentence after 5 s and then every 15 s."""
+"""Receives a sentence after 5 s and then every 15 s."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How the command ended; `output` is what it wrote, both streams in the order of writing.
+    """Describe how the command ended; `output` holds both streams in the order of writing.
 
-    `termination` is what Kubernetes says about the end: OOMKilled, Error and the last lines; "" after success.
+    `termination` is Kubernetes' reason: OOMKilled, or Error and the last lines; "" after success.
     """
 
     exit_code: int
@@ -97,7 +97,8 @@ def run_on_volume(
     """Run `command` in a pod of the connection's namespace; return when it has ended and the pod is deleted.
 
     Raises:
-        ClusterError: no such claim, no right, the image cannot be pulled, no node takes the pod, it took too long.
+        ClusterError: the claim does not exist, a permission is missing, the image cannot be pulled, no node accepts the
+            pod, or it ran too long.
     """
     with _running_pod(connection, request, command, progress) as (name, ending):
         with ticking(progress, f"pod {name} is running"):
@@ -112,8 +113,8 @@ def read_file(
     """Yield the bytes of the file at `path`, below the mount, as they arrive.
 
     Raises:
-        NothingThere: there is no such file.
-        ClusterError: as `run_on_volume`, or what arrived is not the file; then the pieces so far are void.
+        NothingThere: the file does not exist.
+        ClusterError: as `run_on_volume`, or the bytes do not match the file; then the pieces so far are void.
     """
     return _read_bytes(connection, request, [SEND_FILE, path], progress)
 
@@ -121,7 +122,7 @@ def read_file(
 def read_folder(
     connection: Connection, request: PodRequest, path: str, left_out: Collection[str], progress: Progress
 ) -> Iterator[bytes]:
-    """Yield a tar archive of the folder at `path` as it arrives, without folders in it whose names are `left_out`.
+    """Yield a tar archive of the folder at `path` as it arrives, without the folders named in `left_out`.
 
     Raises:
         NothingThere, ClusterError: as `read_file`.
@@ -133,7 +134,7 @@ def read_folder(
 def _read_bytes(
     connection: Connection, request: PodRequest, script: Sequence[str], progress: Progress
 ) -> Iterator[bytes]:
-    """Yield what a Python script that begins with `SENDING` sends of the path, which is its first argument."""
+    """Yield the bytes that a Python script starting with `SENDING` sends; its first argument is the path."""
     path = script[1]
     with _running_pod(connection, request, ["python", "-c", *script], progress) as (name, ending):
         unpacker, digest, length, last = zlib.decompressobj(), hashlib.sha256(), 0, b""
@@ -143,21 +144,21 @@ def _read_bytes(
             try:
                 piece = unpacker.decompress(base64.b64decode(last, validate=True))
             except (ValueError, zlib.error):
-                break  # python's own words: the path could not be read
+                break  # Python's own error: it could not read the path
             digest.update(piece)
             length += len(piece)
             if piece:
                 yield piece
         end = read_end(name, ending, request.deadline_s)
         if end.exit_code and "FileNotFoundError" in end.reason:
-            raise NothingThere(f"{path}: not there, on the claim {request.claim} [SL-file-not-there]")
+            raise NothingThere(f"{path}: does not exist on the claim {request.claim} [SL-file-not-there]")
         if end.exit_code:
             raise ClusterError(
-                f"{path}: could not be read in pod {name}: {end.reason} [SL-volume-file-unreadable]"
+                f"{path}: pod {name} could not read it: {end.reason} [SL-volume-file-unreadable]"
             )
         if last.decode(errors="replace") != f"end {length} {digest.hexdigest()}":
             raise ClusterError(
-                f"{path}: the log of pod {name} was cut after {length} bytes; try again [SL-file-cut]"
+                f"{path}: the log of pod {name} was cut after {length} bytes; repeat the command [SL-file-cut]"
             )
 
 
@@ -165,7 +166,7 @@ def _read_bytes(
 def _running_pod(
     connection: Connection, request: PodRequest, command: Sequence[str], progress: Progress
 ) -> Iterator[tuple[str, Generator[PodEnd | None]]]:
-    """A pod whose command has started, and what will yield how it ended. It is deleted when the block is left."""
+    """Yield the name of a pod whose command has started, with the iterator of its end; delete the pod on exit."""
     if request.claim:
         _check_claim(connection, request.claim)
     api, namespace = CoreV1Api(connection.client), connection.namespace
@@ -186,32 +187,32 @@ def _running_pod(
 
 
 def _check_claim(connection: Connection, claim: str) -> None:
-    """A pod with a claim that does not exist would wait for ever."""
+    """Check that the claim exists; a pod with a missing claim would wait for ever."""
     try:
         connection.get(f"{connection.core}/persistentvolumeclaims/{claim}")
     except ClusterError as failure:
         if failure.status == 404:
             check_namespace(connection)
             raise ClusterError(
-                f"namespace {connection.namespace} has no claim {claim}: name it with --claim [SL-claim-unknown]",
+                f"namespace {connection.namespace} has no claim {claim}; set one with --claim [SL-claim-unknown]",
                 404,
             ) from None
-        if failure.status != 403:  # who may not look may still create the pod
+        if failure.status != 403:  # an account that may not read claims may still create the pod
             raise
 
 
 def check_namespace(connection: Connection) -> None:
-    """Before anything is waited for in the namespace; who may not look at namespaces is believed.
+    """Check that the namespace exists, before waiting in it. Pass if this account may not read namespaces.
 
     Raises:
-        UserError: there is none of this name.
+        UserError: the namespace does not exist.
     """
     try:
         connection.get(connection.core)
     except ClusterError as failure:
         if failure.status == 404:
             raise UserError(
-                f"-n {connection.namespace}: there is no such namespace ({connection.origin}); that of manifests/ is "
+                f"-n {connection.namespace}: the namespace does not exist ({connection.origin}); manifests/ creates "
                 "stratlab [SL-namespace-unknown]"
             ) from None
 
@@ -225,13 +226,13 @@ def _delete_pod(api: CoreV1Api, namespace: str, name: str, progress: Progress) -
             if isinstance(failure, ApiException) and failure.status == 404:
                 return
             if pause_s is None:
-                progress(f"pod {name} stays: kubectl -n {namespace} delete pod {name} ({failure})")
+                progress(f"pod {name} was not deleted: kubectl -n {namespace} delete pod {name} ({failure})")
                 return
             time.sleep(pause_s)
 
 
 def _read_log(connection: Connection, name: str) -> Iterator[bytes]:
-    """The log until the container ends. A connection that breaks is opened again behind what was read."""
+    """Yield the log until the container ends. After a lost connection, continue after the bytes already read."""
     path, done = f"{connection.core}/pods/{name}/log", 0
     for pause_s in LOG_PAUSES_S:
         skip = done
@@ -247,6 +248,6 @@ def _read_log(connection: Connection, name: str) -> Iterator[bytes]:
         except (ClusterError, urllib3.exceptions.HTTPError, OSError) as failure:
             if pause_s is None or (isinstance(failure, ClusterError) and not may_pass(failure)):
                 raise ClusterError(
-                    f"the log of pod {name} broke off ({failure}) [SL-pod-log-broke-off]"
+                    f"the log of pod {name} ended early ({failure}) [SL-pod-log-broke-off]"
                 ) from failure
             time.sleep(pause_s)

@@ -1,9 +1,10 @@
-"""A watch that goes on: what changes is told once, whatever happens to the connection. Never polls.
+"""Watch objects and follow logs over lost connections; report each change once, without polling.
 
-List, then watch from the list's resourceVersion; after a disconnect from the last one seen; after 410 list again and
-tell only what differs (kubernetes.io/docs/reference/using-api/api-concepts: "Efficient detection of changes").
+`watch` lists, then watches from the list's resourceVersion, and after a disconnect from the last version seen. After a
+410 it lists again and reports only the differences (kubernetes.io/docs/reference/using-api/api-concepts: "Efficient
+detection of changes").
 
-A log is followed in the same way, line by line, over lost connections and restarts to the pod's end.
+`follow_log` follows a log in the same way, line by line, over lost connections and restarts to the pod's end.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from stratlab.cluster.pods import container_status, has_ended, has_log
 
 ADDED, MODIFIED, DELETED, SYNCED = "ADDED", "MODIFIED", "DELETED", "SYNCED"
 BOOKMARK, ERROR = "BOOKMARK", "ERROR"  # an ERROR is most often 410: the version is too old
-GARBLED = "GARBLED"  # our word for what is no change at all: a proxy's page, half a line
+GARBLED = "GARBLED"  # stratlab's own kind for data that is not a change: a proxy's page, half a line
 Change = tuple[str, dict[str, Any]]
 
-# The server sends a bookmark about once a minute: after a longer silence the connection is taken for dead.
+# The server sends a bookmark about once a minute: after a longer silence the connection counts as lost.
 SILENCE_S = 90.0
-SERVER_S = 280  # the server ends a watch after so long; the next one may go to another server
+SERVER_S = 280  # the server ends a watch after this time; the next one may reach another server
 LIST_S = 30.0
 GONE = 410
-LOG_SILENCE_S = 300.0  # a rank that says nothing: then look whether the connection still stands
+LOG_SILENCE_S = 300.0  # a rank that prints nothing: then check whether the connection still works
 Stamp = tuple[int, int]
 STAMP = re.compile(
     r"(?P<second>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.(?P<fraction>\d+))?(?P<zone>Z|[+-]\d\d:\d\d)"
@@ -44,14 +45,14 @@ def watch(
     query: Mapping[str, str] | None = None,
     patience: Patience | None = None,
 ) -> Iterator[Change]:
-    """Yields (ADDED | MODIFIED | DELETED, object) for the collection at `path`, narrowed by selectors in `query`.
+    """Yield (ADDED | MODIFIED | DELETED, object) for the collection at `path`, narrowed by selectors in `query`.
 
-    First everything that is there as ADDED, then (SYNCED, {}) once, then changes. No change is told twice; of
-    several changes during an outage the last may be told alone. Ends at the deadline of `patience`, or after its
-    `stop` is set, the latter only when the connection stirs next.
+    First yield all present objects as ADDED, then (SYNCED, {}) once, then changes. Each change is reported once; of
+    several changes during an outage only the last may be reported. End at the deadline of `patience`, or when its
+    `stop` is set; `stop` takes effect at the next data on the connection.
 
     Raises:
-        ClusterError: the server refuses for good: no right, no such API, or an answer that will not change.
+        ClusterError: a permission or the API is missing, or the server gives another final answer.
     """
     patience = patience or Patience()
     known: dict[str, dict[str, Any]] = {}
@@ -72,7 +73,9 @@ def watch(
         for kind, changed in _read_changes(connection, path, query, version, patience):
             if kind == GARBLED and not told:
                 told = True
-                patience.say(f"{connection.server} sent what is no change of an object; listing again")
+                patience.say(
+                    f"{connection.server} sent data that is not a change of an object; listing again"
+                )
             if kind in (ERROR, GARBLED):
                 version = ""
                 break
@@ -82,7 +85,7 @@ def watch(
             if patience.is_over():
                 return
         if not brought and time.monotonic() - opened < 2 * patience.pause_s:
-            patience.sleep(patience.pause_s)  # a server that takes connections and drops them
+            patience.sleep(patience.pause_s)  # for a server that accepts connections and closes them at once
 
 
 def _list(
@@ -98,18 +101,18 @@ def _list(
         return listed
     except (urllib3.exceptions.HTTPError, ValueError) as failure:
         raise ClusterError(
-            f"{connection.server}: the answer broke off ({failure}) [SL-list-broke-off]"
+            f"{connection.server}: the answer ended early ({failure}) [SL-list-broke-off]"
         ) from failure
     except (KeyError, TypeError, RecursionError) as failure:
         raise ClusterError(
-            f"{connection.server}: the answer is no list of objects ({failure!r}) [SL-list-not-objects]"
+            f"{connection.server}: the answer is not a list of objects ({failure!r}) [SL-list-not-objects]"
         ) from failure
 
 
 def _read_changes(
     connection: Connection, path: str, query: Mapping[str, str] | None, version: str, patience: Patience
 ) -> Iterator[Change]:
-    """One watch, until its connection ends in whatever way; half a line at the end is left out."""
+    """Read one watch until its connection ends for any reason; leave out half a line at the end."""
     asked = dict(query or {}) | {
         "watch": "true",
         "allowWatchBookmarks": "true",
@@ -137,7 +140,7 @@ def _read_changes(
 
 
 def split_lines(pieces: Iterable[bytes], *, with_rest: bool = True) -> Iterator[bytes]:
-    """The lines of a stream; at its end what follows the last line break too, where that is wanted."""
+    """Yield the lines of a stream; `with_rest` includes an unterminated last line."""
     buffer = b""
     for piece in pieces:
         *lines, buffer = (buffer + piece).split(b"\n")
@@ -147,7 +150,7 @@ def split_lines(pieces: Iterable[bytes], *, with_rest: bool = True) -> Iterator[
 
 
 def _read_change(line: bytes) -> Change:
-    """One line of a watch. Whatever it is, no thread may die of it: somebody waits for what comes after."""
+    """Parse one line of a watch. No line may raise, because callers wait for the changes after it."""
     try:
         document = json.loads(line)
         kind, changed = document["type"], document["object"]
@@ -160,14 +163,14 @@ def _read_change(line: bytes) -> Change:
 
 
 def _check_version(thing: Mapping[str, Any], *, with_uid: bool = True) -> None:
-    """Raises KeyError or TypeError where an object lacks what tells its versions apart."""
+    """Raise KeyError or TypeError if an object lacks the fields that identify its version."""
     for key in ("resourceVersion", "uid") if with_uid else ("resourceVersion",):
         if not isinstance(thing["metadata"][key], str):
-            raise TypeError(f"metadata.{key} is no text")
+            raise TypeError(f"metadata.{key} is not text")
 
 
 def _is_news(known: dict[str, dict[str, Any]], kind: str, changed: dict[str, Any]) -> bool:
-    """Whether `changed` was not told yet; keeps `known` up to date."""
+    """Return whether `changed` was not reported yet; update `known`."""
     if kind == BOOKMARK:
         return False
     uid = changed["metadata"]["uid"]
@@ -179,7 +182,7 @@ def _is_news(known: dict[str, dict[str, Any]], kind: str, changed: dict[str, Any
 
 
 def _differences(known: dict[str, dict[str, Any]], items: list[dict[str, Any]]) -> Iterator[Change]:
-    """From what was told to `items`; changes `known` accordingly. What is gone comes first: a name may be reused."""
+    """Yield the changes from `known` to `items` and update `known`. Deletions come first: a name may be reused."""
     there = {item["metadata"]["uid"] for item in items}
     for uid in [uid for uid in known if uid not in there]:
         yield DELETED, known.pop(uid)
@@ -194,12 +197,15 @@ def _log_path(pod: Mapping[str, Any]) -> str:
 
 
 class Cursor:
-    """Up to where a log was read. The server can only be asked for whole seconds: what was read is told apart here."""
+    """Hold the position up to which a log was read.
+
+    A request for logs has a resolution of whole seconds, so that the cursor drops the lines it has already read.
+    """
 
     def __init__(self) -> None:
         self.second = ""
         self.is_complete = False
-        """The last answer came to its end: there was nothing more to read."""
+        """Whether the last answer was read to its end."""
         self._last: Stamp = (0, 0)
         self._at_last = 0
         self._skip = 0
@@ -208,9 +214,9 @@ class Cursor:
         self._skip = self._at_last
 
     def take(self, line: str) -> str | None:
-        """The text of a line "<RFC 3339 time> text", or None if it was read before.
+        """Return the text of a line "<RFC 3339 time> text", or None if it was read before.
 
-        Nor is what the kubelet itself says in the middle of a log, without a time: "unable to retrieve container logs".
+        Also return None for the kubelet's own lines without a time: "unable to retrieve container logs".
         """
         written, _, text = line.partition(" ")
         if not (found := STAMP.fullmatch(written)):
@@ -230,7 +236,7 @@ class Cursor:
 
 
 def parse_stamp(text: str) -> Stamp:
-    """(seconds since 1970, nanoseconds) of "2026-11-21T12:00:00.123456789Z" or with "+01:00"."""
+    """Return (seconds since 1970, nanoseconds) of "2026-11-21T12:00:00.123456789Z" or with "+01:00"."""
     found = STAMP.fullmatch(text)
     assert found, text
     second = datetime.fromisoformat(found["second"] + found["zone"]).timestamp()
@@ -240,7 +246,7 @@ def parse_stamp(text: str) -> Stamp:
 def read_log(
     connection: Connection, pod: Mapping[str, Any], container: str, *, previous: bool = False
 ) -> Iterator[str]:
-    """The lines there are now. `previous`: of the container's instance before this one.
+    """Return the current lines. `previous` reads the log of the container's previous instance.
 
     Raises:
         ClusterError: there is no log; status 400 or 404.
@@ -252,7 +258,7 @@ def read_log(
 def follow_log(
     connection: Connection, pod: Mapping[str, Any], container: str, patience: Patience | None = None
 ) -> Iterator[str]:
-    """All lines from the first one, as they are written, until the pod has ended or is gone. None is told twice."""
+    """Yield each line of the log once, until the pod has ended or is gone."""
     patience = patience or Patience()
     cursor = Cursor()
     while not patience.is_over():
@@ -266,14 +272,14 @@ def follow_log(
         if has_ended(current) and cursor.is_complete:
             return
         if not brought:
-            # the log has ended, the pod's status does not say so yet
+            # the log has ended, but the pod's status does not show it yet
             patience.sleep(max(patience.pause_s, 0.2))
 
 
 def await_container(
     connection: Connection, pod: Mapping[str, Any], container: str, patience: Patience
 ) -> Mapping[str, Any] | None:
-    """This very pod once its container has a log and does not wait to start again; None if it is gone."""
+    """Return this pod once its container has a log and does not wait to restart; None if the pod is gone."""
     query = {"fieldSelector": f"metadata.name={pod['metadata']['name']}"}
     path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
     seen = False
@@ -307,7 +313,7 @@ def _lines_since(
             if text is not None:
                 yield text
     except ClusterError as failure:
-        if failure.status is None:  # broken off
+        if failure.status is None:  # the connection was lost
             return
         if failure.status not in (400, 404):  # the container waits again, or is gone
             raise
@@ -315,11 +321,11 @@ def _lines_since(
 
 
 def _lines(response: urllib3.HTTPResponse) -> Iterator[str]:
-    """Lines up to the end. Raises ClusterError if the connection broke; half a line is left out then."""
+    """Yield lines up to the end. Raises ClusterError if the connection is lost; half a line is then left out."""
     try:
         for line in split_lines(response.stream(amt=None, decode_content=False)):
             yield line.decode(errors="replace")
     except (urllib3.exceptions.HTTPError, OSError) as failure:
-        raise ClusterError(f"the log broke off ({failure}) [SL-log-broke-off]") from failure
+        raise ClusterError(f"the log ended early ({failure}) [SL-log-broke-off]") from failure
     finally:
         response.close()

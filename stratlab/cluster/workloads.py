@@ -1,10 +1,10 @@
-"""The resources of a run: the custom one, of four APIs in one table, what its status says, and the Jobs of an analysis.
+"""Read the resources of a run: the custom resource of one of four APIs, its status, and the Jobs of an analysis.
 
-Facts: training operator v1.9 (kubeflow.org/v1), mpi-operator (v2beta1), Kubeflow Trainer 2.2 (TrainJob).
+Source: training operator v1.9 (kubeflow.org/v1), mpi-operator (v2beta1), Kubeflow Trainer 2.2 (TrainJob).
 
-Runs are created by helm, because a release is what upgrade, test and uninstall know, and they are watched
-(stratlab/cluster/watching.py): Kubeflow's own SDK asks again every some seconds and gives up at the first answer that
-breaks off. `TrainingJobs` is the SDK on this connection, for the small job that `stratlab check` creates.
+helm creates runs, because upgrade, test and uninstall work on a release. stratlab/cluster/watching.py watches them,
+because Kubeflow's SDK polls and gives up at the first lost connection. `TrainingJobs` uses the SDK on this connection,
+for the small job that `stratlab check` creates.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from stratlab.cluster.connection import Connection, explain
 COMPONENT, INSTANCE = "app.kubernetes.io/component", "app.kubernetes.io/instance"
 TRAINING, ANALYSIS, WAITER = "training", "analysis", "waiter"
 ENDS = frozenset({JOB_CONDITION_SUCCEEDED, JOB_CONDITION_FAILED})
-MODELS = ApiClient()  # reads the SDK's models out of JSON; it is never sent anywhere
+MODELS = ApiClient()  # parses JSON into the SDK's models; it sends no requests
 
 
 def read_conditions(status: Mapping[str, Any] | None) -> list[KubeflowOrgV1JobCondition]:
-    """The conditions of a job's status that hold. Those of the other operators have the same fields.
+    """Return the conditions of a job's status that are True; other operators use the same fields.
 
-    What has no type or status is left out: the model refuses it.
+    A condition without type or status is left out, because the SDK's model refuses it.
     """
     listed = [
         each for each in (status or {}).get("conditions") or [] if each.get("type") and each.get("status")
@@ -52,7 +52,7 @@ def read_conditions(status: Mapping[str, Any] | None) -> list[KubeflowOrgV1JobCo
 
 
 class TrainingJobs:
-    """PyTorchJobs of a namespace. Every failure of the SDK becomes a ClusterError with the server's own sentence."""
+    """Manage PyTorchJobs of a namespace; each failure of the SDK becomes a ClusterError with the server's sentence."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -61,15 +61,15 @@ class TrainingJobs:
             client_configuration=configuration, namespace=namespace, job_kind=PYTORCHJOB_KIND
         )
         for api in (self._client.custom_api, self._client.core_api):
-            api.api_client = connection.client  # with its credentials, proxy and patience
+            api.api_client = connection.client  # with its credentials, proxy and time limits
 
     def create(self, job: Mapping[str, Any]) -> None:
-        """Creates a job, given as it would be written as YAML."""
+        """Create a job from the content of its YAML."""
         with self._explained():
             self._client.create_job(MODELS.deserialize(FakeResponse(job), KubeflowOrgV1PyTorchJob.__name__))
 
     def wait(self, name: str, wait_s: int, poll_s: int = 1) -> str:
-        """The condition in which it has ended, Succeeded or Failed; "" if not within `wait_s` seconds."""
+        """Return the final condition, Succeeded or Failed; "" if the job does not end within `wait_s` seconds."""
         with self._explained():
             try:
                 job = self._client.wait_for_job_conditions(
@@ -81,18 +81,18 @@ class TrainingJobs:
             return str(next(iter(held & ENDS)))
 
     def read_conditions(self, name: str) -> list[str]:
-        """Types of the conditions that hold now; empty as long as no operator has looked at it."""
+        """Return the types of the conditions that are True; empty until an operator has seen the job."""
         with self._explained():
             return [each.type for each in self._client.get_job_conditions(name) if each.status == "True"]
 
     def read_logs(self, name: str) -> dict[str, str]:
-        """Pod -> log, of the pods that have one."""
+        """Return pod -> log for the pods that have a log."""
         with self._explained():
             logs, _ = self._client.get_job_logs(name, is_master=False)
             return {pod: str(text) for pod, text in logs.items()}
 
     def delete(self, name: str) -> None:
-        """Removes the job, and with it its pods; one that is gone is no failure."""
+        """Delete the job and its pods; a missing job is not an error."""
         try:
             with self._explained():
                 self._client.delete_job(name)
@@ -115,7 +115,7 @@ NO_STATUS, CREATED, RUNNING, RESTARTING = "no status", "Created", "Running", "Re
 SUSPENDED, SUCCEEDED, FAILED = "Suspended", "Succeeded", "Failed"
 ENDED = (SUCCEEDED, FAILED)
 
-# The first condition that is True decides. A TrainJob calls its success Complete.
+# The first condition that is True decides. A TrainJob reports success as Complete.
 CONDITIONS = {
     "Succeeded": SUCCEEDED,
     "Complete": SUCCEEDED,
@@ -129,7 +129,7 @@ CONDITIONS = {
 
 @dataclass(frozen=True)
 class Api:
-    """One way to ask for a run: `run.workload.api`, and what Kubernetes calls it."""
+    """Describe one API for runs: its name in `run.workload.api`, and its Kubernetes names."""
 
     name: str
     kind: str
@@ -142,7 +142,7 @@ class Api:
         return f"{self.group}/{self.version}"
 
     def path(self, namespace: str, name: str = "") -> str:
-        """Of the collection in `namespace`, or of one object."""
+        """Return the path of the collection in `namespace`, or of one object."""
         return f"/apis/{self.group_version}/namespaces/{namespace}/{self.plural}" + (
             f"/{name}" if name else ""
         )
@@ -161,7 +161,7 @@ APIS = {
 
 @dataclass(frozen=True)
 class RunAnnotations:
-    """The annotations `stratlab/*` of a workload; "" where one is missing. `processes` is the world size."""
+    """Hold the annotations `stratlab/*` of a workload; "" if one is missing. `processes` is the world size."""
 
     run_directory: str = ""
     results_claim: str = ""
@@ -174,7 +174,7 @@ class RunAnnotations:
 
 @dataclass(frozen=True)
 class Workload:
-    """The custom resource of one run, as the API server gave it."""
+    """Wrap the custom resource of one run, as returned by the API server."""
 
     api: Api
     object: Mapping[str, Any]
@@ -193,12 +193,12 @@ class Workload:
 
     @property
     def release(self) -> str:
-        """The Helm release, which the resource is named like."""
+        """Return the Helm release, which has the same name as the resource."""
         return str((self.object["metadata"].get("labels") or {}).get(INSTANCE, self.name))
 
     @property
     def title(self) -> str:
-        """For sentences: "PyTorchJob demo"."""
+        """Return the name for messages: "PyTorchJob demo"."""
         return f"{self.api.kind} {self.name}"
 
     @property
@@ -207,7 +207,7 @@ class Workload:
 
     @property
     def message(self) -> str:
-        """What the operator says about the state."""
+        """Return the operator's message about the state."""
         for condition in _true_conditions(self.object):
             if CONDITIONS[condition.type] == self.state:
                 return str(condition.message or "")
@@ -225,12 +225,12 @@ class Workload:
 
     @property
     def has_master(self) -> bool:
-        """Whether node 0 is a master, and the workers follow it."""
+        """Return whether node 0 is a master and the workers follow it."""
         return "Master" in (self.object["spec"].get("pytorchReplicaSpecs") or {})
 
     @property
     def nodes(self) -> int:
-        """Pods that hold ranks."""
+        """Return the number of pods that hold ranks."""
         spec = self.object["spec"]
         replicas = spec.get("pytorchReplicaSpecs") or spec.get("mpiReplicaSpecs")
         if replicas:
@@ -239,26 +239,26 @@ class Workload:
 
     @property
     def pod_labels(self) -> str:
-        """The label selector of the run's training pods."""
+        """Return the label selector of the run's training pods."""
         return f"{INSTANCE}={self.release},{COMPONENT}={TRAINING}"
 
 
 def read_state(resource: Mapping[str, Any]) -> str:
-    """Created, Running, Restarting, Suspended, Succeeded, Failed, or "no status": no operator has looked at it."""
+    """Return Created, Running, Restarting, Suspended, Succeeded, Failed, or "no status" before an operator acts."""
     for condition in _true_conditions(resource):
         return CONDITIONS[condition.type]
     status = resource.get("status") or {}
-    children = status.get("jobsStatus") or []  # of a TrainJob, which has no condition for running
+    children = status.get("jobsStatus") or []  # only a TrainJob has it, which has no condition for running
     if any(child.get("active") or child.get("ready") for child in children):
         return RUNNING
     return CREATED if children or status.get("conditions") else NO_STATUS
 
 
 def find_workload(connection: Connection, release: str) -> Workload | None:
-    """The workload of `release`: named like it, or carrying its label. None if there is none.
+    """Return the workload named `release` or carrying its label; None if it does not exist.
 
     Raises:
-        ClusterError: nothing was found, and part of the cluster could not be looked at.
+        ClusterError: no workload was found, and part of the cluster could not be read.
     """
     refused: ClusterError | None = None
     for by_label in (False, True):
@@ -277,7 +277,7 @@ def find_workload(connection: Connection, release: str) -> Workload | None:
 
 
 def list_workloads(connection: Connection) -> list[Workload]:
-    """All workloads of the namespace, of the APIs that are served and may be read."""
+    """Return all workloads of the namespace, of the APIs that are served and readable."""
     found = []
     for api in APIS.values():
         try:
@@ -300,13 +300,13 @@ def _find(connection: Connection, api: Api, release: str, by_label: bool) -> Wor
 
 
 def _true_conditions(resource: Mapping[str, Any]) -> list[KubeflowOrgV1JobCondition]:
-    """The conditions that hold, the most telling first."""
+    """Return the conditions that are True, the most specific first."""
     known = [each for each in read_conditions(resource.get("status")) if each.type in CONDITIONS]
     return sorted(known, key=lambda each: list(CONDITIONS).index(each.type))
 
 
 def read_job_end(job: Mapping[str, Any]) -> str | None:
-    """ "" = complete, text = why it failed, None = not ended."""
+    """Return "" if the Job is complete, the reason if it failed, None if it has not ended."""
     for condition in (job.get("status") or {}).get("conditions") or []:
         if condition["status"] == "True" and condition["type"] == "Complete":
             return ""
@@ -317,7 +317,7 @@ def read_job_end(job: Mapping[str, Any]) -> str | None:
 
 
 def pick_jobs(jobs: Iterable[Mapping[str, Any]], component: str) -> list[Mapping[str, Any]]:
-    """Those of a component, the newest last."""
+    """Return the Jobs of a component, the newest last."""
     found = [job for job in jobs if (job["metadata"].get("labels") or {}).get(COMPONENT) == component]
     return sort_by_age(found)
 
@@ -325,9 +325,9 @@ def pick_jobs(jobs: Iterable[Mapping[str, Any]], component: str) -> list[Mapping
 def find_failed_waiter(
     analysis: Mapping[str, Any], jobs: Iterable[Mapping[str, Any]]
 ) -> Mapping[str, Any] | None:
-    """The Job that should have started `analysis` and has failed: nothing will. None as long as something may.
+    """Return the failed Job that should have started `analysis`; None while a Job may still start it.
 
-    An analysis is two Jobs: the one that waits for the run starts the other.
+    An analysis consists of two Jobs: the Job that waits for the run starts the other.
     """
     waiters = pick_jobs(jobs, WAITER)[-1:]
     if not (analysis.get("spec") or {}).get("suspend") or read_job_end(analysis) is not None:
@@ -336,5 +336,5 @@ def find_failed_waiter(
 
 
 def sort_by_age(objects: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The newest last. A Job, as of a TrainJob, keeps pods that have failed beside their successors."""
+    """Sort objects by age, the newest last. A Job, also a TrainJob's, keeps failed pods next to their successors."""
     return sorted(objects, key=lambda each: str(each["metadata"].get("creationTimestamp") or ""))

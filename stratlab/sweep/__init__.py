@@ -1,1 +1,1 @@
-"""A matrix of strategies, models and sizes as helm releases, each followed to its end, then compared."""
+"""Run a matrix of strategies, models and sizes as helm releases or local processes, then compare the runs."""

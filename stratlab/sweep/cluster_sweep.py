@@ -1,7 +1,7 @@
-"""A sweep from its plan to its comparison, and its place on a cluster: releases by helm, comparisons in a pod.
+"""Carry out a sweep from its plan to its comparison: releases by helm, the comparison in a pod.
 
-`carry_out` is the same on a cluster and on this machine (rehearsed_sweep.py); `record_plan` and `record_result` are
-what a sweep would do, and what it has done, as objects for --json.
+`carry_out` works on a cluster and on this machine (rehearsed_sweep.py). `record_plan` and `record_result` describe the
+plan and the result of a sweep for --json.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from stratlab.user_error import UserError
 
 @dataclass(frozen=True)
 class Result:
-    """`report` is that of the comparison, if there is one; `problems` is empty after a sweep that went well."""
+    """Hold the result of a sweep.
+
+    `report` belongs to the comparison, if there is one. `problems` is empty after a successful sweep.
+    """
 
     state: State
     report: dict[str, Any] | None
@@ -46,11 +49,11 @@ def carry_out(
     tuning: Mapping[str, Any] | None = None,
     varied: Sequence[str] = (),
 ) -> Result:
-    """Bring all releases to their end, then compare what there is.
+    """Bring all releases to their end, then compare the runs.
 
     Args:
-        output: where the report goes.
-        tuning, varied: how the strategies were tuned, and what runs are meant to differ in; kept beside the runs.
+        output: folder of the report.
+        tuning, varied: how the strategies were tuned, and settings that differ on purpose; stored next to the runs.
     """
     state, problems = place.bring(plan, state, retry_failed=retry_failed, stop_on_failure=stop_on_failure)
     problems = list(problems)
@@ -71,11 +74,11 @@ def carry_out(
 
 @dataclass(frozen=True)
 class ClusterPlace:
-    """See `tuning_loop.Place`.
+    """Run releases on a cluster; see `tuning_loop.SweepTarget`.
 
     Attributes:
-        parallel: releases at work at the same time.
-        counts: tell how many releases get which step, instead of those that are done already.
+        parallel: releases that run at the same time.
+        counts: report how many releases get which step, instead of the finished ones.
     """
 
     site: Site
@@ -108,7 +111,7 @@ class ClusterPlace:
         tuning: Mapping[str, Any] | None,
         varied: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """In a pod that mounts the results; the first release names volume and image."""
+        """Compare the runs in a pod that mounts the results; the first release sets volume and image."""
         facts = plan[0].facts
         told = json.dumps(tuning, separators=(",", ":")) if tuning else None
         options = build_options({"tuning": told, "vary": ",".join(varied) or None})
@@ -129,10 +132,10 @@ class ClusterPlace:
 def decide_all(
     plan: Sequence[Planned], state: State, site: Site, retry_failed: bool, progress: Callable[[str], None]
 ) -> list[tuple[Planned, Decision]]:
-    """What to do with each release, after a look at the cluster where the state file does not settle it.
+    """Decide the next step of each release; look at the cluster if the state file does not decide.
 
     Raises:
-        UserError: with one line per release that must not be touched, or a cluster that cannot run them.
+        UserError: with one line per release that must not change, or if the cluster cannot run the releases.
     """
     problems = check_cluster(site.connection, site.namespace, plan)
     worth_a_look, decisions = not problems, []
@@ -141,7 +144,7 @@ def decide_all(
         entry = state.releases.get(name)
         decision = decide(entry, SeenRelease(), planned.asked, retry_failed=retry_failed)
         if decision.step not in ("skip", "refuse") and worth_a_look:
-            progress(f"looking at {number} of {len(plan)}: {name}")
+            progress(f"checking release {number} of {len(plan)}: {name}")
             try:
                 decision = decide(entry, _see(site, planned), planned.asked, retry_failed=retry_failed)
             except (HelmFailed, ClusterError) as failure:
@@ -155,9 +158,9 @@ def decide_all(
 
 
 def check_cluster(connection: Connection, namespace: str, plan: Sequence[Planned]) -> list[str]:
-    """What is missing in the cluster for every release; what may not be looked at is not called missing."""
+    """Yield the resources that are missing for every release; skip resources that this account may not read."""
     core = f"/api/v1/namespaces/{namespace}"
-    wanted = {core: f"there is no namespace {namespace} [SL-namespace-missing]"}
+    wanted = {core: f"namespace {namespace} does not exist [SL-namespace-missing]"}
     for planned in plan:
         claim = planned.facts.results_claim or CLAIM
         api = planned.api
@@ -191,9 +194,9 @@ def _see(site: Site, planned: Planned) -> SeenRelease:
 
 
 def uninstall_ended(names: Iterable[str], state: State, site: Site, say: Callable[[str], None]) -> list[str]:
-    """Remove the releases whose run has ended, well or not; results and logs of the ranks stay on the volume.
+    """Remove the releases whose run has ended, successful or not; results and logs stay on the volume.
 
-    Returns what did not go.
+    Return the failures.
     """
     problems = []
     for name in names:
@@ -208,7 +211,7 @@ def uninstall_ended(names: Iterable[str], state: State, site: Site, say: Callabl
 
 
 def count_steps(todo: Sequence[tuple[Planned, Decision]]) -> str:
-    """`12 releases: 3 skip, 1 join, 8 install`, and why the skipped ones are skipped."""
+    """Summarize as `12 releases: 3 skip, 1 join, 8 install`, with the reasons of the skipped releases."""
     steps = [decision.step for _, decision in todo]
     counts = ", ".join(f"{steps.count(step)} to {step}" for step in dict.fromkeys(steps))
     reasons = [f"  {p.release.name} {d.reason}" for p, d in todo if d.step in ("skip", "join", "reinstall")]
@@ -216,14 +219,14 @@ def count_steps(todo: Sequence[tuple[Planned, Decision]]) -> str:
 
 
 def record_plan(plan: Sequence[Planned], todo: Sequence[tuple[Planned, Decision]]) -> dict[str, Any]:
-    """Of a dry run. `step` and `reason` are null where no cluster was looked at."""
+    """Describe a dry run. `step` and `reason` are null if no cluster was checked."""
     decisions = {planned.release.name: asdict(decision) for planned, decision in todo}
     unknown = {"step": None, "reason": None}
     return {"releases": [_describe(each) | decisions.get(each.release.name, unknown) for each in plan]}
 
 
 def record_result(plan: Sequence[Planned], result: Result, output: Path) -> dict[str, Any]:
-    """Of a sweep. A release that was not started has no stage; `report` is null without a comparison."""
+    """Describe a sweep. A release that was not started has no stage; `report` is null without a comparison."""
     state = result.state
     entries = {name: asdict(entry) for name, entry in state.releases.items()}
     return {

@@ -1,4 +1,8 @@
-"""The file of a sweep: what may be in it, and every mistake in it at once, by key, value and what is allowed."""
+"""Read the file of a sweep.
+
+`read_sweep` checks the file against `Sweep` and `Tune`, and reports every mistake at once with key, value and allowed
+values.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,14 @@ StrictStr = Annotated[str, Strict()]
 Scalar = Annotated[bool, Strict()] | Annotated[int, Strict()] | Annotated[float, Strict()] | StrictStr
 STRATEGY = "strategy"
 NOT_HERE = {
-    "run.config.comparison": "it is the key `comparison` of the file",
+    "run.config.comparison": "set the key `comparison` of the file",
     "run.config.strategy": "it follows from the chart, which the matrix names under `strategy`",
     "run.config.run": "the release gives the run its name",
 }
 
 
 class Tune(BaseModel):
-    """How each strategy is tuned. All else is as in the comparison: seed, data, batch, precision."""
+    """Define the tuning of each strategy. All other settings equal the comparison's: seed, data, batch, precision."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,35 +40,35 @@ class Tune(BaseModel):
         min_length=1,
         description="charts with knobs and lists of values, such as {ddp: {static_graph: [true]}}",
     )
-    """Name of a chart in the matrix -> knob (docs/knobs.md) -> values to try beside the one that it has."""
+    """Name of a chart in the matrix -> knob (docs/knobs.md) -> values to try in addition to its default."""
     steps: int = Field(ge=10, le=1_000_000, strict=True)
-    """Of each run of a candidate; the first 5 are never timed."""
+    """Steps of each candidate's run; the first 5 are never timed."""
     candidates: int = Field(default=4, ge=2, le=100, strict=True)
-    """Tried at most for each combination of the matrix; the first one is the strategy as it comes."""
+    """Most candidates for each combination of the matrix; the first one is the strategy with its defaults."""
     repeats: int = Field(default=1, ge=1, le=100, strict=True)
-    """Runs of each candidate. With two and more there is a noise that a lead must exceed."""
+    """Runs of each candidate. From two runs on, a lead must exceed the measured noise."""
     metric: Literal["throughput", "step_time", "memory"] = "throughput"
-    """What makes a candidate better: samples per second, the median step, or the peak of device memory."""
+    """The criterion for candidates: samples per second, the median step, or the peak of device memory."""
 
 
 KINDS = ("bool", "int", "float", "str", "list[any]", "dict[str,any]")
 KEY = "[key]"
 PATHS = ("matrix", "set", "exclude")
-"""Keys whose own keys are paths: of one that is none the rules of the file tell."""
+"""Keys whose own keys are paths; the rules of the file report unknown paths."""
 WITHIN = {
     "list_type": "a list of values",
-    "too_short": "a list with one value at least",
+    "too_short": "a list with at least one value",
     "dict_type": "names with values, such as {name: value}",
     "string_type": "a text",
 }
-"""Of what stands inside of a key: kind of mistake -> what is allowed."""
+"""Kind of mistake inside a key -> allowed values."""
 SCALAR = "a text, a number, true or false"
 SHOWN = 80
-"""Characters of a value that are shown."""
+"""Number of characters shown of a value."""
 
 
 def list_wrong_keys(failure: ValidationError, sweep: type[BaseModel]) -> list[str]:
-    """A sentence for each place: a value that may be of several kinds is wrong once."""
+    """Return one sentence for each place; a value with several allowed kinds is reported once."""
     found: dict[str, str] = {}
     for error in failure.errors(include_url=False):
         place = ".".join(str(part) for part in error["loc"] if str(part) not in KINDS)
@@ -81,7 +85,7 @@ def _say(place: str, error: Mapping[str, Any], sweep: type[BaseModel]) -> str:
     if error["type"] in ("extra_forbidden", "invalid_key"):
         asked = ask_nearest(name, model.model_fields)
         there = f"{', ' if asked else ''}{asked}; there are {', '.join(model.model_fields)}"
-        return f"{place}: no such key{there} [SL-sweep-key-unknown]"
+        return f"{place}: unknown key{there} [SL-sweep-key-unknown]"
     if error["type"] == "missing":
         return f"{place}: is missing, expected {_expect(model, name)} [SL-sweep-key-missing]"
     if loc[-1] == KEY:
@@ -96,7 +100,7 @@ def _say(place: str, error: Mapping[str, Any], sweep: type[BaseModel]) -> str:
 
 
 def _expect(model: type[BaseModel], name: str) -> str:
-    """What the key takes: its description, and of a number the limits that are checked."""
+    """Describe the values of the key: its description, and the limits of a number."""
     entry = model.model_json_schema()["properties"][name]
     if entry.get("type") == "integer":
         return f"a whole number from {entry['minimum']} to {entry['maximum']}"
@@ -106,7 +110,7 @@ def _expect(model: type[BaseModel], name: str) -> str:
 
 
 def show_value(value: object) -> str:
-    """As YAML has it, cut where it is long.
+    """Format a value as YAML, and shorten a long one.
 
     >>> [show_value(value) for value in (None, True, "two", 2.5, [1])]
     ['null', 'true', "'two'", '2.5', '[1]']
@@ -122,7 +126,7 @@ def _as_list(value: Any) -> Any:
 
 
 class Sweep(BaseModel):
-    """A sweep as typed. Paths in it are relative to the file."""
+    """Hold the file of a sweep. Paths in it are relative to the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -141,35 +145,35 @@ class Sweep(BaseModel):
     values: Annotated[list[StrictStr], BeforeValidator(_as_list)] = Field(
         default=[], description="the name of a file, or a list of them"
     )
-    """Files for `helm --values`, of every release."""
+    """Files for `helm --values`, used by every release."""
     set: dict[str, Scalar | list[Any] | dict[str, Any]] = Field(
         default={}, description="paths with values, such as {run.nodes: 2}"
     )
-    """Path below the chart's values -> value, of every release."""
+    """Path below the chart's values -> value, used by every release."""
     matrix: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(
         description="lists of values, such as {strategy: [ddp, fsdp], run.nodes: [1, 2]}"
     )
     """`strategy` -> names of charts; any path below `run` -> values. Every combination is a release."""
     repeats: int = Field(default=1, ge=1, le=100, strict=True)
-    """How often each combination runs: the same settings under another name."""
+    """Runs of each combination: the same settings under other names."""
     exclude: list[dict[str, Scalar]] = Field(
         default=[], description="a list of combinations, such as [{strategy: ddp, run.nodes: 2}]"
     )
-    """Combinations to leave out: those that agree with all keys of an entry."""
+    """Combinations to leave out: those that match all keys of an entry."""
     parallel: int = Field(default=1, ge=1, le=64, strict=True)
-    """How many releases are at work at the same time."""
+    """Number of releases that run at the same time."""
     vary: Annotated[list[StrictStr], BeforeValidator(_as_list)] = Field(
         default=[], description="a path of the matrix, or a list of them"
     )
-    """Paths of the matrix that the runs are meant to differ in: what was learnt is ranked over them."""
+    """Paths of the matrix that differ on purpose between the runs; the results are ranked over them."""
     tune: Tune | None = Field(
         default=None, description="the keys knobs, steps and perhaps more, as names with values"
     )
-    """Each strategy is tuned first, by short runs that form the comparison `<comparison>-tuning`."""
+    """Tune each strategy first, by short runs that form the comparison `<comparison>-tuning`."""
 
 
 def read_sweep(file: Path) -> Sweep:
-    """The sweep in a YAML file.
+    """Read the sweep from a YAML file.
 
     Raises:
         UserError: with one line per mistake.
@@ -182,13 +186,13 @@ def read_sweep(file: Path) -> Sweep:
         ) from failure
     except UnicodeDecodeError as failure:
         raise UserError(
-            f"{file}: not YAML: byte {failure.start} is no UTF-8 [SL-sweep-not-utf8]"
+            f"{file}: not YAML: byte {failure.start} is not UTF-8 [SL-sweep-not-utf8]"
         ) from failure
     except RecursionError:
         raise UserError(
-            f"{file}: not YAML of a sweep: its lists or names are too deep [SL-sweep-too-deep]"
+            f"{file}: its lists or maps are nested too deeply for a sweep [SL-sweep-too-deep]"
         ) from None
-    except (yaml.YAMLError, ValueError) as failure:  # ValueError: a date or a number that is none
+    except (yaml.YAMLError, ValueError) as failure:  # ValueError: an invalid date or number
         raise UserError(f"{file}: not YAML: {failure} [SL-sweep-not-yaml]") from failure
     if not isinstance(content, dict):
         raise UserError(f"{file}: expected the keys {', '.join(Sweep.model_fields)} [SL-sweep-no-map]")
@@ -211,12 +215,12 @@ def read_sweep(file: Path) -> Sweep:
 
 
 def list_varied(sweep: Sweep) -> tuple[str, ...]:
-    """Names of the settings that its runs are meant to differ in."""
+    """Return the names of the settings that differ on purpose between the runs."""
     return tuple(path.removeprefix(PREFIX) for path in sweep.vary)
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal and of the same kind: 1 is not true."""
+    """Return whether two values are equal and of the same type: 1 is not true."""
     return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
 
 
@@ -225,18 +229,18 @@ def _has_twice(values: Any) -> bool:
 
 
 def _broken_rules(content: dict[Any, Any]) -> Iterator[str]:
-    """What a schema cannot say; also where other parts of the file are wrong already."""
+    """Yield broken rules that the schema cannot express, also if other parts of the file are wrong."""
     matrix, given, exclude = (content.get(key) for key in ("matrix", "set", "exclude"))
     matrix = matrix if isinstance(matrix, dict) else {}
     given = given if isinstance(given, dict) else {}
     for path, values in matrix.items():
         yield from _wrong_path("matrix", str(path), (STRATEGY,))
         if path in given:
-            yield f"matrix: {path} is in `set` as well [SL-matrix-in-set]"
+            yield f"matrix: {path} is also in `set`; remove one of them [SL-matrix-in-set]"
         if _has_twice(values):
             yield f"matrix: {path} has the same value twice [SL-matrix-value-twice]"
     if matrix and STRATEGY not in matrix:
-        yield "matrix: `strategy` is missing, the names of the charts to compare [SL-matrix-no-strategy]"
+        yield "matrix: `strategy` is missing; list the charts to compare [SL-matrix-no-strategy]"
     for path in given:
         yield from _wrong_path("set", str(path), ())
     for entry in exclude if isinstance(exclude, list) else []:
@@ -246,14 +250,14 @@ def _broken_rules(content: dict[Any, Any]) -> Iterator[str]:
                 near = _nearest(str(path), map(str, matrix))
                 yield f"exclude: {path} is not in the matrix{near} [SL-exclude-not-in-matrix]"
             elif isinstance(values, list) and not any(same(value, other) for other in values):
-                yield f"exclude: {path} is never {value!r}, it is one of {values} [SL-exclude-never]"
+                yield f"exclude: {path} is never {value!r}; the matrix has {values} [SL-exclude-never]"
     yield from _wrong_varied(content.get("vary"), matrix)
     yield from _wrong_tuning(content.get("tune"), matrix)
 
 
 def _wrong_varied(varied: Any, matrix: dict[Any, Any]) -> Iterator[str]:
     given = _as_list(varied) if isinstance(varied, (str, list)) else []
-    for path in filter(lambda each: isinstance(each, str), given):  # else the key's own sentence tells
+    for path in filter(lambda each: isinstance(each, str), given):  # the key's own message covers other types
         name = path.removeprefix(PREFIX)
         if name in REFUSED:
             yield f"vary: {path} cannot be varied: {REFUSED[name]} [SL-sweep-varied-refused]"
@@ -261,7 +265,7 @@ def _wrong_varied(varied: Any, matrix: dict[Any, Any]) -> Iterator[str]:
             paths = [str(each) for each in matrix if str(each).startswith(PREFIX)]
             there = f"there are {', '.join(paths)}" if paths else "which has no setting"
             near = _nearest(PREFIX + name, paths)
-            yield f"vary: {path} is no setting of the matrix, {there}{near} [SL-sweep-varied-no-setting]"
+            yield f"vary: {path} is not a setting of the matrix, {there}{near} [SL-sweep-varied-no-setting]"
 
 
 def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:
@@ -273,11 +277,11 @@ def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:
             yield from _unreachable(str(chart), tried, most)
         if isinstance(charts, list) and chart not in charts:
             near = f"{', '.join(map(str, charts))}{_nearest(str(chart), map(str, charts))}"
-            yield f"tune: {chart} is no strategy of the matrix, there are {near} [SL-tune-no-strategy]"
+            yield f"tune: {chart} is not a strategy of the matrix; there are {near} [SL-tune-no-strategy]"
         for knob, values in tried.items() if isinstance(tried, dict) else []:
             if f"run.config.{knob}" in matrix:
                 yield (
-                    f"tune: {chart}: run.config.{knob} is in the matrix as well: compared, or tuned, not both "
+                    f"tune: {chart}: run.config.{knob} is also in the matrix; either compare it or tune it "
                     "[SL-tune-in-matrix]"
                 )
             if _has_twice(values):
@@ -285,14 +289,14 @@ def _wrong_tuning(tune: Any, matrix: dict[Any, Any]) -> Iterator[str]:
 
 
 def _unreachable(chart: str, tried: dict[Any, Any], most: int) -> Iterator[str]:
-    """The first knob whose first value comes behind the last candidate; the first candidate has none."""
+    """Yield the first knob whose first value would come after the last candidate; candidate 1 has the defaults."""
     before = 1
     for knob, values in tried.items():
         if before >= most:
             least = 2 + sum(len(each) for each in list(tried.values())[:-1] if isinstance(each, list))
             yield (
-                f"tune.candidates={most}: {chart}'s {knob} would never be tried, for {before} candidates come before "
-                f"it (as it comes, and each value of the knobs above); expected at least {least}, or fewer values "
+                f"tune.candidates={most}: {chart}'s {knob} would never be tried; {before} candidates come first "
+                f"(the defaults, and each value of the knobs above); use at least {least}, or fewer values "
                 "[SL-tune-knob-unreachable]"
             )
             return
@@ -305,7 +309,7 @@ def _wrong_path(key: str, path: str, also: tuple[str, ...]) -> Iterator[str]:
     elif path not in also and not (path.startswith("run.") and all(path.split("."))):
         allowed = " or ".join([*also, "a path such as run.config.model"])
         near = f"{allowed}{_nearest(path, also)}"
-        yield f"{key}: {path} is no path of the values, expected {near} [SL-sweep-no-path]"
+        yield f"{key}: {path} is not a path of the values; expected {near} [SL-sweep-no-path]"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -314,5 +318,5 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def cannot_start(lines: Iterable[str]) -> UserError:
-    """The error with one line per cause."""
+    """Build the error with one line per cause."""
     return UserError("\n  ".join(["the sweep cannot start:", *lines]))

@@ -1,7 +1,7 @@
-"""Helm releases of a sweep: looked at, installed, followed to their end, removed.
+"""Inspect, install, follow and remove the helm releases of a sweep.
 
-`work` brings every release to its end, some at a time: one thread per release, while the state belongs to the caller's
-thread. A release is followed by watches, its custom resource first, then its analysis Job.
+`work` brings every release to its end, several at a time. Each release has one thread, while the state belongs to the
+caller's thread. Watches follow a release: first its custom resource, then its analysis Job.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ REMARKS = ("level=INFO", "level=WARN", "walk.go", "WARNING")
 
 
 def look_at(helm: Path, namespace: str, name: str, context: str | None = None) -> SeenRelease:
-    """The release as helm knows it, without its custom resource. `context`: of the kubeconfig; None = the current one.
+    """Return the release from helm, without its custom resource. `context`: of the kubeconfig; None = the current one.
 
     Raises:
-        HelmFailed: the cluster does not answer, or forbids it.
+        HelmFailed: the cluster does not answer, or denies the request.
     """
     try:
         status = json.loads(_run(helm, ["status", name, "-n", namespace, "-o", "json"], LOOK_S, context))
@@ -62,10 +62,10 @@ def look_at(helm: Path, namespace: str, name: str, context: str | None = None) -
 
 
 def install(helm: Path, namespace: str, planned: Planned, context: str | None = None) -> None:
-    """`helm install`, which returns when the objects are created; it does not wait for the run.
+    """Run `helm install`, which returns when the objects are created; it does not wait for the run.
 
     Raises:
-        HelmFailed: the cluster refused.
+        HelmFailed: the cluster refused the release.
     """
     with write_values(planned.values) as values:
         arguments = ["install", planned.release.name, str(planned.chart), "-n", namespace, "-f", str(values)]
@@ -73,10 +73,10 @@ def install(helm: Path, namespace: str, planned: Planned, context: str | None = 
 
 
 def uninstall(helm: Path, namespace: str, name: str, context: str | None = None) -> None:
-    """Removes the release and waits until its objects and pods are gone: the same name may come again.
+    """Remove the release and wait until its objects and pods are gone, so that its name can be used again.
 
     Raises:
-        HelmFailed: it did not go.
+        HelmFailed: the release was not removed.
     """
     options = ["--ignore-not-found", "--cascade", "foreground", "--wait"]
     _run(helm, ["uninstall", name, "-n", namespace, *options], UNINSTALL_S, context)
@@ -88,7 +88,7 @@ def _run(helm: Path, arguments: Sequence[str], timeout_s: float, context: str | 
         return run_helm(helm, [*arguments, *of_context], timeout_s=timeout_s, remarks=REMARKS)
     except subprocess.TimeoutExpired:
         raise HelmFailed(
-            f"helm {arguments[0]} {arguments[1]}: no end after {timeout_s:.0f} s [SL-helm-no-end]"
+            f"helm {arguments[0]} {arguments[1]}: did not end within {timeout_s:.0f} s [SL-helm-no-end]"
         ) from None
     except HelmFailed as failure:
         said = " ".join(str(failure).splitlines())
@@ -97,17 +97,17 @@ def _run(helm: Path, arguments: Sequence[str], timeout_s: float, context: str | 
 
 @dataclass(frozen=True)
 class ReleaseEnd:
-    """How a release ended, training and analysis together."""
+    """Describe how a release ended, training and analysis together."""
 
     succeeded: bool
     sentence: str
 
 
 def follow_release(connection: Connection, planned: Planned, show: Callable[[str], None]) -> ReleaseEnd:
-    """Returns when training and analysis have ended. `show` gets what the release is doing whenever that changes.
+    """Return when training and analysis have ended. `show` receives the release's state whenever it changes.
 
     Raises:
-        ClusterError: it cannot be watched: no right, no such API.
+        ClusterError: the release cannot be watched: a permission or the API is missing.
     """
     stop = threading.Event()
     seen = {"resource": "", "pods": ""}
@@ -135,12 +135,12 @@ def _follow_training(connection: Connection, planned: Planned, show: Callable[[s
     there = False
     for kind, changed in watch(connection, api.path(connection.namespace), query, Patience(say=show)):
         if kind == DELETED or (kind == SYNCED and not there):
-            return ReleaseEnd(False, f"its {api.kind} was removed before it had ended")
+            return ReleaseEnd(False, f"its {api.kind} was removed before it ended")
         there = True
         if kind == SYNCED:
             continue
         workload = Workload(api, changed)
-        hint = ": no operator has looked at it" if workload.state == NO_STATUS else ""
+        hint = ": no operator has acted on it" if workload.state == NO_STATUS else ""
         show(f"{api.kind} {workload.state}{hint}")
         if workload.state in ENDED:
             said = f": {workload.message}" if workload.state != SUCCEEDED and workload.message else ""
@@ -149,7 +149,7 @@ def _follow_training(connection: Connection, planned: Planned, show: Callable[[s
 
 
 def _follow_analysis(connection: Connection, name: str, show: Callable[[str], None]) -> ReleaseEnd:
-    """A run that was upgraded has several Jobs; one that is complete is enough."""
+    """Follow the analysis. An upgraded run has several Jobs; one complete Job is enough."""
     query = {"labelSelector": f"{INSTANCE}={name}"}
     jobs: dict[str, Mapping[str, Any]] = {}
     synced = False
@@ -167,7 +167,7 @@ def _follow_analysis(connection: Connection, name: str, show: Callable[[str], No
             return ReleaseEnd(True, "analysis Complete")
         if synced and all(end is not None for end in ends):
             reason = "; ".join(end for end in ends if end)
-            # an ended Job goes by itself after ttlSecondsAfterFinished: nothing can be said about it then
+            # an ended Job disappears after ttlSecondsAfterFinished: its result is then unknown
             return ReleaseEnd(not ends, f"analysis Failed: {reason}" if ends else "the analysis Job is gone")
     raise AssertionError("a watch without an end ended")
 
@@ -175,7 +175,7 @@ def _follow_analysis(connection: Connection, name: str, show: Callable[[str], No
 def _show_waiting_pods(
     connection: Connection, name: str, show: Callable[[str], None], stop: threading.Event
 ) -> None:
-    """A pod without a node or an image waits for ever and the resource says nothing: shown, never decided on."""
+    """Show pods without a node or an image, which wait for ever while the resource reports no problem."""
     query = {"labelSelector": f"{INSTANCE}={name},{COMPONENT}={TRAINING}"}
     told: dict[str, str] = {}
     try:
@@ -189,12 +189,12 @@ def _show_waiting_pods(
                 waiting = [f"pod {each} {told[each]}" for each in told if told[each]]
                 show(waiting[0] if waiting else "")
     except ClusterError:
-        return  # no right to see pods: the resource is followed all the same
+        return  # not permitted to read pods: follow the resource only
 
 
 @dataclass(frozen=True)
 class News:
-    """One message of a release's thread. `stage` is that of the state file, or `lost`: its end is not known."""
+    """Carry a message of a release's thread. `stage` is a stage of the state file, or `lost` if the end is unknown."""
 
     name: str
     text: str
@@ -203,7 +203,7 @@ class News:
 
 @dataclass(frozen=True)
 class Site:
-    """Where the releases go. `context`: of the kubeconfig, for helm; None = the current one."""
+    """Locate the releases. `context`: of the kubeconfig, for helm; None = the current one."""
 
     connection: Connection
     namespace: str
@@ -220,9 +220,9 @@ def work(
     parallel: int,
     stop_on_failure: bool,
 ) -> tuple[State, list[str]]:
-    """Carries out the decisions; returns the state, and a sentence per release whose end is not known.
+    """Carry out the decisions; return the state, and a sentence per release whose end is unknown.
 
-    An exception in this thread (Ctrl-C) leaves what runs in the cluster alone: the state says how far it was.
+    An exception in this thread (Ctrl-C) does not stop the runs in the cluster; the state records the progress.
     """
     waiting, messages = list(todo), queue.SimpleQueue[News]()
     doing: dict[str, str] = {}
@@ -270,7 +270,7 @@ def _record_start(state: State, planned: Planned, decision: Decision) -> State:
 
 
 def _read(messages: queue.SimpleQueue[News]) -> Iterator[News]:
-    """What comes within a second, so that the caller can show that time passes."""
+    """Yield the messages that arrive within a second, so that the caller can show progress."""
     try:
         yield messages.get(timeout=TICK_S)
         while True:
@@ -280,7 +280,7 @@ def _read(messages: queue.SimpleQueue[News]) -> Iterator[News]:
 
 
 def _bring(planned: Planned, decision: Decision, site: Site, messages: queue.SimpleQueue[News]) -> None:
-    """The thread of one release: from the decision to the end. Its last word is always a stage."""
+    """Bring one release from its decision to its end, in its own thread. The last message is always a stage."""
     name = planned.release.name
 
     def show(text: str, stage: str = "") -> None:
@@ -288,7 +288,7 @@ def _bring(planned: Planned, decision: Decision, site: Site, messages: queue.Sim
 
     try:
         if decision.step == "reinstall":
-            show("removing what is there")
+            show("removing the present release")
             uninstall(site.helm, site.namespace, name, site.context)
         if decision.step != "join":
             show("installing")
@@ -300,5 +300,5 @@ def _bring(planned: Planned, decision: Decision, site: Site, messages: queue.Sim
         show(str(failure), "lost")
     except ClusterError as failure:
         show(f"cannot be followed: {failure}", "lost")
-    except Exception as bug:  # a thread that dies silently would leave the sweep waiting for ever
+    except Exception as bug:  # if a thread died silently, the sweep would wait for ever
         show(f"cannot be followed: {type(bug).__name__}: {bug} [SL-release-not-followed]", "lost")

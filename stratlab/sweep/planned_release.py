@@ -1,6 +1,7 @@
-"""From a sweep's matrix to releases: every combination with its name and values, rendered before anything starts.
+"""Turn a sweep's matrix into releases, each with name and values, rendered before the first one starts.
 
-Every mistake is told at once: charts and files that are missing, values that a chart or the trainer refuses.
+`expand` builds the combinations, `build_sweep_plan` renders them, and `check_settings` asks the trainer. Each reports
+all mistakes at once: missing charts and files, and values that a chart or the trainer refuses.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ HASH_LENGTH = 8
 
 @dataclass(frozen=True)
 class Release:
-    """One helm release = one run. `point` is its place in the matrix; `values` are those of `set` and `matrix`.
+    """Describe one helm release = one run.
 
-    `without`: settings of run.config that are taken out of the values files.
+    `point` is its place in the matrix; `values` come from `set` and `matrix`. `without` lists settings of run.config
+    that are removed from the values files.
     """
 
     name: str
@@ -48,10 +50,10 @@ class Release:
 
 
 def expand(sweep: Sweep) -> list[Release]:
-    """The releases of a sweep: combinations in the order of the file, repeats last, so that all come once first.
+    """Return the releases of a sweep: combinations in the order of the file, repeats last.
 
     Raises:
-        UserError: `exclude` leaves nothing.
+        UserError: `exclude` removes all combinations.
     """
     keys = list(sweep.matrix)
     combinations = [dict(zip(keys, each, strict=True)) for each in itertools.product(*sweep.matrix.values())]
@@ -62,7 +64,7 @@ def expand(sweep: Sweep) -> list[Release]:
     ]
     if not kept:
         raise UserError(
-            f"exclude: leaves none of the {len(combinations)} combinations [SL-exclude-leaves-none]"
+            f"exclude: removes all {len(combinations)} combinations; keep at least one [SL-exclude-leaves-none]"
         )
     plain = [_plain_name(sweep.comparison, point) for point in kept]
     releases = []
@@ -76,7 +78,7 @@ def expand(sweep: Sweep) -> list[Release]:
 
 
 def _plain_name(comparison: str, point: Mapping[str, Scalar]) -> str:
-    """Words of the values in the order of the matrix; a number or a switch with the name of its setting."""
+    """Build a name from the values in the order of the matrix; numbers and switches include their setting's name."""
     parts = [comparison, *(_word(path, value) for path, value in point.items())]
     slugs = [re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts]
     name = "-".join(filter(None, slugs))
@@ -84,7 +86,7 @@ def _plain_name(comparison: str, point: Mapping[str, Scalar]) -> str:
 
 
 def _word(path: str, value: Scalar) -> str:
-    """A text as it is; of anything else the setting too, by its initials where it has several words."""
+    """Return a text unchanged; prefix other values with the setting, by initials if it has several words."""
     if isinstance(value, str) and not re.fullmatch(r"[0-9.]*", value):
         return value
     setting = path.rpartition(".")[2]
@@ -94,9 +96,9 @@ def _word(path: str, value: Scalar) -> str:
 
 
 def _fit(name: str, point: Mapping[str, Scalar], repeat: int, unclear: bool) -> str:
-    """`name`, with a hash of the point where it is too long or not the only one of its kind."""
+    """Return `name`, with a hash of the point if the name is too long or not unique."""
     suffix = f"-r{repeat}" if repeat > 1 else ""
-    # as long as the longest suffix, whatever `repeats` is now: raising it later must not rename anything
+    # room for the longest suffix, whatever `repeats` is now: raising it later must not rename a release
     room = LONGEST_NAME - len("-r100")
     if unclear or len(name) > room:
         text = json.dumps(sorted((path, repr(value)) for path, value in point.items()))
@@ -120,9 +122,10 @@ def _nest(sweep: Sweep, point: Mapping[str, Scalar]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Planned:
-    """One release, rendered. `values` are all that helm gets; `asked` is the hash of them and the chart's name.
+    """Hold one rendered release.
 
-    `environment`: of its training pods, as far as it is rendered as text.
+    `values` are all of helm's values; `asked` hashes them with the chart's name. `environment` holds the variables of
+    its training pods that are rendered as text.
     """
 
     release: Release
@@ -149,14 +152,14 @@ def build_sweep_plan(
     progress: Callable[[str], None],
     releases: Sequence[Release] | None = None,
 ) -> list[Planned]:
-    """Renders every release.
+    """Render every release.
 
     Args:
-        folder: of the sweep's file, to which the paths in it are relative.
-        releases: instead of those of the matrix.
+        folder: folder of the sweep's file, to which its paths are relative.
+        releases: replace the releases of the matrix.
 
     Raises:
-        UserError: with one line per mistake: charts and files that are missing, values that a chart refuses.
+        UserError: with one line per mistake: missing charts and files, values that a chart refuses.
     """
     releases = expand(sweep) if releases is None else releases
     charts, problems = _find_charts(sweep, folder)
@@ -182,7 +185,7 @@ def build_sweep_plan(
 
 
 def merge_values(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """As helm merges values files: maps are joined, everything else is replaced."""
+    """Merge values as helm does: join maps, replace everything else."""
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
@@ -193,7 +196,7 @@ def merge_values(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, 
 
 
 def hash_asked(chart: str, values: Mapping[str, Any]) -> str:
-    """The same for values before they go to helm and for those that helm gives back, where 1.0 has become 1."""
+    """Hash values so that they match helm's own output, in which 1.0 has become 1."""
     text = json.dumps([chart, _plain(values)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -214,13 +217,13 @@ def _find_charts(sweep: Sweep, folder: Path) -> tuple[dict[str, Path], list[str]
     for name in wanted:
         if not (charts / name / "Chart.yaml").is_file():
             others = f"{ask_nearest(name, there)} there is {', '.join(there)}".lstrip()
-            others = others if there else f"charts={sweep.charts}: no folder of charts, from {folder} on"
+            others = others if there else f"charts={sweep.charts}: no folder of charts, relative to {folder}"
             problems.append(f"matrix: strategy {name}: no chart {charts / name}; {others} [SL-chart-missing]")
     return {name: charts / name for name in wanted}, problems
 
 
 def _is_strategy(chart_file: Path) -> bool:
-    """Its values name one; other charts prepare data, or are the library."""
+    """Return whether the chart's values name a strategy; other charts prepare data or are the library."""
     values = chart_file.with_name("values.yaml")
     content = yaml.safe_load(values.read_text()) if values.is_file() else None
     return bool(((content or {}).get("run") or {}).get("config", {}).get("strategy"))
@@ -239,7 +242,7 @@ def _read_values(files: list[Path]) -> tuple[dict[str, Any], list[str]]:
         if isinstance(content, dict):
             merged = merge_values(merged, content)
         elif content is not None:
-            problems.append(f"values: {file}: holds no map [SL-values-no-map]")
+            problems.append(f"values: {file}: is not a map of values [SL-values-no-map]")
     return merged, problems
 
 
@@ -254,12 +257,12 @@ def _render(helm: Path, chart: Path, release: Release, values: dict[str, Any]) -
     ]
     if merge_values({"run": {"workload": {"api": ""}}}, values)["run"]["workload"]["api"] == "auto":
         raise UserError(
-            "run.workload.api=auto: a sweep follows its runs by their API, name it (`stratlab check` lists them) "
+            "run.workload.api=auto: a sweep needs one API to follow its runs; set it (`stratlab check` lists them) "
             "[SL-sweep-api-auto]"
         )
     if len(workloads) != 1:
         raise UserError(
-            f"{chart}: renders {len(workloads)} workloads, a strategy chart renders one [SL-chart-not-one-workload]"
+            f"{chart}: renders {len(workloads)} workloads; a strategy chart renders one [SL-chart-not-one-workload]"
         )
     has_analysis = bool(pick_jobs([each for each in objects if each["kind"] == "Job"], ANALYSIS))
     asked = hash_asked(read_chart_name(helm, chart), values)
@@ -268,7 +271,7 @@ def _render(helm: Path, chart: Path, release: Release, values: dict[str, Any]) -
 
 
 def _find_environment(node: Any) -> dict[str, str]:
-    """The variables of the first container below `node` that has a TRAINER_RUN."""
+    """Return the variables of the first container below `node` that has a TRAINER_RUN."""
     entries = node.get("env") if isinstance(node, Mapping) else None
     if isinstance(entries, list) and any(entry.get("name") == "TRAINER_RUN" for entry in entries):
         return {each["name"]: expand_variables(str(each["value"]), {}) for each in entries if "value" in each}
@@ -277,7 +280,7 @@ def _find_environment(node: Any) -> dict[str, str]:
 
 
 def _count_processes(workload: Workload) -> dict[str, str]:
-    """As an operator would inject them."""
+    """Return the variables of the process count, as an operator would inject them."""
     nodes, processes = workload.nodes, workload.facts.processes or workload.nodes
     return {"PET_NNODES": str(nodes), "PET_NPROC_PER_NODE": str(max(1, processes // nodes))}
 
@@ -288,14 +291,14 @@ def check_settings(
     waiting: Callable[[float], None] = lambda seconds: None,
     here: Path | None = None,
 ) -> str:
-    """Lets the trainer check the settings of every release; returns why it could not be asked, or "".
+    """Check the settings of every release with the trainer; return why the trainer is unavailable, or "".
 
     Args:
-        waiting: hears now and then for how many seconds it has been asked.
-        here: they run on this machine with their results below this folder, so that data and models are looked at, too.
+        waiting: receives from time to time the seconds waited.
+        here: the runs use this machine, with results below this folder, so that data and models are checked too.
 
     Raises:
-        UserError: with one line per sentence of the trainer, and the releases that it is about.
+        UserError: with one line per message of the trainer, and its releases.
     """
     runs = {each.release.name: each.environment for each in plan if "TRAINER_RUN" in each.environment}
     options = ["--elsewhere"]
@@ -315,6 +318,6 @@ def _place_here(env: Mapping[str, str], results: Path) -> dict[str, str]:
 
 
 def foretell_all(plan: Sequence[Planned]) -> list[str]:
-    """What releases would need on GPUs, those that do not fit first; only where an operations file answers."""
+    """Predict the needs of releases on GPUs, the ones that do not fit first; only with an operations file."""
     told = [foretell(each.release.name, each.environment) for each in plan]
     return sorted(filter(None, told), key=lambda sentence: (": fits" in sentence, sentence))

@@ -1,6 +1,6 @@
-"""A whole sweep on this machine: tuned, run, compared, in one folder.
+"""Tune, run and compare a whole sweep on this machine, in one folder.
 
-Its releases are local processes, one after the other, as `stratlab rehearse` runs charts. The folder has
+Its releases are local processes, one after the other, as in `stratlab rehearse`. The folder holds
 runs/<comparison>/<release>, mlflow/, and the state of the sweep.
 """
 
@@ -33,7 +33,7 @@ from stratlab.tracking_server import run_server
 
 @dataclass(frozen=True)
 class RehearsedPlace:
-    """See `tuning_loop.Place`. `tracking_uri`: of the server that runs beside it."""
+    """Run releases on this machine; see `tuning_loop.SweepTarget`. `tracking_uri`: of its own MLflow server."""
 
     folder: Path
     tracking_uri: str
@@ -78,7 +78,7 @@ class RehearsedPlace:
         return report
 
     def _run(self, planned: Planned, state: State) -> tuple[State, bool]:
-        """One release to its end: what is left of an earlier attempt at it goes, for a restarted run is not judged."""
+        """Run one release to its end. Remove an earlier attempt first, because a restarted run is not judged."""
         name = planned.release.name
         with write_values(planned.values) as values:
             request = RehearsalRequest(
@@ -109,20 +109,20 @@ def _say_failure(run: PlannedRun, code: int) -> str:
 
 
 NO_CLUSTER = "rehearsal"
-"""Stands for the namespace in the state of a rehearsed sweep."""
+"""Replaces the namespace in the state of a rehearsed sweep."""
 
 
 def rehearse_sweep(
     bench: Workbench, folder: Path, output: Path | None, *, retry_failed: bool, stop_on_failure: bool
 ) -> Result:
-    """Runs what a cluster would be asked for, one release after the other; the state in the folder knows how far.
+    """Run the releases one after the other; the state in the folder records the progress.
 
     Args:
-        folder: gets runs/, mlflow/, sweep.state.json, and with a tuning tuning.state.json and tuning-report/.
-        output: of the report; None = report/ in the folder.
+        folder: receives runs/, mlflow/, sweep.state.json, and with a tuning tuning.state.json and tuning-report/.
+        output: folder of the report; None = report/ in the folder.
 
     Raises:
-        UserError: the folder is at work, or belongs to another sweep; the tuning could not be done.
+        UserError: the folder is in use or belongs to another sweep, or the tuning failed.
     """
     folder = folder.expanduser().resolve()
     make_folder(folder)

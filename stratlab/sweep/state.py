@@ -1,7 +1,7 @@
-"""What a sweep has done, in a JSON file beside its own: whoever starts it again goes on from here.
+"""Record the progress of a sweep in a JSON file next to its own, so that the next start continues.
 
-The cluster has the last word about what runs; this file keeps what the cluster forgets when a release is removed.
-`decide` says what to do with a release, from what both say, without side effects.
+The cluster decides which runs exist; this file keeps the facts that the cluster forgets when a release is removed.
+`decide` derives the next step of a release from both, without side effects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENDED: tuple[Stage, ...] = ("succeeded", "failed")
 
 @dataclass(frozen=True)
 class ReleaseEntry:
-    """One release. `asked` is the hash of its chart's name and values; `sentence` how it ended. Times are Unix."""
+    """Hold one release. `asked` hashes its chart's name and values; `sentence` describes its end; times are Unix."""
 
     stage: Stage
     asked: str
@@ -36,7 +36,7 @@ class ReleaseEntry:
 
 @dataclass(frozen=True)
 class State:
-    """The state file as it is on disk. `record` returns the next one, which is on disk by then."""
+    """Hold the state file as stored on disk; `record` returns the next state after writing it."""
 
     file: Path
     comparison: str
@@ -44,27 +44,27 @@ class State:
     releases: Mapping[str, ReleaseEntry] = field(default_factory=dict)
 
     def record(self, name: str, **changes: Any) -> State:
-        """Changes one release and writes the file, whole or not at all."""
+        """Change one release and write the file atomically."""
         before = self.releases.get(name)
         entry = replace(before, **changes) if before else ReleaseEntry(**changes)
         return _write(replace(self, releases={**self.releases, name: entry}))
 
 
 def state_file(sweep_file: Path) -> Path:
-    """Beside the sweep's own file."""
+    """Return the path of the state, next to the sweep's file."""
     return sweep_file.with_name(sweep_file.name + ".state.json")
 
 
 def tuning_file(sweep_file: Path) -> Path:
-    """The state of its tuning, which is a comparison of its own."""
+    """Return the path of its tuning's state; the tuning is a comparison of its own."""
     return sweep_file.with_name(sweep_file.name + ".tuning.state.json")
 
 
 def read_state(file: Path, comparison: str, namespace: str) -> State:
-    """The state on disk, or an empty one.
+    """Read the state from disk, or return an empty one.
 
     Raises:
-        UserError: it is of another comparison or namespace, or not what this program writes.
+        UserError: it belongs to another comparison or namespace, or it is not a state file.
     """
     try:
         content = json.loads(file.read_bytes())
@@ -74,28 +74,30 @@ def read_state(file: Path, comparison: str, namespace: str) -> State:
         return State(file, comparison, namespace)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
         raise UserError(
-            f"{file}: not the state of a sweep ({failure!r}); move it away [SL-state-unreadable]"
+            f"{file}: not the state of a sweep ({failure!r}); move the file to another folder [SL-state-unreadable]"
         ) from failure
     if theirs != (comparison, namespace):
         raise UserError(
-            f"{file}: belongs to comparison {theirs[0]} in namespace {theirs[1]}, the sweep says {comparison} in "
-            f"{namespace}; copy the sweep to a file of its own, or move the state away [SL-state-of-another]"
+            f"{file}: belongs to comparison {theirs[0]} in namespace {theirs[1]}, but the sweep has {comparison} in "
+            f"{namespace}; copy the sweep to another file, or move the state [SL-state-of-another]"
         )
     return State(file, comparison, namespace, entries)
 
 
 @contextmanager
 def only_one(file: Path, program: str = "stratlab sweep") -> Iterator[None]:
-    """Two sweeps of one file would install everything twice.
+    """Lock the file; two sweeps of one file would install everything twice.
 
     Raises:
-        UserError: another process is at it. The lock goes with its process, however that ends.
+        UserError: another process holds the lock, which ends with that process.
     """
     with open(file.with_name(f".{file.name}.lock"), "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UserError(f"{file}: another `{program}` is at work on it [SL-already-at-work]") from None
+            raise UserError(
+                f"{file}: another `{program}` uses it; wait for its end [SL-already-at-work]"
+            ) from None
         yield
 
 
@@ -121,13 +123,13 @@ Step = Literal["skip", "install", "join", "reinstall", "refuse"]
 
 @dataclass(frozen=True)
 class SeenRelease:
-    """A release as the cluster has it.
+    """Describe a release in the cluster.
 
     Attributes:
-        status: of helm: deployed, failed, pending-install, ...; "" = helm knows no such release.
-        asked: the hash of its chart's name and values.
-        has_workload: its custom resource is there. Helm creates it last: then all of the release is there, also
-            where helm was killed before it could say so.
+        status: helm's status: deployed, failed, pending-install, ...; "" = helm does not know the release. asked: the
+        hash of its chart's name and values. has_workload: its custom resource exists. Helm creates it last, so that the
+        release is complete, even if helm was
+            killed before it recorded this.
     """
 
     status: str = ""
@@ -137,24 +139,24 @@ class SeenRelease:
 
 @dataclass(frozen=True)
 class Decision:
-    """`reason` completes the sentence "<release>: "."""
+    """Hold the next step; `reason` completes the sentence "<release>: "."""
 
     step: Step
     reason: str
 
 
 def decide(entry: ReleaseEntry | None, seen: SeenRelease, asked: str, *, retry_failed: bool) -> Decision:
-    """The next step for one release.
+    """Decide the next step for one release.
 
     Args:
-        entry: of the state file.
-        asked: the hash of what the sweep's file asks for now.
-        retry_failed: a run that failed gets another chance.
+        entry: from the state file.
+        asked: the hash of the settings that the sweep's file has now.
+        retry_failed: start failed runs again.
     """
     if entry and entry.asked != asked:
         return Decision(
             "refuse",
-            "was started with other settings; choose another comparison, or remove its results and its state "
+            "was started with other settings; set another comparison, or remove its results and its state "
             "[SL-run-other-settings]",
         )
     if entry and entry.stage == "succeeded":
@@ -167,13 +169,13 @@ def decide(entry: ReleaseEntry | None, seen: SeenRelease, asked: str, *, retry_f
     if seen.asked != asked:
         return Decision(
             "refuse",
-            "is in the cluster with other settings; uninstall it or choose another comparison "
+            "is in the cluster with other settings; uninstall it or set another comparison "
             "[SL-release-other-settings]",
         )
     if seen.status == "uninstalling" or (seen.status != "deployed" and not seen.has_workload):
-        return Decision("reinstall", f"was only half installed ({seen.status})")
+        return Decision("reinstall", f"was installed only partly ({seen.status})")
     if entry and entry.stage == "failed":
         return Decision("reinstall", "has failed and is tried again")
     if not seen.has_workload:
-        return Decision("reinstall", "is installed, but its custom resource is gone")
+        return Decision("reinstall", "is installed, but its custom resource does not exist")
     return Decision("join", "is in the cluster already")

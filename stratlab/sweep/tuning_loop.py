@@ -1,7 +1,7 @@
-"""Each strategy tuned by short runs before the runs that are compared.
+"""Tune each strategy by short runs before the compared runs.
 
-`tune_strategies` runs candidates and has them measured, round by round, until every search (tuning_search.py) has
-ended. What is kept of it is a record in JSON, beside the runs of the comparison (read by compare/run_sources.py).
+`tune_strategies` runs and measures candidates, round by round, until every search (tuning_search.py) has ended. A JSON
+record of it is stored next to the runs of the comparison (read by compare/run_sources.py).
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ def build_record(
     searches: Mapping[str, Search],
     report: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The record.
+    """Build the record.
 
     Args:
-        combinations: name of the first release -> that and its repeats, of the comparison.
+        combinations: name of the first release -> this release and its repeats, of the comparison.
         strategies: name of a chart -> its strategy.
-        searches: name of the first release -> its search, where it was tuned.
-        report: of the comparison of the candidates.
+        searches: name of the first release -> its search, if it was tuned.
+        report: report of the candidates' comparison.
 
     Returns:
         comparison; tuning (the name of the candidates' comparison); metric: {name, key, unit, highest}; steps, repeats,
-        candidates as asked for; origin: as in a report; searches: [{strategy, point, runs, tried, not_tried, chosen,
-        why_not}], where tried is [{knobs, runs, values, value, why, lead_pct, noise_pct, measured_noise}], in the order
-        of the search, the first one as it comes, leads against that one; not_tried: [knobs], values for which no
-        candidate was left; chosen: knobs; why_not: why nothing was tried.
+        candidates of the sweep's file; origin: as in a report; searches: [{strategy, point, runs, tried, not_tried,
+        chosen, why_not}]. `tried` is [{knobs, runs, values, value, why, lead_pct, noise_pct, measured_noise}] in the
+        order of the search. Its first entry has the defaults, and leads are relative to it. `not_tried`: [knobs],
+        values that exceeded the number of candidates; `chosen`: knobs; `why_not`: why no value was tried.
     """
     metric = METRICS[tune.metric]
     return {
@@ -89,7 +89,7 @@ def _record_search(
 ) -> dict[str, Any]:
     if found is None:
         strategy = strategies[base.strategy]
-        why_not = f"the sweep's file gives {strategy} no knob to try" if list_knobs(strategy) else ""
+        why_not = f"the sweep's file has no knobs for {strategy}" if list_knobs(strategy) else ""
         return {"tried": [], "not_tried": [], "chosen": {}, "why_not": why_not}
     as_it_comes, band, metric = found.tried[0][1], find_band(found.tried), METRICS[tune.metric]
     tried = []
@@ -112,12 +112,12 @@ def _record_search(
         "tried": tried,
         "not_tried": [dict(knobs) for knobs in found.not_tried],
         "chosen": dict(found.best),
-        "why_not": "none of its candidates gave a number" if nothing_works else "",
+        "why_not": "its candidates gave no measurement" if nothing_works else "",
     }
 
 
 def say_search(found: Search, metric: TuningMetric) -> str:
-    """What was chosen first, then the others: `as it comes, 98.2 samples per s; static_graph=true 30`."""
+    """Format the choice first, then the others: `as it comes, 98.2 samples per s; static_graph=true 30`."""
     ordered = sorted(found.tried, key=lambda entry: entry[0] != found.best)
     parts = []
     for knobs, measured in ordered:
@@ -136,13 +136,13 @@ def read_measured(
     metric: TuningMetric,
     disturbed: Mapping[str, Any],
 ) -> MeasuredCandidate:
-    """What became of a candidate.
+    """Return the measurements of a candidate.
 
     Args:
         names: its runs.
         rows: of the report of the candidates' comparison.
-        said: run -> how it ended, as the sweep has seen it.
-        disturbed: run -> what was at work beside it, "none" for nothing.
+        said: run -> how it ended, from the state of the sweep.
+        disturbed: run -> other programs on its machine, or "none".
     """
     values: list[float] = []
     for name in names:
@@ -153,9 +153,9 @@ def read_measured(
         elif row["status"] != "finished":
             why = row["ending"]
         elif (row.get("attempts") or 1) > 1:
-            why = f"it took {row['attempts']} attempts, and its times hold those of a further start"
+            why = f"it needed {row['attempts']} attempts, so that its times include another start"
         elif disturbed.get(name, "none") not in ("none", "unknown"):
-            why = f"{disturbed[name]} was at work beside it"
+            why = f"{disturbed[name]} ran on its machine at the same time"
         elif row.get(metric.key) is None:
             why = f"{metric.key} was not measured"
         if why:
@@ -166,21 +166,21 @@ def read_measured(
 
 
 def find_disturbed(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Run -> what was at work beside it, of a report; empty where nothing was beside any."""
+    """Return run -> programs that ran at the same time, from a report; empty if no run was disturbed."""
     differences = (report.get("fairness") or {}).get("differences") or []
     return next((entry["values"] for entry in differences if entry["field"] == "runs beside it"), {})
 
 
 class SweepTarget(Protocol):
-    """One of the two."""
+    """Define the operations of a sweep's target: a cluster or this machine."""
 
     def bring(
         self, plan: Sequence[Planned], state: State, *, retry_failed: bool, stop_on_failure: bool
     ) -> tuple[State, list[str]]:
-        """Brings releases to their end, but those that have ended; returns the state, and what is not known.
+        """Bring unfinished releases to their end; return the state, and sentences about unknown ends.
 
         Raises:
-            UserError: a release must not be touched, or the place lacks something.
+            UserError: a release must not change, or the target lacks a resource.
         """
 
     def compare(
@@ -191,20 +191,20 @@ class SweepTarget(Protocol):
         tuning: Mapping[str, Any] | None,
         varied: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """The report of a comparison, which is in `output` afterwards.
+        """Return the report of a comparison, and write it to `output`.
 
         Args:
-            tuning: how its strategies were tuned, to be kept beside its runs.
-            varied: settings that its runs are meant to differ in, to be kept beside them.
+            tuning: how its strategies were tuned; stored next to its runs.
+            varied: settings that differ on purpose between its runs; stored next to them.
 
         Raises:
-            UserError, ClusterError: it cannot be compared.
+            UserError, ClusterError: the runs cannot be compared.
         """
 
 
 @dataclass(frozen=True)
 class Workbench:
-    """What a tuning works with: the sweep's file and its folder, helm, where it tells what it does."""
+    """Hold the inputs of a tuning: the sweep's file and its folder, helm, and the receiver of progress."""
 
     sweep: Sweep
     folder: Path
@@ -218,7 +218,7 @@ class Workbench:
 
     @property
     def combinations(self) -> dict[str, list[Release]]:
-        """Name of the first release of each combination of the matrix -> that and its repeats."""
+        """Return the name of the first release of each combination -> this release and its repeats."""
         found: dict[str, list[Release]] = {}
         for release in expand(self.sweep):
             found.setdefault(repr(sorted(release.point.items())), []).append(release)
@@ -226,15 +226,15 @@ class Workbench:
 
 
 def check_candidates(bench: Workbench) -> str:
-    """That charts and trainer take every value to be tried, each alone; returns why the trainer was not asked, or "".
+    """Check that charts and trainer accept each value to try, on its own; return why the trainer is unavailable, or "".
 
     Raises:
-        UserError: with one line per value that is refused.
+        UserError: with one line per refused value.
     """
     check_knobs(bench.sweep, bench.folder)
     releases: list[Release] = []
     for combination, (base, *_) in bench.combinations.items():
-        bench.display.pass_by(f"checking what may be tried for {combination}")
+        bench.display.pass_by(f"checking the candidates of {combination}")
         knobs = bench.tune.knobs.get(base.strategy)
         alone = [{name: value} for name, values in (knobs or {}).items() for value in values]
         for each in [{}, *alone] if knobs is not None else []:
@@ -246,18 +246,19 @@ def check_candidates(bench: Workbench) -> str:
 def tune_strategies(
     bench: Workbench, place: SweepTarget, state: State, output: Path, *, retry_failed: bool
 ) -> tuple[list[Release], dict[str, Any]]:
-    """Tunes every combination that has knobs to try. What the state knows to have ended is not run again.
+    """Tune every combination that has knobs to try; runs that have ended are not repeated.
 
     Args:
-        state: of the tuning.
-        output: where the report of the candidates goes, and the record, tuning.json, before a run of the comparison.
+        state: state of the tuning.
+        output: folder of the candidates' report and of the record, tuning.json, written before the compared runs.
 
     Returns:
-        the releases of the comparison with the knobs that were chosen, and the record.
+        the releases of the comparison with the chosen knobs, and the record.
 
     Raises:
-        UserError, ClusterError: the end of a candidate is not known, or the candidates cannot be compared; the same
-            command goes on.
+        UserError, ClusterError: the end of a candidate is unknown, or the candidates cannot be compared; the same
+        command
+            continues.
     """
     tune, comparison, display = bench.tune, bench.sweep.comparison, bench.display
     metric, combinations = METRICS[tune.metric], bench.combinations
@@ -293,7 +294,7 @@ def tune_strategies(
             if not each or each.stage not in ENDED
         ]
         if problems:
-            unfinished = "the tuning is not at its end, the same command goes on:"
+            unfinished = "the tuning has not ended; repeat the same command to continue:"
             raise UserError("\n  ".join([unfinished, *problems]))
         if any(entry.stage == "succeeded" for entry in state.releases.values()):
             report = place.compare(plan, name_tuning(comparison), output, None)
@@ -308,7 +309,7 @@ def tune_strategies(
     charts = {each[0].strategy for each in combinations.values()}
     strategies = {name: find_strategy(bench.folder / bench.sweep.charts / name) for name in charts}
     record = build_record(tune, comparison, combinations, strategies, searches, report)
-    if report:  # into a folder without a report none would be written at the next start
+    if report:  # without a report in the folder, the next start must write one
         output.mkdir(parents=True, exist_ok=True)
         keep_tuning(output, record)
     first = {release.name: name for name, releases in combinations.items() for release in releases}

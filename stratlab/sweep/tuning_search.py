@@ -1,7 +1,7 @@
-"""Coordinate search: one knob at a time, the best is kept. No side effects; the same measurements, the same choice.
+"""Search coordinate by coordinate: vary one knob at a time and keep the best value.
 
-Also which knobs a strategy has, and a combination of knobs as a release: short, without a profile, in a comparison of
-its own.
+`search` has no side effects: the same measurements give the same choice. The other functions list the knobs of a
+strategy, and turn a combination of knobs into a release: short, without a profile, in a comparison of its own.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from stratlab.wording import format_fact
 from stratlab_spec.strategies import STRATEGIES
 
 Knobs = Mapping[str, Any]
-"""Those in which a candidate differs from the strategy as it comes; empty = as it comes."""
+"""Knobs in which a candidate differs from the strategy's defaults; empty = the defaults."""
 
 
 @dataclass(frozen=True)
 class TuningMetric:
-    """`key`: in the rows of a comparison's report; `unit`: for sentences; `highest`: the highest value is best."""
+    """Describe a metric. `key`: column of a report; `unit`: for messages; `highest`: the highest value is best."""
 
     key: str
     unit: str
@@ -44,7 +44,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class MeasuredCandidate:
-    """What became of a candidate: a value for each of its repeats, or none of them and why."""
+    """Hold a candidate's measurements: one value for each repeat, or no values and the reason."""
 
     values: tuple[float, ...]
     why: str = ""
@@ -56,12 +56,12 @@ class MeasuredCandidate:
 
 @dataclass(frozen=True)
 class Lead:
-    """How much better one candidate is than another, in percent of the other; `noise_pct` is what chance does."""
+    """State how much better one candidate is than another, in percent of the other, with the noise in percent."""
 
     lead_pct: float
     noise_pct: float
     measured_noise: bool
-    """Else there are no repeats, and `noise_pct` is what counts as none."""
+    """False without repeats; `noise_pct` is then the smallest lead that counts."""
 
     @property
     def is_real(self) -> bool:
@@ -70,17 +70,17 @@ class Lead:
 
 @dataclass(frozen=True)
 class Search:
-    """Where a search is: what was tried in order, what is best so far, what to try next; nothing = it has ended."""
+    """Hold the state of a search: the tried knobs in order, the best, the next to try; empty = the search has ended."""
 
     tried: tuple[tuple[Knobs, MeasuredCandidate], ...]
     best: Knobs
     following: tuple[Knobs, ...]
     not_tried: tuple[Knobs, ...] = ()
-    """Values, each alone, for which no candidate was left."""
+    """Single values that exceeded the number of candidates."""
 
 
 def name_knobs(knobs: Knobs) -> str:
-    """Equal for equal knobs, whatever their order."""
+    """Name knobs independently of their order."""
     return ",".join(f"{name}={format_fact(knobs[name])}" for name in sorted(knobs))
 
 
@@ -90,12 +90,12 @@ def search(
     most: int,
     metric: TuningMetric,
 ) -> Search:
-    """Follows a search as far as it is measured. The noise is that of the repeats of what was tried by then.
+    """Follow a search up to its first unmeasured candidate; take the noise from the repeats so far.
 
     Args:
-        values: knob -> what to try of it, in the order of the search.
-        measured: `name_knobs` of a candidate -> what became of it; a candidate that is not in it was not run yet.
-        most: candidates in all.
+        values: knob -> its values to try, in the order of the search.
+        measured: `name_knobs` of a candidate -> its measurements; other candidates have not run yet.
+        most: number of candidates in all.
     """
     left_out: list[Knobs] = []
     best: Knobs = {}
@@ -119,17 +119,17 @@ def search(
 
 
 def find_band(tried: Sequence[tuple[Knobs, MeasuredCandidate]]) -> Band | None:
-    """How far repeats of one candidate lie apart; None without repeats."""
+    """Return the spread of the repeats of one candidate; None without repeats."""
     return build_band([measured.values for _, measured in tried])
 
 
 def compute_lead(
     one: MeasuredCandidate, other: MeasuredCandidate, metric: TuningMetric, band: Band | None
 ) -> Lead | None:
-    """How much better `one` is than `other`; None where one of them has no value. Of 0 there is no share: what is not 0
-    is 100 % better or worse.
+    """Return how much better `one` is than `other`; None if one of them has no value.
 
-    Without repeats a lead below 2 % counts as none, as in a comparison (compare/winners.py).
+    Relative to 0, any other value is 100 % better or worse. Without repeats a lead below 2 % does not count, as in a
+    comparison (compare/winners.py).
     """
     mine, theirs = one.value, other.value
     if mine is None or theirs is None:
@@ -144,27 +144,26 @@ def compute_lead(
 
 
 ROUNDING = "reduce_dtype"
-"""The one knob that is not tried: another type of the reduction is another rounding, and runs with it are no longer
-comparable with the others."""
+"""The knob that is never tuned: another type of the reduction rounds differently and makes runs incomparable."""
 
 
 def find_strategy(chart: Path) -> str:
-    """The strategy that a chart runs; "" where its values name none."""
+    """Return the strategy that a chart runs; "" if its values do not name one."""
     content = yaml.safe_load((chart / "values.yaml").read_text()) or {}
     return str((content.get("run") or {}).get("config", {}).get("strategy") or "")
 
 
 def list_knobs(strategy: str) -> list[str]:
-    """Those that may be tried, of the table of strategies."""
+    """Return the tunable knobs of a strategy, from the table of strategies."""
     row = STRATEGIES.get(strategy)
     return [name for name in row.knobs if name != ROUNDING] if row else []
 
 
 def check_knobs(sweep: Sweep, folder: Path) -> None:
-    """That each knob is one of the strategy that it is given for.
+    """Check that each knob belongs to its strategy.
 
     Args:
-        folder: of the sweep's file.
+        folder: folder of the sweep's file.
 
     Raises:
         UserError: with one line per mistake.
@@ -176,18 +175,18 @@ def check_knobs(sweep: Sweep, folder: Path) -> None:
     for chart, knobs in sweep.tune.knobs.items():
         strategy = strategies.get(chart, "")
         if not strategy:
-            continue  # a chart that is not there, or not in the matrix, is told elsewhere
+            continue  # another message covers a chart that is missing, or not in the matrix
         own = list_knobs(strategy)
-        allowed = f"it has {', '.join(own)}" if own else "it has none: leave it out"
+        allowed = f"it has {', '.join(own)}" if own else "it has no knobs: leave it out"
         for name in knobs:
             if name == ROUNDING:
                 problems.append(
-                    f"tune: {chart}: {name} is not tried: it changes the rounding, and so what is compared; set "
-                    f"run.config.{name} for all of them, or leave it out [SL-tune-rounding]"
+                    f"tune: {chart}: {name} cannot be tuned: it changes the rounding and makes runs incomparable; set "
+                    f"run.config.{name} for all strategies, or leave it out [SL-tune-rounding]"
                 )
             elif name not in own:
                 problems.append(
-                    f"tune: {chart}: {name} is no knob of {strategy}, {allowed} [SL-tune-no-knob]"
+                    f"tune: {chart}: {name} is not a knob of {strategy}, {allowed} [SL-tune-no-knob]"
                 )
     if problems:
         raise cannot_start(problems)
@@ -195,20 +194,20 @@ def check_knobs(sweep: Sweep, folder: Path) -> None:
 
 AS_IT_COMES = "defaults"
 NOT_OF_A_SHORT_RUN = ("epochs", "profile_first_step", "target_accuracy_pct", "target_perplexity")
-"""Settings of the comparison that mean nothing in a run of some steps, or contradict them."""
+"""Settings of the comparison that have no meaning in a short run, or contradict it."""
 
 
 def name_tuning(comparison: str) -> str:
-    """The comparison that the runs of the candidates form."""
+    """Return the name of the comparison that the candidates' runs form."""
     return f"{comparison}-tuning"
 
 
 def build_candidate(base: Release, tune: Tune, comparison: str, knobs: Knobs) -> list[Release]:
-    """The releases of one candidate, one for each repeat.
+    """Build the releases of one candidate, one for each repeat.
 
     Args:
-        base: of the comparison: the combination that is tuned.
-        comparison: that of `base`.
+        base: release of the comparison: the combination to tune.
+        comparison: comparison of `base`.
     """
     short = {
         "steps": tune.steps,
@@ -228,11 +227,11 @@ def build_candidate(base: Release, tune: Tune, comparison: str, knobs: Knobs) ->
 def apply_choice(
     releases: Sequence[Release], chosen: Mapping[str, Knobs], names: Mapping[str, str]
 ) -> list[Release]:
-    """The releases of the comparison with the knobs that won, under the same names.
+    """Return the releases of the comparison with the winning knobs, under the same names.
 
     Args:
         chosen: name of a combination's first release -> knobs.
-        names: name of a release -> that of the first of its combination.
+        names: name of a release -> name of its combination's first release.
     """
     return [
         replace(release, values=set_config(release.values, chosen.get(names[release.name], {})))
@@ -241,13 +240,13 @@ def apply_choice(
 
 
 def set_config(values: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of a chart with these settings of `run.config`."""
+    """Return the values of a chart with these settings of `run.config`."""
     run = values.get("run", {})
     return {**values, "run": {**run, "config": {**run.get("config", {}), **config}}}
 
 
 def name_candidate(base: str, knobs: Knobs) -> str:
-    """`<combination>-defaults`, or with its knobs as words; with a hash of them where that is too long."""
+    """Return `<combination>-defaults`, or the knobs as words; with a hash if the name is too long."""
     words = re.sub(r"[^a-z0-9]+", "-", name_knobs(knobs).lower()).strip("-") or AS_IT_COMES
     room = LONGEST_NAME - len("-r100")
     name = f"{base}-{words}"

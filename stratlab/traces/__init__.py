@@ -1,1 +1,1 @@
-"""Trace files of a run: finding them, reading them, putting them together. Times are whole nanoseconds."""
+"""Find, read and merge the trace files of a run. Times are whole nanoseconds."""

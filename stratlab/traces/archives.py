@@ -1,8 +1,8 @@
-"""Where foreign traces come from: a folder, a ZIP or tar file, or one trace; archives inside count as folders.
+"""Collect foreign traces from a folder, a ZIP or tar file, or one trace; archives inside count as folders.
 
-Archives are unpacked with distrust, and within a budget. Only what may be a trace is written, each member into a folder
-of its own that this program names, so no name in an archive decides where anything lands. An archive that tries all the
-same, or that unpacks to far more than it is, is refused as a whole; a damaged member costs itself.
+`collect_files` treats archives as untrusted and unpacks them within a `Budget`. It writes only members that may be
+traces, each into a folder that this program names, so that names in an archive do not decide a path. An archive with
+paths outside, or with far more data than its size, is refused as a whole. A damaged member is left out.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from stratlab.user_error import UserError
 
 
 class ArchiveError(UserError):
-    """Why an archive is not unpacked, with its name."""
+    """Report why an archive is not unpacked, with its name."""
 
 
 @dataclass(frozen=True)
 class ArchiveLimits:
-    """What the archives of one source may cost."""
+    """Limit the unpacked data of one source."""
 
     members: int = 20_000
     total_bytes: int = 64 << 30
@@ -43,11 +43,12 @@ ARCHIVE_LIMITS = ArchiveLimits()
 
 
 class Budget:
-    """What may still be unpacked of one source: all its archives share it, also those inside of one another. Their own
-    word suffices: no more is read of a member than it tells.
+    """Count the bytes that may still be unpacked from one source; all its archives share it, also nested ones.
+
+    The sizes in the archive suffice, because no more of a member is read than its archive states.
 
     Args:
-        packed: bytes of the archives that lie on the disk themselves.
+        packed: size of the archives on the disk, in bytes.
     """
 
     def __init__(self, packed: int, limits: ArchiveLimits = ARCHIVE_LIMITS) -> None:
@@ -59,7 +60,7 @@ class Budget:
         self._why += f", {limits.ratio} times its size" if is_of_ratio else ""
 
     def spend(self, size: int, shown: str) -> None:
-        """Before a member is unpacked: what its archive says of it. What is refused is not counted."""
+        """Count a member before it is unpacked, by the size in its archive. A refused member is not counted."""
         if self._members >= self._limits.members:
             raise ArchiveError(
                 f"{shown}: refused, the source holds more than {self._members:,} members [SL-archive-members]"
@@ -70,18 +71,18 @@ class Budget:
         self._bytes += size
 
     def mark(self) -> tuple[int, int]:
-        """What is used by now, for `give_back`."""
+        """Return the used amount, for `give_back`."""
         return self._members, self._bytes
 
     def give_back(self, mark: tuple[int, int]) -> None:
-        """What was used since is unused: an archive was refused, and what it had left was removed."""
+        """Return the amount used since `mark`, after an archive was refused and its files were removed."""
         self._members, self._bytes = mark
 
 
 ARCHIVE = re.compile(r"(?P<stem>.+?)\.(zip|tar|tar\.gz|tgz)", re.IGNORECASE)
 TRACE_SUFFIXES = (".json", ".gz")
-OTHER_ENDING = "ends neither in .json nor in .gz [SL-file-ending]"
-ZIP_BEGINNINGS = (b"PK\x03\x04", b"PK\x05\x06")  # of a member, of an empty one
+OTHER_ENDING = "does not end in .json or .gz [SL-file-ending]"
+ZIP_BEGINNINGS = (b"PK\x03\x04", b"PK\x05\x06")  # first bytes of a member, and of an empty archive
 COPY_BYTES = 1 << 20
 LONGEST_NAME = 200  # bytes
 DRIVE = re.compile(r"[A-Za-z]:")
@@ -90,7 +91,7 @@ DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, R
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that may be a trace: the folders that it lies in and its name, as the user sees them, and where it is."""
+    """Describe a file that may be a trace: its folders and name as shown to the user, and its path."""
 
     parts: tuple[str, ...]
     path: Path
@@ -102,13 +103,13 @@ class SourceFile:
 
 @dataclass
 class Unpacked:
-    """`left_out`: (name as the user sees it, why)."""
+    """Hold unpacked files. `left_out`: (name as shown to the user, reason)."""
 
     files: list[SourceFile] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, parts: tuple[str, ...], path: Path, problem: str | None) -> None:
-        """To the one or the other."""
+        """Add the file to `files`, or to `left_out` if it has a problem."""
         if problem:
             self.left_out.append((_say_name(parts), problem))
         else:
@@ -117,7 +118,7 @@ class Unpacked:
 
 @dataclass(frozen=True)
 class _Member:
-    """`size` as the archive tells it, of what must be unpacked to come past it."""
+    """Describe a member. `size` is the archive's own figure, also for members that are only skipped."""
 
     name: str
     size: int
@@ -126,33 +127,33 @@ class _Member:
 
 
 def find_archive_stem(name: str) -> str | None:
-    """`runs` of runs.zip and runs.tar.gz; None for what is no archive by its name."""
+    """Return `runs` of runs.zip and runs.tar.gz; None if the name is not an archive's."""
     found = ARCHIVE.fullmatch(name)
     return found["stem"] if found else None
 
 
 def is_hidden(parts: tuple[str, ...]) -> bool:
-    """What systems put beside the files of their users."""
+    """Return whether operating systems create this file next to their users' files."""
     return any(part.startswith(".") or part == "__MACOSX" for part in parts)
 
 
 def _say_name(parts: tuple[str, ...]) -> str:
-    """Joined; bytes that are no text as a report can hold them."""
+    """Join the parts; replace bytes that are not text, so that a report can contain the name."""
     name = "/".join(parts)
     return name if name.isprintable() else ascii(name)[1:-1]
 
 
 def unpack(archive: Path, shown: str, target: Path, budget: Budget) -> Unpacked:
-    """Unpacks the traces of one archive, and the archives in it as they are.
+    """Unpack the traces of one archive, and nested archives without opening them.
 
     Args:
-        shown: its name for sentences.
+        shown: its name for messages.
         target: an empty folder.
-        budget: of the source that it belongs to.
+        budget: budget of its source.
 
     Raises:
-        ArchiveError: it is damaged as a whole, a member points outside, or the budget is spent.
-        OSError: of this machine, as a full disk.
+        ArchiveError: the whole archive is damaged, a member points outside, or the budget is exhausted.
+        OSError: a failure of this machine, such as a full disk.
     """
     found = Unpacked()
     try:
@@ -166,15 +167,15 @@ def unpack(archive: Path, shown: str, target: Path, budget: Budget) -> Unpacked:
     except DAMAGE as failure:
         why = _say_damage(failure)
         if not found.files:
-            reason = f"{shown}: damaged, or not what its name says ({why}) [SL-archive-damaged]"
+            reason = f"{shown}: damaged, or its content does not match its name ({why}) [SL-archive-damaged]"
             raise ArchiveError(reason) from failure
         last = found.files[-1].shown
-        found.left_out.append((shown, f"damaged ({why}): what stands behind {last} is lost [SL-archive-cut]"))
+        found.left_out.append((shown, f"damaged ({why}): the members after {last} are lost [SL-archive-cut]"))
     return found
 
 
 def _unpack_member(member: _Member, path: Path) -> str | None:
-    """Why it cannot be."""
+    """Unpack one member; return why this failed, or None."""
     path.parent.mkdir()
     try:
         source = member.open()
@@ -195,7 +196,7 @@ def _find_name_problem(parts: tuple[str, ...]) -> str | None:
 
 
 def _list_members(archive: Path) -> Iterator[_Member]:
-    """Regular files, and with a problem what is no file; folders are left out."""
+    """Yield regular files, and other members with a problem; folders are left out."""
     if _is_zip(archive):
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():
@@ -211,11 +212,11 @@ def _list_members(archive: Path) -> Iterator[_Member]:
 
 
 def _is_zip(archive: Path) -> bool:
-    """By its beginning: a tar ends as a ZIP does whose last member is one that is stored as it is."""
+    """Detect a ZIP by its first bytes, because a tar whose last member is a stored ZIP ends like a ZIP."""
     with open(archive, "rb") as file:
         if file.read(4) in ZIP_BEGINNINGS:
             return True
-    return zipfile.is_zipfile(archive) and not tarfile.is_tarfile(archive)  # something may stand before a ZIP
+    return zipfile.is_zipfile(archive) and not tarfile.is_tarfile(archive)  # other data may precede a ZIP
 
 
 def _find_zip_problem(info: zipfile.ZipInfo) -> str | None:
@@ -225,7 +226,7 @@ def _find_zip_problem(info: zipfile.ZipInfo) -> str | None:
 
 
 def _check_name(name: str, shown: str) -> tuple[str, ...]:
-    """The folders and the name of a member; Windows writes backslashes."""
+    """Return the folders and the name of a member; Windows writes backslashes."""
     plain = name.replace("\\", "/")
     parts = tuple(part for part in plain.split("/") if part not in ("", "."))
     if plain.startswith("/") or DRIVE.match(plain) or ".." in parts:
@@ -236,7 +237,7 @@ def _check_name(name: str, shown: str) -> tuple[str, ...]:
 
 
 def shorten(name: str, most: int) -> str:
-    """A name that every file system takes, with its ending."""
+    """Shorten a name, but not its ending, so that every file system accepts it."""
     encoded = name.encode(errors="replace")
     if len(encoded) <= most:
         return name
@@ -248,7 +249,7 @@ def _is_wanted(name: str) -> bool:
 
 
 def _say_damage(failure: BaseException) -> str:
-    """A failure of this machine, as a full disk, is raised again. tarfile lists on many lines what it has tried."""
+    """Describe damage in one line, because tarfile lists all its attempts; raise failures of this machine again."""
     if isinstance(failure, OSError) and failure.errno is not None:
         raise failure
     return "neither a ZIP nor a tar file" if "\n" in str(failure) else str(failure)
@@ -256,25 +257,26 @@ def _say_damage(failure: BaseException) -> str:
 
 OF_OTHERS = dict.fromkeys((".nsys-rep", ".qdrep", ".sqlite"), "a report of Nsight Systems")
 OF_OTHERS |= dict.fromkeys((".pftrace", ".perfetto-trace"), "a trace of Perfetto in its own format")
-DEEPEST_ARCHIVE = 2  # an archive in an archive, and none in that
+DEEPEST_ARCHIVE = 2  # an archive in an archive, but no third level
 
 
 def build_no_source(source: Path) -> UserError:
-    """Where nothing is."""
-    return UserError(f"{source}: no such folder or file [SL-source-missing]")
+    """Build the error for a missing source."""
+    return UserError(f"{source}: the folder or file does not exist [SL-source-missing]")
 
 
 def collect_files(source: Path, scratch: Path, limits: ArchiveLimits = ARCHIVE_LIMITS) -> Unpacked:
-    """Every file of `source` that may be a trace by its ending, in order of its name; the first level is that of the
-    source, whose own name is in none.
+    """Return every file of `source` that may be a trace by its ending, in order of its name.
+
+    The first level of a name is the content of the source; the source's own name is not part of it.
 
     Args:
         source: a folder, a .zip, .tar, .tar.gz or .tgz, or a .json or .gz file. It is only read.
-        scratch: an empty folder for what is unpacked.
+        scratch: an empty folder for unpacked files.
 
     Raises:
-        UserError: `source` is nothing of these.
-        ArchiveError: it is an archive that is refused. An archive inside is left out instead.
+        UserError: `source` is of another kind.
+        ArchiveError: `source` is an archive that is refused. A refused archive inside is left out instead.
     """
     if source.is_dir():
         found = _walk(source)
@@ -287,7 +289,7 @@ def collect_files(source: Path, scratch: Path, limits: ArchiveLimits = ARCHIVE_L
         return Unpacked([SourceFile((source.name,), source.resolve())])
     elif source.exists():
         kind = OF_OTHERS.get(source.suffix.lower())
-        kind_words = f"{kind}, no trace of torch.profiler; " if kind else ""
+        kind_words = f"{kind}, not a trace of torch.profiler; " if kind else ""
         raise UserError(
             f"{source}: {kind_words}expected a folder, a .zip, .tar, .tar.gz or .tgz, or a trace (.json, "
             ".json.gz) [SL-source-kind]"
@@ -298,7 +300,7 @@ def collect_files(source: Path, scratch: Path, limits: ArchiveLimits = ARCHIVE_L
         found = _open_archives(found, scratch, budget)
     whole = Unpacked([], found.left_out)
     for file in sorted(found.files, key=lambda file: file.parts):
-        nested = "an archive inside an archive inside an archive [SL-archive-nested]"
+        nested = "an archive in the third level of archives; unpack it [SL-archive-nested]"
         whole.add(file.parts, file.path, nested if _is_archive(file) else None)
     return whole
 
@@ -308,7 +310,9 @@ def _walk(folder: Path) -> Unpacked:
     root = folder.resolve()
     for place, folders, names in os.walk(root):
         here = (name for name in folders if not is_hidden((name,)))
-        earlier = {name for name in folders if Path(place, name, FOREIGN).exists()}  # analyses
+        earlier = {
+            name for name in folders if Path(place, name, FOREIGN).exists()
+        }  # folders of earlier analyses
         folders[:] = sorted({*here} - earlier)
         for path in (Path(place, name) for name in sorted(names) if not is_hidden((name,))):
             parts = path.relative_to(root).parts
@@ -317,23 +321,23 @@ def _walk(folder: Path) -> Unpacked:
 
 
 def _open_archives(found: Unpacked, scratch: Path, budget: Budget) -> Unpacked:
-    """Each as a folder of its name; archives in these stay."""
+    """Open each archive as a folder of its name; archives inside stay closed."""
     opened = Unpacked([], list(found.left_out))
     for file in found.files:
         if not _is_archive(file):
             opened.files.append(file)
             continue
         if not file.path.is_file():
-            opened.left_out.append((file.shown, "is not there, or no file [SL-archive-missing]"))
+            opened.left_out.append((file.shown, "does not exist, or is not a file [SL-archive-missing]"))
             continue
         stem = find_archive_stem(file.parts[-1]) or file.parts[-1]
         folder, before = _make_folder(scratch), budget.mark()
         try:
             inside = unpack(file.path, file.shown, folder, budget)
-        except ArchiveError as failure:  # the others shall have what it took
+        except ArchiveError as failure:  # its share of the budget is available to the other archives
             budget.give_back(before)
             shutil.rmtree(folder)
-            folder.mkdir()  # its number stays taken
+            folder.mkdir()  # its number stays in use
             opened.left_out.append((file.shown, str(failure).removeprefix(f"{file.shown}: ")))
             continue
         above = (*file.parts[:-1], stem)

@@ -1,7 +1,8 @@
-"""Reads a trace file in pieces of whole events, so that memory stays bounded whatever the file holds.
+"""Read a trace file in pieces of whole events, so that memory stays bounded for any content.
 
-Kineto's own formatting is cut by looking for the text between two events. Any other formatting is scanned: strings are
-masked and brackets counted with numpy. A file above the limits is refused before it fills the memory.
+`read_blocks` unpacks, `read_head` returns the part before the events, and `split_events` cuts between events. In
+Kineto's own formatting it looks for the text between two events. It scans other formatting: it masks strings and counts
+brackets with numpy. A file above the limits is refused before it fills the memory.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK_BYTES = 2 << 20  # with larger blocks the decoded events leave the processor's cache
-SCAN_BYTES = 256 << 10  # numpy needs up to 20 times as much for a moment
+BLOCK_BYTES = 2 << 20  # with larger blocks the decoded events do not fit into the processor's cache
+SCAN_BYTES = 256 << 10  # numpy temporarily needs up to 20 times this size
 EVENTS_KEY = b'"traceEvents"'
 NO_EVENTS = "holds no traceEvents [SL-trace-no-events]"
 BARE_LIST = re.compile(rb"(\xef\xbb\xbf)?\s*\[")
-BARE = b"{ }"  # the head of a file that is nothing but the list of events; of another file it never has this space
-NO_TEXT = "is no text: a binary trace, as of Perfetto or Nsight Systems, not one of torch.profiler [SL-trace-binary]"
+BARE = b"{ }"  # head of a file that is only the list of events; no other file's head has this space
+NO_TEXT = "is not text: a binary trace, such as Perfetto's or Nsight Systems', not torch.profiler's [SL-trace-binary]"
 EVENTS = re.compile(rb'"traceEvents"\s*:\s*(\[|[^\s\[])')
 KINETO_STYLE = re.compile(rb"\s*\n  \{\n    \"")
 KINETO_BORDER = b"\n  },\n  {"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-FIRST_BYTES = {  # of what is no JSON: what it is
+FIRST_BYTES = {  # first bytes of other formats -> description
     b"\xff\xfe": "UTF-16 text: save it as UTF-8",
     b"\xfe\xff": "UTF-16 text: save it as UTF-8",
     b"PK\x03\x04": "a ZIP archive: name it .zip, or unpack it",
     b"\xfd7zXZ": "packed with xz: unpack it, or pack it with gzip",
     b"\x28\xb5\x2f\xfd": "packed with zstd: unpack it, or pack it with gzip",
     b"BZh": "packed with bzip2: unpack it, or pack it with gzip",
-    b"SQLite format 3": "an SQLite database, as Nsight Systems exports one: no trace of torch.profiler",
+    b"SQLite format 3": "an SQLite database, as Nsight Systems exports one, not a trace of torch.profiler",
 }
-DEEPEST = 200  # brackets inside one another; Kineto's reach 6
+DEEPEST = 200  # nested brackets; Kineto's reach 6
 
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _QUOTE, _OPENING = ord('"'), ord("{")
@@ -48,38 +49,38 @@ _IS_MARK = (_STEP != 0) | (np.arange(256) == _QUOTE)
 
 
 class TraceError(ValueError):
-    """Why a file cannot be analysed, as half a sentence for the report."""
+    """Report why a file cannot be analysed, as half a sentence for the report."""
 
 
 def build_not_json(why: object) -> TraceError:
-    """Of a file that is cut off, or no JSON at some place."""
+    """Build the error for a file that is cut off or invalid JSON at some place."""
     return TraceError(f"truncated or not JSON ({why}) [SL-trace-not-json]")
 
 
 def say_unreadable(why: object) -> str:
-    """Of a file that the system does not let be read."""
+    """Describe a file that the system refuses to read."""
     return f"is not readable ({why}) [SL-trace-unreadable]"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one trace file may cost."""
+    """Limit the size of one trace file."""
 
     raw_bytes: int = 4 << 30  # on the disk, and after unpacking
     ratio: int = 200  # unpacked to packed size; Kineto traces reach 18
     ratio_from_bytes: int = 64 << 20  # small files may be more repetitive
     head_bytes: int = 4 << 20  # before the first event
-    piece_bytes: int = 8 << 20  # one event, and what stands after the last one
+    piece_bytes: int = 8 << 20  # one event, and the part after the last one
 
 
 LIMITS = Limits()
 
 
 def read_blocks(path: Path, limits: Limits = LIMITS) -> Iterator[bytes]:
-    """The file's bytes, unpacked if it is gzip (told by its content, not by its name).
+    """Yield the file's bytes, unpacked if the content (not the name) is gzip.
 
     Raises:
-        TraceError: no regular file, damaged gzip, or above the limits.
+        TraceError: not a regular file, damaged gzip, or above the limits.
         OSError: not readable.
     """
     # without O_NONBLOCK, opening a pipe waits for its writer
@@ -112,7 +113,7 @@ def read_blocks(path: Path, limits: Limits = LIMITS) -> Iterator[bytes]:
 
 
 def read_head(path: Path, limits: Limits = LIMITS) -> bytes:
-    """The JSON object that stands before the events: rank, world size, devices.
+    """Return the part before the events as a JSON object: rank, world size, devices.
 
     Raises:
         TraceError: no events, damaged, or above the limits.
@@ -122,18 +123,18 @@ def read_head(path: Path, limits: Limits = LIMITS) -> bytes:
 
 
 def split_events(path: Path, limits: Limits = LIMITS) -> Iterator[bytes]:
-    """The pieces of `split_placed`."""
+    """Yield the pieces of `split_placed` without their places."""
     return (piece for _, piece in split_placed(path, limits))
 
 
 def split_placed(path: Path, limits: Limits = LIMITS) -> Iterator[tuple[int, bytes]]:
-    """Pieces of the file, each with what is added to a place in it to have the place in the file (unpacked).
+    """Yield pieces of the file, each with the offset from a place in it to the place in the unpacked file.
 
     First the head as a JSON object, then JSON arrays of events; last an object with the remaining events.
 
-    The last piece is everything from the last cut on, `{"traceEvents": [...], ...}`: it decodes only if the file is
-    complete and nothing stands behind it. A byte order mark is left out; everything else passes as it is, and whether
-    it is JSON is for the reader to find. A file that is nothing but the list of events is read as well.
+    The last piece is everything after the last cut, `{"traceEvents": [...], ...}`: it decodes only if the file is
+    complete and has no text after its end. A byte order mark is left out. All other text passes unchanged, and the
+    reader checks whether it is JSON. A file that is only the list of events is read as well.
 
     Raises:
         TraceError: no events, damaged, or above the limits.
@@ -149,7 +150,7 @@ def split_placed(path: Path, limits: Limits = LIMITS) -> Iterator[tuple[int, byt
         if kineto and cut < 0 and len(buffer) > 2 * BLOCK_BYTES:
             kineto, cut = False, scan.find_cut(buffer)
         if cut > 0:
-            # of Kineto's border the event keeps `\n  }`; a scan cuts where the next event begins
+            # the event keeps `\n  }` of Kineto's border; a scan cuts where the next event begins
             comma = cut + 4 if kineto else len(buffer[:cut].rstrip()) - 1
             if comma > 0 and buffer[comma] == ord(","):
                 yield at - 1, b"".join((b"[", memoryview(buffer)[:comma], b"]"))
@@ -159,7 +160,7 @@ def split_placed(path: Path, limits: Limits = LIMITS) -> Iterator[tuple[int, byt
             buffer, at = buffer[used:], at + used
         if len(buffer) > limits.piece_bytes:
             raise TraceError(
-                f"holds more than {limits.piece_bytes >> 20} MiB in one event or behind the events [SL-event-too-large]"
+                f"holds more than {limits.piece_bytes >> 20} MiB in one event or after the events [SL-event-too-large]"
             )
         block = next(blocks, None)
         if block is None:
@@ -172,7 +173,7 @@ def split_placed(path: Path, limits: Limits = LIMITS) -> Iterator[tuple[int, byt
 
 
 def _read_head(blocks: Iterator[bytes], limits: Limits) -> tuple[int, bytes, bytes, int]:
-    """Where the head begins, the head, what was read behind the bracket that opens the events, and where that is."""
+    """Return the offset of the head, the head, the bytes read after the opening bracket, and their offset."""
     buffer, searched = next(blocks, b""), 0
     for start, what in FIRST_BYTES.items():
         if buffer.startswith(start):
@@ -182,7 +183,7 @@ def _read_head(blocks: Iterator[bytes], limits: Limits) -> tuple[int, bytes, byt
     while not (found := EVENTS.search(buffer, searched)):
         if len(buffer) > limits.head_bytes:
             raise _build_large_head(limits)
-        # the key, and the white space behind it, may go on in the next block
+        # the next block may continue the key and the white space after it
         key = buffer.rfind(EVENTS_KEY, searched)
         searched = max(0, key if key >= 0 else len(buffer) - len(EVENTS_KEY))
         block = next(blocks, None)
@@ -196,7 +197,7 @@ def _read_head(blocks: Iterator[bytes], limits: Limits) -> tuple[int, bytes, byt
     head = buffer[marked : found.start()].rstrip().removesuffix(b",")
     if len(head) > limits.head_bytes:
         raise _build_large_head(limits)
-    _Scan().find_cut(head)  # only for how deep it nests: a reader that recurses would fail
+    _Scan().find_cut(head)  # only to check its depth: a recursive reader would fail
     return marked, head + b"}", buffer[found.end() :], found.end()
 
 
@@ -207,19 +208,19 @@ def _build_large_head(limits: Limits) -> TraceError:
 
 
 class _Scan:
-    """Where top-level events begin in text of any formatting. Every byte is looked at once.
+    """Find the starts of top-level events in text of any formatting; each byte is scanned once.
 
-    The text grows at its end and is cut where `find_cut` says, so it always begins inside the list of events.
+    The text grows at its end and is cut at `find_cut`, so that it always begins inside the list of events.
     """
 
     def __init__(self) -> None:
-        self.seen = 0  # bytes of the text that were looked at
-        self.depth = 1  # open brackets: 1 = between events, 0 = behind the list
+        self.seen = 0  # bytes of the text that were scanned
+        self.depth = 1  # open brackets: 1 = between events, 0 = after the list
         self.in_string = False
         self.start = -1  # of the last event, in the text
 
     def find_cut(self, text: bytes) -> int:
-        """Where the last event begins; -1 if no event has begun, or only the first."""
+        """Return the start of the last event; -1 if no event has begun, or only the first."""
         while self.depth and self._look(text[self.seen : self.seen + SCAN_BYTES]):
             pass
         cut = self.start
@@ -228,7 +229,7 @@ class _Scan:
         return cut
 
     def _look(self, new: bytes) -> int:
-        """How many bytes of `new` were looked at: all of them, but for half an escape at the end."""
+        """Scan `new` and return the number of scanned bytes: all, except half an escape at the end."""
         masked = _ESCAPED.sub(b"__", new) if b"\\" in new else new
         marks = np.frombuffer(masked.removesuffix(b"\\"), np.uint8)
         at: NDArray[np.int64] = np.flatnonzero(_IS_MARK[marks])

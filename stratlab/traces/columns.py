@@ -1,13 +1,13 @@
-"""Kineto's JSON, piece by piece, into numpy columns; also that of Ascend's profiler for torch.
+"""Turn Kineto's JSON, piece by piece, into numpy columns; also the JSON of Ascend's profiler for torch.
 
-Every event is decoded by msgspec into a typed struct and read once per column it is needed for: links to launches only
-of GPU events and launches, facts of a collective only of communication kernels. That, and no object per event that
-stays, is the whole difference to a parser that builds dictionaries or a data frame (benchmarks/traces.py).
+msgspec decodes each event into a typed struct. Each column reads only the events that it needs: links to launches only
+GPU events and launches, facts of a collective only communication kernels. No object per event stays in memory. These
+two points are the whole difference to a parser that builds dictionaries or a data frame (benchmarks/traces.py).
 
-Ascend's trace_view.json is a list of events. Those of torch have a category, and times as text. Those of the device and
-of its runtime (CANN) have none: the name of their process tells what they are, and a `connection_id` joins a task to
-its launch. `categorize` gives them what torch.profiler writes. Names of processes may stand after the events, so they
-are read first.
+Ascend's trace_view.json is a list of events. torch's events have a category, and times as text. Events of the device
+and of its runtime (CANN) have no category: the name of their process identifies them, and a `connection_id` joins a
+task to its launch. `categorize` adds the fields that torch.profiler writes. The names of processes may follow the
+events, so `read_processes` reads them first.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ HARDWARE = "Ascend Hardware"
 MARK = b'"Ascend Hardware"'
 RUNTIME = "CANN"
 COMMUNICATION = ("Communication", "HCCL")  # since CANN 7, and before
-COLLECTIVE = "hcom_"  # the other events of that process are its parts
+COLLECTIVE = "hcom_"  # the other events of that process are parts of it
 WORK, COPY = re.compile(r"AI_?[CV]|DSA"), re.compile(r"MEMCPY|SDMA|PCIE")  # other tasks wait, or keep order
-NOT_READ = "Trace"  # of the categories that Columns leaves out
+NOT_READ = "Trace"  # the category that Columns leaves out
 
 Processes = dict[Number, str]
 
@@ -62,7 +62,7 @@ class _Name(msgspec.Struct, gc=False):
 
 
 def read_processes(path: Path) -> Processes:
-    """The name of each process; empty where none is an Ascend device.
+    """Return the name of each process; empty if no process is an Ascend device.
 
     Raises:
         TraceError: as `load_trace`.
@@ -82,7 +82,7 @@ def read_processes(path: Path) -> Processes:
 
 
 def categorize(events: Iterable[Event], processes: Processes) -> None:
-    """Gives each event its category, and its correlation and stream under the names that torch.profiler uses."""
+    """Set each event's category, and its correlation and stream under the names that torch.profiler uses."""
     for event in events:
         if event.cat:
             # Ascend has one category for labels and operators, as torch had in 2021
@@ -108,12 +108,12 @@ def _find_category(task: Number) -> str:
 
 Column = NDArray[Any]
 
-EXACT_BELOW_US = 2.0**43  # up to here a float64 of microseconds still tells every nanosecond
-LATEST_US, LONGEST_US = 4e15, 4e15  # more does not fit 63 bits of nanoseconds
+EXACT_BELOW_US = 2.0**43  # below this, a float64 of microseconds distinguishes every nanosecond
+LATEST_US, LONGEST_US = 4e15, 4e15  # larger values do not fit 63 bits of nanoseconds
 
 
 class Codes(dict[Any, int]):
-    """Numbers what it is asked for, from 0 in the order of appearance."""
+    """Number keys from 0 in the order of appearance."""
 
     def __missing__(self, key: Any) -> int:
         self[key] = code = len(self)
@@ -122,7 +122,7 @@ class Codes(dict[Any, int]):
 
 @dataclass
 class Growing:
-    """A column that grows in place: pieces that are joined at the end would need twice the memory."""
+    """Hold a column that grows in place, because joining pieces at the end would need twice the memory."""
 
     values: Column
     count: int = 0
@@ -141,22 +141,22 @@ class Growing:
 
 @dataclass
 class Columns:
-    """Grows by pieces. All times in ns on the trace's own clock."""
+    """Collect columns piece by piece. All times in ns on the trace's own clock."""
 
     names: Codes = field(default_factory=Codes)
     categories: Codes = field(default_factory=Codes)
     threads: Codes = field(default_factory=Codes)
     collectives: Codes = field(default_factory=Codes)
     groups: Codes = field(default_factory=Codes)  # (name, description, ranks)
-    without: frozenset[str] = frozenset({"Trace"})  # categories that are not kept
+    without: frozenset[str] = frozenset({"Trace"})  # categories that are left out
     processes: Processes = field(default_factory=dict)  # of an Ascend trace
     columns: dict[str, Growing] = field(default_factory=dict)
     count: int = 0
     left_out: int = 0
-    uncategorized: int = 0  # with a duration; torch gives each event a category
+    uncategorized: int = 0  # events with a duration but no category; torch sets a category for each event
 
     def apply(self, events: list[Event], text: bytes) -> None:
-        """Adds the events of one piece; `text` is what they were decoded from."""
+        """Add the events of one piece; `text` is their JSON."""
         if b'"[memory]"' in text:
             self._apply_memory([e for e in events if e.name == "[memory]" and e.ph == "i" and e.args])
         if self.processes:
@@ -192,12 +192,12 @@ class Columns:
     def _keep(
         self, wanted: list[Event], events: list[Event], text: bytes
     ) -> tuple[list[Event], tuple[Column, Column]]:
-        """Those of `wanted` with a usable time, and their times, ns: start and duration. `text` holds `events`."""
+        """Return the `wanted` events with a usable time, and their starts and durations in ns, read from `text`."""
         timed = [e for e in wanted if e.dur is not None and e.cat]
         self.uncategorized += sum(1 for e in wanted if e.dur is not None and not e.cat)
         try:
             ts, dur = (np.array([getattr(e, key) for e in timed], np.float64) for key in ("ts", "dur"))
-        except OverflowError:  # an integer that no float64 holds
+        except OverflowError:  # an integer too large for a float64
             fit = [e for e in timed if e.ts < LATEST_US and e.dur < LONGEST_US]  # type: ignore[operator]
             return self._keep(fit, events, text)
         usable = (ts > 0) & (ts < LATEST_US) & (dur >= 0) & (dur < LONGEST_US)
@@ -209,7 +209,7 @@ class Columns:
         return timed, (to_ns(ts), to_ns(dur))
 
     def take(self, key: str, dtype: type = np.int64) -> Column:
-        """A whole column; it is given up here."""
+        """Return a whole column and drop it here."""
         column = self.columns.pop(key, None)
         return np.empty(0, dtype) if column is None else column.take()
 
@@ -242,13 +242,13 @@ class Columns:
 
 
 def to_ns(us: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Whole nanoseconds of times in us with three decimals; exact below EXACT_BELOW_US."""
+    """Convert times in us with three decimals to whole nanoseconds; exact below EXACT_BELOW_US."""
     whole = np.floor(us)
     return whole.astype(np.int64) * 1000 + np.rint((us - whole) * 1000).astype(np.int64)
 
 
 def _exact(kept: list[Event], events: list[Event], text: bytes) -> tuple[Column, Column]:
-    """The same for times since 1970, of which a float64 knows only every fourth of a microsecond."""
+    """Convert times since 1970, of which a float64 distinguishes only steps of 0.25 us."""
     chosen = set(map(id, kept))
     decoded = zip(decode_piece(text, ExactTimes), events, strict=True)
     exact = [times for times, e in decoded if id(e) in chosen]
@@ -259,7 +259,7 @@ def _exact(kept: list[Event], events: list[Event], text: bytes) -> tuple[Column,
 
 
 def read_integers(values: list[Any]) -> NDArray[np.int64]:
-    """The values as integers, -1 for what is none."""
+    """Return the values as integers, and -1 for other values."""
     try:
         return np.array(values, np.int64)
     except (TypeError, ValueError, OverflowError):

@@ -1,8 +1,8 @@
-"""Finds one trace file per rank, and names every file that is not used and why.
+"""Find one trace file per rank, and name every unused file with the reason.
 
-HTA's own discovery is not used: it takes any JSON file for a trace and loses ranks silently. Here the rank comes from
-manifest.json, else from distributedInfo in the file, else from the file's name. The manifest says which files the run
-wrote; it is believed only as far as the files agree.
+HTA's own discovery is not used: it treats any JSON file as a trace and loses ranks silently. Here the rank comes from
+manifest.json, else from distributedInfo in the file, else from the file's name. The manifest lists the files that the
+run wrote; each entry is checked against its file.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from stratlab.traces.rank_identity import read_identity, say_other_name
 MANIFEST = "manifest.json"
 MANIFEST_BYTES = 16 << 20  # 160 bytes per rank
 MISSING = "is missing [SL-trace-file-missing]"
-NAME_NO_TEXT = "its name holds bytes that are no text [SL-name-no-text]"
+NAME_NO_TEXT = "its name holds bytes that are not text [SL-name-no-text]"
 KINDS = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder"}
 
 
 class ManifestEntry(msgspec.Struct):
-    """One file of the manifest."""
+    """Describe one file of the manifest."""
 
     rank: int
     file: str
@@ -38,7 +38,7 @@ class ManifestEntry(msgspec.Struct):
 
 
 class Manifest(msgspec.Struct):
-    """traces/manifest.json, written by rank 0 when every trace is complete."""
+    """Hold traces/manifest.json, which rank 0 writes when every trace is complete."""
 
     complete: bool
     files: list[ManifestEntry]
@@ -47,22 +47,22 @@ class Manifest(msgspec.Struct):
 
 
 def read_manifest(path: Path) -> tuple[Manifest | None, str | None]:
-    """The manifest, None if it cannot be used, and what a reader of the report must know of it."""
+    """Return the manifest, None if it is unusable, and a remark for the report."""
     try:
         problem = find_problem(path, MANIFEST_BYTES)
         if problem is None:
             manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
             if manifest.files:
-                remark = "says that the traces are not complete [SL-manifest-incomplete]"
+                remark = "marks the traces as incomplete [SL-manifest-incomplete]"
                 return manifest, None if manifest.complete else remark
-            problem = "names no file [SL-manifest-no-files]"
+            problem = "does not name any file [SL-manifest-no-files]"
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as failure:
         problem = say_unreadable(failure)
     return None, f"{problem}, the traces are found by their content"
 
 
 def read_dropped(path: Path) -> str:
-    """`rank 0, 1: No space left on device`: whose traces were given up, and why; "" where none was or nobody says."""
+    """Return `rank 0, 1: No space left on device`: the dropped traces with the reason; "" without any."""
     if find_problem(path, MANIFEST_BYTES):
         return ""
     try:
@@ -76,7 +76,7 @@ def read_dropped(path: Path) -> str:
 
 
 def find_problem(path: Path, most_bytes: int) -> str | None:
-    """Why this is no file to open, without opening it: a pipe would wait for its writer."""
+    """Return why the path is not a readable file, without opening it: opening a pipe would wait for its writer."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -93,14 +93,14 @@ def find_problem(path: Path, most_bytes: int) -> str | None:
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d{1,9})(?!\d)", re.IGNORECASE)
 TRACE_NAME = re.compile(r"rank\d+_trace\.json(\.gz)?")  # as the trainer writes it
 SUFFIXES = (".json", ".gz")
-MOST_RANKS = 1 << 31  # where the run does not tell
-ONLY_TRACE = "names no rank, the only trace counts as rank 0 [SL-rank-only-trace]"
+MOST_RANKS = 1 << 31  # if the run does not set a number
+ONLY_TRACE = "does not name a rank; the only trace counts as rank 0 [SL-rank-only-trace]"
 NOT_THERE = "listed in the manifest, but missing [SL-manifest-file-missing]"
 
 
 @dataclass(frozen=True)
 class TraceFinding:
-    """What is wrong with the traces. `skipped` = the file or rank is not analysed, `noted` = it is."""
+    """Describe a problem of the traces. `skipped` = the file or rank is not analysed, `noted` = it is."""
 
     action: Literal["skipped", "noted"]
     reason: str
@@ -110,7 +110,7 @@ class TraceFinding:
 
 @dataclass(frozen=True)
 class Found:
-    """`files`: one per rank, checked against the manifest, but not yet decoded."""
+    """Hold `files`: one per rank, checked against the manifest, but not yet decoded."""
 
     files: dict[int, Path]
     findings: list[TraceFinding]
@@ -119,7 +119,7 @@ class Found:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A file that may be the trace of `rank`; `problem`: why it is not used; `remark`: what else is odd."""
+    """Describe a possible trace of `rank`. `problem`: why it is not used; `remark`: other irregularities."""
 
     file: str
     rank: int | None
@@ -128,12 +128,12 @@ class _Candidate:
 
 
 def say_outside(rank: int, world_size: int | None) -> str:
-    """Of a trace of a rank that the run does not have."""
+    """Describe a trace whose rank does not exist in the run."""
     return f"rank {rank} of a run with {world_size or 'any number of'} processes [SL-rank-outside]"
 
 
 def find_traces(folder: Path, world_size: int | None) -> Found:
-    """Looks through `folder` (the run's traces/), which may be missing or empty. Never raises for what lies there."""
+    """Search `folder` (the run's traces/), which may be missing or empty. Never raises for its content."""
     manifest, remark = read_manifest(folder / MANIFEST)
     findings = [TraceFinding("noted", remark, MANIFEST)] if remark else []
     entries = manifest.files if manifest else []
@@ -148,11 +148,11 @@ def find_traces(folder: Path, world_size: int | None) -> Found:
     for candidate in candidates:
         rank, problem = candidate.rank, candidate.problem
         if problem is None and rank is None:
-            problem = "names no rank [SL-rank-untold]"
+            problem = "does not name a rank [SL-rank-untold]"
         elif problem is None and rank is not None and not 0 <= rank < (world_size or MOST_RANKS):
             problem = say_outside(rank, world_size)
         elif problem is None and rank in files:
-            problem = f"a second trace of rank {rank}, {files[rank].name} is used [SL-rank-second-trace]"
+            problem = f"a second trace of rank {rank}; {files[rank].name} is used [SL-rank-second-trace]"
         if problem is None and rank is not None:
             files[rank] = folder / candidate.file
         if why := problem or candidate.remark:
@@ -161,7 +161,7 @@ def find_traces(folder: Path, world_size: int | None) -> Found:
 
 
 def _list_names(folder: Path, findings: list[TraceFinding]) -> set[str]:
-    """Files that may be traces: by their ending, or by a rank in their name."""
+    """Return files that may be traces: by their ending, or by a rank in their name."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -179,7 +179,7 @@ def _find_mismatch(path: Path, entry: ManifestEntry) -> str | None:
         return NOT_THERE if problem == MISSING else problem
     try:
         if (size := path.stat().st_size) != entry.bytes:
-            return f"has {size} bytes, {entry.bytes} in the manifest [SL-manifest-size]"
+            return f"has {size} bytes, but {entry.bytes} in the manifest [SL-manifest-size]"
         with open(path, "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
                 return "differs from the manifest (sha256) [SL-manifest-sha256]"
@@ -187,13 +187,13 @@ def _find_mismatch(path: Path, entry: ManifestEntry) -> str | None:
         return say_unreadable(failure.strerror)
     identity = read_identity(path, behind=False)
     if identity.problem is None and identity.rank not in (None, entry.rank):
-        return f"rank {entry.rank} in the manifest, rank {identity.rank} in the file [SL-manifest-rank]"
+        return f"rank {entry.rank} in the manifest, but rank {identity.rank} in the file [SL-manifest-rank]"
     return identity.problem
 
 
 def _check_unlisted(folder: Path, name: str, is_closed: bool) -> _Candidate:
     in_name, path = _rank_of(name), folder / name
-    if not name.isprintable():  # also what is not UTF-8: a report could not be written with it
+    if not name.isprintable():  # also not UTF-8: a report cannot contain such a name
         return _Candidate(ascii(name)[1:-1], in_name, NAME_NO_TEXT)
     problem = find_problem(path, LIMITS.raw_bytes)
     if problem is None and (name.startswith(".") or ".tmp" in path.suffixes):
@@ -212,7 +212,7 @@ def _check_unlisted(folder: Path, name: str, is_closed: bool) -> _Candidate:
 
 
 def _rate(candidate: _Candidate) -> tuple[bool, bool, bool, str]:
-    """Of two traces of a rank the lower one is used: not the one whose name says another, nor a copy."""
+    """Rate one of two traces of a rank; the lower one is used: its name agrees with its rank, and it is not a copy."""
     name = candidate.file
     return (
         candidate.remark is not None,

@@ -1,7 +1,7 @@
-"""What is read of an event of Kineto's JSON, and which events are which.
+"""Define the fields that are read of Kineto's events, and the kinds of events.
 
-Writers of traces put into JSON what JSON does not know. `repair_piece` reads that too: one odd value costs itself or
-its event, not the file. It is tried only where the typed decoder has refused a piece: it is twenty times slower.
+Some writers of traces emit invalid JSON. `repair_piece` reads it too: an odd value loses only itself or its event, not
+the file. It runs only after the typed decoder has refused a piece, because it is twenty times slower.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 
 from stratlab.traces.chunks import TraceError, build_not_json
 
-# A GPU event is known by its category, not by having a stream: Triton's CPU ops carry stream 0.
+# A GPU event is known by its category, not by its stream: Triton's CPU ops carry stream 0.
 COPY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
 GPU_CATEGORIES = ("kernel", "Kernel", *COPY_CATEGORIES)
-RECORD = "record_param_comms"  # torch's operator around a collective; its args say which
-# torch's operators that start collectives; old versions write no record within them
+RECORD = "record_param_comms"  # torch's operator around a collective; its args describe the collective
+# torch's operators that start collectives; old versions do not write a record inside them
 COLLECTIVE_OPERATORS = (
     *("c10d::", "_c10d_functional::", "_c10d_functional_autograd::", "c10d_functional::"),
     "_dtensor::shard_dim_alltoall",
@@ -32,7 +32,7 @@ Number = int | float | str | None
 
 
 class Args(msgspec.Struct, gc=False):
-    """What is read of an event's `args`."""
+    """Hold the fields read of an event's `args`."""
 
     correlation: Number = None
     device: Number = None
@@ -55,7 +55,7 @@ class Args(msgspec.Struct, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event; times in us."""
+    """Hold one event; times in us."""
 
     ph: str = ""
     cat: str = ""
@@ -68,14 +68,14 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactTimes(msgspec.Struct, gc=False):
-    """The times of an event as they are written; us."""
+    """Hold the times of an event as their text; us."""
 
     ts: Decimal = Decimal(0)
     dur: Decimal | None = None
 
 
 class Behind(msgspec.Struct):
-    """What may stand behind the last event of a file."""
+    """Hold the possible fields after the last event of a file."""
 
     distributedInfo: Any = None
     baseTimeNanoseconds: Any = None
@@ -83,8 +83,8 @@ class Behind(msgspec.Struct):
 
 NO_ARGS = Args()
 _SHORT = {"Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Bool": 1}
-ELEMENT_BYTES = _SHORT | {"Double": 8, "Long": 8}  # by the names that torch writes
-UNDECODABLE = (msgspec.DecodeError, UnicodeError, RecursionError)  # what the decoders raise
+ELEMENT_BYTES = _SHORT | {"Double": 8, "Long": 8}  # by torch's names
+UNDECODABLE = (msgspec.DecodeError, UnicodeError, RecursionError)  # exceptions of the decoders
 
 
 @cache
@@ -95,13 +95,13 @@ def _build_decoders(kind: Any, strict: bool) -> tuple[Callable[[bytes], Any], Ca
 
 
 def decode_piece(piece: bytes, kind: Any, *, strict: bool = True) -> list[Any]:
-    """The events of one piece of `split_events`, each as `kind`. Some writers put numbers into quotes: not strict."""
+    """Decode the events of one piece of `split_events`, each as `kind`. `strict=False` accepts numbers in quotes."""
     decode_list, decode_rest = _build_decoders(kind, strict)
     return decode_list(piece) if piece.startswith(b"[") else decode_rest(piece).traceEvents
 
 
 def decode_odd_piece(piece: bytes, kind: Any) -> list[Any]:
-    """The same of a piece that may hold what is no JSON."""
+    """Decode a piece that may hold invalid JSON."""
     try:
         return decode_piece(piece, kind)
     except UNDECODABLE:
@@ -109,21 +109,21 @@ def decode_odd_piece(piece: bytes, kind: Any) -> list[Any]:
 
 
 LATEST_NS = 1 << 62  # in the year 2116
-NO_CLOCK = "counts its times from one that no clock shows [SL-trace-base-time]"
-# what Python's str() makes of such a number; behind the texts, which stay
+NO_CLOCK = "its base time is not a possible time of a clock [SL-trace-base-time]"
+# Python's str() of such a number; after the texts, which stay
 WORDS = re.compile(r'"(?:\\.|[^"\\])*"|-?\b(?:inf(?:inity)?|nan)\b', re.IGNORECASE)
-MOST_DIGITS = 300  # of a number that a float64 holds
+MOST_DIGITS = 300  # of a number that fits a float64
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 @dataclass
 class Oddities:
-    """How much of one file was odd.
+    """Count the irregularities of one file.
 
     Attributes:
-        values: no JSON (NaN, inf, numbers beyond a float64, half a character, bytes that are not UTF-8); unknown now.
-        events: with a field of another type than it has in every other trace; left out.
+        values: invalid JSON (NaN, inf, numbers beyond a float64, half a character, bytes that are not UTF-8); now
+        unknown. events: with a field of another type than in every other trace; left out.
     """
 
     values: int = 0
@@ -131,10 +131,10 @@ class Oddities:
 
 
 def repair_piece(piece: bytes, odd: Oddities, start: int | None = None) -> bytes:
-    """A piece of `split_events` that the decoders of events.py read. Adds to `odd`.
+    """Repair a piece of `split_events` so that the decoders of events.py read it. Adds to `odd`.
 
     Args:
-        start: what `split_placed` tells of the piece; None = a refusal names no place.
+        start: offset of the piece from `split_placed`; None = an error names no place.
 
     Raises:
         TraceError: truncated or not JSON.
@@ -153,7 +153,7 @@ def repair_piece(piece: bytes, odd: Oddities, start: int | None = None) -> bytes
 
 
 def decode_head(head: bytes) -> dict[str, Any]:
-    """The object before the events, by whatever it holds.
+    """Decode the object before the events, with any content.
 
     Raises:
         TraceError: not JSON.
@@ -169,12 +169,12 @@ def decode_head(head: bytes) -> dict[str, Any]:
 
 
 def say_no_head(why: object) -> str:
-    """Of a file whose head cannot be read."""
+    """Describe a file with an unreadable head."""
     return f"not JSON before the events ({why}) [SL-trace-head-not-json]"
 
 
 def read_base_ns(value: Any) -> int:
-    """`baseTimeNanoseconds`, also in quotes; 0 for what is no time."""
+    """Read `baseTimeNanoseconds`, also in quotes; 0 if it is not a time."""
     if isinstance(value, str) and value.isdecimal() and len(value) < MOST_DIGITS:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
@@ -215,7 +215,7 @@ def _load(piece: bytes, odd: Oddities, start: int | None) -> Any:
 
 
 def _whole(value: Any, odd: Oddities) -> Any:
-    """With a question mark for every half of a character."""
+    """Return the value with a question mark for every half of a character."""
     if isinstance(value, str) and not value.isascii():
         whole = value.encode("utf-8", "replace").decode()
         odd.values += whole != value

@@ -1,7 +1,7 @@
-"""Traces that this lab did not make, sorted into experiments with one trace per rank. The rules: docs/foreign.md.
+"""Sort foreign traces into experiments with one trace per rank. The rules: docs/foreign.md.
 
-Each file is looked into; those of a folder are divided where they cannot be one experiment; experiments get names from
-the folders that they lie in, short, all different, fit for a folder; and those that may be ranks of one run are told.
+`look_into` reads each file. `divide` splits a folder whose files cannot be one experiment. `name_experiments` derives
+names from the folders: short, unique, valid as a folder. `find_hints` lists experiments that may be ranks of one run.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from stratlab.user_error import UserError
 
 ODD = re.compile(r"[^\w.+=-]+")
 LONGEST = 120  # bytes
-TAKEN = {"report": "report-traces"}  # where `stratlab compare` puts its own
+TAKEN = {"report": "report-traces"}  # `stratlab compare` writes its report there
 
 Folders = tuple[str, ...]
 
 
 def name_experiments(paths: Sequence[Folders], whole: str) -> list[str]:
-    """One name for each path, in order: its folders, joined, without those that all have in common at the beginning or
-    the end. What two would share gets a number.
+    """Return one name for each path, in order: its folders without the common first and last ones.
+
+    Equal names get a number.
 
     Args:
         whole: the name of an experiment without a folder.
@@ -45,7 +46,7 @@ def name_experiments(paths: Sequence[Folders], whole: str) -> list[str]:
         name = shorten(ODD.sub("_", "-".join(path) or whole).strip("._-"), LONGEST) or "traces"
         name = TAKEN.get(name.lower(), name)
         tried, number = name, 1
-        while tried.lower() in {other.lower() for other in names}:  # some file systems know no case
+        while tried.lower() in {other.lower() for other in names}:  # some file systems ignore case
             number += 1
             tried = f"{name}-{number}"
         names.append(tried)
@@ -67,11 +68,11 @@ def _shorten(paths: list[Folders]) -> list[Folders]:
 
 @dataclass(frozen=True)
 class TraceFile:
-    """A trace of one rank.
+    """Hold a trace of one rank.
 
     Attributes:
         rank_from: pattern, distributedInfo, file name or folder name.
-        remark: what is odd about its name.
+        remark: an irregularity of its name.
     """
 
     file: SourceFile
@@ -83,10 +84,10 @@ class TraceFile:
 
 
 def look_into(file: SourceFile, pattern: re.Pattern[str] | None) -> TraceFile | str:
-    """The trace, or why the file is none.
+    """Return the trace, or the reason why the file is not a trace.
 
     Raises:
-        UserError: what the pattern finds is no number.
+        UserError: the pattern's group is not a number.
     """
     if problem := find_problem(file.path, LIMITS.raw_bytes):
         return problem
@@ -95,7 +96,7 @@ def look_into(file: SourceFile, pattern: re.Pattern[str] | None) -> TraceFile | 
         return f"--rank-pattern {pattern.pattern} is not in its name [SL-rank-pattern-absent]"
     if pattern and asked and not (asked[1] or "").isdecimal():
         raise UserError(
-            f"--rank-pattern {pattern.pattern}: {asked[1]!r} of {file.shown} is no rank [SL-rank-pattern-no-number]"
+            f"--rank-pattern {pattern.pattern}: {asked[1]!r} of {file.shown} is not a rank [SL-rank-pattern-no-number]"
         )
     place, named, rank_from = locate_trace(file.parts, asked), *find_named_rank(file.parts)
     identity = read_identity(file.path)
@@ -116,15 +117,15 @@ Group = tuple[tuple[str, ...], list[TraceFile], list[TraceFinding]]
 
 
 def divide(above: tuple[str, ...], traces: Sequence[TraceFile]) -> list[Group]:
-    """The experiments of one folder: one, or where its files cannot be one, one for each name without its rank."""
+    """Return the experiments of one folder: one, or if its files conflict, one for each name without its rank."""
     kept, findings = _drop_copies(traces)
     ranked = [trace for trace in kept if trace.rank is not None]
     if len(kept) == 1 or (len(ranked) == len(kept) and not find_conflict(ranked)):
         return [(above, kept, findings)]
     if len(ranked) > 1 and not find_conflict(ranked):
         why = (
-            "names no rank, other files of its folder do; an experiment of its own needs a folder of its own "
-            "[SL-rank-untold-beside]"
+            "does not name a rank, but other files of its folder do; a separate experiment needs "
+            "its own folder [SL-rank-untold-beside]"
         )
         lost = [TraceFinding("skipped", why, t.file.shown) for t in kept if t.rank is None]
         return [(above, ranked, [*findings, *lost])]
@@ -141,23 +142,23 @@ def divide(above: tuple[str, ...], traces: Sequence[TraceFile]) -> list[Group]:
 
 
 def find_conflict(traces: Sequence[TraceFile]) -> str:
-    """Why these cannot be the ranks of one experiment; empty where they can."""
+    """Return why these traces cannot be the ranks of one experiment; empty if they can."""
     by_rank: dict[int | None, list[str]] = {}
     for trace in traces:
         by_rank.setdefault(trace.rank, []).append(trace.file.shown)
     doubles = {rank: names for rank, names in by_rank.items() if rank is not None and len(names) > 1}
     if doubles:
         rank, names = min(doubles.items())
-        more = f", and so {len(doubles) - 1} further ranks" if len(doubles) > 1 else ""
+        more = f", and {len(doubles) - 1} further ranks also" if len(doubles) > 1 else ""
         return (
-            f"rank {rank} is in {len(names)} files, {_list(names)}{more}; an experiment has one trace of each rank: "
-            "put what belongs together into a folder of its own, or say with --rank-pattern where the rank stands in "
-            "the names [SL-rank-in-files]"
+            f"rank {rank} is in {len(names)} files, {_list(names)}{more}; an experiment has one trace of each rank. "
+            "Put the files of one experiment into one folder, or match the rank in their names with --rank-pattern "
+            "[SL-rank-in-files]"
         )
     if len(traces) > 1 and (silent := by_rank.get(None)):
         return (
-            f"{_list(silent)}: nothing says which rank it is; write it into the name (rank0, rank1, ...) or say with "
-            "--rank-pattern where it stands [SL-rank-unsaid]"
+            f"{_list(silent)}: the rank is unknown; write it into the name (rank0, rank1, ...) or match it with "
+            "--rank-pattern [SL-rank-unsaid]"
         )
     sizes = {trace.identity.world_size for trace in traces if is_size(trace.identity.world_size)}
     if len(sizes) > 1:
@@ -167,7 +168,7 @@ def find_conflict(traces: Sequence[TraceFile]) -> str:
 
 
 def _drop_copies(traces: Sequence[TraceFile]) -> tuple[list[TraceFile], list[TraceFinding]]:
-    """Without the files that hold, unpacked, what another one of the same rank holds."""
+    """Drop the files whose unpacked content equals another file of the same rank."""
     counted = Counter(trace.rank for trace in traces)
     kept: list[TraceFile] = []
     findings: list[TraceFinding] = []
@@ -189,12 +190,12 @@ def _hash(trace: TraceFile) -> bytes | None:
         for block in read_blocks(trace.file.path):
             digest.update(block)
     except (TraceError, OSError):
-        return None  # damaged: said when it is read
+        return None  # damaged: reported when it is read
     return digest.digest()
 
 
 def is_size(size: int | None) -> bool:
-    """Whether a run can have so many ranks."""
+    """Return whether a run can have this many ranks."""
     return size is not None and 1 <= size <= LARGEST_WORLD
 
 
@@ -204,13 +205,13 @@ def _list(names: Sequence[str], last: str = ", ") -> str:
 
 
 NOTHING_OF_A_TRACE = (NO_EVENTS, OTHER_ENDING)
-# of what is left out: no damage
+# reasons to leave a file out that are not damage
 NO_TRACES = ("holds no traceEvents", OTHER_ENDING, "a merged trace", "--rank-pattern")
 
 
 @dataclass
 class Experiment:
-    """What belongs together: `traces` by rank. `refused`: why it cannot be analysed; empty where it can."""
+    """Hold one experiment: `traces` by rank. `refused`: why it cannot be analysed; empty if it can."""
 
     name: str
     folders: tuple[str, ...]
@@ -223,22 +224,22 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Sorted:
-    """`left_out`: (name, why) of files that are in no experiment, and are no damaged traces of one."""
+    """Hold the experiments. `left_out`: (name, reason) of files outside all experiments that are not damaged traces."""
 
     experiments: list[Experiment]
     left_out: list[tuple[str, str]]
 
 
 def sort_experiments(found: Unpacked, whole: str, pattern: re.Pattern[str] | None = None) -> Sorted:
-    """Looks into every file and sorts them.
+    """Read and sort every file.
 
     Args:
-        found: what there is in one source.
-        whole: the name of the source, for an experiment that lies in no folder of its own.
-        pattern: its first group in a file's path is the rank; None = the rank is found by the rules.
+        found: the files of one source.
+        whole: the name of the source, for an experiment without a folder of its own.
+        pattern: its first group in a file's path is the rank; None = the rules find the rank.
 
     Raises:
-        UserError: what the pattern finds is no number.
+        UserError: the pattern's group is not a number.
     """
     left_out = list(found.left_out)
     by_folder: dict[tuple[str, ...], list[TraceFile]] = {}
@@ -259,7 +260,7 @@ def sort_experiments(found: Unpacked, whole: str, pattern: re.Pattern[str] | Non
 
 
 def _add_lost(groups: list[Group], lost: Sequence[tuple[str, str]], pattern: re.Pattern[str] | None) -> None:
-    """Names what is damaged or refused in the experiment that it would be of; without another trace it is one too."""
+    """Add damaged and refused files to their experiment; without another trace they form one."""
     paths = {path for path, _, _ in groups}
     for name, why in lost:
         parts = name.split("/")
@@ -306,7 +307,7 @@ def _build(
         found.traces[rank] = trace
     found.traces = dict(sorted(found.traces.items()))
     if not found.traces:
-        found.refused = "no trace of it can be used: " + "; ".join(f.reason for f in found.findings)
+        found.refused = "none of its traces is usable: " + "; ".join(f.reason for f in found.findings)
     return found
 
 
@@ -316,8 +317,11 @@ EXAMPLE = r"gpu(\d+)"
 
 
 def find_hints(experiments: Sequence[Experiment]) -> list[str]:
-    """A sentence for each folder, and for folders whose names differ in numbers alone, that hold several traces without
-    a rank. Each experiment gets it as a finding too."""
+    """Return a sentence for each set of folders that hold several traces without a rank.
+
+    A set is one folder, or folders whose names differ only in numbers. Each experiment also gets the sentence as a
+    finding.
+    """
     alone = {file: each for each in experiments if (file := _find_alone(each))}
     groups: dict[tuple[str, ...], list[str]] = {}
     for shown in alone:
@@ -335,7 +339,7 @@ def find_hints(experiments: Sequence[Experiment]) -> list[str]:
 
 
 def _find_alone(experiment: Experiment) -> str:
-    """The file of an experiment with nothing but one trace that names no rank."""
+    """Return the file of an experiment that has only one trace, without a rank."""
     traces = list(experiment.traces.values())
     is_alone = len(traces) == 1 and traces[0].rank is None and traces[0].identity.world_size != 1
     return traces[0].file.shown if is_alone else ""
@@ -344,14 +348,14 @@ def _find_alone(experiment: Experiment) -> str:
 def _say(names: Sequence[str]) -> str:
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
     return (
-        f"{', '.join(names[:2])}{more}: no rank is told, so each is an experiment of its own [SL-rank-hint]; if they "
-        "are the ranks of one run, write the rank into the names (rank0, rank1, ...) or say where it stands: "
+        f"{', '.join(names[:2])}{more}: without a rank, each file is an experiment of its own [SL-rank-hint]; if they "
+        "are the ranks of one run, write the rank into the names (rank0, rank1, ...) or match it: "
         f'--rank-pattern "{_find_pattern(names)}"'
     )
 
 
 def _find_pattern(names: Sequence[str]) -> str:
-    """For the number in them that counts from 0, with the word before it."""
+    """Build a pattern for the number in the names that counts from 0, with the word before it."""
     found = [list(NUMBER.finditer(name)) for name in names]
     for numbers in zip(*found, strict=False):
         counts = {int(number[0]) for number in numbers} == set(range(len(names)))
@@ -359,7 +363,7 @@ def _find_pattern(names: Sequence[str]) -> str:
         words = {word[0] if word else "" for word in before}
         if not counts or len(words) > 1 or not (word := words.pop()):
             continue
-        for start in ("", "/"):  # a folder may begin alike
+        for start in ("", "/"):  # a folder may have the same beginning
             pattern = start + word.replace(".", r"\.") + r"(\d+)"
             if all(_finds(pattern, number) for number in numbers):
                 return pattern
@@ -367,6 +371,6 @@ def _find_pattern(names: Sequence[str]) -> str:
 
 
 def _finds(pattern: str, number: re.Match[str]) -> bool:
-    """Whether it finds this number in its name, and none before."""
+    """Return whether the pattern finds this number in its name, and no earlier one."""
     found = re.search(pattern, number.string)
     return found is not None and found.start(1) == number.start()

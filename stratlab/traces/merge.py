@@ -1,11 +1,11 @@
-"""Puts the traces of all ranks into one file that opens in Perfetto, piece by piece.
+"""Merge the traces of all ranks into one file for Perfetto, piece by piece.
 
-Only people read it: every analysis reads the ranks' own. What is changed in the events, and why: merged_events.py. Of
-what one rank wrote either everything is in the file or nothing.
+The file is for people: every analysis reads the ranks' own traces. merged_events.py changes the events and documents
+the reasons. The file holds either all or none of a rank's events.
 
-All ranks leave a collective together, however late one of them entered it, which tells how far the clocks of their
-hosts differ. On one node the ends of an NCCL kernel agree within 1-7 us while the starts differ by milliseconds. gloo's
-ends agree to about 150 us in the median, with outliers of 18 ms: below 1 ms nothing is corrected.
+All ranks leave a collective together, even if one of them entered late. This shows how far the clocks of their hosts
+differ. On one node the ends of an NCCL kernel agree within 1-7 us while the starts differ by milliseconds. gloo's ends
+agree to about 150 us in the median, with outliers of 18 ms: below 1 ms the clocks are not corrected.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ from stratlab.traces.chunks import TraceError, say_unreadable, split_events
 from stratlab.traces.events import NO_CLOCK, decode_head, decode_odd_piece, read_base_ns
 from stratlab.traces.merged_events import ABSENT, Renamed, clean, read_ns
 
-LEVEL = 1  # level 6 takes six times as long and saves a quarter
-GZIP = 16 + zlib.MAX_WBITS  # no name, no time: equal content gives equal files
+LEVEL = 1  # level 6 needs six times as long and saves a quarter
+GZIP = 16 + zlib.MAX_WBITS  # without name and time, so that equal content gives equal files
 
 
 class PackedFile:
-    """Writes gzip into `file`, which must be seekable and stays open, and can take back the end of it."""
+    """Write gzip into `file`, which must be seekable and stays open; can remove the end again."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._packer: Any = zlib.compressobj(LEVEL, wbits=GZIP)
 
     def write(self, data: bytes) -> None:
-        """Packs and appends."""
+        """Pack and append."""
         self._file.write(self._packer.compress(data))
 
     def mark(self) -> tuple[int, Any]:
-        """A place to which `take_back` can return once."""
+        """Return a position to which `take_back` can return once."""
         return self._file.tell(), self._packer.copy()
 
     def take_back(self, mark: tuple[int, Any]) -> None:
-        """Forgets everything that was written since `mark`."""
+        """Remove everything written since `mark`."""
         position, self._packer = mark
         self._file.seek(position)
         self._file.truncate()
 
     def finish(self) -> None:
-        """Writes what is left, checksum and length."""
+        """Write the remaining data, checksum and length."""
         self._file.write(self._packer.flush())
 
 
-RAW_BYTES = 1 << 30  # of all ranks together: about what Perfetto still opens in a browser
+RAW_BYTES = 1 << 30  # of all ranks together: about the most that Perfetto opens in a browser
 HOUR_NS = 3_600_000_000_000
 
 
 @dataclass(frozen=True)
 class Merged:
-    """`file` is None if no rank could be merged. `reason`: which ranks are not in it and what else to know."""
+    """Describe the merged file; `file`: None without a merged rank. `reason`: missing ranks and other remarks."""
 
     file: Path | None
     ranks: list[int]
@@ -74,7 +74,7 @@ class Merged:
 
 
 def build_unmerged(reason: str) -> Merged:
-    """Where there is no such file."""
+    """Describe a merge without a file."""
     return Merged(file=None, ranks=[], events=0, flows=0, bytes=0, reason=reason)
 
 
@@ -84,7 +84,7 @@ class _Time(msgspec.Struct, gc=False):
 
 
 class _TooMuch(Exception):
-    """A rank does not fit below the limit on all ranks."""
+    """A rank exceeds the limit on all ranks."""
 
 
 def merge_traces(
@@ -95,16 +95,16 @@ def merge_traces(
     raw_bytes: int = RAW_BYTES,
     progress: Callable[[str], None] = lambda sentence: None,
 ) -> Merged:
-    """Writes `out` (gzip) under a temporary name and renames it. Ranks are taken whole or not at all.
+    """Write `out` (gzip) under a temporary name and rename it; each rank is merged completely or not at all.
 
     Times count from a whole hour before the first event, so that a float64 of us keeps every nanosecond; the head's
-    baseTimeNanoseconds says which hour.
+    baseTimeNanoseconds holds this hour.
 
     Args:
         files: one decodable trace per rank.
-        out: must not lie in the folder of the traces, where it would be found as one more rank.
-        offsets_ns: what to take from a rank's times (clocks.py); 0 where a rank is missing.
-        raw_bytes: of all ranks together, unpacked; the lowest ranks that stay below are merged.
+        out: must not be in the folder of the traces, because it would count as one more rank.
+        offsets_ns: subtracted from a rank's times (clocks.py); 0 if a rank is missing.
+        raw_bytes: limit of all ranks together, unpacked; the lowest ranks that stay below are merged.
 
     Raises:
         OSError: `out` cannot be written.
@@ -160,7 +160,7 @@ def merge_traces(
 
 
 def _find_start(path: Path) -> tuple[int, int]:
-    """What the file's times count from, and its first usable time, ns."""
+    """Return the file's base time and its first usable time, ns."""
     pieces = _read_pieces(path)
     value = decode_head(next(pieces)).get("baseTimeNanoseconds")
     base = read_base_ns(value)
@@ -173,7 +173,7 @@ def _find_start(path: Path) -> tuple[int, int]:
 
 
 def _find_first_ns(piece: bytes) -> int | None:
-    """The earliest usable time in one piece of `split_events`.
+    """Return the earliest usable time in one piece of `split_events`.
 
     Raises:
         TraceError: not JSON.
@@ -191,7 +191,7 @@ def _read_pieces(path: Path) -> Iterator[bytes]:
 
 
 def _write_rank(renamed: Renamed, path: Path, packed: PackedFile, most_bytes: int, separator: bytes) -> int:
-    """Returns the rank's unpacked size."""
+    """Write one rank and return its unpacked size."""
     if path.stat().st_size > most_bytes:
         raise _TooMuch
     pieces = _read_pieces(path)
@@ -208,7 +208,9 @@ def _write_rank(renamed: Renamed, path: Path, packed: PackedFile, most_bytes: in
 
 
 def _explain(merged: list[Renamed], problems: dict[int, str], starts: dict[int, int]) -> str:
-    sentences = [f"rank {rank} is not in it: {problem}" for rank, problem in sorted(problems.items())]
+    sentences = [
+        f"rank {rank} is missing in the merged file: {problem}" for rank, problem in sorted(problems.items())
+    ]
     sentences += [
         f"rank {renamed.rank}: {renamed.left_out} events without a usable time are left out [SL-merge-untimed]"
         for renamed in merged
@@ -226,13 +228,13 @@ FEWEST_CALLS = 3
 
 @dataclass(frozen=True)
 class Clocks:
-    """What to take from each rank's times so that all ranks have the clock of the lowest rank.
+    """Hold the offsets that move all ranks to the clock of the lowest rank.
 
     Attributes:
-        offsets_ns: per rank; 0 where nothing is corrected.
+        offsets_ns: per rank; 0 without a correction.
         aligned: True if a rank is corrected.
         residual_ns: largest over ranks: median distance of a collective's end from the rank's offset.
-        matched: collectives that were compared.
+        matched: number of compared collectives.
     """
 
     offsets_ns: dict[int, int]
@@ -243,7 +245,7 @@ class Clocks:
 
 
 def find_offsets(calls: dict[int, NDArray[np.int64]]) -> Clocks:
-    """Offset of a rank = median over the collectives of (its end - the lowest rank's end).
+    """Return each rank's offset: the median over the collectives of (its end - the lowest rank's end).
 
     Args:
         calls: per rank the absolute end times, ns, of the same collectives in the same order.
@@ -253,15 +255,15 @@ def find_offsets(calls: dict[int, NDArray[np.int64]]) -> Clocks:
     assert len(lengths) <= 1, f"collectives are not matched: {lengths}"
     matched = lengths.pop() if lengths else 0
     if len(calls) < 2:
-        return Clocks(zero, False, None, matched, "one rank has nothing to be compared with")
+        return Clocks(zero, False, None, matched, "a single rank has no clock to compare with")
     if matched < FEWEST_CALLS:
-        why = f"{matched} collectives are in the traces of all ranks, at least {FEWEST_CALLS} are needed"
+        why = f"only {matched} collectives are in the traces of all ranks; at least {FEWEST_CALLS} are needed"
         return Clocks(zero, False, None, matched, why)
 
     reference = calls[min(calls)]
     measured = {rank: _median(calls[rank] - reference) for rank in zero}
     spread = {rank: _median(np.abs(calls[rank] - reference - measured[rank])) for rank in zero}
-    # an offset that its own collectives do not agree on is none: they were not left together
+    # if a rank's collectives disagree, its offset is void: the ranks did not leave them together
     large = {rank: offset for rank, offset in measured.items() if abs(offset) >= SMALLEST_NS}
     clear = {rank: offset for rank, offset in large.items() if abs(offset) > 2 * spread[rank]}
     reason = _explain_clocks(measured, large, clear)
@@ -269,7 +271,7 @@ def find_offsets(calls: dict[int, NDArray[np.int64]]) -> Clocks:
 
 
 def _median(values: NDArray[np.int64]) -> int:
-    """The lower one of two: a mean in float64 would lose nanoseconds."""
+    """Return the lower median: a mean in float64 would lose nanoseconds."""
     middle = (len(values) - 1) // 2
     return int(np.partition(values, middle)[middle])
 
@@ -284,5 +286,7 @@ def _explain_clocks(measured: dict[int, int], large: dict[int, int], clear: dict
         sentences.append(f"rank {ranks} is not corrected: its collectives disagree by as much as they differ")
     if not large:
         largest = max(abs(offset) for offset in measured.values())
-        sentences.append(f"clocks agree within {largest / 1e6:.3f} ms; below 1 ms nothing is corrected")
+        sentences.append(
+            f"clocks agree within {largest / 1e6:.3f} ms; differences below 1 ms are not corrected"
+        )
     return "; ".join(sentences)

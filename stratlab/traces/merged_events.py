@@ -1,7 +1,7 @@
-"""The events of one rank, so changed that those of several ranks can stand in one file.
+"""Rename the events of one rank so that one file can hold several ranks.
 
-Each of these left out shows in Perfetto as lost or wrong tracks: processes of different ranks have the same numbers (a
-GPU's is its index), flow arrows of different ranks the same ids, and Python's stack on the track of the operators makes
+Without each of these changes Perfetto shows lost or wrong tracks. Processes of different ranks have the same numbers (a
+GPU's is its index), and flow arrows of different ranks the same ids. Python's stack on the track of the operators makes
 Perfetto drop every label around it (pytorch#174555).
 """
 
@@ -17,24 +17,24 @@ from msgspec import UNSET, Raw, UnsetType
 from stratlab.traces.chunks import TraceError, build_not_json
 from stratlab.traces.events import UNDECODABLE, Oddities, decode_piece, repair_piece
 
-# to Perfetto, a process's thread 0 is the thread with the process's number: above those of streams and threads
+# Perfetto treats the thread with its process's number as thread 0: stay above the numbers of streams and threads
 FIRST_PROCESS = 10_000_000
 PROCESSES_PER_RANK = 1000
 THREADS_PER_RANK = 20_000
 TOO_MANY_THREADS = f"has more than {THREADS_PER_RANK} threads [SL-merge-threads]"
-FLOWS_PER_RANK = 1 << 32  # times 2 million ranks it still is exact in a float64
+FLOWS_PER_RANK = 1 << 32  # exact in a float64 up to 2 million ranks
 PYTHON_TRACK = 500_000_000  # above every thread number of Linux
 GPU_CATEGORIES = frozenset({"kernel", "Kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"})
 GPU_ORDER, OTHER_ORDER = 1, 900
 
 Value = int | float | str | bool | None | UnsetType
 ABSENT = Raw(b"")
-# Perfetto too refuses a control character inside a text (perfetto#598)
+# Perfetto also refuses a control character inside a text (perfetto#598)
 _PRINTABLE = bytes(max(byte, 32) for byte in range(256))
 
 
 class KinetoEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """The fields that Kineto writes; `Raw` is written as it was read."""
+    """Hold the fields that Kineto writes; `Raw` is written unchanged."""
 
     ph: str = ""
     cat: str | UnsetType = UNSET
@@ -53,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Renamed:
-    """One rank's processes, threads and flows. Counts what passed."""
+    """Rename one rank's processes, threads and flows, and count the events that pass."""
 
     def __init__(self, rank: int, shift_ns: int = 0) -> None:
         self.rank = rank
@@ -68,7 +68,7 @@ class Renamed:
         self.python: set[tuple[Value, Value]] = set()
 
     def build(self, piece: bytes) -> bytes:
-        """The events of one piece of `split_events`, one per line, without brackets; empty if none is left.
+        """Return the events of one piece of `split_events`, one per line, without brackets; may be empty.
 
         Raises:
             TraceError: not JSON, of wrong types, or more processes or threads than a trace can have.
@@ -89,7 +89,7 @@ class Renamed:
         return _encode(event) if self._apply(event) else b""
 
     def build_tracks(self) -> bytes:
-        """Names and order of the processes and threads that have an event."""
+        """Return names and order of the processes and threads that have an event."""
         lines = []
         for old, new in self.processes.items():
             label = self.labels.get(old) or self._guess_label(old)
@@ -109,7 +109,7 @@ class Renamed:
         return b",\n".join(lines)
 
     def _apply(self, event: KinetoEvent) -> bool:
-        """Changes the event; False if it is left out or comes back with the tracks."""
+        """Change the event; return False if it is left out or moves to the tracks."""
         if event.ph == "M":
             self._apply_metadata(event)
             return False
@@ -137,7 +137,7 @@ class Renamed:
         return True
 
     def _build_odd(self, fields: dict[str, Raw]) -> bytes:
-        """The same for an event with other fields than `KinetoEvent` has; they pass as they are."""
+        """Do the same for an event with other fields than `KinetoEvent` has; these pass unchanged."""
         known = {name: fields.pop(name) for name in KinetoEvent.__struct_fields__ if name in fields}
         event = msgspec.json.decode(_encode(known), type=KinetoEvent)
         if "bind_id" in fields:
@@ -182,15 +182,17 @@ def _decode(piece: bytes) -> list[Any]:
 
 
 def clean(piece: bytes) -> bytes:
-    """Without what is no JSON inside a text, and no harm: bytes that are not UTF-8, and control characters."""
+    """Replace invalid JSON inside texts: bytes that are not UTF-8, and control characters."""
     if not piece.isascii():
         piece = piece.decode("utf-8", "replace").encode()
     return piece.translate(_PRINTABLE)
 
 
 def read_ns(text: bytes) -> int | None:
-    """A time in us, as JSON writes it or as text, in ns; None if it is no time. Not by float64: it would lose
-    nanoseconds."""
+    """Return a time in us, as a JSON number or text, in ns; None for other values.
+
+    Does not use float64, which would lose nanoseconds.
+    """
     text = text.strip(b'"')
     whole, _, part = text.partition(b".")
     if whole.isdigit() and len(whole) < 16 and len(part) <= 3 and (part.isdigit() or not part):

@@ -1,5 +1,6 @@
-"""Of which rank a trace is, and of how many: what the file says without being decoded, and the names that others chose,
-of files and of the folders that they lie in.
+"""Identify the rank of a trace and the number of ranks.
+
+Sources are the file, without decoding its events, and the names of the file and its folders.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ class _Head(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Identity:
-    """`rank`, `world_size`, `backend`: of distributedInfo, None where it names none. `problem`: why the file is not the
-    trace of one rank."""
+    """Hold the rank of a file.
+
+    `rank`, `world_size`, `backend` come from distributedInfo, None if it lacks one. `problem`: why the file is not the
+    trace of one rank.
+    """
 
     rank: int | None = None
     world_size: int | None = None
@@ -37,11 +41,12 @@ class Identity:
 
 
 def read_identity(path: Path, behind: bool = True) -> Identity:
-    """Reads what stands before the events. Never raises for what the file holds.
+    """Read the part before the events. Never raises for the content of the file.
 
     Args:
-        behind: where no rank is named there, also what stands after them: some writers put it there. That unpacks the
-            whole file, and reads it where there is such a thing.
+        behind: if that part names no rank, also read the part after the events, where some writers store it. This
+        unpacks
+            the whole file, and decodes it if the key exists.
     """
     try:
         head = msgspec.convert(decode_head(read_head(path)), _Head)
@@ -53,9 +58,9 @@ def read_identity(path: Path, behind: bool = True) -> Identity:
         return Identity(problem=say_unreadable(failure.strerror))
     info, base = head.distributedInfo or {}, head.baseTimeNanoseconds
     if head.mergedTrace is not None:
-        return Identity(problem="a merged trace, not that of one rank [SL-trace-merged]")
+        return Identity(problem="a merged trace of several ranks [SL-trace-merged]")
     if info.get("rank") is not None and type(info["rank"]) is not int:
-        return Identity(problem="its distributedInfo names no whole number as rank [SL-rank-no-number]")
+        return Identity(problem="the rank in its distributedInfo is not a whole number [SL-rank-no-number]")
     if isinstance(base, int) and abs(base) >= LATEST_NS:
         return Identity(problem=NO_CLOCK)
     if info.get("rank") is None and behind:
@@ -71,12 +76,12 @@ def _read_behind(path: Path, info: dict[str, Any]) -> Identity:
     except TraceError as failure:
         return Identity(problem=str(failure))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError):
-        pass  # what is wrong with it is found when it is read
+        pass  # reported when the file is read
     return _build(info)
 
 
 def _tells_behind(path: Path) -> bool:
-    """Whether the key is there, as far as it costs little to know: a file that is not packed is read at its end."""
+    """Return whether the key exists, at little expense: of an unpacked file only the end is read."""
     with open(path, "rb") as file:
         if file.read(2) != b"\x1f\x8b":
             file.seek(max(0, path.stat().st_size - LIMITS.piece_bytes))
@@ -98,7 +103,7 @@ def _build(info: dict[str, Any]) -> Identity:
     )
 
 
-RANKS_IN_NAME = (  # the first that a name holds
+RANKS_IN_NAME = (  # the first pattern that a name matches
     re.compile(r"rank[_.-]?(\d{1,6})(?!\d)", re.I),
     re.compile(r"(?<![a-z])(?:worker|process|proc)[_.-]?(\d{1,6})(?!\d)", re.I),
 )
@@ -111,17 +116,17 @@ RECORDED_AT = re.compile(r"(_\d+)?\.\d{10,}(?=\.pt\.trace\.json)|\d{8,}")
 
 
 def say_other_name(named: int | None, rank: int) -> str:
-    """Of a trace whose name tells another rank than it does itself."""
-    return f"named as rank {named}, but of rank {rank} [SL-rank-other-name]"
+    """Describe a trace whose name has another rank than its content."""
+    return f"its name has rank {named}, but its content rank {rank} [SL-rank-other-name]"
 
 
 def strip_ending(name: str) -> str:
-    """`runs` of runs.json, runs.json.gz and runs.pt.trace.json."""
+    """Return `runs` of runs.json, runs.json.gz and runs.pt.trace.json."""
     return ENDING.sub("", name)
 
 
 def split_folders(folders: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(folders of the experiment, those of nodes and ranks inside of it)."""
+    """Return (folders of the experiment, folders of nodes and ranks inside of it)."""
     at = len(folders)
     while at and (RANK_FOLDER.fullmatch(folders[at - 1]) or NODE_FOLDER.fullmatch(folders[at - 1])):
         at -= 1
@@ -130,11 +135,11 @@ def split_folders(folders: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, .
 
 @dataclass(frozen=True)
 class Location:
-    """Where a trace belongs.
+    """Locate a trace.
 
     Attributes:
-        above: the folders of its experiment; below: those of ranks and nodes inside of it.
-        stem: what the traces of one experiment share of their names.
+        above: the folders of its experiment; below: the folders of ranks and nodes inside of it.
+        stem: the common part of the names of one experiment's traces.
     """
 
     above: tuple[str, ...]
@@ -143,10 +148,10 @@ class Location:
 
 
 def locate_trace(parts: Sequence[str], asked: re.Match[str] | None = None) -> Location:
-    """Of the folders and the name of a file.
+    """Locate a trace by its folders and file name.
 
     Args:
-        asked: what --rank-pattern has found in them, joined by slashes: it divides nothing.
+        asked: match of --rank-pattern in the parts, joined by slashes; it does not divide experiments.
     """
     *folders, name = _take_out(parts, asked) if asked and asked[1] else parts
     above, below = split_folders(folders)
@@ -154,7 +159,7 @@ def locate_trace(parts: Sequence[str], asked: re.Match[str] | None = None) -> Lo
 
 
 def _take_out(parts: Sequence[str], asked: re.Match[str]) -> list[str]:
-    """Without the rank; a folder that the pattern matches as a whole goes with it."""
+    """Return the parts without the rank; drop a folder that the pattern matches completely."""
     kept, at = [], 0
     for number, part in enumerate(parts, 1):
         end = at + len(part)
@@ -168,8 +173,10 @@ def _take_out(parts: Sequence[str], asked: re.Match[str]) -> list[str]:
 
 
 def find_named_rank(parts: Sequence[str]) -> tuple[int | None, str]:
-    """What the name of a file tells, after rank, worker, process or proc, or all of it; else the innermost folder that
-    is named after a rank; and which of them."""
+    """Return the rank in a file's name, else in the innermost folder named after a rank, and its source.
+
+    A file's name has the rank after rank, worker, process or proc, or is only a number.
+    """
     stem = strip_ending(parts[-1])
     found = (ONLY_NUMBER.fullmatch(stem), *(pattern.search(stem) for pattern in RANKS_IN_NAME))
     for match in filter(None, found):
@@ -179,8 +186,10 @@ def find_named_rank(parts: Sequence[str]) -> tuple[int | None, str]:
 
 
 def strip_rank(name: str, below: Sequence[str]) -> str:
-    """What the traces of one experiment share: the name of a file, with the folders of nodes above it, without its
-    rank, when it was recorded, and its ending."""
+    """Return the common part of one experiment's names.
+
+    This is the file name with the folders of nodes above it, without rank, time of recording and ending.
+    """
     stem = strip_ending(RECORDED_AT.sub("", name))
     stem = ONLY_NUMBER.sub("", stem) if ONLY_NUMBER.fullmatch(stem) else stem
     if pattern := next((each for each in RANKS_IN_NAME if each.search(stem)), None):

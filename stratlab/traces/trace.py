@@ -1,7 +1,7 @@
-"""One rank's trace as numpy columns, in whole nanoseconds, and the labels of its steps and phases.
+"""Load one rank's trace as numpy columns, in whole nanoseconds, and find the labels of its steps and phases.
 
-Labels tell where a step and its phases begin and end on the host. The trainer writes its own; in traces of other
-programs torch's count, else those of their training loops.
+Labels mark the start and end of a step and its phases on the host. The trainer writes its own labels. Traces of other
+programs have torch's labels, else labels of their training loops.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from stratlab.traces.events import (
 )
 from stratlab_spec.trace_events import LABELS, STEP, Intervals, Mask, Times, build_union, is_within
 
-LABEL_CATEGORIES = ("user_annotation", "Operator")  # writers of 2021 had one for labels and operators
+LABEL_CATEGORIES = (
+    "user_annotation",
+    "Operator",
+)  # writers of 2021 had one category for labels and operators
 NOT_KEPT = frozenset({"Trace"})  # the profiler's own span
 OPERATORS = frozenset({"cpu_op"})
 BEFORE, UNTOLD = -2, -1  # instead of a time: before the recording, not in the trace
@@ -38,7 +41,7 @@ BEFORE, UNTOLD = -2, -1  # instead of a time: before the recording, not in the t
 
 @dataclass(frozen=True)
 class MemoryEvents:
-    """The profiler's `[memory]` instants: totals after each allocation. Bytes; ns like the trace's."""
+    """Hold the profiler's `[memory]` instants: totals after each allocation. Bytes; ns like the trace's."""
 
     ts: Times
     allocated: Times
@@ -49,24 +52,26 @@ class MemoryEvents:
 
 @dataclass(frozen=True)
 class Communication:
-    """What GPU events and the records around their launches (RECORD) say of a collective, one entry per event that says
-    anything. `index` counts the trace's events."""
+    """Hold the facts of collectives from GPU events and the records around their launches (RECORD).
+
+    One entry per event with any fact. `index` counts the trace's events.
+    """
 
     index: Times
     collective: NDArray[np.int32]  # into `collectives`
     group: NDArray[np.int32]  # into `groups`
-    bytes: Times  # the larger of what goes in and what comes out; -1 = not told
+    bytes: Times  # the larger of input and output; -1 = unknown
     collectives: list[str]
     groups: list[tuple[str, str, str]]  # process group: name, description, ranks as text
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Events with a duration, as columns; times in ns since the first event; name and cat index the tables."""
+    """Hold events with a duration as columns; times in ns since the first event; name and cat index the tables."""
 
-    head: dict[str, Any]  # what stands before the events
+    head: dict[str, Any]  # the part before the events
     distributed: dict[str, Any]  # Kineto's distributedInfo: rank, world_size, backend, pg_config
-    origin_ns: int  # of the first event, since 1970 where the trace tells its base
+    origin_ns: int  # of the first event, since 1970 if the trace has a base time
     ts: Times
     end: Times
     name: NDArray[np.int32]
@@ -74,12 +79,12 @@ class Trace:
     thread: NDArray[np.int32]
     names: list[str]
     categories: list[str]
-    linked: NDArray[np.int32]  # GPU events and what may have launched them, in ascending order
-    linked_correlation: Times  # what joins a GPU event to its launch, one per `linked`; -1 = none
+    linked: NDArray[np.int32]  # GPU events and their possible launches, in ascending order
+    linked_correlation: Times  # joins a GPU event to its launch, one per `linked`; -1 = none
     gpu: NDArray[np.int32]  # the events that ran on a GPU
     device: Times  # one per `gpu`; -1 = none
     stream: Times  # the same
-    bytes: Times  # copied by it, one per `gpu`; -1 = not told
+    bytes: Times  # copied bytes, one per `gpu`; -1 = unknown
     communication: Communication
     memory: MemoryEvents
     left_out: int  # events without a usable time (pytorch#188481 writes 0.000)
@@ -88,23 +93,23 @@ class Trace:
     raw_bytes: int  # unpacked
 
     def in_category(self, categories: tuple[str, ...]) -> Mask:
-        """Which events are of these categories."""
+        """Return the mask of the events of these categories."""
         return np.isin(self.cat, [i for i, name in enumerate(self.categories) if name in categories])
 
     def matches(self, pattern: re.Pattern[str]) -> Mask:
-        """Which events' names match; each name is looked at once."""
+        """Return the mask of the events whose names match; each name is matched once."""
         return np.array([bool(pattern.search(name)) for name in self.names], bool)[self.name]
 
 
 def load_trace(path: Path, operators: bool = True, processes: Processes | None = None) -> Trace:
-    """Decodes one file completely.
+    """Decode one file completely.
 
     Args:
-        processes: of an Ascend trace, their names; None = not looked for yet.
-        operators: False = the host's operators are left out where the trace holds GPU events; they are most of it.
+        processes: process names of an Ascend trace; None = not read yet.
+        operators: False = leave out the host's operators, which are most events, if the trace holds GPU events.
 
     Raises:
-        TraceError: not JSON, cut off, empty, above the limits, or without a single event of known duration.
+        TraceError: not JSON, cut off, empty, above the limits, or without an event of known duration.
     """
     pieces = split_placed(path)
     head = decode_head(next(pieces)[1])
@@ -124,7 +129,7 @@ def load_trace(path: Path, operators: bool = True, processes: Processes | None =
         except UNDECODABLE:
             _apply_piece(columns, repair_piece(piece, odd, start), head)
     if columns.without > NOT_KEPT and not any(name in columns.categories for name in GPU_CATEGORIES):
-        return load_trace(path, processes=processes)  # it had a GPU in sight and did not use it
+        return load_trace(path, processes=processes)  # a GPU was present but not used
     if not columns.count:
         other = columns.uncategorized + odd.events
         why = f": {other} events without a category or a time are not torch's" if other else ""
@@ -133,7 +138,7 @@ def load_trace(path: Path, operators: bool = True, processes: Processes | None =
 
 
 def _apply_piece(columns: Columns, piece: bytes, head: dict[str, Any]) -> None:
-    """All of it or, where it cannot be decoded, nothing."""
+    """Add the whole piece or, if it cannot be decoded, no part of it."""
     columns.apply(decode_piece(piece, Event, strict=False), piece)
     if not piece.startswith(b"["):
         for key, value in msgspec.structs.asdict(msgspec.json.decode(piece, type=Behind)).items():
@@ -186,13 +191,13 @@ PHASES = {
     phase: re.compile(f"^{label.replace('## ', '## ?').replace(' ##', ' ?##')}$", re.IGNORECASE)
     for phase, label in LABELS.items()
 }
-OTHER_LABELS = {  # the first that the trace has, where it has no label of PHASES for that phase
+OTHER_LABELS = {  # the first label in the trace counts, if it has no label of PHASES for that phase
     "data": (
         re.compile(r"^enumerate\((DataLoader|DataPipe)\)#"),  # torch
         re.compile(r"^\[pl\]\[profile\].*(_next|get_train_batch)$"),  # Lightning's PyTorchProfiler
         re.compile(r"(^|\.)next\(data_iter\)$"),  # TorchTNT
     ),
-    # of torch; Lightning's own optimizer_step holds the forward pass too
+    # torch's label; Lightning's own optimizer_step includes the forward pass
     "optimizer": (re.compile(r"^Optimizer\.(step|zero_grad)#"),),
 }
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
@@ -203,7 +208,7 @@ IN_CLOSURE = re.compile(
 
 @dataclass(frozen=True)
 class Window:
-    """One training step on the host, ns since the first event. `is_recording`: no step, but all that was recorded."""
+    """Hold one training step on the host, ns since the first event. `is_recording`: the whole recording, not a step."""
 
     step: int
     start_ns: int
@@ -212,8 +217,10 @@ class Window:
 
 
 def find_steps(trace: Trace) -> tuple[StepsFrom, list[Window]]:
-    """The steps in time order, and what tells them: `## Training Step i ##`, else the profiler's own `ProfilerStep#i`.
-    Of a trace with neither the whole recording counts as one step, also what was in flight when it began."""
+    """Return the steps in time order, and their source: `## Training Step i ##`, else `ProfilerStep#i`.
+
+    Without either, the whole recording counts as one step, including events in flight at its start.
+    """
     labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES))
     patterns: tuple[tuple[StepsFrom, re.Pattern[str]], ...] = (("labels", STEP), ("profiler", PROFILER_STEP))
     for origin, pattern in patterns:
@@ -229,12 +236,12 @@ def find_steps(trace: Trace) -> tuple[StepsFrom, list[Window]]:
 
 
 def find_phases(trace: Trace) -> list[str]:
-    """Which phases are labelled at all."""
+    """Return the phases that have labels."""
     return [phase for phase in PHASES if len(_find_phase(trace, phase))]
 
 
 def _find_phase(trace: Trace, phase: str) -> Times:
-    """The events that label the phase: the trainer's, else torch's, else those of another training loop."""
+    """Return the events that label the phase: the trainer's, else torch's, else another training loop's."""
     labels = np.flatnonzero(trace.in_category(LABEL_CATEGORIES))
     for pattern in (PHASES[phase], *OTHER_LABELS.get(phase, ())):
         if len(found := _matching(trace, labels, pattern)):
@@ -244,22 +251,22 @@ def _find_phase(trace: Trace, phase: str) -> Times:
 
 
 def _run_closures(trace: Trace, labels: Times) -> bool:
-    """Whether `Optimizer.step` runs forward and backward pass too, as Lightning calls it."""
+    """Return whether `Optimizer.step` also runs forward and backward pass, as Lightning calls it."""
     steps, inner = (_matching(trace, labels, pattern) for pattern in (OPTIMIZER_STEP, IN_CLOSURE))
     return bool(is_within(trace.ts[inner], build_union(trace.ts[steps], trace.end[steps])).any())
 
 
 def _matching(trace: Trace, events: Times, pattern: re.Pattern[str]) -> Times:
-    """Of these events; each of their names is looked at once."""
+    """Return the matching events; each of their names is matched once."""
     codes = [code for code in np.unique(trace.name[events]).tolist() if pattern.search(trace.names[code])]
     return events[np.isin(trace.name[events], codes)]
 
 
 def build_phase_labels(trace: Trace, windows: list[Window]) -> dict[str, list[Intervals]]:
-    """The labels' times per phase and step, several with gradient accumulation. A phase without a label is
-    absent.
+    """Return the labels' times per phase and step, several with gradient accumulation.
 
-    A label belongs to the step in which it starts; one that lies between two steps belongs to the next.
+    A phase without a label is absent. A label belongs to the step in which it starts; a label between two steps belongs
+    to the next.
     """
     ends = [window.end_ns for window in windows]
     labels = {}

@@ -1,9 +1,9 @@
-"""One start of a run: its number, its log, what it goes on from; and at its end the weights in Hugging Face format.
+"""Start and end an attempt: its number, its log, the checkpoint to resume, and finally the exported weights.
 
-Rank 0 chooses a checkpoint while all ranks compare hashes, each its share of the files:
+Rank 0 chooses a checkpoint while all ranks compare hashes, each for its share of the files:
 
-rank 0          manifest in order? ─▶ files to all ─▶ own share ─▶ answers of all ─▶ the next, older one, or done
-other ranks                           own share ─▶ answer ─▶ wait for more files, or for the end
+rank 0          check manifest ─▶ send files ─▶ own share ─▶ collect answers ─▶ next older checkpoint, or done
+other ranks                                     own share ─▶ answer ─▶ wait for more files, or for the end
 """
 
 from __future__ import annotations
@@ -40,36 +40,36 @@ Files = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Attempt:
-    """Equal on every rank."""
+    """One start of a run; equal on every rank."""
 
     number: int
     chosen: Chosen | None
-    """The checkpoint to go on from; None: from the start."""
+    """The checkpoint to resume; None: start from the beginning."""
     skipped: list[str]
     """A sentence for each newer checkpoint that is broken."""
     traces_complete: bool
-    """An earlier attempt has recorded its steps."""
+    """Whether an earlier attempt has recorded its steps."""
     is_moved: bool = False
-    """The checkpoint is another run's, or of another rung, and may be of another strategy."""
+    """Whether the checkpoint is from another run or rung, possibly of another strategy."""
     nodes: list[str] = field(default_factory=list)
-    """The machine of each rank; "" where it is not known."""
+    """The machine of each rank; "" if unknown."""
 
     @property
     def from_step(self) -> int:
-        """The last step that need not be done again."""
+        """Return the last step that the checkpoint covers."""
         return self.chosen.state.step if self.chosen else 0
 
 
 def open_attempt(run: Run, resolved: dict[str, Any], launcher: str, group: Any) -> Attempt:
-    """Rank 0 makes the run directory, chooses a checkpoint and starts an attempt; every rank then logs into it.
+    """Create the run directory, choose a checkpoint and start an attempt on rank 0; then log on every rank.
 
     Args:
-        group: of all ranks, in which they read the checkpoints together (`open_disk_group`).
+        group: process group of all ranks for reading checkpoints together (`open_disk_group`).
     """
     config, world, folder = run.config, run.world, run.folder
     hosts = gather_objects((world.host, world.node), group)
     opened: list[Any] = [None]
-    with leave_alone(run.pulse):  # hashes take minutes; the group's own time-out bounds them
+    with leave_alone(run.pulse):  # hashing takes minutes; the time-out of `group` limits it
         if run.writes:
             opened = [_open(run, resolved, hosts, launcher, group)]
         else:
@@ -90,7 +90,7 @@ def open_attempt(run: Run, resolved: dict[str, Any], launcher: str, group: Any) 
 
 
 class RankLog(logging.FileHandler):
-    """A full volume costs lines of the log and one sentence on the console, not a traceback for each of them."""
+    """A log handler that prints one message about a full volume instead of a traceback per lost line."""
 
     _is_reported = False
 
@@ -100,14 +100,14 @@ class RankLog(logging.FileHandler):
             super().handleError(record)
         elif not self._is_reported:
             self._is_reported = True
-            text = f"{self.baseFilename}: {failure}; training goes on without this log"
+            text = f"{self.baseFilename}: {failure}; training continues without this log"
             print(text, file=sys.stderr, flush=True)
 
 
 def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, group: Any) -> Attempt:
     config, world, folder = run.config, run.world, run.folder
     folder.create()
-    if world.backend == "nccl":  # torch writes its recorder's dump into a folder that is there, or nowhere
+    if world.backend == "nccl":  # torch writes its flight recorder's dump only into an existing folder
         folder.flight_recorder.mkdir(parents=True, exist_ok=True)
     number = 1 + max((line["attempt"] for line in folder.read_attempts()), default=0)
     look = partial(find_problem_together, group=group)
@@ -126,7 +126,7 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, g
     if is_from_another:
         chosen, record, broken = choose_origin(config, resolved, run.plan.steps, record, look)
         skipped += broken
-    dist.broadcast_object_list([None], group=group)  # nothing is left to check
+    dist.broadcast_object_list([None], group=group)  # signals to the other ranks that all checks are done
     rungs = resolved.get(RUNGS, [])
     resolved = resolved | ({RESUMED_FROM: record} if record else {})
     if number == 1 or starts_over:
@@ -148,7 +148,7 @@ def _open(run: Run, resolved: dict[str, Any], hosts: list[Any], launcher: str, g
 
 
 def find_problem_together(folder: Path, group: Any) -> str | None:
-    """As `find_problem`; on rank 0, while the others are in `help_checking`."""
+    """Run `find_problem` on rank 0 while the other ranks run `help_checking`."""
 
     def compare(_: Path, files: Files) -> str | None:
         dist.broadcast_object_list([(folder, files)], group=group)
@@ -158,7 +158,7 @@ def find_problem_together(folder: Path, group: Any) -> str | None:
 
 
 def help_checking(group: Any) -> None:
-    """On every rank but 0: compares what it is given, until rank 0 has chosen and gives nothing."""
+    """Compare files on ranks above 0 until rank 0 has chosen a checkpoint."""
     while True:
         asked: list[Any] = [None]
         dist.broadcast_object_list(asked, group=group)
@@ -175,7 +175,7 @@ def _compare_share(folder: Path, files: Files, group: Any) -> str | None:
 
 
 def deal(files: Files, ranks: int) -> list[Files]:
-    """Shares of about equal bytes, the largest files first."""
+    """Divide files into shares of about equal bytes, the largest files first."""
     shares: list[Files] = [{} for _ in range(ranks)]
     sizes = [0] * ranks
     for name in sorted(files, key=lambda name: (-files[name]["bytes"], name)):
@@ -188,15 +188,15 @@ def deal(files: Files, ranks: int) -> list[Files]:
 def export_weights(
     run: Run, engine: Engine, model: nn.Module, best: dict[str, float] | None, facts: dict[str, Any]
 ) -> None:
-    """model/ from the final weights, best_model/ from the best checkpoint if an earlier one is best; collective.
+    """Export model/ from the final weights, and best_model/ if an earlier checkpoint is best; collective.
 
-    Weights that do not fit on the volume are left out, and that is said.
-    The engine holds the best weights afterwards.
+    If the weights do not fit on the volume, they are left out with a warning.
+    Afterwards the engine holds the best weights.
 
     Args:
-        model: as built, what the exporter takes the architecture from.
+        model: as built; the exporter reads its architecture.
         best: validation of the best checkpoint.
-        facts: of the data, for the exporter.
+        facts: facts of the data for the exporter.
     """
 
     def export(target: Path) -> None:
@@ -222,8 +222,10 @@ def _write_weights(
         shutil.rmtree(target, ignore_errors=True)
         os.rename(aside, target)
         log.info("weights in Hugging Face format: %s", target)
-    except Exception as failure:  # safetensors has an error of its own for a full volume
+    except Exception as failure:  # safetensors raises its own error for a full volume
         shutil.rmtree(aside, ignore_errors=True)
         if not is_storage_full(failure):
             raise
-        log.warning("no weights in %s, the run ends without them: %s [SL-weights-left-out]", target, failure)
+        log.warning(
+            "%s: weights not written, the run ends without them: %s [SL-weights-left-out]", target, failure
+        )

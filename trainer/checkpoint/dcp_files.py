@@ -1,8 +1,9 @@
-"""Files of torch.distributed.checkpoint, read without running anything: own ones and those of another run.
+"""Read files of torch.distributed.checkpoint without running code from them.
 
-torch's reader unpickles `.metadata` as it stands, and so every entry that is no tensor (torch 2.13, filesystem.py
-`read_metadata`, default_planner.py `load_bytes`): a file on the volume could run whatever it likes in every rank. Here
-the first may name torch's own classes of metadata alone, and the second are read with `weights_only`.
+torch's reader unpickles `.metadata` and every entry that is not a tensor without restrictions (torch 2.13,
+filesystem.py `read_metadata`, default_planner.py `load_bytes`): a file on the volume could run any code in every rank.
+Here `GuardedReader` lets `.metadata` name only torch's own metadata classes, and `GuardedPlanner` reads the other
+entries with `weights_only`.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ ALLOWED: dict[tuple[str, str], Any] = {
     (filesystem.__name__, "_StorageInfo"): filesystem._StorageInfo,
     ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
     ("torch", "Size"): torch.Size,
-    # where it was saved; Python 3.13 has the classes in a module of their own
+    # the module that saved it; Python 3.13 moved the classes to their own module
     **{
         (home, kind.__name__): kind
         for home in ("pathlib", "pathlib._local")
         for kind in (PosixPath, PurePosixPath)
     },
 }
-"""All that `.metadata` may name, beside torch's element types and members of torch's own enum."""
+"""All names that `.metadata` may use, in addition to torch's element types and members of torch's enum."""
 
 
 class MetadataUnpickler(pickle.Unpickler):
-    """Knows what stands in ALLOWED."""
+    """An unpickler that knows only the names in ALLOWED."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("builtins", "getattr"):  # how Python 3.11.2 pickles a member of an enum
+        if (module, name) == ("builtins", "getattr"):  # Python 3.11.2 pickles a member of an enum this way
             return _read_member
         if (module, name) in ALLOWED:
             return ALLOWED[module, name]
@@ -66,15 +67,15 @@ def _read_member(owner: Any, name: Any) -> Any:
 
 
 def read_metadata(folder: Path) -> metadata.Metadata:
-    """What `.metadata` says lies in the folder.
+    """Return the content of `.metadata` of a folder.
 
     Raises:
-        RuntimeError: it is not there.
-        ConfigError: it holds anything but torch's metadata, or names a file outside of the folder.
+        RuntimeError: `.metadata` does not exist.
+        ConfigError: it holds anything except torch's metadata, or names a file outside of the folder.
     """
     path = folder / FILE
     if not path.is_file():
-        raise RuntimeError(f"{path} is not there [SL-metadata-missing]")
+        raise RuntimeError(f"{path} does not exist [SL-metadata-missing]")
     with open(path, "rb") as file:
         try:
             found = MetadataUnpickler(file).load()
@@ -83,13 +84,13 @@ def read_metadata(folder: Path) -> metadata.Metadata:
                 assert Path(info.relative_path).name == info.relative_path, f"names {info.relative_path}"
         except Exception as failure:
             reason = find_reason(failure)
-            problem = f"{path}: refused, not torch's metadata or damaged: {reason} [SL-metadata-refused]"
+            problem = f"{path}: rejected, damaged or not torch's metadata: {reason} [SL-metadata-refused]"
             raise ConfigError([problem]) from failure
     return found
 
 
 class GuardedReader(FileSystemReader):
-    """torch's, by `read_metadata`, which it asks once."""
+    """torch's reader, with metadata from `read_metadata`, read once."""
 
     _known: metadata.Metadata | None = None
 
@@ -103,33 +104,33 @@ class GuardedReader(FileSystemReader):
 
 
 class GuardedPlanner(DefaultLoadPlanner):
-    """torch's; what is no tensor is read as plain values."""
+    """torch's planner; entries that are not tensors are read as plain values."""
 
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
         try:
             plain = torch.load(value, weights_only=True)
         except Exception as failure:
-            text = f"refused, no plain value or damaged: {find_reason(failure)}"
+            text = f"rejected, damaged or not a plain value: {find_reason(failure)}"
             raise ConfigError([f"{read_item.dest_index.fqn}: {text} [SL-value-not-plain]"]) from failure
-        harmless = io.BytesIO()  # written anew by this process: torch's own planner puts it where it belongs
+        harmless = io.BytesIO()  # serialized again by this process, for torch's own planner to load
         torch.save(plain, harmless)
         harmless.seek(0)
         super().load_bytes(read_item, harmless)
 
 
 def read_sharded(state: dict[str, Any], folder: Path) -> None:
-    """Fills `state` with what any number of ranks wrote; collective.
+    """Fill `state` from files of any number of ranks; collective.
 
     Raises:
-        RuntimeError: with what each rank says. torch raises a BaseException, which passes every `except Exception`.
-        ConfigError: refused, on every rank; see above.
+        RuntimeError: with the failure of each rank. torch raises a BaseException, which `except Exception` misses.
+        ConfigError: a file was rejected, on every rank; see the module docstring.
     """
     reader = GuardedReader(folder)
-    reader.read_metadata()  # torch would look for another one where this one is refused
+    reader.read_metadata()  # fails first: torch would search for another file after a rejection
     try:
         dcp.load(state, storage_reader=reader, planner=GuardedPlanner())
     except CheckpointException as failure:
-        causes = [cause for cause, _stack in failure.failures.values()]  # of the ranks
+        causes = [cause for cause, _stack in failure.failures.values()]  # one per failed rank
         if refused := [cause for cause in causes if isinstance(cause, ConfigError)]:
             raise refused[0] from failure
         if pickled := [cause for cause in causes if isinstance(cause, pickle.UnpicklingError)]:
@@ -138,18 +139,18 @@ def read_sharded(state: dict[str, Any], folder: Path) -> None:
 
 
 class NativeTensors:
-    """Single tensors of such a folder, whole, by the names of the model; no collective, no other rank is needed."""
+    """Whole tensors of such a folder by the names of the model, without collectives."""
 
     def __init__(self, folder: Path) -> None:
         self._reader = GuardedReader(folder)
         self._entries = self._reader.read_metadata().state_dict_metadata
 
     def weight(self, name: str) -> Tensor | None:
-        """A parameter or buffer; None where none has this name."""
+        """Return a parameter or buffer; None if the name is unknown."""
         return self._read(f"model.{name}")
 
     def moments(self, name: str) -> dict[str, Tensor]:
-        """What the optimizer keeps of a parameter; nothing of a frozen one, nor of any with SGD."""
+        """Return the optimizer state of a parameter; empty for a frozen parameter and with SGD."""
         head = f"optimizer.state.{name}."
         keys = [key.removeprefix(head) for key in self._entries if key.startswith(head)]
         found = {key: self._read(head + key) for key in keys if "." not in key}
@@ -165,7 +166,7 @@ class NativeTensors:
         if not isinstance(entry, metadata.TensorStorageMetadata):
             return None
         state = {key: torch.empty(entry.size, dtype=entry.properties.dtype)}
-        with warnings.catch_warnings():  # that it works alone, which is what was asked for
+        with warnings.catch_warnings():  # torch warns that it reads without other ranks, which is intended
             warnings.simplefilter("ignore", UserWarning)
             dcp.load(state, storage_reader=self._reader, planner=GuardedPlanner(), no_dist=True)
         return state[key]

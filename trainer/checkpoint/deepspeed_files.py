@@ -1,13 +1,12 @@
-"""DeepSpeed's checkpoint files as whole tensors by the names of the model, whatever stage and world size (0.19.8).
+"""Read DeepSpeed's checkpoint files as whole tensors by the names of the model, for any stage and world size (0.19.8).
 
-rank k: *zero_pp_rank_k_*_optim_states.pt   a flat part of each parameter and of its moments, one behind the other
-        *model_states.pt                    shapes and names, and what is frozen
-stages 1, 2: the parameters of a group lie behind each other, and each rank has an equal piece of the whole line
-stage 3:     each parameter is cut by itself into equal pieces, the last ones padded
+* `*zero_pp_rank_k_*_optim_states.pt` of rank k: one flat part of each parameter and of its moments, concatenated.
+* `*model_states.pt`: shapes, names, and frozen parameters.
+* Stages 1 and 2 concatenate the parameters of a group; each rank has an equal part of the result.
+* Stage 3 splits each parameter on its own into equal parts, the last ones padded.
 
-They are read without DeepSpeed and without running anything. Of its classes two stand in the files, and of older ones
-an enum (trainer/engines/deepspeed_checkpoint.py); what is put in their place here holds the same numbers and does
-nothing.
+The files are read without DeepSpeed and without running code. They contain two of its classes, and older files an enum
+(trainer/engines/deepspeed_checkpoint.py). The substitutes here hold the same numbers and have no behaviour.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ from stratlab_spec.settings.config import ConfigError
 
 
 class Fragment:
-    """deepspeed.utils.tensor_fragment.fragment_address: `numel` elements from `start` on."""
+    """Substitute for deepspeed.utils.tensor_fragment.fragment_address: `numel` elements from `start`."""
 
     numel: int
     start: int
 
 
 class Scaler:
-    """deepspeed.runtime.fp16.loss_scaler.LossScaler: a number; the lab has its own, LossScale."""
+    """Substitute for deepspeed.runtime.fp16.loss_scaler.LossScaler: one number; the trainer uses its own LossScale."""
 
 
 Stage = IntEnum("Stage", {"disabled": 0, "optimizer_states": 1, "gradients": 2, "weights": 3})
-"""deepspeed.runtime.zero.config.ZeroStageEnum."""
+"""Members of deepspeed.runtime.zero.config.ZeroStageEnum."""
 
 
 def read_stage(owner: object, name: object) -> Any:
-    """Stands for `getattr` where a file is read: of that one enum, and of nothing else.
+    """Replace `getattr` when a file is read; accepts only members of that enum.
 
     Raises:
-        ValueError: another object, or a name that is no member.
+        ValueError: another object, or an unknown member.
     """
     members = Stage.__members__
     if owner is not Stage or name not in members:
@@ -63,10 +62,10 @@ STAND_INS: list[Any] = [
 
 
 def read_plain(file: Path) -> Any:
-    """The content; its tensors stay in the file until they are looked at.
+    """Return the content of a file; its tensors are memory-mapped.
 
     Raises:
-        ConfigError: the file holds anything but tensors, plain values and the classes above, or is damaged.
+        ConfigError: the file is damaged, or holds anything except tensors, plain values and the classes above.
     """
     with torch.serialization.safe_globals(STAND_INS):
         try:
@@ -76,10 +75,10 @@ def read_plain(file: Path) -> Any:
 
 
 def refuse_code(folder: Path) -> None:
-    """Opens every file as plain tensors first: DeepSpeed would run whatever a pickle contains.
+    """Check that every file holds only plain tensors, because DeepSpeed would run any code in a pickle.
 
     Raises:
-        ConfigError: naming each file that holds anything else.
+        ConfigError: names each file that holds anything else.
     """
     problems = []
     for file in sorted(folder.rglob("*.pt")):
@@ -92,12 +91,12 @@ def refuse_code(folder: Path) -> None:
 
 
 def describe_refused(path: Path, failure: BaseException) -> str:
-    """A sentence for a file, or a folder of files, that holds more than plain tensors, or less."""
-    return f"{path}: refused, not plain tensors or damaged: {find_reason(failure)} [SL-tensors-not-plain]"
+    """Return the error for a file, or a folder of files, that is damaged or holds more than plain tensors."""
+    return f"{path}: rejected, damaged or not plain tensors: {find_reason(failure)} [SL-tensors-not-plain]"
 
 
 def find_reason(failure: BaseException) -> str:
-    """torch says the reason at the end of advice for whoever loads files by hand, or in a paragraph below it."""
+    """Extract the reason, which torch puts after its advice on loading files or in a paragraph below it."""
     _, mark, reason = str(failure).rpartition("WeightsUnpickler error: ")
     if not mark and reason.startswith("Weights only load failed"):
         reason = reason.partition("\n\n")[2]
@@ -114,15 +113,15 @@ Piece = tuple[int, int, int]
 
 
 def is_zero(folder: Path) -> bool:
-    """Whether an engine of DeepSpeed has written this folder."""
+    """Return whether an engine of DeepSpeed has written this folder."""
     return (folder / FACTS).is_file()
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """{"world_size", "stage"} of the engine that wrote it.
+    """Return {"world_size", "stage"} of the engine that wrote it.
 
     Raises:
-        ConfigError: it is not whole.
+        ConfigError: the folder is incomplete.
     """
     if not is_zero(folder) or not (folder / TAG).is_dir():
         missing = f"{FACTS} or {TAG}/ is missing"
@@ -132,10 +131,10 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 
 class ZeroTensors:
-    """Each rank reads what it wants, when it wants it; files are mapped, not loaded. No collective.
+    """Tensors of a DeepSpeed checkpoint, read on demand from memory-mapped files, without collectives.
 
     Raises:
-        ConfigError: a file is missing, or holds anything but plain tensors.
+        ConfigError: a file is missing, or holds anything except plain tensors.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -145,14 +144,14 @@ class ZeroTensors:
         names, ranks = (folder / TAG).iterdir(), facts["world_size"]
         files = {int(match[1]): path for path in names if (match := RANK.search(path.name))}
         if sorted(files) != list(range(ranks)):
-            had = f"has files of {len(files)} ranks, was saved by {ranks}"
+            had = f"has files of {len(files)} ranks, but was saved by {ranks}"
             raise ConfigError([f"{folder / TAG}: {had} [SL-zero-files-missing]"])
         self._parts = [read_plain(files[rank])["optimizer_state_dict"] for rank in sorted(files)]
         self._pieces = [dict(self._find_pieces(rank)) for rank in range(len(files))]
 
     @cached_property
     def _models(self) -> list[dict[str, Any]]:
-        """By rank in stage 3; else the same of all."""
+        """Return the model states: one per rank in stage 3, else one for all ranks."""
         files = {
             int(match[1]) if (match := re.search(r"zero_pp_rank_(\d+)_", path.name)) else 0: path
             for path in (self._folder / TAG).glob("*model_states.pt")
@@ -169,7 +168,7 @@ class ZeroTensors:
         return {name: shape for group in self._models[0]["param_shapes"] for name, shape in group.items()}
 
     def weight(self, name: str) -> Tensor | None:
-        """A trained parameter in fp32, a frozen one or a buffer as it was; None where none has this name."""
+        """Return a trained parameter in fp32, or a frozen one or a buffer unchanged; None if the name is unknown."""
         if name in self._shapes:
             return self._join(name, WEIGHT)
         if name in self._buffers:
@@ -184,7 +183,7 @@ class ZeroTensors:
         return torch.cat(parts)[: math.prod(shape)].view(shape)
 
     def moments(self, name: str) -> dict[str, Tensor]:
-        """What the optimizer keeps of a parameter; nothing of a frozen one, nor of any with SGD."""
+        """Return the optimizer state of a parameter; empty for a frozen parameter and with SGD."""
         if name not in self._shapes:
             return {}
         rank, pieces = next((rank, pieces) for rank, pieces in enumerate(self._pieces) if name in pieces)
@@ -197,7 +196,7 @@ class ZeroTensors:
         return torch.tensor(self._models[0]["loss_scale"], dtype=torch.float64)
 
     def _state(self, rank: int, group: int) -> dict[str, Any]:
-        """The optimizer's, of one flat part."""
+        """Return the optimizer state of one flat part."""
         part = self._parts[rank]
         kept = part["optimizer_state_dict"] if self._stage == 3 else part["base_optimizer_state"]
         found: dict[str, Any] = kept["state"].get(group, {})

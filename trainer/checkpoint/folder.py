@@ -1,7 +1,7 @@
-"""Names and life cycle of the checkpoint folders of one run, without torch: which are there, which may be read.
+"""Manage the checkpoint folders of one run, without torch: list, verify, commit, choose and prune them.
 
-manifest.json    size and sha256 of every file of a checkpoint: what proves later that it is whole
-state.json       what the loop needs to go on, beside the engine's tensors
+manifest.json    size and sha256 of every file of a checkpoint, to verify later that it is complete
+state.json       values that the loop needs to continue, in addition to the engine's tensors
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from stratlab_spec.settings.config import Config, ConfigError
 
 MANIFEST = "manifest.json"
 COMMIT = "COMMIT"
-THREADS = 8  # hashlib leaves the interpreter's lock to others while it works
+THREADS = 8  # hashlib releases the interpreter's lock
 
 
 def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Size and hash of files that this rank wrote, each durable and read back from the volume.
+    """Sync the files that this rank wrote, read them back, and return their sizes and hashes.
 
     Raises:
-        OSError: one of them is not there, or the volume is full.
+        OSError: a file does not exist, or the volume is full.
     """
     names = sorted(names)
     with ThreadPoolExecutor(THREADS) as pool:
@@ -42,10 +42,10 @@ def describe_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, An
 
 
 def seal(folder: Path, files: dict[str, dict[str, Any]]) -> int:
-    """Writes manifest.json, then COMMIT; returns the bytes of the files.
+    """Write manifest.json, then COMMIT; return the bytes of the files.
 
     Args:
-        files: of every rank, as `describe_files` found them.
+        files: of every rank, from `describe_files`.
     """
     write_json(folder / MANIFEST, {"schema_version": 1, "files": dict(sorted(files.items()))})
     write_json(folder / COMMIT, {"manifest_sha256": _describe(folder / MANIFEST)["sha256"]})
@@ -53,7 +53,7 @@ def seal(folder: Path, files: dict[str, dict[str, Any]]) -> int:
 
 
 def compare_files(folder: Path, files: dict[str, dict[str, Any]]) -> str | None:
-    """What is wrong with files of a checkpoint, or None; reads every byte of them."""
+    """Read every byte of the files and return the first problem, or None."""
     with ThreadPoolExecutor(THREADS) as pool:
         found = pool.map(lambda item: _compare(folder, *item), files.items())
         return next((problem for problem in found if problem), None)
@@ -62,15 +62,15 @@ def compare_files(folder: Path, files: dict[str, dict[str, Any]]) -> str | None:
 def find_problem(
     folder: Path, compare: Callable[[Path, dict[str, dict[str, Any]]], str | None] = compare_files
 ) -> str | None:
-    """What is wrong with a committed checkpoint, or None; every byte of it is read.
+    """Read every byte of a committed checkpoint and return the first problem, or None.
 
     Args:
-        compare: looks at the files that the manifest names.
+        compare: checks the files that the manifest names.
     """
     try:
         promised = json.loads((folder / COMMIT).read_text())["manifest_sha256"]
         if _describe(folder / MANIFEST)["sha256"] != promised:
-            return f"{MANIFEST} is not the one that was committed [SL-manifest-changed]"
+            return f"{MANIFEST} differs from the committed one [SL-manifest-changed]"
         files = json.loads((folder / MANIFEST).read_text())["files"]
     except (OSError, ValueError, KeyError, TypeError) as failure:
         return f"{COMMIT} or {MANIFEST} cannot be read ({failure}) [SL-commit-unreadable]"
@@ -93,7 +93,7 @@ def _compare(folder: Path, name: str, promised: dict[str, Any]) -> str | None:
 
 def _describe(path: Path, sync: bool = False) -> dict[str, Any]:
     with open(path, "rb") as file:
-        if sync:  # what this machine wrote; a network volume flushes what others wrote when they close it
+        if sync:  # only files of this machine; a network volume flushes files of other machines at close
             os.fsync(file.fileno())
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
@@ -105,7 +105,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The run after `step`. The position in the data and in the schedule follows from the step alone."""
+    """The run after `step`. The position in the data and in the schedule depends only on the step."""
 
     step: Count
     attempt: Count
@@ -114,60 +114,60 @@ class TrainingState:
     axes: dict[str, int]
     config_sha256: str
     samples: Count
-    """Handed out so far, over all ranks: step x global batch."""
+    """Samples used so far, over all ranks: step x global batch."""
     train_loss: float
     skipped_steps: Count
     train_time_s: float
-    """Of all attempts, as far as their steps count."""
+    """Training time of all attempts, as far as their steps count."""
     validation: dict[str, Any] | None = None
     """step, loss and accuracy_pct or perplexity of the newest validation."""
     best: dict[str, Any] | None = None
-    """The same of the best checkpoint, this one included."""
+    """The same for the best checkpoint, this one included."""
     mlflow_run_id: str | None = None
     observed: list[dict[str, Any]] = field(default_factory=list)
-    """Bytes and element types per rank, for a run that crashed behind its last step."""
+    """Bytes and element types per rank, for a run that crashes after its last step."""
 
     def write(self, folder: Path) -> None:
         write_json(folder / FILE, dataclasses.asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> TrainingState:
-        """Fields of a later version are left out.
+        """Read state.json; fields of a later version are ignored.
 
         Raises:
-            ConfigError: it is no state of a run.
+            ConfigError: the file is not the state of a run.
         """
         content = json.loads((folder / FILE).read_text())
         try:
             return msgspec.convert(content, cls)
         except msgspec.ValidationError as failure:
             text = json.dumps(content)[:200]
-            problem = f"{folder / FILE}: is no state of a run: {text} [SL-state-not-a-run]"
+            problem = f"{folder / FILE}: is not the state of a run: {text} [SL-state-not-a-run]"
             raise ConfigError([problem]) from failure
 
 
 def hash_config(config: Config) -> str:
-    """sha256 of the settings."""
+    """Return the sha256 of the settings."""
     return hashlib.sha256(json.dumps(config.model_dump(), sort_keys=True).encode()).hexdigest()
 
 
 STEP = re.compile(r"step_(\d{8})")
 TEMPORARY = ".tmp-"
-ASIDE = ".aside-"  # broken, or of a run that was started over; removed when a newer one is committed
+ASIDE = ".aside-"  # broken, or from a run that was restarted; removed when a newer checkpoint is committed
 
 log = logging.getLogger("trainer")
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The checkpoint that an attempt goes on from."""
+    """The checkpoint that an attempt resumes."""
 
     path: Path
     state: TrainingState
 
 
 class CheckpointFolder:
-    """`<run directory>/checkpoints`. Only rank 0 changes it."""
+    """The folder `<run directory>/checkpoints`; only rank 0 changes it."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.path = run.checkpoints
@@ -181,17 +181,17 @@ class CheckpointFolder:
         return self.path / f"{TEMPORARY}step_{step:08d}"
 
     def committed(self) -> list[int]:
-        """Steps with a committed checkpoint, the oldest first; their content is not looked at."""
+        """Return the steps with a committed checkpoint, oldest first, without reading the content."""
         if not self.path.is_dir():
             return []
         found = [(STEP.fullmatch(path.name), path) for path in self.path.iterdir()]
         return sorted(int(match[1]) for match, path in found if match and (path / COMMIT).is_file())
 
     def choose(self, find: Callable[[Path], str | None] = find_problem) -> tuple[Chosen | None, list[str]]:
-        """The newest checkpoint that is whole, and a sentence for each newer one that is not; reads every byte.
+        """Return the newest complete checkpoint, and a sentence for each newer broken one; reads every byte.
 
         Args:
-            find: says what is wrong with one.
+            find: returns the problem of a checkpoint, or None.
         """
         skipped: list[str] = []
         steps = self.committed()
@@ -200,32 +200,32 @@ class CheckpointFolder:
             problem = find(path)
             if problem is None:
                 return Chosen(path, self._known_best(TrainingState.read(path))), skipped
-            then = "the one before it is taken" if steps else "there is none before it, training starts over"
+            then = "trying the previous one" if steps else "there is no older one, so training starts over"
             code = "[SL-checkpoint-broken]" if steps else "[SL-no-checkpoint-whole]"
             skipped.append(f"checkpoint of step {step} is broken, {then}: {problem} {code}")
             self._set_aside(path)
         return None, skipped
 
     def _known_best(self, state: TrainingState) -> TrainingState:
-        """Without a best that was pruned for the sake of a better one which is broken now."""
+        """Drop the best checkpoint if it was pruned for a better one that is now broken."""
         if state.best and int(state.best["step"]) not in self.committed():
             return dataclasses.replace(state, best=None)
         return state
 
     def set_all_aside(self) -> None:
-        """For a run that starts over: its first own checkpoint replaces them."""
+        """Set all checkpoints aside for a run that starts over; its first checkpoint replaces them."""
         for step in self.committed():
             self._set_aside(self.step(step))
         self._best.unlink(missing_ok=True)
 
     def remove_leftovers(self) -> None:
-        """What earlier attempts had not finished."""
+        """Remove unfinished checkpoints of earlier attempts."""
         self._clear(TEMPORARY)
 
     def commit(self, step: int) -> None:
-        """Gives the finished temporary folder its name: from here on it is the newest checkpoint.
+        """Rename the finished temporary folder, which makes it the newest checkpoint.
 
-        The metrics of its steps are made durable before: nobody will make these steps again.
+        The metrics of its steps are synced first, because these steps will not run again.
         """
         if self._metrics.exists():
             sync(self._metrics)
@@ -237,20 +237,20 @@ class CheckpointFolder:
         self._clear(ASIDE)
 
     def give_up(self, step: int) -> None:
-        """Removes the unfinished checkpoint, if there is one: it may be what fills the volume."""
+        """Remove the unfinished checkpoint, if any; it may fill the volume."""
         try:
             self._remove(self.temporary(step))
-        except OSError:  # a full volume may have no room for another name either
+        except OSError:  # a full volume may not even have room for a rename
             shutil.rmtree(self.temporary(step), ignore_errors=True)
 
     def prune(self, keep: int, best: int | None) -> None:
-        """Removes all but the newest `keep` and the best."""
+        """Remove all checkpoints except the newest `keep` and the best."""
         for step in self.committed()[:-keep]:
             if step != best:
                 self._remove(self.step(step))
 
     def retire(self, keep: str) -> None:
-        """Of a run that has succeeded: keeps `newest` alone, `all` or `none`."""
+        """Prune the checkpoints of a successful run: keep only the `newest`, `all` or `none`."""
         committed = [] if keep == "all" else self.committed()
         for step in committed[:-1] if keep == "newest" else committed:
             self._remove(self.step(step))
@@ -259,7 +259,7 @@ class CheckpointFolder:
         write_json(self._best, best)
 
     def read_best(self) -> int | None:
-        """The step of the best checkpoint, if it is there."""
+        """Return the step of the best checkpoint, if it exists."""
         try:
             step = int(json.loads(self._best.read_text())["step"])
         except (FileNotFoundError, ValueError, KeyError):
@@ -267,7 +267,7 @@ class CheckpointFolder:
         return step if step in self.committed() else None
 
     def _remove(self, path: Path) -> None:
-        """At once, for whoever looks at it or writes into it: never half removed under its own name."""
+        """Remove a folder atomically for readers and writers: never half removed under its own name."""
         doomed = self.path / f"{TEMPORARY}{path.name.removeprefix(TEMPORARY)}-old"
         os.rename(path, doomed)
         shutil.rmtree(doomed, ignore_errors=True)
@@ -283,7 +283,7 @@ class CheckpointFolder:
 
 
 def sync(path: Path) -> None:
-    """Makes durable what is in a file, or the names in a folder."""
+    """Sync the content of a file, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

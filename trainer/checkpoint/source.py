@@ -1,4 +1,4 @@
-"""Where a run goes on from when that is another run: found by `resume_from`, read and never written to."""
+"""Find the checkpoint of another run that `resume_from` names; the other run is read and never written to."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from stratlab_spec.settings.rules import CLASS_NAMES_SHA256, continuation_proble
 from trainer.checkpoint.folder import MANIFEST, STEP, CheckpointFolder, Chosen, TrainingState
 
 RESUMED_FROM = "resumed_from"
-"""Its place in `resolved` of config.json."""
+"""Key in `resolved` of config.json."""
 
 
 @dataclass(frozen=True)
 class SourceRun:
-    """Another run, as `resume_from` names it."""
+    """Another run, as named by `resume_from`."""
 
     folder: RunDirectory
     step: int | None
-    """The checkpoint that was asked for; None: the newest one that is whole."""
+    """The requested checkpoint; None: the newest complete one."""
     config: Mapping[str, Any]
     """Its config.json."""
 
     @property
     def name(self) -> str:
-        """As in a comparison: `demo/ddp`."""
+        """Return the name as in a comparison: `demo/ddp`."""
         return f"{self.config['comparison']}/{self.config['run']}"
 
 
 def open_source(config: Config) -> SourceRun:
-    """The run that `resume_from` names; looks at no checkpoint's content.
+    """Return the run that `resume_from` names, without reading checkpoints.
 
     Raises:
-        ConfigError: it is no run with a checkpoint, lies elsewhere, is this very run, or is another training.
+        ConfigError: no run with a checkpoint, outside of the results, this run itself, or another training.
     """
 
     def refuse(text: str) -> ConfigError:
@@ -54,24 +54,24 @@ def open_source(config: Config) -> SourceRun:
     run = path.parent.parent if match else path
     folder = RunDirectory(run.parent.parent, run.parent.name, run.name)
     if folder.path == RunDirectory(root, config.comparison, config.run).path:
-        raise refuse("is this run, which goes on from its own checkpoints without it [SL-resume-own-run]")
+        raise refuse("is this run, which resumes its own checkpoints; remove the setting [SL-resume-own-run]")
     known = read_line(folder.config.read_bytes()) if folder.config.is_file() else {}
     if not (isinstance(known.get("config"), dict) and isinstance(known.get("resolved"), dict)):
         hint = "name a folder <comparison>/<run>, or a checkpoint in it"
-        raise refuse(f"{folder.path} is no run; {hint} [SL-resume-no-run]")
+        raise refuse(f"{folder.path} is not a run; {hint} [SL-resume-no-run]")
     known["config"] = take_new_names(known["config"])
     source = SourceRun(folder, int(match[1]) if match else None, known)
     steps = CheckpointFolder(folder).committed()
     if not steps or (source.step is not None and source.step not in steps):
-        there = f"it has those of steps {', '.join(map(str, steps))}" if steps else "it has none"
-        raise refuse(f"no such checkpoint is committed, {there} [SL-resume-no-checkpoint]")
+        there = f"committed steps: {', '.join(map(str, steps))}" if steps else "the run has no checkpoints"
+        raise refuse(f"this checkpoint is not committed; {there} [SL-resume-no-checkpoint]")
     problems = continuation_problems(known["config"], config)
     micro = known["config"].get("micro_batch_size")
-    local = config.batch_norm == "local"  # else `resolved` tells of how many samples
+    local = config.batch_norm == "local"  # otherwise `resolved` records the number of samples
     if local and has_batch_norm(config) and micro != config.micro_batch_size:
         problems.append(
-            f"TRAINER_MICRO_BATCH_SIZE={config.micro_batch_size}: {config.model_name} has batch norm, whose statistics "
-            f"are those of a micro-batch; go on with {micro} [SL-resume-micro-batch]"
+            f"TRAINER_MICRO_BATCH_SIZE={config.micro_batch_size}: {config.model_name} has batch norm with statistics "
+            f"of one micro-batch; resume with {micro} [SL-resume-micro-batch]"
         )
     if problems:
         raise ConfigError(problems)
@@ -79,16 +79,16 @@ def open_source(config: Config) -> SourceRun:
 
 
 def _is_at_beginning(config: Config) -> bool:
-    """Whether the run named by `resume_from` is still to be gone on from: this one has no checkpoint of its own."""
+    """Return whether this run still has to resume the run in `resume_from`: it has no checkpoint of its own."""
     own = RunDirectory(config.results, config.comparison, config.run)
     return bool(config.resume_from) and not CheckpointFolder(own).committed()
 
 
 def class_problems(config: Config, class_names: Sequence[str]) -> list[str]:
-    """That the classes of the run named by `resume_from` had other names, or another order, which its outputs follow.
+    """Return a problem if the run in `resume_from` had other classes or another order, which its outputs follow.
 
     Args:
-        class_names: of this run's data set.
+        class_names: classes of this run's data set.
     """
     if not _is_at_beginning(config):
         return []
@@ -96,18 +96,18 @@ def class_problems(config: Config, class_names: Sequence[str]) -> list[str]:
     if source.config["resolved"].get(CLASS_NAMES_SHA256) in (None, hash_names(class_names)):
         return []
     return [
-        f"TRAINER_RESUME_FROM={config.resume_from!r}: the classes of {config.dataset_name} have other names, or "
-        f"another order, than when {source.name} was trained. Put the data set of then in its place; or begin a new "
-        f"training with TRAINER_MODEL_PATH={source.folder.model} and TRAINER_INIT=pretrained, which maps classes by "
+        f"TRAINER_RESUME_FROM={config.resume_from!r}: {source.name} was trained with other classes than "
+        f"{config.dataset_name} has, or in another order. Use its original data set. Or start a new training with "
+        f"TRAINER_MODEL_PATH={source.folder.model} and TRAINER_INIT=pretrained, which maps classes by "
         "name [SL-resume-classes]"
     ]
 
 
 def exhausted_problems(config: Config, steps: int) -> list[str]:
-    """That the run named by `resume_from` leaves nothing to do; looks at names of checkpoints alone.
+    """Return a problem if the run in `resume_from` leaves no steps; reads only the names of checkpoints.
 
     Args:
-        steps: of this run's plan.
+        steps: number of steps of this run's plan.
     """
     if not _is_at_beginning(config):
         return []
@@ -115,14 +115,14 @@ def exhausted_problems(config: Config, steps: int) -> list[str]:
     known = read_line(own.read_bytes()) if own.is_file() else {}
     source = open_source(config)
     step = source.step if source.step is not None else CheckpointFolder(source.folder).committed()[-1]
-    step = known.get("resolved", {}).get(RESUMED_FROM, {}).get("step", step)  # of an earlier attempt
+    step = known.get("resolved", {}).get(RESUMED_FROM, {}).get("step", step)  # recorded by an earlier attempt
     return [_describe_exhausted(config, step, steps)] if step >= steps else []
 
 
 def _describe_exhausted(config: Config, step: int, steps: int) -> str:
     return (
-        f"TRAINER_RESUME_FROM={config.resume_from!r}: its checkpoint is of step {step}, this run has {steps} steps: "
-        "none is left; give more steps (TRAINER_STEPS, TRAINER_EPOCHS), or name an earlier checkpoint "
+        f"TRAINER_RESUME_FROM={config.resume_from!r}: its checkpoint is at step {step}, this run has {steps} steps; "
+        "raise TRAINER_STEPS or TRAINER_EPOCHS, or name an earlier checkpoint "
         "[SL-resume-exhausted]"
     )
 
@@ -134,20 +134,20 @@ def choose_origin(
     known: Mapping[str, Any] | None,
     find_problem: Callable[[Path], str | None],
 ) -> tuple[Chosen, dict[str, Any], list[str]]:
-    """The checkpoint of another run to go on from, after reading every byte of it.
+    """Return the checkpoint of another run to resume, after reading every byte of it.
 
     Args:
-        resolved: of this run.
-        steps: of its plan.
-        known: what an earlier attempt of this run went on from: it is that one again, or nothing.
-        find_problem: reads a checkpoint and says what is wrong with it.
+        resolved: resolved facts of this run.
+        steps: number of steps of its plan.
+        known: origin of an earlier attempt of this run; only this origin is accepted.
+        find_problem: reads a checkpoint and returns its problem, or None.
 
     Returns:
-        (checkpoint, {run, step, strategy, world_size, manifest_sha256} for config.json, a sentence for each newer one
-        that is broken).
+        (checkpoint, {run, step, strategy, world_size, manifest_sha256} for config.json, a sentence for each newer
+        broken checkpoint).
 
     Raises:
-        ConfigError: nothing whole is there, it is another training, or nothing would be left to do.
+        ConfigError: no checkpoint is complete, the training differs, or no steps are left.
     """
     source = open_source(config)
     if problems := resolved_problems(source.config["resolved"], resolved, config.resume_from):
@@ -168,12 +168,12 @@ def choose_origin(
         record = {"run": source.name, **facts, "manifest_sha256": manifest}
         if known and known != record:
             skipped.append(
-                f"{path} is not the one that this run went on from: {record}, was {known} [SL-origin-changed]"
+                f"{path} differs from the checkpoint that this run resumed: {record}, was {known} [SL-origin-changed]"
             )
             continue
         if state.step >= steps:
             raise ConfigError([_describe_exhausted(config, state.step, steps)])
-        # time, validations and best checkpoint are the other run's own; what was skipped belongs to the training
+        # time, validations and best checkpoint belong to the other run; skipped steps belong to the training
         own: dict[str, Any] = {
             "train_time_s": 0.0,
             "validation": None,
@@ -183,4 +183,4 @@ def choose_origin(
         }
         return Chosen(path, dataclasses.replace(state, **own)), record, skipped
     named = f"TRAINER_RESUME_FROM={config.resume_from!r}"
-    raise ConfigError([f"{named}: no checkpoint is whole: {'; '.join(skipped)} [SL-resume-none-whole]"])
+    raise ConfigError([f"{named}: no checkpoint is complete: {'; '.join(skipped)} [SL-resume-none-whole]"])

@@ -1,9 +1,9 @@
-"""State of the strategies made of plain PyTorch: torch.distributed.checkpoint, which reshards when it reads.
+"""Save and load the state of plain PyTorch strategies with torch.distributed.checkpoint, which reshards when it reads.
 
-saving    Its planner says which rank writes what, so that a tensor that several ranks hold is copied and written once;
-          the plan is made again only when the state has other tensors. Its writer writes. Its collectives are not used:
-          no rank waits for another one's disk. The copies lie in host memory, and training goes on meanwhile.
-loading   Also what another engine has saved:
+saving    Its planner decides which rank writes which tensor, so a tensor on several ranks is copied and written once.
+          The plan is rebuilt only when the state has other tensors. Its writer writes. Its collectives are not used,
+          so no rank waits for another rank's disk. The copies are in host memory, and training continues meanwhile.
+loading   Checkpoints of other engines can be read too:
 
 torch.distributed.checkpoint              ┐                        ┌  torch's own reader, which reshards: any mesh
 (single, ddp, fsdp, hsdp, nd)             ├─  names of the model  ─┤
@@ -50,9 +50,9 @@ ALIGNMENT = 64
 
 
 class Staging:
-    """As much memory as the largest snapshot so far, taken once: memory that is new costs more than the copying.
+    """Reused memory of the size of the largest snapshot so far; allocating it anew takes longer than copying.
 
-    The copies of one snapshot are valid until the next one is taken.
+    The copies of one snapshot are valid until the next snapshot.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Staging:
         return self._memory.nbytes
 
     def copy(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Copies on the CPU, each of which is all of its own storage; waits until they are there."""
+        """Return copies on the CPU, each with a storage of its own; blocks until they are complete."""
         sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
         ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes], dtype=np.int64).tolist()
         starts = [0, *ends][: len(sizes)]
@@ -73,7 +73,7 @@ class Staging:
             self._take(ends[-1], on_device)
         copies = []
         for tensor, start, size in zip(tensors, starts, sizes, strict=True):
-            place = torch.from_numpy(self._memory[start : start + size])  # a storage of just these bytes
+            place = torch.from_numpy(self._memory[start : start + size])  # a storage of exactly these bytes
             copy = place.view(tensor.dtype).view(tensor.shape)
             copies.append(copy.copy_(tensor.detach(), non_blocking=True))
         if on_device:
@@ -81,18 +81,18 @@ class Staging:
         return copies
 
     def _take(self, size: int, pinned: bool) -> None:
-        """Pinned where it is asked for: registered with CUDA, for torch's pinned allocator takes powers of two."""
+        """Allocate, and pin by registering with CUDA: torch's pinned allocator rounds up to powers of two."""
         if self._pinned:
             torch.cuda.cudart().cudaHostUnregister(self._memory.ctypes.data)
         self._memory = np.empty(size, np.uint8)
         self._pinned = False
-        if pinned:  # where the system refuses, copying is slower and nothing else
+        if pinned:  # if the system refuses, only copying is slower
             refused = torch.cuda.cudart().cudaHostRegister(self._memory.ctypes.data, size, 0)
             self._pinned = int(refused) == 0
 
 
 class ShardedStaging:
-    """What one engine keeps between its snapshots: the plan, and the memory of the copies."""
+    """The plan and the copy memory that one engine keeps between snapshots."""
 
     def __init__(self) -> None:
         self._staging = Staging()
@@ -101,7 +101,7 @@ class ShardedStaging:
         self._metadata: Metadata | None = None
 
     def take(self, state: dict[str, Any]) -> ShardedSnapshot:
-        """Copies this rank's part of `state`; collective."""
+        """Copy this rank's part of `state`; collective."""
         planner = DefaultSavePlanner()
         planner.set_up_planner(state, is_coordinator=dist.get_rank() == 0)
         local = planner.create_local_plan()
@@ -120,7 +120,7 @@ class ShardedStaging:
 
 @dataclass
 class ShardedSnapshot:
-    """One rank's part of a state. Stands for a planner where torch's writer asks for the data."""
+    """One rank's part of a state; acts as the planner from which torch's writer gets the data."""
 
     plan: SavePlan
     metadata: Metadata
@@ -134,7 +134,7 @@ class ShardedSnapshot:
         return Written(sorted({result.storage_data.relative_path for result in results}), results)
 
     def finish(self, folder: Path, parts: list[Any]) -> list[str]:
-        """`.metadata`: where each piece of each tensor lies."""
+        """Write `.metadata`, which locates each piece of each tensor."""
         _writer(folder).finish(copy.copy(self.metadata), parts)
         return [native_files.FILE]
 
@@ -148,14 +148,14 @@ class ShardedSnapshot:
 
 
 def _writer(folder: Path) -> FileSystemWriter:
-    return FileSystemWriter(folder, per_thread_copy_ahead=0)  # it is in host memory already
+    return FileSystemWriter(folder, per_thread_copy_ahead=0)  # the data is in host memory already
 
 
 def take_local(whole: Tensor, like: DTensor) -> Tensor:
-    """What this rank holds of `whole` if it is laid out like `like`; a view, no communication.
+    """Return this rank's part of `whole` in the layout of `like`; a view, without communication.
 
-    fully_shard cuts what tp or ep has left of a parameter, although its axes come first in the mesh: such a
-    _StridedShard is applied after the plain ones. Uneven parts are torch.chunk's: the last ones are smaller or empty.
+    fully_shard splits the rest of a parameter after tp or ep, although its axes come first in the mesh: such a
+    _StridedShard is applied after the plain ones. Uneven parts follow torch.chunk: the last ones are smaller or empty.
     """
     assert whole.shape == like.shape, f"{tuple(whole.shape)} is not the whole of {tuple(like.shape)}"
     mesh, placements = like.device_mesh, like.placements
@@ -172,7 +172,7 @@ def take_local(whole: Tensor, like: DTensor) -> Tensor:
 
 
 def _order(placements: tuple[Placement, ...], sizes: tuple[int, ...]) -> list[int]:
-    """The mesh's axes that split something, in the order in which they do so."""
+    """Return the mesh's axes that split a dim, in the order of splitting."""
     plain, strided = [], []
     for axis, placement in enumerate(placements):
         if isinstance(placement, _StridedShard):
@@ -191,40 +191,40 @@ def _order(placements: tuple[Placement, ...], sizes: tuple[int, ...]) -> list[in
 
 
 STATE = "state."
-"""What the names of an optimizer's tensors begin with; its settings have another beginning."""
+"""Prefix of the names of an optimizer's tensors; its settings have another prefix."""
 
 
 class PlainTensors(Protocol):
     """Whole tensors of a checkpoint."""
 
     def weight(self, name: str) -> Tensor | None:
-        """A parameter or buffer; None where none has this name."""
+        """Return a parameter or buffer; None if the name is unknown."""
 
     def moments(self, name: str) -> dict[str, Tensor]:
-        """What the optimizer keeps of a parameter."""
+        """Return the optimizer state of a parameter."""
 
     def loss_scale(self) -> Tensor:
-        """Of LossScale."""
+        """Return the tensor of LossScale."""
 
 
 def open_tensors(folder: Path) -> PlainTensors:
-    """What an engine's folder holds.
+    """Return the tensors in an engine's folder.
 
     Raises:
-        ConfigError: nothing that an engine writes, or files that are not plain.
+        ConfigError: the folder was not written by an engine, or its files are not plain.
     """
     if is_zero(folder):
         return ZeroTensors(folder)
     if not (folder / native_files.FILE).is_file():
-        raise ConfigError([f"{folder}: holds no state of an engine [SL-no-engine-state]"])
+        raise ConfigError([f"{folder}: does not hold the state of an engine [SL-no-engine-state]"])
     return NativeTensors(folder)
 
 
 def read_state(state: dict[str, Any], folder: Path) -> None:
-    """Fills {"model", "optimizer", "loss_scale"} of a native engine, whatever wrote the folder; collective.
+    """Fill {"model", "optimizer", "loss_scale"} of a native engine from the folder of any engine; collective.
 
     Raises:
-        ConfigError: the folder lacks a tensor, or has it in another shape.
+        ConfigError: a tensor is missing or has another shape.
     """
     if is_zero(folder):
         fill_state(state, ZeroTensors(folder))
@@ -234,7 +234,7 @@ def read_state(state: dict[str, Any], folder: Path) -> None:
 
 @torch.no_grad()
 def fill_state(state: dict[str, Any], source: PlainTensors) -> None:
-    """The same from plain tensors; each rank takes its part. What the optimizer was set to stays as it is."""
+    """Fill the same from plain tensors, each rank its part; the optimizer's settings stay unchanged."""
     for name, value in state["model"].items():
         _put(value, find_weight(source, name), name)
     wanted: dict[str, list[str]] = {}
@@ -246,35 +246,35 @@ def fill_state(state: dict[str, Any], source: PlainTensors) -> None:
         moments = source.moments(name)
         for leaf in leaves:
             if leaf not in moments:
-                missing = f"the checkpoint holds no {leaf} of {name}"
-                raise ConfigError([f"{missing}: it is of another optimizer [SL-moment-missing]"])
+                missing = f"the checkpoint has no {leaf} of {name}"
+                raise ConfigError([f"{missing}: it is from another optimizer [SL-moment-missing]"])
             _put(state["optimizer"][f"{STATE}{name}.{leaf}"], moments[leaf], name)
     state["loss_scale"] = source.loss_scale()
 
 
 def find_weight(source: PlainTensors, name: str) -> Tensor:
-    """A parameter or buffer that must be there.
+    """Return a required parameter or buffer.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is missing.
     """
     found = source.weight(name)
     if found is None:
-        raise ConfigError([f"the checkpoint holds no {name}: it is of another model [SL-weight-missing]"])
+        raise ConfigError([f"the checkpoint has no {name}: it is from another model [SL-weight-missing]"])
     return found
 
 
 def _put(target: Tensor, whole: Tensor, name: str) -> None:
     if target.shape != whole.shape:
         there, here = tuple(whole.shape), tuple(target.shape)
-        raise ConfigError([f"{name} is {there} in the checkpoint and {here} here [SL-weight-shape]"])
+        raise ConfigError([f"{name} is {there} in the checkpoint but {here} in this run [SL-weight-shape]"])
     if isinstance(target, DTensor):
         target.to_local().copy_(take_local(whole, target))
     else:
         target.copy_(whole)
 
 
-# flat: an optimizer's entries are named after its parameters, whatever the number of ranks, stages and groups
+# flat: an optimizer's entries are named after its parameters, for any number of ranks, stages and groups
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -286,12 +286,12 @@ class StatePart:
     optimizer: Any
 
     def stored_name(self, key: str) -> str:
-        """The name in the checkpoint; keys of an optimizer hold a parameter's name between other words."""
+        """Return the name in the checkpoint; keys of an optimizer contain a parameter's name."""
         return key
 
 
 def collect(parts: Sequence[StatePart], loss_scale: LossScale) -> dict[str, Any]:
-    """{"model", "optimizer", "loss_scale"} of this rank, by the names of the checkpoint; collective."""
+    """Return {"model", "optimizer", "loss_scale"} of this rank, by the names of the checkpoint; collective."""
     models: dict[str, Any] = {}
     optimizers: dict[str, Any] = {}
     for part in parts:
@@ -302,11 +302,11 @@ def collect(parts: Sequence[StatePart], loss_scale: LossScale) -> dict[str, Any]
 
 
 def load(parts: Sequence[StatePart], loss_scale: LossScale, folder: Path) -> None:
-    """Reads what was collected with any number of ranks, or what another strategy has saved; collective.
+    """Load a state that any number of ranks or another strategy has saved; collective.
 
-    Of parameters that are one (a tied head) the first name is read: not every strategy writes both. Optimizers that
-    have not stepped yet get their state first (torch steps them with learning rate and gradients 0): what does not
-    exist would not be asked for.
+    Of tied parameters only the first name is read, because not every strategy writes both. Optimizers without steps
+    get their state first (torch runs a step with learning rate and gradients 0), because loading only fills existing
+    state.
     """
     state = collect(parts, loss_scale)
     again = {name: first for part in parts for name, first in find_names_again(part.module).items()}
@@ -327,7 +327,7 @@ def load(parts: Sequence[StatePart], loss_scale: LossScale, folder: Path) -> Non
 
 
 def find_names_again(module: nn.Module) -> dict[str, str]:
-    """Further names of parameters that have one already, each with the first; as in the state, without DDP's prefix."""
+    """Return the further names of tied parameters, each with the first name; as in the state, without DDP's prefix."""
     first: dict[nn.Parameter, str] = {}
     again = {}
     inner = module.module if isinstance(module, DistributedDataParallel) else module
@@ -338,12 +338,12 @@ def find_names_again(module: nn.Module) -> dict[str, str]:
 
 
 def gather(module: nn.Module) -> dict[str, Tensor]:
-    """The whole state under the names of the unwrapped model, fp32, on rank 0's CPU; collective."""
+    """Return the whole state under the names of the unwrapped model, fp32, on rank 0's CPU; collective."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     whole = get_model_state_dict(module, options=options)
     if dist.get_rank() != 0:
         return {}
     copies = {
         name: tensor.detach().clone().cpu() for name, tensor in whole.items()
-    }  # else the parameters themselves
+    }  # without the copies these would be the parameters themselves
     return {name: copy.float() if copy.is_floating_point() else copy for name, copy in copies.items()}

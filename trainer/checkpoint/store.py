@@ -1,8 +1,8 @@
-"""Decides when the run is saved, and goes on from what was; every rank calls the same functions at the same steps.
+"""Decide when the run is saved, and resume it; every rank calls the same functions at the same steps.
 
-The loop waits while a snapshot is copied into host memory, and for the checkpoint before it, if that is still being
-written (trainer/checkpoint/writing.py). So there is one copy of the state at a time, and the steps that have a
-checkpoint do not depend on the speed of the volume.
+The loop waits while a snapshot is copied into host memory, and for the previous checkpoint if that is still being
+written (trainer/checkpoint/writing.py). So there is one copy of the state at a time, and the speed of the volume does
+not change which steps have a checkpoint.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from trainer.run import Run
 
 Result = TypeVar("Result")
 NICENESS = 10
-"""Whoever trains comes first where processors are scarce."""
+"""Niceness of the writing thread: the training thread goes first if processors are scarce."""
 
 
 def run_in_background(work: Callable[[], Result], device: torch.device | None = None) -> Future[Result]:
-    """Starts `work` at once, on a thread of its own beside the one that trains.
+    """Start `work` immediately in a thread of its own, next to the training thread.
 
     Args:
-        device: of this process, for libraries that touch the current one; None: a processor.
+        device: device of this process, for libraries that use the current device; None: a CPU.
     """
     future: Future[Result] = Future()
 
     def run() -> None:
         try:
-            thread = threading.get_native_id()  # Linux: a priority is of one thread alone
-            if os.getpriority(os.PRIO_PROCESS, thread) < NICENESS:  # to raise it is for root
+            thread = threading.get_native_id()  # on Linux, a priority applies to one thread only
+            if os.getpriority(os.PRIO_PROCESS, thread) < NICENESS:  # only root may raise a priority
                 os.setpriority(os.PRIO_PROCESS, thread, NICENESS)
             if device is not None:
                 torch.cuda.set_device(device)  # each thread has its own current device
@@ -61,24 +61,24 @@ def run_in_background(work: Callable[[], Result], device: torch.device | None = 
 
 
 SHARE = 0.5
-"""Of the time that a stop leaves the ranks, a checkpoint may take so much: the step before it takes time as well."""
+"""Share of the grace period that a checkpoint may use; the step before it needs time as well."""
 MARGIN_S = 15
 ROUND_TO_S = 30
 
 
 def find_grace_problem(checkpoint_s: float, grace_s: int) -> str | None:
-    """Say what to set where a checkpoint that takes `checkpoint_s` is long for a grace period of `grace_s`.
+    """Return which setting to change if a checkpoint of `checkpoint_s` is too long for a grace period of `grace_s`.
 
-    The grace period belongs to the release and cannot change while it runs; what a checkpoint takes is known only then.
+    The grace period belongs to the release and cannot change during the run; the duration is known only afterwards.
     """
     ranks_s = grace_s - min(MARGIN_S, grace_s / 3)
     if checkpoint_s <= SHARE * ranks_s:
         return None
     wish = math.ceil((checkpoint_s / SHARE + MARGIN_S) / ROUND_TO_S) * ROUND_TO_S
     return (
-        f"the last checkpoint took {checkpoint_s:.0f} s, and a stop leaves it {ranks_s:.0f} s of "
-        f"TRAINER_GRACE_S={grace_s}: so that no step is lost, {name_again(os.environ)} with TRAINER_GRACE_S={wish} "
-        "(under its name the run goes on) [SL-grace-short]"
+        f"the last checkpoint took {checkpoint_s:.0f} s, but a stop leaves {ranks_s:.0f} s of "
+        f"TRAINER_GRACE_S={grace_s}: to lose no steps, {name_again(os.environ)} with TRAINER_GRACE_S={wish} "
+        "and the same name, which resumes the run [SL-grace-short]"
     )
 
 
@@ -91,9 +91,9 @@ class Checkpoints:
     """The checkpoints of one attempt.
 
     Args:
-        run: its last step is saved, where checkpoints are kept at all.
-        attempt: with the checkpoint that it goes on from.
-        group: of all ranks, for the thread that writes (`open_disk_group`).
+        run: its last step is saved if the run keeps checkpoints.
+        attempt: with the checkpoint that it resumes.
+        group: process group of all ranks for the writing thread (`open_disk_group`).
     """
 
     def __init__(self, run: Run, engine: Engine, recorder: Recorder, attempt: Attempt, group: Any) -> None:
@@ -109,29 +109,29 @@ class Checkpoints:
         self._start = start = attempt.chosen.state if attempt.chosen else None
         self._began = time.monotonic()
         self.validation = start.validation if start else None
-        """The newest one, equal on every rank: step, and `Evaluation.measures`."""
+        """The newest validation, equal on every rank: step, and `Evaluation.measures`."""
         self.best = start.best if start else None
-        """That of the best checkpoint, the one that is being written included."""
+        """The validation of the best checkpoint, including the checkpoint in progress."""
         self._best_before = self.best
         self._committed = attempt.from_step
         """Step of the newest checkpoint, equal on every rank; 0 = none."""
         self._grace_reported = False
         self._missed = 0
-        """Checkpoints in a row that did not fit, equal on every rank."""
+        """Number of consecutive checkpoints that did not fit, equal on every rank."""
         self._writing: Future[WriteOutcome] | None = None
         self._newest = 0
-        """The step that was last taken in this attempt."""
+        """The last step with a snapshot in this attempt."""
         self._is_reported = True
         self._fails = False
-        """The thread that writes has found that the run cannot go on."""
+        """Whether the writing thread found that the run cannot continue."""
         self._taken_at = self._began
         self._stall_s, self._staging_bytes = 0.0, 0
 
     def load(self) -> None:
-        """Puts engine, random numbers and counters back to where the chosen checkpoint was; collective.
+        """Restore engine, random generators and counters from the chosen checkpoint; collective.
 
         Raises:
-            ConfigError: this strategy or this world size cannot go on from it.
+            ConfigError: this strategy or this world size cannot resume it.
         """
         for sentence in self._attempt.skipped:
             self._recorder.record("event", 0, name="checkpoint skipped", text=sentence)
@@ -145,17 +145,17 @@ class Checkpoints:
         self._engine.load(path / "engine")
         load_random_state(path, self._world.rank, self._config.seed, state.step)
         self._recorder.skipped_steps = state.skipped_steps
-        if state.step >= self._steps and state.observed:  # no step will be left to observe anything
+        if state.step >= self._steps and state.observed:  # no remaining step will measure anything
             seen, observed = state.observed[self._world.rank % len(state.observed)], self._engine.observed
             observed.bytes_held, observed.dtypes = seen["bytes_held"], seen["dtypes"]
         self._began = time.monotonic()
 
     def train_time_s(self) -> float:
-        """Seconds of training up to now, those of earlier attempts included as far as their steps count."""
+        """Return the seconds of training so far, including the counted steps of earlier attempts."""
         return time.monotonic() - self._began + (self._start.train_time_s if self._start else 0.0)
 
     def numbers(self) -> dict[str, Any]:
-        """What the run has come to, for summary.json; on rank 0, after the last step."""
+        """Return the final results for summary.json; on rank 0, after the last step."""
         assert self.validation is not None, "a run ends with a validation"
         return {
             "train_loss": self._train_loss(),
@@ -166,24 +166,24 @@ class Checkpoints:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the run ends with a checkpoint and its weights: if it has settings for it, or is long enough."""
+        """Return whether the run ends with a checkpoint and weights: by its settings, or because it is long enough."""
         return bool(self._config.checkpoint_every or self._start or self._newest)
 
     def owes_validation(self) -> bool:
-        """Whether the run was stopped behind the step that it goes on from, and before that step's validation."""
+        """Return whether the run was stopped after the step that it resumes, but before that step's validation."""
         step = self._attempt.from_step
         if not step or (step % self._run.plan.evaluate_every and step != self._steps):
             return False
         return self.validation is None or self.validation["step"] != step
 
     def after_step(self, step: int, asked: bool = False) -> None:
-        """Takes a snapshot if it is time to; collective.
+        """Take a snapshot if it is due; collective.
 
         Args:
-            asked: the ranks have agreed on it, because `is_wanted` somewhere.
+            asked: whether the ranks agreed on a snapshot, because `is_wanted` was true on one of them.
 
         Raises:
-            StorageFull: on every rank, if the last one did not fit, nor did the one before it.
+            StorageFull: on every rank, if the last two checkpoints did not fit.
         """
         self._look()
         if asked:
@@ -194,9 +194,10 @@ class Checkpoints:
             self._take(step)
 
     def is_wanted(self) -> bool:
-        """Whether this rank wants all of them to agree on the next step behind which to save.
+        """Return whether this rank requests an agreement on the next step to save.
 
-        By rank 0's clock, as soon as none is being written; and to end together where the volume is full.
+        Rank 0 decides by its clock, once no checkpoint is in progress. Any rank requests it to end together on a full
+        volume.
         """
         if self._fails:
             return True
@@ -206,15 +207,15 @@ class Checkpoints:
         return time.monotonic() - self._taken_at >= self._config.checkpoint_minutes * 60
 
     def commit_now(self, step: int) -> bool:
-        """Saves `step`, the last one that is done, and returns when it is committed; collective.
+        """Save `step`, the last finished step, and return when it is committed; collective.
 
-        What waits to be written is written in any case. Nothing is saved twice, nor where no checkpoints are kept.
+        A checkpoint in progress is always finished. No step is saved twice, and without checkpoints none is saved.
 
         Returns:
-            Whether the newest checkpoint is that of `step`.
+            Whether the newest checkpoint is from `step`.
 
         Raises:
-            StorageFull: as `after_step`; the first one in a row that does not fit is left out here too.
+            StorageFull: as in `after_step`; a first checkpoint that does not fit is left out here too.
         """
         self._recorder.flush()
         kept = self._config.checkpoint_every or self._config.checkpoint_minutes
@@ -222,16 +223,16 @@ class Checkpoints:
             self._take(step)
         self.finish()
         if self._run.writes:
-            text = f"goes on behind step {self._committed}" if self._committed else "keeps no checkpoint"
-            log.warning("stopped behind step %d, %s", step, text)
+            text = f"resumes after step {self._committed}" if self._committed else "keeps no checkpoint"
+            log.warning("stopped after step %d, %s", step, text)
             self._recorder.record("event", step, name="stopped", text=text)
         return self._committed == step
 
     def finish(self) -> None:
-        """Waits for the checkpoint that is being written, if there is one; collective.
+        """Wait for the checkpoint in progress, if any; collective.
 
         Raises:
-            StorageFull: on every rank, if it does not fit, nor did the one before it.
+            StorageFull: on every rank, if the last two checkpoints did not fit.
         """
         if self._writing is None:
             return
@@ -247,11 +248,11 @@ class Checkpoints:
             raise StorageFull(outcome.end)
 
     def retire(self) -> None:
-        """When the results are there: keeps of the checkpoints what the settings say; on rank 0."""
+        """Prune the checkpoints according to the settings once the results exist; on rank 0."""
         self._folder.retire(self._config.checkpoint_keep_finished)
 
     def _look(self) -> None:
-        """Raises what went wrong on the thread that writes; rank 0 writes down what has become of its work."""
+        """Raise the error of the writing thread; rank 0 records the outcome of its work."""
         if self._is_reported or self._writing is None or not self._writing.done():
             return
         outcome = self._writing.result()
@@ -271,7 +272,7 @@ class Checkpoints:
             self._report_grace(outcome.step, self._stall_s + outcome.seconds)
 
     def _report_grace(self, step: int, checkpoint_s: float) -> None:
-        """Once in an attempt."""
+        """Report a short grace period, once per attempt."""
         problem = find_grace_problem(checkpoint_s, self._config.grace_s)
         if self._run.writes and problem and not self._grace_reported:
             self._grace_reported = True
@@ -280,7 +281,7 @@ class Checkpoints:
             self._recorder.record("event", step, name="grace period too short", text=text)
 
     def _is_best(self, step: int) -> bool:
-        """Whether it was just validated and is to be kept for that; not by the clock, which meets few validations."""
+        """Return whether the step was just validated and is the best; not by the clock, which meets few validations."""
         found = self.validation
         if not self._config.checkpoint_every or found is None or found["step"] != step:
             return False
@@ -290,7 +291,7 @@ class Checkpoints:
         began, observed = time.monotonic(), self._engine.observed
         with record_function(LABEL):
             self.finish()
-            self._recorder.flush()  # a loss that is not finite ends the run here, before it is saved
+            self._recorder.flush()  # ends the run here if a loss is not finite, before it is saved
             self._best_before = self.best
             if self._is_best(step):
                 self.best = self.validation
@@ -337,7 +338,7 @@ class Checkpoints:
 
 
 def is_better(validation: dict[str, float], best: dict[str, float] | None) -> bool:
-    """Higher accuracy, where there is one, or the same with a lower loss."""
+    """Return whether the accuracy is higher, or the loss lower at the same or without accuracy."""
     if best is None:
         return True
     ranks = [(found.get("accuracy_pct", 0.0), -found["loss"]) for found in (validation, best)]

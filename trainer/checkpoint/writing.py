@@ -1,12 +1,12 @@
-"""Writes one checkpoint, on a thread beside training: every rank its own files, which it also hashes.
+"""Write one checkpoint in a thread next to training; every rank writes and hashes its own files.
 
     rank 0            every rank                                  rank 0
     .tmp-step_N/  ─▶  engine/, ranks/rank_k, their sizes and hashes  ─▶  state, manifest, COMMIT, rename, best, prune
 
-A crash anywhere leaves the earlier checkpoints and a temporary folder that is never read. After each column the ranks
-tell each other, in a group of their own, whether the volume is full: then all of them give this checkpoint up, and
-training goes on. When the next one does not fit either, the older checkpoints make room, and when that is not enough
-the run ends.
+A crash at any point leaves the earlier checkpoints and a temporary folder that is never read. After each column the
+ranks exchange, in a process group of their own, whether the volume is full. If so, all of them give this checkpoint up
+and training continues. If the next checkpoint does not fit either, older checkpoints are removed. If it still does not
+fit, the run ends.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from trainer.engine import Snapshot
 
 
 def random_state(device_type: str) -> dict[str, Any]:
-    """The state of every generator of this process: Python, NumPy, torch on the CPU and on the device.
+    """Return the state of every generator of this process: Python, NumPy, torch on the CPU and on the device.
 
-    Tensors and plain numbers only, so that the file is read with `weights_only=True`: reading it runs no code.
+    It holds only tensors and plain numbers, so `weights_only=True` can read the file without running code.
     """
     version, numbers, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state()  # type: ignore[misc]
@@ -57,7 +57,7 @@ def random_state(device_type: str) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Puts every generator back; the device's only where both have one."""
+    """Restore every generator; the device's only if both state and process have one."""
     python, numbers = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(python["numbers"].tolist()), python["gauss"]))
     keys = numbers["keys"].numpy().astype(np.uint32)
@@ -72,14 +72,14 @@ def rank_file(checkpoint: Path, rank: int) -> Path:
 
 
 def save_random_state(checkpoint: Path, rank: int, state: dict[str, Any]) -> None:
-    """Writes what `random_state` gave."""
+    """Write the result of `random_state`."""
     path = rank_file(checkpoint, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(state, path)
 
 
 def load_random_state(checkpoint: Path, rank: int, seed: int, step: int) -> None:
-    """This rank's numbers; a rank that the run did not have before gets new ones, by seed, step and rank.
+    """Restore this rank's generators; a rank that is new in the run is seeded by seed, step and rank.
 
     Raises:
         ConfigError: the file holds anything else.
@@ -99,49 +99,49 @@ log = logging.getLogger("trainer")
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What one rank has in memory of a checkpoint that is to be written."""
+    """One rank's snapshot of a checkpoint in host memory."""
 
     step: int
     snapshot: Snapshot
     random: dict[str, Any]
     observed: dict[str, Any]
     state: TrainingState | None
-    """On rank 0, without what the ranks have observed."""
+    """On rank 0, without the values measured by the ranks."""
     missed: int
-    """Checkpoints in a row that did not fit, up to this one."""
+    """Number of consecutive checkpoints that did not fit before this one."""
     is_last: bool
-    """What the run has found out is worth more than its weights."""
+    """Whether this is the last step: the results are worth more than its weights."""
     best_before: int | None
-    """Step of the best checkpoint so far, which makes no room."""
+    """Step of the best checkpoint so far, which is not removed for space."""
 
 
 @dataclass(frozen=True)
 class WriteOutcome:
-    """What has become of it, equal on every rank but for bytes and seconds, which are rank 0's."""
+    """The outcome, equal on every rank except for bytes and seconds, which are rank 0's."""
 
     step: int
     committed: bool
     left_out: list[str]
-    """Sentences on it."""
+    """Warnings about it."""
     end: str
-    """Why the run cannot go on; empty: it can."""
+    """Why the run cannot continue; empty if it can."""
     size_bytes: int
     seconds: float
 
 
 @dataclass(frozen=True)
 class CheckpointWriter:
-    """One rank's part in writing."""
+    """One rank's part in writing a checkpoint."""
 
     folder: CheckpointFolder
     group: Any
-    """Of all ranks, on their hosts; nothing else uses it meanwhile."""
+    """Process group of all ranks on their hosts, used only by this writer."""
     rank: int
     keep: int
-    """Newest checkpoints that stay, besides the best."""
+    """Number of newest checkpoints to keep, in addition to the best."""
 
     def write(self, taken: Taken) -> WriteOutcome:
-        """All of it, until the checkpoint is committed or given up; collective."""
+        """Write the checkpoint until it is committed or given up; collective."""
         began, left_out, size, end, step = time.monotonic(), list[str](), None, "", taken.step
 
         def report(text: str) -> None:
@@ -155,11 +155,11 @@ class CheckpointWriter:
             except StorageFull as full:
                 if not taken.missed:
                     report(
-                        f"the checkpoint of step {step} is left out, training goes on: {full} [SL-checkpoint-left-out]"
+                        f"the checkpoint of step {step} left out, training continues: {full} [SL-checkpoint-left-out]"
                     )
                 else:
                     report(
-                        f"older checkpoints make room for that of step {step}: {full} [SL-checkpoints-make-room]"
+                        f"removing older checkpoints for the one at step {step}: {full} [SL-checkpoints-make-room]"
                     )
                     self._on_rank_0(partial(self.folder.prune, 1, taken.best_before))
                     size = self._save(taken)
@@ -169,18 +169,22 @@ class CheckpointWriter:
                     f"the last checkpoint is left out, the run ends without it: {full} [SL-last-checkpoint-left-out]"
                 )
             else:
-                start = "its newest checkpoint" if self.folder.committed() else "its beginning, none is there"
+                start = (
+                    "its newest checkpoint"
+                    if self.folder.committed()
+                    else "its beginning, without a checkpoint"
+                )
                 end = (
-                    f"{full}; neither the checkpoint of step {step} nor the one before it fits. Free space, then "
-                    f"{name_again(os.environ)}: the run goes on from {start} [SL-checkpoint-no-room]"
+                    f"{full}; the checkpoint of step {step} and the previous one do not fit. Free space, then "
+                    f"{name_again(os.environ)}: the run resumes from {start} [SL-checkpoint-no-room]"
                 )
         return WriteOutcome(step, size is not None, left_out, end, size or 0, time.monotonic() - began)
 
     def _save(self, taken: Taken) -> int:
-        """Bytes of all files.
+        """Write all files and return their bytes.
 
         Raises:
-            StorageFull: on every rank, and nothing is left of this checkpoint.
+            StorageFull: on every rank, after removing this checkpoint.
         """
         temporary = self.folder.temporary(taken.step)
         try:
@@ -197,14 +201,14 @@ class CheckpointWriter:
         return int(size)
 
     def _on_rank_0(self, action: Callable[[], Any]) -> Any:
-        """What it returned there, on every rank."""
+        """Run `action` on rank 0 and return its result on every rank."""
         return self._together(action if self.rank == 0 else bool)[0]
 
     def _together(self, action: Callable[[], Any]) -> list[Any]:
         return run_together(action, self.folder.path, self.group)
 
     def _write_own(self, taken: Taken, temporary: Path) -> dict[str, Any]:
-        (temporary / "engine").mkdir(parents=True, exist_ok=True)  # NFS may not show rank 0's yet
+        (temporary / "engine").mkdir(parents=True, exist_ok=True)  # NFS may not show rank 0's folder yet
         written = taken.snapshot.write(temporary / "engine")
         save_random_state(temporary, self.rank, taken.random)
         names = [f"engine/{name}" for name in written.names]
@@ -228,10 +232,10 @@ class CheckpointWriter:
             try:
                 self.folder.write_best(state.best)
             except OSError as failure:
-                # the checkpoint is committed by now, and says itself which one is the best
+                # the checkpoint is committed already, and its state records the best one
                 if failure.errno not in STORAGE_FULL_ERRNOS:
                     raise
-                log.warning("best.json is not written, checkpoints are as they should be: %s", failure)
+                log.warning("best.json was not written, but the checkpoints are complete: %s", failure)
         self.folder.prune(self.keep, int(state.best["step"]) if state.best else None)
         return size
 

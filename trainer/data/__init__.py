@@ -1,4 +1,4 @@
-"""Image data sets by name, split once and for all, in an order that no strategy and no world size can change."""
+"""Open image data sets by name, with fixed splits and an order that is independent of strategy and world size."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from trainer.data.images import ImageData
 
 
 def open_data(config: Config, image_size: int) -> ImageData:
-    """The data set of a run, without torch. `image_size` is what the batches are resized to, later and elsewhere.
+    """Return the data set of a run, without importing torch.
+
+    Args:
+        image_size: edge in pixels to which the batches are resized later, on the device.
 
     Raises:
-        ConfigError: a column that the data set does not have.
-        DataMissing: no such data set, or images that cannot be decoded.
+        ConfigError: the data set lacks a column that a setting names.
+        DataMissing: the data set does not exist, or its images cannot be decoded.
     """
     if not config.dataset_path and config.dataset == "digits":
         from trainer.data.images import load_digits

@@ -1,14 +1,14 @@
-"""Augmentation on the device, with the same pixels for every strategy.
+"""Augment images on the device, with the same pixels for every strategy.
 
-All random numbers of a step are drawn on the host for the whole global batch, from (seed, step); a rank takes its rows.
-So a sample's look does not depend on rank, world size or micro-batch. A pixel is computed from its own sample alone,
-by operations whose result does not depend on how many samples they are given.
+`draw_looks` draws all random numbers of a step on the host, for the whole global batch, from (seed, step). Each rank
+uses its rows. The appearance of a sample therefore does not depend on rank, world size or micro-batch. Each pixel is
+computed only from its own sample, by operations whose result does not depend on the number of samples.
 
     stored uint8 -> crop, flip, rotation... as one affine sampling -> colours -> mixed with its partner
 
-RandAugment (Cubuk et al. 2019, arXiv 1909.13719) works on whole batches: 2 of 14 operations per sample, magnitude 9 of
-30. Which sample gets which operation is known on the host, so each operation runs on its samples alone and none waits.
-Unlike in the paper the geometric operations of a sample come first, because they are part of one affine sampling.
+RandAugment (Cubuk et al. 2019, arXiv 1909.13719) applies 2 of 14 operations per sample, at magnitude 9 of 30. The host
+knows which sample gets which operation, so each operation runs only on its samples, without synchronization.
+Unlike in the paper, the geometric operations of a sample come first, because they are part of one affine sampling.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from stratlab_spec.settings.config import Config
 from trainer.data.placement import to_device
 
 ROUNDS = 2
-RANDAUGMENT_COLUMNS = 2 * ROUNDS  # per round: which operation, and its sign
+RANDAUGMENT_COLUMNS = 2 * ROUNDS  # per round: the operation and its sign
 STRENGTH = 9 / 30
 
-# Largest values as in the paper's code; the magnitude takes 9/30 of them.
+# The largest values are those in the paper's code; the magnitude scales them by 9/30.
 SHEAR = 0.3 * STRENGTH
 SHIFT = 2 * 150 / 331 * STRENGTH  # in coordinates from -1 to 1
 TURN = np.deg2rad(30) * STRENGTH
 BLEND = 0.9 * STRENGTH
 SOLARIZE_FROM = 255 * (1 - STRENGTH)
-POSTERIZE_STEP = 2.0  # 7 of 8 bits are left
+POSTERIZE_STEP = 2.0  # keeps 7 of 8 bits
 
 GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 COLOURS = (
@@ -53,13 +53,13 @@ OPERATIONS = ("identity", *GEOMETRIC, *COLOURS)
 
 
 def _chosen(numbers: NDArray[np.float64], turn: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """(operation, sign) of each sample in this round."""
+    """Return (operation, sign) of each sample in this round."""
     operation = (numbers[:, 2 * turn] * len(OPERATIONS)).astype(np.int64)
     return operation, np.where(numbers[:, 2 * turn + 1] < 0.5, -1.0, 1.0)
 
 
 def geometry(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Matrices [m, 3, 3] of the geometric operations of all rounds, on coordinates from -1 to 1."""
+    """Return the matrices [m, 3, 3] of the geometric operations of all rounds, on coordinates from -1 to 1."""
     whole = np.tile(np.eye(3), (len(numbers), 1, 1))
     for turn in range(ROUNDS):
         operation, sign = _chosen(numbers, turn)
@@ -80,9 +80,10 @@ def geometry(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def apply_colours(images: Tensor, numbers: NDArray[np.float64]) -> Tensor:
-    """The other operations, on images from 0 to 255, in place. Pixels are whole numbers between the operations.
+    """Apply the colour operations in place, on images from 0 to 255.
 
-    Whole numbers make every sum over an image exact, so that it cannot depend on the order of adding.
+    Pixels are rounded to whole numbers between the operations. Sums over an image are then exact, so they do not
+    depend on the order of addition.
     """
     images.round_()
     for turn in range(ROUNDS):
@@ -114,7 +115,7 @@ def _contrast(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def _sharpness(images: Tensor, factor: Tensor) -> Tensor:
-    """Towards a 3x3 smoothing with weight 5 in the middle, as in PIL; the rim stays."""
+    """Blend with a 3x3 smoothing of centre weight 5, as in PIL; the border pixels stay unchanged."""
     smooth = images.clone()
     height, width = images.shape[-2:]
     inner = 4 * images[..., 1:-1, 1:-1]
@@ -132,7 +133,7 @@ def _autocontrast(images: Tensor, _: Tensor) -> Tensor:
 
 
 def _equalize(images: Tensor, _: Tensor) -> Tensor:
-    """Every grey value equally often, per sample and channel: PIL's table of the cumulated histogram."""
+    """Equalize the histogram of each sample and channel with PIL's table of the cumulative histogram."""
     count, channels, height, width = images.shape
     values = images.long().view(count * channels, height * width)
     histogram = values.new_zeros(count * channels, 256)
@@ -170,20 +171,20 @@ COLUMNS = 5 + RANDAUGMENT_COLUMNS
 
 @dataclass(frozen=True)
 class Looks:
-    """How every sample of one global batch is to look; a row per position in that batch."""
+    """Random numbers for the samples of one global batch, one row per position in the batch."""
 
     numbers: NDArray[np.float64]
     """Uniform in [0, 1), [sample, COLUMNS]."""
     partners: NDArray[np.int64] | None
     """Position in the batch of the sample to mix with; None = no mixup."""
     own_share: NDArray[np.float32]
-    """Of the sample itself in the mixture."""
+    """Share of the sample itself in the mixture."""
 
 
 def draw_looks(config: Config, step: int) -> Looks:
-    """The looks of the global batch of `step`: a function of the arguments and of nothing else."""
+    """Return the looks of the global batch of `step`; the result depends only on the arguments."""
     size = config.global_batch_size
-    # A third number, for this is not the stream of the sample order.
+    # The third number separates this stream from the stream of the sample order.
     random = np.random.default_rng([config.seed, step, 1])
     numbers = random.random((size, COLUMNS))
     share = random.beta(MIXUP_ALPHA, MIXUP_ALPHA, size).astype(np.float32)
@@ -192,13 +193,13 @@ def draw_looks(config: Config, step: int) -> Looks:
 
 
 def resize(stored: Tensor, image_size: int, how: Preprocessing = PLAIN) -> Tensor:
-    """uint8 [m, C, H, W] -> float [m, C, image_size, image_size], still 0 to 255: what the weights were judged with."""
+    """Resize uint8 [m, C, H, W] to float [m, C, image_size, image_size], still 0 to 255, as the weights expect."""
     images, edge = stored.float(), how.resized_edge(image_size)
     if stored.shape[-2:] != (edge, edge):
         smooth = how.interpolation != "nearest"
         images = F.interpolate(images, (edge, edge), mode=how.interpolation, antialias=smooth)
         if how.interpolation == "bicubic":
-            images.clamp_(0, 255)  # it overshoots at edges
+            images.clamp_(0, 255)  # bicubic interpolation overshoots at edges
     if edge == image_size:
         return images
     first = (edge - image_size) // 2
@@ -206,7 +207,10 @@ def resize(stored: Tensor, image_size: int, how: Preprocessing = PLAIN) -> Tenso
 
 
 def normalise(images: Tensor, how: Preprocessing = PLAIN) -> Tensor:
-    """0..255 -> (x / 255 - mean) / std, in place. A grey channel becomes three where they are normalised apart."""
+    """Normalize 0..255 to (x / 255 - mean) / std, in place.
+
+    A grey channel is repeated to three if the channels have different means or deviations.
+    """
     if len(set(how.mean)) == len(set(how.std)) == 1:
         return images.div_(255 * how.std[0]).sub_(how.mean[0] / how.std[0])
     if images.shape[1] == 1:
@@ -223,16 +227,16 @@ def prepare_images(
     how: Preprocessing = PLAIN,
     numbers: NDArray[np.float64] | None = None,
 ) -> Tensor:
-    """What a model gets of stored images, in training and in evaluation: a setting of pixels is done here, for both.
+    """Prepare stored images for the model, in training and in evaluation.
 
     Args:
         stored: uint8 [m, C, H, W] on the device.
-        image_size: edge of the results, which the model may decide.
-        numbers: their rows of `Looks.numbers`; None = evaluation, nothing is augmented.
+        image_size: edge of the results in pixels, which the model may decide.
+        numbers: the images' rows of `Looks.numbers`; None = evaluation, without augmentation.
 
     Returns:
-        float [m, channel, image_size, image_size], normalised; on a GPU a pixel's channels lie side by side in memory,
-        which its convolutions want and hand on: ResNet-50 took 0.56 of the time on an H200 (docs/gpu.md).
+        Normalised float [m, channel, image_size, image_size]. On a GPU the memory format is channels_last, which
+        convolutions use and preserve: ResNet-50 took 0.56 of the time on an H200 (docs/gpu.md).
     """
     if numbers is None:
         images = resize(stored, image_size, how)
@@ -245,12 +249,12 @@ def prepare_images(
 def augment_images(
     stored: Tensor, numbers: NDArray[np.float64], config: Config, image_size: int, how: Preprocessing = PLAIN
 ) -> Tensor:
-    """Stored images as they are to look, [m, C, image_size, image_size], 0 to 255.
+    """Return augmented images [m, C, image_size, image_size], 0 to 255.
 
     Args:
         stored: uint8 [m, C, H, W] on the device.
-        numbers: their rows of `Looks.numbers`.
-        image_size: edge of the results, which the model may decide.
+        numbers: the images' rows of `Looks.numbers`.
+        image_size: edge of the results in pixels, which the model may decide.
     """
     if config.augment not in CROP_FLIP:
         return resize(stored, image_size, how)
@@ -264,20 +268,20 @@ def augment_images(
 
 
 def mix(own: Tensor, other: Tensor, own_share: Tensor) -> Tensor:
-    """own_share x own + the rest x other, by rows."""
+    """Return own_share * own + (1 - own_share) * other, row by row."""
     share = own_share.view(-1, *[1] * (own.dim() - 1))
     return own * share + other * (1 - share)
 
 
 def _crop_flip(numbers: NDArray[np.float64], edge: int) -> NDArray[np.float64]:
-    """Matrices [m, 3, 3] from coordinates in the result to those in the stored image, both -1 to 1.
+    """Return matrices [m, 3, 3] from coordinates in the result to coordinates in the stored image, both -1 to 1.
 
-    Small images move by up to an eighth, black outside; of larger ones a part of random size and shape is taken.
+    Small images move by up to an eighth, with black outside. Larger images are cropped at random size and shape.
     """
     u = numbers
     if edge <= SMALL_EDGE:
         pixels = int(edge * PADDING)
-        # whole pixels, as cutting a padded image would give
+        # shift by whole pixels, as cropping a padded image does
         shift_x, shift_y = ((np.floor(u[:, i] * (2 * pixels + 1)) - pixels) * 2 / edge for i in (0, 1))
         half_x = half_y = np.ones(len(u))
     else:
@@ -295,15 +299,15 @@ def _crop_flip(numbers: NDArray[np.float64], edge: int) -> NDArray[np.float64]:
 
 
 def _sample(images: Tensor, where: NDArray[np.float64], size: int) -> Tensor:
-    """Bilinear; black outside. Images are stored at 8/7 of `size` at most, so there is no antialiasing."""
+    """Sample bilinearly, with black outside; no antialiasing, because images are stored at most at 8/7 of `size`."""
     m = to_device(where[:, :2].astype(np.float32), images.device)
     line = (torch.arange(size, device=images.device, dtype=torch.float32) * 2 + 1) / size - 1
     x, y = line.view(1, 1, size), line.view(1, size, 1)
-    # not affine_grid: a matrix product, whose rounding depends on the batch and on TF32
+    # not affine_grid: it uses a matrix product, whose rounding depends on the batch and on TF32
     across, down = (
         m[:, i, 0, None, None] * x + m[:, i, 1, None, None] * y + m[:, i, 2, None, None] for i in (0, 1)
     )
     grid = torch.stack((across, down), dim=-1)
-    # not padding_mode="zeros": it darkens the rim of an image that is not moved at all
+    # not padding_mode="zeros": it darkens the border of an image that does not move
     found = F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
     return found * (grid.abs().amax(dim=-1) <= 1).unsqueeze(1)

@@ -1,6 +1,7 @@
-"""From sample indices to this rank's micro-batches on its device, of images and of text.
+"""Build this rank's micro-batches of images or text on its device.
 
-Which sample comes when is a function of the seed, the number of samples and the position, and of nothing else.
+`SampleOrder` decides which samples a step gets; the order depends only on the seed, the number of samples and the
+position. `Share` is this rank's part of the global batch. `build_batch` and `build_text_batch` load that part.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from trainer.data.text.token_rows import IGNORED, TokenRows
 
 
 class SampleOrder:
-    """An endless row of epochs, each a permutation of all samples; batches may cross from one into the next.
+    """An endless sequence of epochs, each a permutation of all samples; a batch may span two epochs.
 
-    The world size does not appear: every strategy takes the same samples in the same step.
+    The order does not depend on the world size: every strategy uses the same samples in the same step.
     """
 
     def __init__(self, seed: int, samples: int) -> None:
@@ -36,14 +37,14 @@ class SampleOrder:
 
     def _at(self, epoch: int) -> NDArray[np.int64]:
         if epoch not in self._permutations:
-            while len(self._permutations) > 1:  # looking ahead needs the next one too
+            while len(self._permutations) > 1:  # prefetching needs the next permutation too
                 self._permutations.pop(min(self._permutations))
             random = np.random.default_rng([self._seed, epoch])
             self._permutations[epoch] = random.permutation(self._samples)
         return self._permutations[epoch]
 
     def indices(self, step: int, size: int) -> NDArray[np.int64]:
-        """Indices of the samples of `step` (from 1), `size` of them; looking ahead leaves no trace."""
+        """Return the `size` sample indices of `step` (from 1), without changing `sha256`."""
         position, end = (step - 1) * size, step * size
         parts = []
         while position < end:
@@ -54,14 +55,14 @@ class SampleOrder:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def batch(self, step: int, size: int) -> NDArray[np.int64]:
-        """The same, counted in `sha256`: these samples are trained on."""
+        """Return the same indices and add them to `sha256`, because these samples are trained on."""
         indices = self.indices(step, size)
         self._digest.update(indices.tobytes())
         return indices
 
     @property
     def sha256(self) -> str:
-        """Of all indices handed out so far: equal if two runs saw the same samples in the same order."""
+        """Return the hash of all indices of `batch`; equal if two runs used the same samples in one order."""
         return self._digest.hexdigest()
 
 
@@ -73,24 +74,27 @@ class Batch:
     """This rank's share of one optimizer step."""
 
     micro: list[tuple[Tensor, Tensor]]
-    """(inputs, labels) each. Images: float [m, channel, height, width] and int64 [m]; with mixup the labels are the
-    shares of all classes, float [m, class]. Text: int64 [m, 2, token] (ids and positions within the document) and
-    int64 [m, token], the next token or IGNORED."""
+    """(inputs, labels) per micro-batch.
+
+    Images: float [m, channel, height, width] and int64 [m]; with mixup the labels are the shares of all classes,
+    float [m, class]. Text: int64 [m, 2, token] (ids and positions within the document) and int64 [m, token], the next
+    token or IGNORED.
+    """
     global_samples: int
     """Samples of the step over all ranks."""
     global_labels: int
-    """Labels of the step over all ranks, samples or the tokens that are learnt: what the loss is divided by."""
+    """Labels of the step over all ranks (samples, or tokens of answers); the divisor of the loss."""
     tokens: int = 0
-    """Of text: places in the rows of the step over all ranks, padding included."""
+    """Text only: places in the rows of the step over all ranks, padding included."""
     useful_tokens: int = 0
-    """Of text: those that hold a document."""
+    """Text only: places that hold a token of a document."""
     token_pairs: int = 0
-    """Of text: sum of the documents' squared lengths, over all ranks; half of them is what causal attention must do."""
+    """Text only: sum of the documents' squared lengths over all ranks; causal attention computes half of them."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of a global batch is this rank's: `rank` of `ranks` that see different samples."""
+    """This rank's part of a global batch: `rank` of `ranks` that train on different samples."""
 
     rank: int
     ranks: int
@@ -105,7 +109,7 @@ def build_batch(
     device: str,
     how: Preprocessing = PLAIN,
 ) -> Batch:
-    """The micro-batches of `step` (from 1) for one rank: a contiguous share of the global batch.
+    """Return the micro-batches of `step` (from 1) for one rank: a contiguous share of the global batch.
 
     Images are resized to `images.image_size`, augmented and normalised on the device.
     """
@@ -132,14 +136,14 @@ def build_batch(
 
 
 def _micro_rows(share: Share, config: Config) -> list[NDArray[np.int64]]:
-    """Positions in the global batch, per micro-batch of this rank."""
+    """Return the positions in the global batch, per micro-batch of this rank."""
     local, size = config.global_batch_size // share.ranks, config.micro_batch_size
     first = share.rank * local
     return [np.arange(first + i, first + min(i + size, local)) for i in range(0, local, size)]
 
 
 def _coming(order: SampleOrder, step: int, config: Config, share: Share) -> Iterator[NDArray[np.int64]]:
-    """What the next steps will load, in their order; a generator, so that it costs nothing where nobody asks."""
+    """Yield the indices that the next steps will load, in order; lazy, so unused entries take no time."""
     for later in range(step + 1, step + 1 + STEPS_AHEAD):
         indices = order.indices(later, config.global_batch_size)
         partners = draw_looks(config, later).partners
@@ -152,12 +156,12 @@ def _coming(order: SampleOrder, step: int, config: Config, share: Share) -> Iter
 def evaluation_batches(
     images: Images | ImageSource, config: Config, share: Share, device: str, how: Preprocessing = PLAIN
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(images, labels) with the same number of batches on every rank; padding is IGNORED. No augmentation.
+    """Yield (images, labels) without augmentation, the same number of batches on every rank; padding is IGNORED.
 
-    Sharded strategies gather parameters in every forward pass, so no rank may have a batch more than another.
+    Sharded strategies gather parameters in every forward pass, so all ranks must run the same number of batches.
     """
     if isinstance(images, Images):
-        # decoding ahead pays where decoding is work: files on the disk, and every image only once
+        # prefetching helps only if decoding is slow: files on disk, each image read once
         source = StreamSource(images, device) if images.slow else ImageSource(images, device)
     else:
         source = images
@@ -182,9 +186,9 @@ def build_text_batch(
     share: Share,
     device: str,
 ) -> Batch:
-    """The micro-batches of `step` (from 1) for one rank: a contiguous share of the `global_size` rows of the step.
+    """Return the micro-batches of `step` (from 1) for one rank: a contiguous share of the `global_size` rows.
 
-    Labels and tokens of the whole step come from stored counts: no rank looks at another's rows, and none asks.
+    Label and token counts of the whole step come from stored counts, without communication between ranks.
     """
     indices = order.batch(step, global_size)
     local = global_size // share.ranks
@@ -206,9 +210,9 @@ def build_text_batch(
 def text_evaluation_batches(
     rows: TokenRows, micro_size: int, share: Share, device: str
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(inputs, labels) of every row once over all ranks, equally many batches on each, all of one shape.
+    """Yield (inputs, labels) of every row once over all ranks, equally many batches per rank, all of one shape.
 
-    Beyond the last row comes the last row again, with no label.
+    Places after the last row repeat the last row, without labels.
     """
     for start in range(0, len(rows), micro_size * share.ranks):
         wanted = start + share.rank * micro_size + np.arange(micro_size)

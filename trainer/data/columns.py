@@ -1,7 +1,7 @@
-"""The two columns of a data set of images, and the class of every sample.
+"""Find the image and label columns of a data set, and the class of every sample.
 
-A column is the one that was asked for, else the data set's own. Classes are checked, and numbered by name in all splits
-alike.
+`pick_columns` uses the columns in the settings, else the data set's own. `read_labels` checks the classes and numbers
+them by name, identically in all splits. `describe_classes` reports unusual classes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from stratlab_spec.models.model_specs import compose_accents
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.wording import name_first
 
-# Tried in this order where the types leave a choice (CIFAR-100 has fine_label and coarse_label) or say nothing.
+# Tried in this order if the types are ambiguous (CIFAR-100 has fine_label and coarse_label) or unknown.
 IMAGE_NAMES = ("image", "img")
 LABEL_NAMES = ("label", "fine_label", "labels")
 TEXT_NAMES = {"query", "response", "text", "prompt", "question", "answer", "instruction", "messages"}
 NO_CLASSES = (
-    "holds images and no classes; add a column of labels, or put the images into one folder per class "
+    "holds images without classes; add a column of labels, or put the images into one folder per class "
     "[SL-images-unlabelled]"
 )
 
@@ -37,20 +37,20 @@ class ColumnNames:
     image: str
     label: str
     data: str
-    """the setting that names the data set, for sentences"""
+    """the setting that names the data set, for messages"""
     label_given: bool = False
-    """the label's was asked for"""
+    """whether a setting names the label column"""
 
 
 def pick_columns(config: Config, table: Any, known: Sequence[str] = (), data: str = "") -> ColumnNames:
-    """The columns that were asked for, else those known for this data set, else those of the right type.
+    """Return the columns in the settings, else the known columns of this data set, else columns of the right type.
 
     Args:
-        data: what the data set is called in sentences; "" = by its setting.
+        data: name of the data set in messages; "" = its setting.
 
     Raises:
-        ConfigError: a column that is not there, or none or several that could be meant; names all columns.
-        DataMissing: pictures without anything beside them.
+        ConfigError: a column is absent, or no column or several columns match; the message names all columns.
+        DataMissing: the data set holds only pictures.
     """
     import datasets
 
@@ -62,8 +62,8 @@ def pick_columns(config: Config, table: Any, known: Sequence[str] = (), data: st
             raise DataMissing(f"{data}: {NO_CLASSES}")
         if TEXT_NAMES & {*names} and not pictures and not {*IMAGE_NAMES} & {*names}:
             raise ConfigError(
-                f"{data}: holds text (columns {', '.join(names)}), and this model learns images; a language model "
-                "reads it: TRAINER_MODEL=qwen_tiny, or charts/llm-1d; where TRAINER_MODEL_PATH is one, "
+                f"{data}: holds text (columns {', '.join(names)}), but this model learns images; use a language "
+                "model: TRAINER_MODEL=qwen_tiny or charts/llm-1d; if TRAINER_MODEL_PATH holds one, set "
                 "TRAINER_TASK=text [SL-text-for-images]"
             )
     problems: list[str] = []
@@ -91,7 +91,7 @@ def _pick(what: str, given: str, table: Any, kind: type, usual: tuple[str, ...],
         return typed[0]
     if named := [name for name in usual if name in (typed or table.column_names)]:
         return named[0]
-    reason = f"{', '.join(typed)} could be meant" if typed else f"none is of type {kind.__name__}"
+    reason = f"candidates: {', '.join(typed)}" if typed else f"none is of type {kind.__name__}"
     problems.append(f"TRAINER_{what}_COLUMN: name one of the columns {has}; {reason} [SL-column-unclear]")
     return ""
 
@@ -101,28 +101,28 @@ CURE = "correct the label, or remove the sample"
 
 
 class Labels(NamedTuple):
-    """Names of the classes, and per split int64 [sample], places in `names`."""
+    """Names of the classes, and per split int64 [sample], indices into `names`."""
 
     names: list[str]
     codes: dict[str, NDArray[np.int64]]
 
 
 def read_labels(splits: Mapping[str, Any], columns: ColumnNames) -> Labels:
-    """The classes of all splits, numbered as the train split numbers its own.
+    """Return the classes of all splits, numbered as in the train split.
 
     Args:
-        splits: tables of `datasets` by the usual names, `train` among them.
+        splits: tables of `datasets` by their usual names, `train` included.
 
     Raises:
-        ConfigError: the column that was asked for holds no classes.
-        DataMissing: samples without a class, or whose class the train split does not have; names split, sample, value.
+        ConfigError: the column in the setting does not hold classes.
+        DataMissing: a sample has no class, or a class that the train split lacks; names split, sample and value.
     """
     problems = [*_find_missing(splits, columns)] or [*_find_other_kinds(splits, columns)]
     if problems:
         raise DataMissing(f"{columns.data}: {'; '.join(problems)}")
     named = {split: _name_values(table, columns.label) for split, table in splits.items()}
     feature = splits["train"].features[columns.label]
-    # without names, in the order of the values themselves: 10 comes behind 9
+    # without names, sort by value: 10 comes after 9
     raw = {value.raw: value.name for value in named["train"] if not value.why}
     names = list(dict.fromkeys(_read_names(feature) or (raw[value] for value in sorted(raw))))
     for split, found in named.items():
@@ -138,18 +138,18 @@ def read_labels(splits: Mapping[str, Any], columns: ColumnNames) -> Labels:
 def describe_classes(
     data: str, names: list[str], train: NDArray[np.int64], test: NDArray[np.int64]
 ) -> Iterator[str]:
-    """One line per thing that is odd about the classes of a run."""
+    """Yield one line per unusual fact about the classes of a run."""
     for split, codes in (("training", train), ("test", test)):
         present = np.bincount(codes, minlength=len(names)) > 0
         if absent := [repr(name) for name, there in zip(names, present, strict=True) if not there]:
             yield f"{data}: classes without {split} pictures: {name_first(absent, MOST_NAMED)}"
     alike = Counter(name.strip().casefold() for name in names)
     if twins := [repr(name) for name in names if alike[name.strip().casefold()] > 1]:
-        yield f"{data}: classes whose names differ by case or blanks alone: {name_first(twins, MOST_NAMED)}"
+        yield f"{data}: classes whose names differ only by case or blanks: {name_first(twins, MOST_NAMED)}"
 
 
 class _Value(NamedTuple):
-    """A label as it stands in the table, its class, and why it is none, with its code ("": it is one)."""
+    """A label as stored in the table, its class, and the problem with its code ("" if it is valid)."""
 
     raw: Any
     name: str
@@ -177,12 +177,12 @@ def _find_other_kinds(splits: Mapping[str, Any], columns: ColumnNames) -> Iterat
         if columns.label_given:
             raise ConfigError(
                 f"TRAINER_LABEL_COLUMN={columns.label!r}: holds {kind} in the split {split!r}, expected one class "
-                "[SL-label-column-kind]"
+                "per sample [SL-label-column-kind]"
             )
         value = table.with_format(None)[0][columns.label]
         yield (
             f"split {split!r}: column {columns.label!r} holds {kind}, sample 0 is {value!r}; expected one class "
-            "[SL-label-kind]"
+            "per sample [SL-label-kind]"
         )
 
 
@@ -194,7 +194,7 @@ def _name_values(table: Any, column: str) -> list[_Value]:
 
 
 def _read_names(feature: Any) -> list[str] | None:
-    """Those of a ClassLabel; None: another feature."""
+    """Return the names of a ClassLabel; None for another feature."""
     names = getattr(feature, "names", None)
     return [compose_accents(name) for name in names] if names else None
 
@@ -207,7 +207,7 @@ def _judge(value: Any, names: list[str] | None) -> _Value:
     elif names is not None:
         why = "" if 0 <= value < len(names) else f"outside 0 to {len(names) - 1} [SL-label-code]"
     elif isinstance(number, float):
-        why = "NaN [SL-label-nan]" if math.isnan(number) else "no whole number [SL-label-fraction]"
+        why = "NaN [SL-label-nan]" if math.isnan(number) else "not a whole number [SL-label-fraction]"
     elif not isinstance(number, str | int):
         why = f"of type {type(value).__name__} [SL-label-type]"
     elif isinstance(number, int) and number < 0:
@@ -220,12 +220,12 @@ def _judge(value: Any, names: list[str] | None) -> _Value:
 
 
 def _describe_wrong(split: str, column: str, values: list[_Value], known: set[str]) -> Iterator[str]:
-    """One part of a sentence per reason: the first such sample, and how many there are."""
+    """Yield one clause per reason: the first invalid sample and the count."""
     first: dict[str, tuple[int, Any]] = {}
     count: Counter[str] = Counter()
     for index, value in enumerate(values):
         why = value.why or (
-            "" if value.name in known else "no class of the split 'train' [SL-label-untrained]"
+            "" if value.name in known else "not a class of the split 'train' [SL-label-untrained]"
         )
         if why:
             first.setdefault(why, (index, value.raw))

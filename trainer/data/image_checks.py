@@ -1,8 +1,9 @@
-"""Checks of images and classes before the ranks start, without torch.
+"""Check images and classes before the ranks start, without torch.
 
-Pictures are opened before anything depends on them, on all cores. A run opens what it holds out, up to AT_ONCE: they
-are met after its last step. Larger data sets are opened by `trainer.prepare`. How far images may be resized has bounds:
-a model learns nothing worth comparing from pixels that are not there.
+`check_held_out` opens the held-out pictures on all cores, up to AT_ONCE: training would reach them only after its last
+step. `trainer.prepare` opens the pictures of larger data sets. `scale_problem` limits how far images may be resized,
+because a model learns nothing comparable from interpolated pixels. `check_classes` compares the classes of exported
+weights with the data set.
 """
 
 from __future__ import annotations
@@ -28,32 +29,32 @@ from trainer.data.pictures import StoredPictures, Unreadable, name_all
 
 AT_ONCE = 5_000
 COMPARED = 50_000
-"""Pictures of the train split whose sizes a run looks at."""
+"""Pictures of the train split whose sizes a run checks."""
 CHUNK = 512
 
 
 def say_nothing(_: object) -> None:
-    """For a caller who waits for no progress."""
+    """Ignore progress."""
 
 
 def check_held_out(data: ImageData, test_alone: bool = False, prepared: bool = False) -> list[str]:
-    """A line for each thing that is odd about the pictures that a run holds out; all of them are opened.
+    """Open all held-out pictures of a run and return one line per unusual fact.
 
     Args:
-        test_alone: the validation split is not looked at.
-        prepared: they have been opened when they were written.
+        test_alone: skip the validation split.
+        prepared: the pictures were opened when they were written.
 
     Raises:
-        DataMissing: some cannot be decoded; names the first ten.
+        DataMissing: some cannot be decoded; the message names the first ten.
     """
     train, validation, test = data.train.stored, data.validation.stored, data.test.stored
-    if not train or not validation or not test:  # they are made, not read
+    if not train or not validation or not test:  # generated, not read from files
         return []
     held = [test] if test_alone else [validation, test]
     count = sum(map(len, held))
     if count > AT_ONCE:
-        said = f"{test.data}: {count:,} held-out pictures, of which a run opens {AT_ONCE:,} at most before it trains"
-        return [] if prepared else [f"{said}: none was opened; charts/prepare opens all"]
+        said = f"{test.data}: {count:,} held-out pictures; a run opens at most {AT_ONCE:,} before it trains"
+        return [] if prepared else [f"{said}, so it opened none; charts/prepare opens all"]
     if broken := [failure for pictures in held for failure in find_unreadable(pictures)]:
         raise name_all(broken, count)
     if len(train) > COMPARED:
@@ -63,21 +64,21 @@ def check_held_out(data: ImageData, test_alone: bool = False, prepared: bool = F
 
 
 def describe_repeated(test: StoredPictures, train: list[StoredPictures]) -> Iterator[str]:
-    """One line where test pictures stand in the train split too, whose parts are given."""
+    """Yield one line if test pictures are also in `train`, the parts of the train split."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         sizes = [*pool.map(test.size, range(len(test)))]
         known = {*sizes} - {0}
         learnt: set[bytes] = set()
         for part in train:
-            # hashed where the sizes are equal
+            # hash only pictures of equal size
             alike = [i for i, size in enumerate(pool.map(part.size, range(len(part)))) if size in known]
             learnt.update(pool.map(_hash, [part] * len(alike), alike))
         found = [i for i, size in enumerate(sizes) if size]
         count = sum(digest in learnt for digest in pool.map(_hash, [test] * len(found), found))
     if count:
         yield (
-            f"{test.data}: {count:,} of the {len(test):,} test pictures stand in the train split too, byte for byte; "
-            "what is learnt by heart raises the test accuracy"
+            f"{test.data}: {count:,} of the {len(test):,} test pictures are also in the train split, byte for byte; "
+            "memorized pictures raise the test accuracy"
         )
 
 
@@ -88,10 +89,10 @@ def _hash(pictures: StoredPictures, index: int) -> bytes:
 def find_unreadable(
     pictures: StoredPictures, report: Callable[[int], None] = say_nothing
 ) -> list[Unreadable]:
-    """Those that cannot be decoded, in their order.
+    """Return the pictures that cannot be decoded, in their order.
 
     Args:
-        report: is given how many pictures have been opened, now and then.
+        report: called now and then with the number of pictures opened so far.
     """
 
     def look(index: int) -> Unreadable | None:
@@ -111,16 +112,16 @@ def find_unreadable(
 
 
 MOST_ENLARGED = 7
-"""CIFAR's 32 pixels on the 224 of the published models: the farthest that this lab's sources go."""
+"""CIFAR's 32 pixels on the 224 of the published models: the largest factor in the quoted sources."""
 MOST_REDUCED = 16
-"""Food-101's 512 pixels on 32. Images of ImageNet were reduced about so far on purpose (arXiv 1707.08819)."""
+"""Food-101's 512 pixels on 32. Downsampled ImageNet uses about this factor (arXiv 1707.08819)."""
 
 
 def scale_problem(config: Config, source_edge: int | None, image_size: int) -> str | None:
-    """Why images of this data set mean nothing at the size that the model gets, or None.
+    """Return why images of this data set are unusable at the model's size, or None.
 
     Args:
-        source_edge: pixels of an edge as the data set has them; None = they are drawn at any size.
+        source_edge: pixels of an edge in the data set; None = generated at any size.
         image_size: pixels of an edge that the model gets.
     """
     if source_edge is None:
@@ -131,30 +132,30 @@ def scale_problem(config: Config, source_edge: int | None, image_size: int) -> s
         how, most = "reduced", MOST_REDUCED
     else:
         return None
-    asked = "" if config.image_size else f" (that of {registered_name(config) or config.model_name})"
+    asked = "" if config.image_size else f" (the size of {registered_name(config) or config.model_name})"
     times = max(source_edge / image_size, image_size / source_edge)
     smallest, largest = -(-source_edge // MOST_REDUCED), source_edge * MOST_ENLARGED
     return (
-        f"TRAINER_IMAGE_SIZE={image_size}{asked}: the images of {config.dataset_name} have {source_edge} pixels an "
-        f"edge and would be {how} {times:.0f} times, expected at most {most}; choose another TRAINER_DATASET, "
+        f"TRAINER_IMAGE_SIZE={image_size}{asked}: the images of {config.dataset_name} have edges of {source_edge} "
+        f"pixels and would be {how} {times:.0f} times, expected at most {most}. Choose another TRAINER_DATASET, "
         f"or a TRAINER_MODEL or TRAINER_IMAGE_SIZE of {smallest} to {largest} pixels [SL-image-scale]"
     )
 
 
 def evaluated(config: Config, weights: Path | None = None) -> Config:
-    """The settings under which exported weights are judged: they are loaded, and nothing is trained or profiled.
+    """Return the settings that evaluate exported weights: the weights are loaded, without training or profiling.
 
     Args:
-        weights: the folder; None = `model_path`, or what the run of this name has exported.
+        weights: the folder; None = `model_path`, or the export of the run of this name.
     """
     own = RunDirectory(config.results, config.comparison, config.run).model
     return config.model_copy(
         update={
             "model_path": str(weights or config.model_path or own),
             "init": "pretrained",
-            **dict.fromkeys(SIZES, 0),  # the folder says them
+            **dict.fromkeys(SIZES, 0),  # the folder holds the sizes
             "teacher": "",
-            "lora_rank": 0,  # exported weights hold the adapters
+            "lora_rank": 0,  # exported weights include the adapters
             "activation_checkpointing": "none",
             "compile": False,
             "profile_steps": 0,
@@ -163,10 +164,10 @@ def evaluated(config: Config, weights: Path | None = None) -> Config:
 
 
 def check_classes(config: Config, data: ImageData) -> None:
-    """Whether the weights to be judged know the classes of the data set, in whatever order.
+    """Raise if the weights to evaluate have other classes than the data set, in any order.
 
     Raises:
-        ConfigError: they know other ones.
+        ConfigError: the classes differ.
     """
     known = read_names(read_model_json(config))
     if match_names(known, data.class_names) is None:
@@ -175,7 +176,7 @@ def check_classes(config: Config, data: ImageData) -> None:
 
 
 def describe_head(config: Config, class_names: list[str]) -> str:
-    """What becomes of the outputs of the weights that a run starts from; "" where they are the data set's own."""
+    """Return how a run changes the outputs of its initial weights; "" if the classes are the data set's own."""
     if config.init != "pretrained" or not config.model_path:
         return ""
     known = read_names(read_model_json(config))
@@ -184,5 +185,7 @@ def describe_head(config: Config, class_names: list[str]) -> str:
     if order is None:
         return f"{named}: {describe_other(known, class_names, config.dataset_name)}; a new head is trained"
     if order != list(range(len(order))):
-        return f"{named}: knows the classes of {config.dataset_name} in another order; its outputs are put into that"
+        return (
+            f"{named}: has the classes of {config.dataset_name} in another order; its outputs are reordered"
+        )
     return ""

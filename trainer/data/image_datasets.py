@@ -1,12 +1,12 @@
-"""Any data set of images in `datasets` format: a hub id, a saved folder, or a folder of images.
+"""Open any data set of images in `datasets` format: a hub id, a saved folder, or a folder of images.
 
-A folder with one folder of pictures per class, with or without splits above them, is read here:
+`read_picture_folder` reads a folder with one folder of pictures per class, with or without splits above them:
 
     pets/train/cat/1.jpg  pets/test/cat/2.jpg     splits, by any usual name in any case: Train, VAL, testing
     pets/cat/1.jpg        pets/dog/2.jpg          one split
-    pets/a/cat/1.jpg      pets/b/dog/2.jpg        the innermost folder is the class, and lies equally deep for all
+    pets/a/cat/1.jpg      pets/b/dog/2.jpg        the innermost folder is the class, at the same depth for all
 
-Whatever could be read in two ways is refused. A class is known by its name: one list of names holds for all splits.
+Ambiguous folders are rejected. The name of a class identifies it: all splits share one list of names.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from trainer.data.image_checks import AT_ONCE, find_unreadable
 from trainer.data.images import TEST_FRACTION, ImageData, Images, first_samples, hash_splits, hold_out
 from trainer.data.pictures import FULL, Opened, StoredPictures, Unreadable, name_all, store_pictures
 
-ONE_FOLDER_PER_CLASS = "put the images into one folder per class, two classes at least"
+ONE_FOLDER_PER_CLASS = "put the images into one folder per class, with at least two classes"
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
-"""Files by which `datasets` gives pictures their labels: such a folder is left to it."""
+"""Files that give pictures their labels in `datasets`; `datasets` reads such folders."""
 TABLES = (".parquet", ".arrow")
-"""Where there is one, pictures beside it illustrate its description."""
+"""If present, pictures next to it illustrate its description."""
 DATA_FILES = (".json", ".jsonl", ".csv", ".tsv", ".zip", ".tar", ".gz")
 
 
 def read_picture_folder(path: Path, data: str) -> dict[str, Any] | None:
-    """{split: table of `datasets` with the columns image and label}; None: it is another kind of folder.
+    """Return {split: table of `datasets` with the columns image and label}; None for another kind of folder.
 
     Args:
-        data: what the data set is called in sentences.
+        data: name of the data set in messages.
 
     Raises:
-        DataMissing: pictures whose classes are not clear.
+        DataMissing: the classes of the pictures are ambiguous.
     """
     import datasets
 
@@ -69,22 +69,22 @@ def read_picture_folder(path: Path, data: str) -> dict[str, Any] | None:
     names = sorted({name for classes in splits.values() for name, _ in classes})
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
     tables = {}
-    for split, classes in splits.items():  # a ClassLabel takes names for codes
+    for split, classes in splits.items():  # a ClassLabel treats names as codes
         rows = {"image": [str(path / file) for _, file in classes], "label": [name for name, _ in classes]}
         tables[split] = datasets.Dataset.from_dict(rows, features=features)
     return tables
 
 
 class _Unclear(Exception):
-    """Pictures whose class is not clear, as a sentence."""
+    """The class of a picture is ambiguous; the text is the reason."""
 
 
 def describe_unlisted(path: Path, data: str, tables: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one line where the metadata of a folder lists fewer pictures than lie in it.
+    """Yield one line if the metadata of a folder lists fewer pictures than the folder holds.
 
     Args:
-        data: the name of the data set in sentences.
-        tables: of `datasets`, read from `path`.
+        data: name of the data set in messages.
+        tables: opened by `datasets` from `path`.
     """
     if not any(True for name in METADATA for where in ("", "*/") for _ in path.glob(where + name)):
         return
@@ -101,13 +101,13 @@ def describe_unlisted(path: Path, data: str, tables: Mapping[str, Any]) -> Itera
     unlisted = [file for file in pictures if os.path.abspath(path / file) not in listed]
     if listed and unlisted:
         yield (
-            f"{data}: {len(unlisted)} of {len(pictures)} pictures are left out, because no line of the metadata names "
+            f"{data}: {len(unlisted)} of {len(pictures)} pictures are left out, because the metadata does not list "
             f"them: {name_first([str(file) for file in unlisted], MOST_FILES_NAMED)}"
         )
 
 
 def _find_pictures(path: Path) -> list[PurePath]:
-    """Sorted, relative to `path`; none where other files are the data."""
+    """Return the pictures, sorted, relative to `path`; empty if other files hold the data."""
     files = [*_list_files(path)]
     if any(file.name in METADATA or file.suffix.lower() in TABLES for file in files):
         return []
@@ -122,7 +122,7 @@ def _is_picture(file: PurePath) -> bool:
 
 
 def _list_files(path: Path) -> Iterator[PurePath]:
-    """Every file relative to `path`, but for hidden folders; a folder that links lead to twice is read once."""
+    """Yield every file relative to `path`, without hidden folders; a folder reached by two links is read once."""
     seen: set[str] = set()
     for parent, folders, names in os.walk(path, followlinks=True):
         real = os.path.realpath(parent)
@@ -133,16 +133,16 @@ def _list_files(path: Path) -> Iterator[PurePath]:
 
 
 def _divide(pictures: list[PurePath]) -> Iterator[tuple[str, str, list[PurePath]]]:
-    """(split, its folder, its pictures relative to that) of each split."""
+    """Yield (split, its folder, its pictures relative to that folder) of each split."""
     tops = dict.fromkeys(picture.parts[0] for picture in pictures if len(picture.parts) > 1)
     folders = [top for top in tops if usual_name(top)]
     others = [top for top in tops if not usual_name(top)]
     if folders and others:
         if not any(picture.parts[0] in folders and len(picture.parts) > 2 for picture in pictures):
-            folders = []  # a class is called so
+            folders = []  # these are names of classes
         else:
             raise _Unclear(
-                f"the folders {', '.join(folders)} are splits, and {', '.join(others)} beside them holds images too; "
+                f"the folders {', '.join(folders)} are splits, but {', '.join(others)} next to them holds images too; "
                 "move it away or into a split [SL-folder-beside-splits]"
             )
     if not folders:
@@ -150,7 +150,7 @@ def _divide(pictures: list[PurePath]) -> Iterator[tuple[str, str, list[PurePath]
         return
     if stray := next((picture for picture in pictures if len(picture.parts) == 1), None):
         raise _Unclear(
-            f"{stray} lies beside the splits {', '.join(folders)}; move it into the folder of its class "
+            f"{stray} is next to the splits {', '.join(folders)}; move it into the folder of its class "
             "[SL-picture-beside-splits]"
         )
     for usual in dict.fromkeys(map(usual_name, folders)):
@@ -163,32 +163,32 @@ def _divide(pictures: list[PurePath]) -> Iterator[tuple[str, str, list[PurePath]
 
 
 def _read_classes(pictures: list[PurePath], where: str) -> list[tuple[str, PurePath]]:
-    """(class, picture relative to the data set) of one split."""
+    """Return (class, picture relative to the data set) of one split."""
     place = f"{where}/ " if where else ""
     straight = [picture for picture in pictures if len(picture.parts) == 1]
     if len(straight) == len(pictures):
         raise _Unclear(
-            f"{place}holds images and no classes ({where and f'{where}/'}{straight[0]}); {ONE_FOLDER_PER_CLASS} "
+            f"{place}holds images without classes ({where and f'{where}/'}{straight[0]}); {ONE_FOLDER_PER_CLASS} "
             "[SL-folder-unlabelled]"
         )
     depths = sorted({len(picture.parts) for picture in pictures})
     if len(depths) > 1:
         low, high = (next(p for p in pictures if len(p.parts) == depth) for depth in (depths[0], depths[-1]))
         raise _Unclear(
-            f"{place}holds images at several depths, so that their classes are not clear: {PurePath(where, low)} and "
-            f"{PurePath(where, high)}; {ONE_FOLDER_PER_CLASS}, with no folder in it [SL-folder-depths]"
+            f"{place}holds images at several depths, so their classes are ambiguous: {PurePath(where, low)} and "
+            f"{PurePath(where, high)}; {ONE_FOLDER_PER_CLASS} and without subfolders [SL-folder-depths]"
         )
     parents: dict[str, set[str]] = defaultdict(set)
     for picture in pictures:
         parents[picture.parts[-2]].add(str(PurePath(where, picture.parent)))
     if twice := next((found for found in parents.values() if len(found) > 1), None):
         raise _Unclear(
-            f"the folders {' and '.join(sorted(twice))} have one name, and a class is known by it; rename them "
+            f"the folders {' and '.join(sorted(twice))} have the same name, which would be one class; rename them "
             "[SL-class-folder-twice]"
         )
     if usual_name(where) in ("", "train") and len(parents) == 1:
         raise _Unclear(
-            f"{place}holds images and no classes but {next(iter(parents))}; {ONE_FOLDER_PER_CLASS} "
+            f"{place}holds images of only one class, {next(iter(parents))}; {ONE_FOLDER_PER_CLASS} "
             "[SL-folder-one-class]"
         )
     return [(picture.parts[-2], PurePath(where, picture)) for picture in pictures]
@@ -196,29 +196,29 @@ def _read_classes(pictures: list[PurePath], where: str) -> list[tuple[str, PureP
 
 PROBES = 64
 DARK = 1 / 16
-"""Of the range of 16 bits: what 12 bits reach in it."""
-STORED_PER_IMAGE_SIZE = 8 / 7  # 256 for 224: what a random crop has room in (He et al. 2016, section 3.4)
+"""The 12-bit maximum as a share of the 16-bit range."""
+STORED_PER_IMAGE_SIZE = 8 / 7  # 256 for 224: the margin of a random crop (He et al. 2016, section 3.4)
 
 
 KNOWN = {
     "cifar100": ("uoft-cs/cifar100", "img", "fine_label"),
     "food101": ("ethz/food101", "image", "label"),  # its `validation` is the published test split
 }
-"""Data sets by a short name: the id on the hub, and the columns of images and classes as their authors call them."""
+"""Data sets by short name: the id on the hub, and its columns of images and classes."""
 
 
 def load_images(config: Config, image_size: int) -> ImageData:
-    """The data set named by `dataset_path` or `dataset`, as RGB.
+    """Return the data set named by `dataset_path` or `dataset`, as RGB.
 
-    A split `test` (else `validation`) is the test split; without either a fifth of `train` is held out.
-    `validation` beside `test` is the validation split, else `validation_fraction` of `train` is.
+    A split `test` (else `validation`) is the test split; without either, a fifth of `train` is held out.
+    If `test` exists, `validation` is the validation split; without it, `validation_fraction` of `train` is held out.
 
-    Images are stored as they are where all are squares of one size that is not above 8/7 of `image_size` (CIFAR);
-    else the shorter edge is resized to that and the middle is cut out, once.
+    Images are stored unchanged if all are squares of one size of at most 8/7 of `image_size` (CIFAR). Otherwise the
+    shorter edge is resized to 8/7 of `image_size` and the centre is cropped, once.
 
     Raises:
-        ConfigError: columns that are not there, or not to be told.
-        DataMissing: no such data set, images that cannot be decoded, or samples without a class.
+        ConfigError: columns are absent or ambiguous.
+        DataMissing: the data set does not exist, images cannot be decoded, or samples have no class.
     """
     source, data = _open_source(config), config.dataset_setting
     splits = choose_splits(source, data)
@@ -252,14 +252,14 @@ def load_images(config: Config, image_size: int) -> ImageData:
 
 
 def open_folder(path: Path, data: str) -> dict[str, Any]:
-    """The tables of a folder: saved by `datasets`, one folder of pictures per class, or files that `datasets` reads.
+    """Return the tables of a folder: saved by `datasets`, one folder of pictures per class, or data files.
 
     Args:
-        data: what the data set is called in sentences.
+        data: name of the data set in messages.
 
     Raises:
-        DataMissing: pictures whose classes are not clear, or data files that would be left out.
-        Exception: whatever `datasets` raises.
+        DataMissing: the classes of pictures are ambiguous, or data files would be ignored.
+        Exception: any error of `datasets`.
     """
     if (saved := open_saved(path)) is not None:
         return saved
@@ -277,7 +277,9 @@ def _open_source(config: Config) -> dict[str, Any]:
     if not config.dataset_path:
         try:
             return dict(datasets.load_dataset(KNOWN.get(config.dataset, [config.dataset])[0]))
-        except Exception as failure:  # a dozen classes of the hub's client: they all mean "not to be had"
+        except (
+            Exception
+        ) as failure:  # the hub's client raises a dozen classes, all for an unavailable data set
             hint = hint_of_dataset(config.dataset)
             raise DataMissing(
                 f"{data}: cannot be loaded: {failure}{hint} [SL-dataset-unloadable]"
@@ -297,10 +299,10 @@ def _open_source(config: Config) -> dict[str, Any]:
 
 
 def _probe(pictures: StoredPictures) -> tuple[list[Opened], list[Unreadable]]:
-    """Some pictures, spread over the split, and those of them that cannot be decoded.
+    """Return some pictures, spread over the split, and those that cannot be decoded.
 
     Raises:
-        DataMissing: none can.
+        DataMissing: none can be decoded.
     """
     opened, broken = [], []
     for index in np.unique(np.linspace(0, len(pictures) - 1, PROBES).astype(np.int64)):
@@ -314,10 +316,10 @@ def _probe(pictures: StoredPictures) -> tuple[list[Opened], list[Unreadable]]:
 
 
 def _hash(train: Images, validation: Images, test: Images, broken: list[Unreadable]) -> str:
-    """sha256 of the splits; where pictures are found broken on the way, all of them that are held out are named too.
+    """Return the sha256 of the splits; if a picture is broken, name all broken held-out pictures.
 
     Raises:
-        DataMissing: pictures that cannot be decoded.
+        DataMissing: pictures cannot be decoded.
     """
     try:
         if not broken:
@@ -332,18 +334,18 @@ def _hash(train: Images, validation: Images, test: Images, broken: list[Unreadab
 
 
 def _describe_pixels(data: str, probes: list[Opened]) -> Iterator[str]:
-    """What is odd about all probed pictures."""
+    """Yield one line per unusual fact about the probed pictures."""
     brightest = [probe.brightest for probe in probes if probe.brightest is not None]
     if brightest and max(brightest) < DARK:
         yield (
-            f"{data}: the largest of the 16-bit values looked at is {max(brightest) * FULL:,.0f} of {FULL:,}, which is "
-            "white, so the pictures are nearly black; stretch them to the whole range if they mean fewer bits"
+            f"{data}: the largest 16-bit value in the sampled pictures is {max(brightest) * FULL:,.0f} of {FULL:,} "
+            "(white), so the pictures are nearly black; rescale them to the whole range if they use fewer bits"
         )
     if all(np.ptp(np.asarray(probe.rgb), axis=(0, 1)).max() == 0 for probe in probes):
-        yield f"{data}: each of the {len(probes)} pictures looked at has one flat colour"
+        yield f"{data}: each of the {len(probes)} sampled pictures has one flat colour"
     if several := sum(probe.frames for probe in probes):
         yield (
-            f"{data}: {several} of the {len(probes)} pictures looked at have several frames; the first one of each "
+            f"{data}: {several} of the {len(probes)} sampled pictures have several frames; only the first frame "
             "is used"
         )
 
@@ -360,7 +362,7 @@ def _images(
 
 
 def _cut_square(image: Image.Image, edge: int) -> Image.Image:
-    """The middle of the image after its shorter edge was resized to `edge`."""
+    """Return the centre of the image after its shorter edge was resized to `edge`."""
     width, height = image.size
     if (width, height) == (edge, edge):
         return image

@@ -1,10 +1,10 @@
-"""What every image data set looks like to the trainer: three splits of uint8 images and integer labels.
+"""Hold an image data set: three splits of uint8 images and integer labels.
 
-Images stay uint8 at the size they are stored in; `trainer/data/batches.py` resizes them on the device. Resizing on the
-CPU would be what is measured: one core upsamples fewer images per second than a GPU trains on.
+Images stay uint8 at their stored size; `trainer/data/batches.py` resizes them on the device. Resizing on the CPU would
+limit the measured speed: one core upsamples fewer images per second than a GPU trains on.
 
-The two that are built in: real handwritten digits that come inside scikit-learn (1797 scans of 8x8 pixels, 10 classes,
-UCI 1998), and made-up images that a model can learn, from nothing but their index, for tests and for measuring speed.
+Two data sets are built in. `digits` are real handwritten digits in scikit-learn (1797 scans of 8x8 pixels, 10 classes,
+UCI 1998). `synthetic` are learnable images generated from their index, for tests and speed measurements.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from trainer.data.pictures import StoredPictures
 CACHE_LIMIT_BYTES = 2 << 30
 DECODE_THREADS = 8
 PROBES = 16
-SPLIT_SEED = 20_240_229  # of the held-out samples: never the run's seed, or two seeds would not be comparable
+SPLIT_SEED = (
+    20_240_229  # of the held-out samples; not the run's seed, so that runs with two seeds stay comparable
+)
 
 Decode = Callable[[int], NDArray[np.uint8]]
 
 
 class Images:
-    """One split. Decodes an image when it is first asked for and keeps it, if all of them fit into 2 GiB.
+    """One split; decodes an image on first use and keeps it if all images fit into 2 GiB.
 
     Args:
         decode: index -> uint8 [channel, height, width]; called from several threads at once.
         labels: int64 [sample].
         shape: (channel, height, width) as stored.
-        image_size: pixels of an edge that the model wants; 0 = as stored.
-        classes: number of classes; 0 = as many as the labels show.
-        slow: decoding is worth threads (compressed files).
-        stored: the pictures that are decoded, where there are any; in the same order.
+        image_size: pixels of an edge that the model expects; 0 = as stored.
+        classes: number of classes; 0 = inferred from the labels.
+        slow: decode in threads (compressed files).
+        stored: the pictures to decode, if any, in the same order.
     """
 
     def __init__(
@@ -72,22 +74,22 @@ class Images:
 
     @property
     def bytes_stored(self) -> int:
-        """Bytes of all images together, decoded."""
+        """Return the bytes of all images, decoded."""
         return len(self.labels) * int(np.prod(self.shape))
 
     @property
     def bytes_cached(self) -> int:
-        """Of those that have been decoded and are kept."""
+        """Return the bytes of the decoded images in the cache."""
         return int(self._known.sum()) * int(np.prod(self.shape)) if self.cached else 0
 
     def pixels(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """uint8 [sample, channel, height, width] of these samples."""
+        """Return these samples as uint8 [sample, channel, height, width]."""
         if self._cache is None:
             return np.stack(list(self._decode_all(indices)))
         missing = indices[~self._known[indices]]
         for i, image in zip(missing, self._decode_all(missing), strict=True):
             self._cache[i] = image
-            self._known[i] = True  # after the pixels: another thread may be looking
+            self._known[i] = True  # set after the pixels, because other threads read it
         return self._cache[indices]
 
     def _decode_all(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
@@ -100,7 +102,7 @@ class Images:
         return list(self._threads.map(self._decode, wanted))
 
     def part(self, indices: NDArray[np.int64]) -> Images:
-        """A split of its own from some of the samples."""
+        """Return a new split of these samples."""
         return Images(
             lambda i: self._decode(int(indices[i])),
             self.labels[indices],
@@ -114,10 +116,12 @@ class Images:
 
 @dataclass(frozen=True)
 class ImageData:
-    """A data set with its three splits; `sha256` identifies labels, split and a sample of the pixels.
+    """A data set with its three splits.
 
-    `source_edge`: pixels of the shorter edge of its images, the median, before anything is resized; None = drawn at
-    any size. `notes`: a sentence for each thing that is odd about it.
+    Attributes:
+        sha256: identifies labels, splits and a sample of the pixels.
+        source_edge: median of the images' shorter edges in pixels before resizing; None = generated at any size.
+        notes: one sentence per unusual fact.
     """
 
     train: Images
@@ -134,23 +138,23 @@ class ImageData:
 
 
 def hold_out(images: Images, fraction: float) -> tuple[Images, Images]:
-    """(kept, held out), by a permutation that depends on the number of samples alone."""
+    """Return (kept, held out), by a permutation that depends only on the number of samples."""
     order = np.random.default_rng(SPLIT_SEED).permutation(len(images))
     held = max(1, round(len(images) * fraction))
     return images.part(order[held:]), images.part(order[:held])
 
 
 def first_samples(images: Images, limit: int) -> Images:
-    """At most `limit` samples, picked by the same permutation; 0 = all."""
+    """Return at most `limit` samples, picked by the same permutation; 0 = all."""
     if not limit or limit >= len(images):
         return images
     return images.part(np.random.default_rng(SPLIT_SEED).permutation(len(images))[:limit])
 
 
 def hash_splits(*splits: Images) -> str:
-    """sha256 over all labels and over the pixels of 16 evenly spaced images of each split.
+    """Return the sha256 of all labels and of 16 evenly spaced images of each split.
 
-    Two runs share it exactly if they saw the same data.
+    The hashes of two runs are equal exactly if they used the same data.
     """
     digest = hashlib.sha256()
     for split in splits:
@@ -166,7 +170,7 @@ EDGE = 8
 
 
 def load_digits(image_size: int, validation_fraction: float, train_samples: int) -> ImageData:
-    """The digits, 8x8 pixels, one channel; a fifth of them is the test split."""
+    """Return the digits, 8x8 pixels, one channel; a fifth is the test split."""
     rows = _read_scans()
     grey = np.round(rows[:, :-1].reshape(-1, 1, EDGE, EDGE) * (255 / 16)).astype(np.uint8)
     labels = rows[:, -1].astype(np.int64)
@@ -179,18 +183,16 @@ def load_digits(image_size: int, validation_fraction: float, train_samples: int)
 
 
 def _read_scans() -> np.ndarray:
-    """float64 [scan, 65]: 64 pixels from 0 to 16, then the class.
+    """Return float64 [scan, 65]: 64 pixels from 0 to 16, then the class.
 
-    scikit-learn's own reader does the same; importing it takes 4 s of every rank's start.
+    scikit-learn's own reader returns the same, but its import adds 4 s to the start of every rank.
 
     Raises:
         ModuleNotFoundError: scikit-learn is not installed.
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        sentence = (
-            "dataset=digits: the scans come with scikit-learn, which is not installed [SL-digits-absent]"
-        )
+        sentence = "dataset=digits: scikit-learn, which holds the scans, is not installed [SL-digits-absent]"
         raise ModuleNotFoundError(sentence, name="scikit-learn")
     folder = Path(package.submodule_search_locations[0], "datasets", "data")
     with gzip.open(folder / "digits.csv.gz") as file:
@@ -200,25 +202,25 @@ def _read_scans() -> np.ndarray:
 CLASSES = 10
 TRAIN_SAMPLES = 2000
 TEST_SAMPLES = 400
-LARGEST_EDGE = 64  # stored; made larger on the device like any other small image
-SEED = 5  # never the run's seed: runs with different seeds must see the same images
+LARGEST_EDGE = 64  # stored; the device enlarges it like any other small image
+SEED = 5  # not the run's seed: runs with different seeds must use the same images
 
 
 def load_synthetic(image_size: int, validation_fraction: float, train_samples: int) -> ImageData:
-    """10 classes, 3 channels, 400 test images, 2000 training images or as many as `train_samples` asks for.
+    """Return 10 classes, 3 channels, 400 test images, and 2000 or `train_samples` training images.
 
-    A class is a direction and a colour of stripes; their phase, their contrast and the noise differ per image.
+    A class is a direction and a colour of stripes; phase, contrast and noise differ per image.
     """
     edge = min(image_size, LARGEST_EDGE)
     wanted = train_samples or TRAIN_SAMPLES
-    # the validation samples come on top, so that `train_samples` are left to train on
+    # the validation samples are added, so that `train_samples` remain for training
     held = max(1, round(wanted * validation_fraction)) if train_samples else 0
     train = _images(0, wanted + held, edge, image_size)
     if train_samples:
         train, validation = train.part(np.arange(wanted)), train.part(np.arange(wanted, wanted + held))
     else:
         train, validation = hold_out(train, validation_fraction)
-    # far behind any training sample, so that the test images are the same whatever is asked for
+    # far after any training sample, so that the test images never depend on `train_samples`
     test = _images(2**40, TEST_SAMPLES, edge, image_size)
     names = [f"stripes{i}" for i in range(CLASSES)]
     return ImageData(train, validation, test, names, hash_splits(train, validation, test))

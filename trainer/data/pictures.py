@@ -1,11 +1,9 @@
-"""The pictures of a split as they are stored, files or bytes inside a table, and as RGB with 8 bits per channel.
+"""Decode stored pictures, files or bytes in a table, to RGB with 8 bits per channel, without torch.
 
-1, L, P, RGB, CMYK, YCbCr, LAB, HSV    converted by Pillow
-LA, La, PA, RGBA, RGBa, tRNS           composited on BACKGROUND: colours below full transparency mean nothing
-I;16, I of PNG and PPM                 divided by their range (65,535; of a TIFF by its own bits per sample)
-I of others, F                         refused: nothing says which number is white
-
-Without torch.
+* 1, L, P, RGB, CMYK, YCbCr, LAB, HSV: converted by Pillow
+* LA, La, PA, RGBA, RGBa, tRNS: composited on BACKGROUND, because colours of fully transparent pixels are undefined
+* I;16, I of PNG and PPM: divided by their range (65,535; for TIFF its own bits per sample)
+* I of other formats, F: rejected: the value of white is unknown
 """
 
 from __future__ import annotations
@@ -25,33 +23,33 @@ from stratlab_spec.settings.config import ConfigError
 from stratlab_spec.settings.wording import name_first
 
 BACKGROUND = (255, 255, 255)
-"""White, as a browser or a printed page shows a transparent picture."""
+"""White, the background on which a browser or a printed page shows a transparent picture."""
 FULL = 65_535
 ANIMATED = ("GIF", "PNG", "TIFF", "WEBP")
-"""Formats whose further frames may be meant. Those of a camera's MPO are previews."""
+"""Formats with meaningful further frames; those in a camera's MPO are previews."""
 WITH_A_RANGE = ("PNG", "PPM")
-"""Formats that say what their mode I means: Pillow scales PPM to 65,535, and a PNG has at most 16 bits."""
+"""Formats that define the range of mode I: Pillow scales PPM to 65,535, and a PNG has at most 16 bits."""
 WHITE_IS_ZERO, BITS_PER_SAMPLE, PHOTOMETRIC, ORIENTATION = 0, 258, 262, 274
 REPLACE = "remove or replace the file [SL-picture-undecodable]"
 MOST_NAMED = 10
 
 
 class Opened(NamedTuple):
-    """A decoded picture, and what was odd about it."""
+    """A decoded picture with its unusual properties."""
 
     rgb: Image.Image
     brightest: float | None
-    """Of more than 8 bits per channel: the largest value, 1 = white."""
+    """If the picture has more than 8 bits per channel: its largest value, 1 = white."""
     frames: bool
-    """It has several, of which this is the first."""
+    """Whether the file has several frames; this is the first."""
 
 
 class NoRange(Exception):
-    """Numbers without a range: which of them is white is not known."""
+    """The numbers have no range, so the value of white is unknown."""
 
 
 class Unreadable(DataMissing):
-    """One picture that cannot be used.
+    """One picture that cannot be decoded.
 
     Args:
         data: the setting that names the data set.
@@ -64,10 +62,10 @@ class Unreadable(DataMissing):
 
 
 def name_all(found: list[Unreadable], looked: int) -> DataMissing:
-    """One failure that names them all, the first ten by their places.
+    """Return one error that names the first ten pictures.
 
     Args:
-        looked: pictures that were opened.
+        looked: number of pictures that were opened.
     """
     if len(found) == 1:
         return found[0]
@@ -78,12 +76,12 @@ def name_all(found: list[Unreadable], looked: int) -> DataMissing:
 
 
 class StoredPictures:
-    """Some pictures of one split.
+    """The undecoded pictures of one split.
 
     Args:
-        cells: table of `datasets` whose only column has their bytes or paths, not decoded.
-        column: its name.
-        split, data: names for sentences, the second with the setting that names the data set.
+        cells: table of `datasets` whose only column holds bytes or paths, not decoded.
+        column: name of that column.
+        split, data: names in messages; `data` includes the setting that names the data set.
         indices: rows of the table; None = all.
     """
 
@@ -97,11 +95,11 @@ class StoredPictures:
         return len(self.indices)
 
     def part(self, indices: NDArray[np.int64]) -> StoredPictures:
-        """Some of these."""
+        """Return some of these pictures."""
         return StoredPictures(self.cells, self.column, self.split, self.data, self.indices[indices])
 
     def open(self, index: int) -> Opened:
-        """The decoded picture.
+        """Return the decoded picture.
 
         Raises:
             Unreadable: it cannot be decoded.
@@ -110,16 +108,16 @@ class StoredPictures:
         try:
             cell = self._cell(index)
             return open_picture(cell)
-        except Exception as failure:  # Pillow raises a dozen classes for what is no picture
+        except Exception as failure:  # Pillow raises a dozen classes for files that are not pictures
             file = cell["path"] if cell and cell["path"] else f"column {self.column!r}"
             place = f"{self.split} sample {self.indices[index]} ({file})"
             why = str(failure) or type(failure).__name__
-            if isinstance(failure, UnidentifiedImageError):  # it names an address in memory
-                why = "it is no picture of a known format"
+            if isinstance(failure, UnidentifiedImageError):  # its text holds a memory address
+                why = "it is not a picture of a known format"
             raise Unreadable(self.data, place, why) from failure
 
     def content(self, index: int) -> bytes:
-        """The picture's bytes as they are stored; empty where there are none."""
+        """Return the stored bytes of the picture; empty if they cannot be read."""
         try:
             cell = self._cell(index)
             return cell["bytes"] if cell["bytes"] is not None else Path(cell["path"]).read_bytes()
@@ -127,7 +125,7 @@ class StoredPictures:
             return b""
 
     def size(self, index: int) -> int:
-        """How many bytes `content` has, without reading a file."""
+        """Return the length of `content` in bytes, without reading a file."""
         try:
             cell = self._cell(index)
             return len(cell["bytes"]) if cell["bytes"] is not None else os.stat(cell["path"]).st_size
@@ -139,13 +137,13 @@ class StoredPictures:
 
 
 def store_pictures(table: Any, column: str, split: str, data: str) -> StoredPictures:
-    """The pictures in a column of a table, not decoded: `datasets` would convert them to the mode that it declares.
+    """Return the undecoded pictures of a column; `datasets` would convert them to the mode that it declares.
 
     Args:
-        split, data: what the split and the data set are called in sentences.
+        split, data: names of the split and the data set in messages.
 
     Raises:
-        ConfigError: the column holds something else.
+        ConfigError: the column does not hold pictures.
     """
     import datasets
 
@@ -160,11 +158,11 @@ def store_pictures(table: Any, column: str, split: str, data: str) -> StoredPict
 
 
 def open_picture(cell: Mapping[str, Any] | None) -> Opened:
-    """A picture as a table of `datasets` stores it: `bytes`, else the file at `path`; upright by its EXIF orientation.
+    """Decode a cell of a table of `datasets`: its `bytes`, else the file at `path`; apply its EXIF orientation.
 
     Raises:
-        NoRange: numbers that cannot become 8 bits.
-        Exception: whatever Pillow raises for what is no picture.
+        NoRange: the numbers cannot be converted to 8 bits.
+        Exception: any error of Pillow for files that are not pictures.
     """
     if cell is None or (cell["bytes"] is None and cell["path"] is None):
         raise ValueError("the cell is null [SL-picture-null]")
@@ -174,7 +172,7 @@ def open_picture(cell: Mapping[str, Any] | None) -> Opened:
         tiles = getattr(picture, "tile", None) if picture.format == "PNG" else None
         raw_mode = (
             str(tiles[0][3]) if tiles else ""
-        )  # how a pixel is stored, as `L;2`; known until it is loaded
+        )  # storage of a pixel, such as `L;2`; available only before `load`
         picture.load()
         orientation, brightest = picture.getexif().get(ORIENTATION), None
         transparent = _find_transparent(picture, raw_mode)
@@ -192,12 +190,12 @@ def _divide_by_range(picture: Image.Image) -> tuple[Image.Image, float]:
     if picture.mode == "F" or (picture.mode == "I" and picture.format not in WITH_A_RANGE):
         kind = "floating-point numbers" if picture.mode == "F" else "signed or 32-bit integers"
         raise NoRange(
-            f"it holds {kind} (mode {picture.mode}), which have no range that says what is white; "
+            f"it holds {kind} (mode {picture.mode}), which do not define the value of white; "
             "expected 8 or 16 unsigned bits per channel [SL-picture-no-range]"
         )
     full = 2 ** tags[BITS_PER_SAMPLE][0] - 1 if BITS_PER_SAMPLE in tags else FULL
     values = np.asarray(picture).astype(np.int64).clip(0, full)
-    if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:  # Pillow inverts up to 8 bits alone
+    if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:  # Pillow inverts only up to 8 bits
         values = full - values
     grey = Image.fromarray(((values * 510 + full) // (2 * full)).astype(np.uint8))
     grey.info = dict(picture.info)
@@ -205,9 +203,9 @@ def _divide_by_range(picture: Image.Image) -> tuple[Image.Image, float]:
 
 
 def _find_transparent(picture: Image.Image, raw_mode: str) -> NDArray[np.bool_] | None:
-    """Where a picture has the one colour that is declared as transparent, of modes without a palette.
+    """Return the mask of pixels in the declared transparent colour, for modes without a palette.
 
-    Pillow keeps that colour as it stands in the file, and the pixels as it has scaled them.
+    Pillow keeps that colour as stored in the file, but scales the pixels.
     """
     colour = picture.info.get("transparency")
     if colour is None or picture.mode not in ("1", "L", "RGB", "I;16", "I"):

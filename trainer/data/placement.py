@@ -1,7 +1,8 @@
-"""Where the images of a split are when a step wants them: on the device from the start, or decoded just ahead of it.
+"""Provide the images of a split to a step: on the device from the start, or decoded just before use.
 
-auto = on the device if the whole split takes no more than a twentieth of its memory (on a CPU: if it fits into the
-2 GiB cache). That is the lab's own, and no strategy is to be short of memory for it.
+`resolve_residence` resolves `auto`: `device` if the whole split uses at most a twentieth of the device's memory, or on
+a CPU if it fits into the 2 GiB cache. The limit is this project's choice: the data must not reduce the memory of a
+strategy. `build_source` returns the source of that residence.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 from trainer.data.images import CACHE_LIMIT_BYTES, Images
 
 DEVICE_SHARE = 0.05
-CHUNK = 1024  # images decoded at once on the way to the device
+CHUNK = 1024  # images decoded per copy to the device
 STREAM_THREADS = 2  # batches decoded at the same time; each uses the threads of its images
 
 Loaded = tuple[Tensor, Tensor]
@@ -26,7 +27,7 @@ Loaded = tuple[Tensor, Tensor]
 
 
 def resolve_residence(asked: str, images: Images, device_type: str) -> str:
-    """`device` or `stream` for `auto`, by the size of the split and of the device's memory."""
+    """Return `asked`, with `auto` resolved to `device` or `stream` by the size of split and device memory."""
     if asked != "auto":
         return asked
     if device_type == "cpu":
@@ -38,14 +39,14 @@ def resolve_residence(asked: str, images: Images, device_type: str) -> str:
 
 
 def build_source(images: Images, residence: str, device: str) -> ImageSource:
-    """The split `images` under a resolved residence; `device` moves all of it now."""
+    """Return the split `images` under a resolved residence; `device` copies all of it immediately."""
     if residence == "stream":
         return StreamSource(images, device)
     return ImageSource(images, device) if device == "cpu" else DeviceSource(images, device)
 
 
 class ImageSource:
-    """Images that a batch can be taken from, decoded into host memory when first asked for; a CPU computes there."""
+    """Images decoded into host memory on first use, for a CPU that computes there."""
 
     def __init__(self, images: Images, device: str) -> None:
         self.images = images
@@ -53,20 +54,20 @@ class ImageSource:
 
     @property
     def held_bytes(self) -> int:
-        """Of the data set, in the memory of the device that computes."""
+        """Return the bytes of the data set in the memory of the device that computes."""
         return self.images.bytes_cached
 
     def load(self, indices: NDArray[np.int64]) -> Loaded:
-        """These samples, on the device."""
+        """Return these samples on the device."""
         pixels, labels = self.images.pixels(indices), self.images.labels[indices]
         return to_device(pixels, self._device), to_device(labels, self._device)
 
     def expect(self, wanted: Iterable[NDArray[np.int64]]) -> None:
-        """What the next calls of `load` will ask for; changes nothing but how long they take."""
+        """Announce the indices of the next calls of `load`; affects only their duration."""
 
 
 class DeviceSource(ImageSource):
-    """All images in the accelerator's memory; a batch is one gather there."""
+    """All images in the accelerator's memory; loading a batch is one gather."""
 
     def __init__(self, images: Images, device: str) -> None:
         super().__init__(images, device)
@@ -86,7 +87,7 @@ class DeviceSource(ImageSource):
 
 
 class StreamSource(ImageSource):
-    """Decodes in background threads what was announced, in pinned memory; the rest when it is asked for."""
+    """Decodes announced samples in background threads into pinned memory; others on demand."""
 
     def __init__(self, images: Images, device: str) -> None:
         super().__init__(images, device)
@@ -105,7 +106,7 @@ class StreamSource(ImageSource):
 
     def expect(self, wanted: Iterable[NDArray[np.int64]]) -> None:
         announced = {indices.tobytes(): indices for indices in wanted}
-        for key in self._coming.keys() - announced.keys():  # a jump to another step
+        for key in self._coming.keys() - announced.keys():  # the run jumped to another step
             self._coming.pop(key).cancel()
         for key, indices in announced.items():
             if key not in self._coming:
@@ -116,11 +117,11 @@ class StreamSource(ImageSource):
 
 
 def to_device(array: NDArray[Any], device: Any) -> Tensor:
-    """An array as a tensor there. From pinned memory: a pageable copy would make the host wait for the stream."""
+    """Copy an array to the device from pinned memory; a pageable copy would block the host."""
     return pinned(array, device).to(device, non_blocking=True)
 
 
 def pinned(array: NDArray[Any], device: Any) -> Tensor:
-    """An array as a tensor that the device can fetch by itself."""
+    """Return an array as a tensor in pinned memory, which the device can copy asynchronously."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return tensor if torch.device(device).type == "cpu" else tensor.pin_memory()

@@ -1,17 +1,16 @@
-"""What all ranks decide together while they train: to stop, to save; at the same step on every one.
+"""Let all ranks decide together during training, at the same step: to stop, to save.
 
-pace         Asked about once a second, counted in steps: a clock would bring the ranks to different ones. The distance
-             is worked out from how long the slowest rank has taken for a step, which is the same number everywhere.
-agreement    Three numbers per rank, the greatest of each over all ranks, by a group on the CPUs beside the one that
-             trains: nothing waits for a device, no stream is touched. A rank waits for the others' hosts there, which
-             is why it is not asked in every step of a fast run. A lost peer is an error of the collective, at once
-             where its connection breaks off.
-stop         SIGUSR1 of the launcher, which sets a flag and nothing else. Before and after its training a rank leaves at
-             once: that is the default of the signal. SIGTERM keeps its default all the time: torch's agent ends with it
-             the siblings of a rank that has failed. torch's agent signals a rank's whole session. So the signal is
-             blocked, which children inherit and survive by, and a thread waits for it; also while the main thread waits
-             in a collective.
-disk         One step of a checkpoint on every rank: all of them have done it, or all know that the volume is full.
+* Pace: the ranks exchange about once a second, counted in steps, because clocks would bring them to different steps.
+  The distance follows from the step time of the slowest rank, which is the same number everywhere.
+* Agreement: three numbers per rank, of each the maximum over all ranks, in a group on the CPUs next to the training
+  group. It does not touch a stream or wait for a device. A rank waits for the others' hosts there, so a fast run does
+  not exchange at every step. A lost peer raises an error in the collective as soon as its connection breaks.
+* Stop: SIGUSR1 from the launcher only sets a flag. Before and after training it ends a rank immediately, which is the
+  default of the signal. SIGTERM keeps its default: torch's agent uses it to end the siblings of a failed rank. The
+  agent signals a rank's whole session. The signal is therefore blocked, which children inherit and survive by, and a
+  thread waits for it, even while the main thread waits in a collective.
+* Disk (`run_together`): one step of a checkpoint on every rank. Either all have done it, or all know that the volume
+  is full.
 """
 
 from __future__ import annotations
@@ -33,36 +32,36 @@ from trainer.distributed.world import gather_objects
 
 EVERY_S = 1.0
 MOST_UNITS = 64
-"""From one question to the next: where units become slower, the next question is late by no more than these. Steps that
-are faster than 16 ms are asked more often than once a second; a question takes some tenths of a millisecond."""
+"""Units between two exchanges: if units become slower, the next exchange is late by at most these. Steps faster than
+16 ms exchange more often than once a second; an exchange takes some tenths of a millisecond."""
 
 
 class Pace:
-    """Of one kind of work, counted in the same units (steps, batches) on every rank.
+    """The pace of one kind of work, counted in the same units (steps, batches) on every rank.
 
     Args:
-        done: units that are done already.
-        every_s: wanted distance; less where one unit takes longer.
+        done: units done already.
+        every_s: seconds between two exchanges; one unit if a unit takes longer.
     """
 
     def __init__(self, done: int = 0, every_s: float = EVERY_S) -> None:
         self.asked = done
-        """The unit behind which it was asked last."""
+        """The unit after the previous exchange."""
         self.due = done + 1
-        """The unit behind which it is time to ask."""
+        """The unit after which the next exchange is due."""
         self._every_s = every_s
 
     @property
     def every(self) -> int:
-        """Units from one question to the next."""
+        """Return the units between two exchanges."""
         return self.due - self.asked
 
     def set_back(self, done: int, unit_s: float) -> None:
-        """After a question.
+        """Schedule the next exchange after one at unit `done`.
 
         Args:
-            unit_s: how long a unit took on the slowest rank. At most twice as many units as before are waited for:
-                the first ones of a run, and those beside an evaluation, say little of the next.
+            unit_s: seconds of a unit on the slowest rank. The distance at most doubles, because the first units of a
+                run, and units next to an evaluation, do not predict the next ones.
         """
         most = min(2 * self.every, MOST_UNITS)
         fitting = int(self._every_s / unit_s) if unit_s > 0 else most
@@ -70,16 +69,16 @@ class Pace:
 
 
 AGREEMENT_GROUP = "agreement"
-"""Of the group: its axis, where traffic is told apart."""
+"""Axis name of the group, which separates kinds of traffic."""
 
 
 class Agreement:
-    """One per rank; every rank calls the same methods in the same order, but for the wishes.
+    """The agreement of one rank; every rank calls the same methods in the same order, except `want_*`.
 
     Args:
-        timeout_s: after which a rank that does not answer is lost.
-        from_step: the last step that need not be done again.
-        every_s: between two questions, where steps are shorter.
+        timeout_s: time after which a rank without an answer is lost.
+        from_step: the last step that the run does not repeat.
+        every_s: seconds between two exchanges if steps are shorter.
     """
 
     def __init__(self, timeout_s: float, from_step: int = 0, every_s: float = EVERY_S) -> None:
@@ -88,9 +87,9 @@ class Agreement:
             timeout = timedelta(seconds=timeout_s)
             self._group = dist.new_group(timeout=timeout, backend="gloo", group_desc=AGREEMENT_GROUP)
         self.step = from_step
-        """The last step that is done."""
+        """The last finished step."""
         self.save_agreed = False
-        """Whether somebody wanted a checkpoint when it was asked last; equal on every rank."""
+        """Whether a rank wanted a checkpoint at the last exchange; equal on every rank."""
         self._stop_wanted = False
         self._save_wanted = False
         self._steps = Pace(from_step, every_s)
@@ -99,21 +98,21 @@ class Agreement:
         self._asked_at = time.monotonic()
 
     def want_stop(self) -> None:
-        """This rank was told to stop. Sets a flag and nothing else: for a signal handler."""
+        """Request a stop of all ranks; only sets a flag, so it is safe in a signal handler."""
         self._stop_wanted = True
 
     def want_save(self) -> None:
-        """This rank wants a checkpoint; all of them see `save_agreed` behind one of the next steps."""
+        """Request a checkpoint; all ranks see `save_agreed` after one of the next steps."""
         self._save_wanted = True
 
     def end_step(self, step: int, recording: bool = False) -> None:
-        """Behind a step: asks, if it is time to.
+        """Exchange after a step if it is due.
 
         Args:
-            recording: short steps that are recorded are left alone.
+            recording: whether the profiler records; short recorded steps are not disturbed.
 
         Raises:
-            Stopped: on every rank behind the same step.
+            Stopped: on every rank after the same step.
         """
         self.step = step
         self.save_agreed = False
@@ -121,13 +120,13 @@ class Agreement:
             self._ask(self._steps, step)
 
     def end_batch(self) -> None:
-        """Between the batches of an evaluation: as `end_step`."""
+        """Exchange between the batches of an evaluation, like `end_step`."""
         self._batch += 1
         if self._batch >= self._batches.due:
             self._ask(self._batches, self._batch)
 
     def ask_now(self) -> None:
-        """Before or after something long: as `end_step`, at once."""
+        """Exchange immediately, before or after a long operation; otherwise like `end_step`."""
         self._reduce(0.0)
 
     def _ask(self, pace: Pace, unit: int) -> None:
@@ -136,7 +135,7 @@ class Agreement:
         self._asked_at = time.monotonic()
 
     def _reduce(self, unit_s: float) -> float:
-        """The longest `unit_s` over all ranks."""
+        """Return the longest `unit_s` over all ranks."""
         stop, save = self._stop_wanted, self._save_wanted
         self._save_wanted = False
         if self._group is not None:
@@ -149,7 +148,7 @@ class Agreement:
         return unit_s
 
     def leave(self) -> None:
-        """Waits for the others before the process ends: none of them shall take it for lost."""
+        """Wait for the others before the process ends, so that no rank reports it as lost."""
         if self._group is not None:
             dist.barrier(group=self._group)
 
@@ -158,39 +157,41 @@ STOP = signal.SIGUSR1
 
 
 def listen(agreement: Agreement) -> None:
-    """From here on a stop is agreed upon with the other ranks. In the main thread."""
+    """Handle stops by agreement with the other ranks from now on; call it in the main thread."""
 
     def wait() -> None:
         while True:
             signal.sigwait({STOP})
             agreement.want_stop()
 
-    signal.signal(STOP, lambda number, frame: agreement.want_stop())  # by a thread that was there before
+    signal.signal(
+        STOP, lambda number, frame: agreement.want_stop()
+    )  # delivered to a thread from before the block
     signal.pthread_sigmask(signal.SIG_BLOCK, {STOP})
     threading.Thread(target=wait, name="stop", daemon=True).start()
 
 
 SLOW_VOLUME_S = 3600
 DISK_GROUP = "disk"
-"""Of the group: its axis, where traffic is told apart."""
+"""Axis name of the group, which separates kinds of traffic."""
 
 
 def open_disk_group(timeout_s: int) -> Any:
-    """The group in which ranks talk about files: on the hosts, so that none waits for a disk in a device's collective.
+    """Return a group on the hosts for file operations, so that no collective of the devices waits for a disk.
 
-    Used at the start by the thread that trains, afterwards by the one that writes. Its time-out is at least an hour:
-    volumes are slow, and a peer that is lost is noticed by its broken connection.
+    The training thread uses it at the start, afterwards the writing thread. Its time-out is at least an hour, because
+    volumes are slow and a lost peer is noticed by its broken connection.
     """
     timeout = timedelta(seconds=max(timeout_s, SLOW_VOLUME_S))
     return dist.new_group(backend="gloo", timeout=timeout, group_desc=DISK_GROUP)
 
 
 def run_together(action: Callable[[], Any], folder: Path, group: Any = None) -> list[Any]:
-    """What `action` returned on every rank, in their order; also keeps them together, like a barrier.
+    """Return the results of `action` of all ranks, in their order; also acts as a barrier.
 
     Args:
-        folder: where it writes.
-        group: of all ranks.
+        folder: the folder that `action` writes to.
+        group: process group of all ranks.
 
     Raises:
         StorageFull: on every rank, if the volume is full for one of them.
@@ -209,7 +210,7 @@ def run_together(action: Callable[[], Any], folder: Path, group: Any = None) -> 
 
 
 def describe_full(failure: Exception, folder: Path) -> str:
-    """The failure's own last line, and how much room there is."""
+    """Return the failure's last line and the free space."""
     lines = str(failure).strip().splitlines() or [type(failure).__name__]
     while not folder.exists():
         folder = folder.parent

@@ -1,4 +1,4 @@
-"""The machine that a process runs on: its name, and whose certificates it trusts."""
+"""Describe the machine that a process runs on: its name, and the certificates that it trusts."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from stratlab_spec.settings.config import ConfigError
 
 
 def read_node(env: Mapping[str, str]) -> str:
-    """The name of the machine: that of the cluster's node, which the chart passes on (downward API), or of this
-    computer; empty in a pod whose environment does not say, where the host name is the pod's."""
+    """Return the name of the machine: the cluster node from the chart (downward API), else this computer's name.
+
+    Empty in a pod without that variable, because its host name is the pod's.
+    """
     if env.get("STRATLAB_NODE"):
         return env["STRATLAB_NODE"]
     return "" if env.get("KUBERNETES_SERVICE_HOST") else socket.gethostname()
 
 
 def trust_given(environ: MutableMapping[str, str]) -> None:
-    """Trust the authority of STRATLAB_CA_FILE too (`write_bundle`); ranks inherit the variables.
+    """Also trust the authority in STRATLAB_CA_FILE (`write_bundle`); ranks inherit the variables.
 
     Raises:
-        ConfigError: the file holds no certificate.
+        ConfigError: the file does not hold a certificate.
     """
     try:
         write_bundle(environ)
@@ -30,10 +32,10 @@ def trust_given(environ: MutableMapping[str, str]) -> None:
 
 
 def explain_untrusted(failure: BaseException) -> str:
-    """What to set where the other side's certificate is not trusted; "" where it is another failure."""
+    """Return the setting that makes an untrusted certificate trusted; "" for another failure."""
     if not is_untrusted(failure):
         return ""
     return (
-        f"its certificate is not trusted here: name its authority: run.certificates, elsewhere {GIVEN}=/path/ca.crt "
+        f"its certificate is not trusted; set its authority in run.certificates, or locally {GIVEN}=/path/ca.crt "
         "[SL-certificate-untrusted]"
     )

@@ -1,4 +1,4 @@
-"""What produced a run: settings, versions, commit, environment, and a hash of the initial weights."""
+"""Record the origin of a run: settings, versions, commit, environment, and a hash of the initial weights."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ON_DEVICES = (
     *("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING"),
     *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
 )
-"""Variables that no setting of ours names and that decide how fast libraries work, or what they hold."""
+"""Variables outside of the settings that decide the speed of libraries or their memory."""
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of this process that change how collectives travel and devices work: name -> value."""
+    """Return the variables of this process that affect collectives and devices: name -> value."""
     return {
         name: value
         for name, value in sorted(environ.items())
@@ -37,7 +37,7 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_versions() -> dict[str, str]:
-    """Python's and the packages' versions; a package that is not installed is left out."""
+    """Return the versions of Python and of the installed packages."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -48,7 +48,7 @@ def read_versions() -> dict[str, str]:
 
 
 def read_git_sha() -> str | None:
-    """The commit that an image was built from (it says so), or that of the checkout this module lies in."""
+    """Return the commit of the image, from its environment, or of the checkout of this module."""
     if os.environ.get("STRATLAB_GIT_SHA"):
         return os.environ["STRATLAB_GIT_SHA"]
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
@@ -60,7 +60,7 @@ def read_git_sha() -> str | None:
 
 
 def hash_weights(model: nn.Module) -> str:
-    """sha256 over names, shapes and bytes of all parameters and buffers, before any strategy touches them."""
+    """Return the sha256 of names, shapes and bytes of all parameters and buffers, before a strategy wraps them."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
@@ -71,10 +71,10 @@ def hash_weights(model: nn.Module) -> str:
 def describe_run(
     config: Config, resolved: dict[str, Any], hosts: list[str], nodes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The content of config.json: what was asked, what it resolved to, what it runs on.
+    """Return the content of config.json: the settings, the resolved values, and the machines.
 
     Args:
-        hosts, nodes: of every rank: its pod, and the machine below it where that is known.
+        hosts, nodes: per rank its pod, and the machine below it if known.
     """
     return {
         "schema_version": 1,

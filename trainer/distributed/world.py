@@ -1,4 +1,4 @@
-"""Where this rank runs: among which processes, on which device of which machine, and in which element types.
+"""Describe where this rank runs: its process group, its device and machine, and its element types.
 
 | precision   | strategies    | products, stream | norms | weights, state | gathered            | reduced      |
 |-------------|---------------|------------------|-------|----------------|---------------------|--------------|
@@ -7,17 +7,16 @@
 | fp16        | all, GPU only | fp16             | fp32  | fp32           | products' fp16 (*)  | fp32, scaled |
 | bf16_native | zero*, zeropp | bf16             | bf16  | bf16 and fp32  | bf16                | fp32         |
 
-(*) Weights that enter products are gathered in their type, all others in fp32.
+(*) Weights in products are gathered in the products' type, all others in fp32.
 
-How a model computes in 16 bits: trainer/models/mixed_precision.py. The exception: zero1 and zero2 hold all parameters
-in fp32 on every rank, and gather them in fp32 after the update (DeepSpeed gathers in the type that it holds).
+Models compute in 16 bits as described in trainer/models/mixed_precision.py. Exception: zero1 and zero2 hold all
+parameters in fp32 on every rank, and gather them in fp32 after the update (DeepSpeed gathers in the type it holds).
 
-bf16_native is DeepSpeed's own recipe (its section `bf16`). Its fp32 copy is made from parameters that are bf16
-already: these runs start from rounded weights, and their buffers (running statistics) stay bf16. Elsewhere it would be
-another name for bf16.
+bf16_native is DeepSpeed's own recipe (its section `bf16`). Its fp32 copy is made from bf16 parameters: these runs start
+from rounded weights, and their buffers (running statistics) stay bf16. In other strategies it would equal bf16.
 
-Reduced in fp32 unless the setting reduce_dtype says bf16. fp32 is all of fp32: TF32 is off, also in cuDNN, where torch
-has it on.
+Gradients are reduced in fp32 unless the setting reduce_dtype is bf16. fp32 means full fp32: TF32 is off, including in
+cuDNN, where torch enables it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from trainer.distributed.machine import read_node
 
 @dataclass(frozen=True)
 class World:
-    """This process among all, as torch's launcher tells it."""
+    """This process among all processes, as described by torch's launcher."""
 
     rank: int
     local_rank: int
@@ -55,7 +54,7 @@ class World:
     device_name: str
     host: str
     node: str = ""
-    """The machine below the pod; empty where nobody says."""
+    """The machine below the pod; empty if unknown."""
 
     @property
     def backend(self) -> str:
@@ -67,7 +66,7 @@ class World:
 
 
 def read_world(env: Mapping[str, str]) -> World:
-    """The world from RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and the devices that are there."""
+    """Return the world from RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and the present devices."""
     local_rank = int(env["LOCAL_RANK"])
     on_gpu = torch.cuda.is_available()
     device = f"cuda:{local_rank}" if on_gpu else "cpu"
@@ -85,7 +84,7 @@ def read_world(env: Mapping[str, str]) -> World:
 
 
 def processor_name() -> str:
-    """The processor's model and the number of cores this process may use."""
+    """Return the processor's model and the number of cores that this process may use."""
     model = platform.machine()
     try:
         with open("/proc/cpuinfo") as file:
@@ -99,14 +98,15 @@ DEFAULTS = ("default_pg_timeout", "default_pg_nccl_timeout")
 
 
 def open_process_group(world: World, timeout_s: float) -> None:
-    """Makes the default group; any group that this process makes from now on has the same time-out.
+    """Create the default group; groups that this process creates later have the same time-out.
 
-    A time-out that is given to `init_process_group` holds for the default group alone. Meshes, DTensor, DeepSpeed
-    (TorchBackend.new_group) and gloo groups beside NCCL's make theirs without one, and get torch's own: 10 minutes of
-    NCCL, 30 of gloo. They all ask `_get_default_timeout` (torch 2.13, distributed_c10d.py), so that is where it goes.
+    The time-out argument of `init_process_group` applies only to the default group. Meshes, DTensor, DeepSpeed
+    (TorchBackend.new_group) and gloo groups next to NCCL create theirs without one, and get torch's defaults: 10
+    minutes for NCCL, 30 for gloo. They all call `_get_default_timeout` (torch 2.13, distributed_c10d.py), so the
+    default is replaced there.
 
-    On CUDA the group is bound to this rank's device: communicators are made now, where a failure is a failure at the
-    start, and no barrier guesses a device.
+    On CUDA the group is bound to this rank's device: communicators are created now, so that their failures appear at
+    the start, and no barrier guesses a device.
     """
     timeout = timedelta(seconds=timeout_s)
     elsewhere = f"torch {torch.__version__} keeps its default time-outs elsewhere"
@@ -117,9 +117,9 @@ def open_process_group(world: World, timeout_s: float) -> None:
 
 
 def bind_device(world: World, init: Any) -> dict[str, torch.device]:
-    """The argument that binds the group to this rank's device, where NCCL serves it, it has peers, and `init` takes it.
+    """Return the argument that binds the group to this rank's device, for NCCL with peers and if `init` accepts it.
 
-    Of a bound group gloo cannot make a mesh's groups (torch 2.11, split_group: its options cannot be copied).
+    gloo cannot create a mesh's groups from a bound group (torch 2.11, split_group: its options cannot be copied).
     """
     if world.backend != "nccl" or world.size == 1 or "device_id" not in inspect.signature(init).parameters:
         return {}
@@ -127,14 +127,14 @@ def bind_device(world: World, init: Any) -> dict[str, torch.device]:
 
 
 def gather_objects(value: Any, group: Any = None) -> list[Any]:
-    """`value` of every rank of the group, in their order, on all of them; collective."""
+    """Return `value` of every rank of the group, in rank order, on all of them; collective."""
     values: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(values, value, group=group)
     return values
 
 
 REDUCED = {"fp32": torch.float32, "bf16": torch.bfloat16}
-"""Of the setting reduce_dtype."""
+"""Element types by the values of the setting reduce_dtype."""
 
 
 @dataclass(frozen=True)
@@ -145,38 +145,38 @@ class Precision:
 
     @property
     def autocast_dtype(self) -> torch.dtype | None:
-        """What autocast computes in, or None where there is no autocast."""
+        """Return the element type of autocast, or None without autocast."""
         return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.name)
 
     @property
     def products_dtype(self) -> torch.dtype:
-        """What products are computed in."""
+        """Return the element type of products."""
         return torch.bfloat16 if self.name == "bf16_native" else self.autocast_dtype or torch.float32
 
     @property
     def teacher_dtype(self) -> torch.dtype | None:
-        """Of the products of a network that is not trained, and of their weights; None = fp32."""
+        """Return the element type of an untrained network's products and their weights; None = fp32."""
         return None if self.products_dtype == torch.float32 else self.products_dtype
 
     def cast_input(self, given: torch.Tensor) -> torch.Tensor:
-        """A model's input in the element type of its parameters; token ids stay whole numbers."""
+        """Cast a model's input to the element type of its parameters; token ids stay integers."""
         return given.bfloat16() if self.name == "bf16_native" and given.is_floating_point() else given
 
     @property
     def scales_loss(self) -> bool:
-        """Whether gradients would underflow without a scaled loss."""
+        """Return whether gradients would underflow without a scaled loss."""
         return self.name == "fp16"
 
 
 def resolve_precision(config: Config, device_type: str) -> Precision:
-    """`auto` becomes bf16 where the device has it natively, else fp16 on a GPU; fp32 on a CPU.
+    """Resolve `auto`: bf16 if the device supports it natively, else fp16 on a GPU; fp32 on a CPU.
 
     Raises:
         ConfigError: fp16 on a CPU.
     """
     if config.precision == "fp16" and device_type == "cpu":
-        use = "use fp32, bf16 or auto, which is fp32 here"
-        raise ConfigError([f"TRAINER_PRECISION=fp16: needs a GPU, and this is a CPU; {use} [SL-fp16-cpu]"])
+        use = "use fp32, bf16 or auto (here fp32)"
+        raise ConfigError([f"TRAINER_PRECISION=fp16: needs a GPU, but this is a CPU; {use} [SL-fp16-cpu]"])
     if config.precision != "auto":
         return Precision(config.precision)
     if device_type == "cpu":
@@ -185,23 +185,23 @@ def resolve_precision(config: Config, device_type: str) -> Precision:
 
 
 def apply_whole_fp32() -> None:
-    """Switches TF32 off in matrix products and convolutions, which are to keep the 23 bits that fp32 has.
+    """Disable TF32 in matrix products and convolutions, so that they keep the 23 bits of fp32.
 
-    cuDNN has it on unless told otherwise (torch 2.13, `torch.backends.cudnn.allow_tf32`), and some images switch it on
-    for cuBLAS too (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1).
+    cuDNN enables it by default (torch 2.13, `torch.backends.cudnn.allow_tf32`), and some images enable it for cuBLAS
+    too (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1).
     """
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def uses_tf32() -> bool:
-    """Whether any product of fp32 numbers may be computed with 10 bits."""
+    """Return whether a product of fp32 numbers may be computed with 10 bits."""
     return torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
 
 
 def build_mesh(axes: Axes, device_type: str, names: tuple[str, ...] = MESH_AXES) -> DeviceMesh:
-    """The mesh of the axes `names` over all processes; the process group must exist."""
+    """Return the mesh of the axes `names` over all processes; the process group must exist."""
     sizes = tuple(getattr(axes, name) for name in names)
-    # an axis over all processes would borrow the default group, which says nothing about its axis (torch 2.13)
+    # an axis over all processes would reuse the default group, which does not name its axis (torch 2.13)
     own = dict.fromkeys(names, dist.get_backend()) if names == ND_AXES else None
     return init_device_mesh(device_type, sizes, mesh_dim_names=names, backend_override=own)  # type: ignore[arg-type]

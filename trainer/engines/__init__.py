@@ -1,1 +1,1 @@
-"""How a step is done: with plain PyTorch, and with DeepSpeed. Strategies choose one and dress the model for it."""
+"""Run training steps with plain PyTorch or DeepSpeed; the strategy chooses the engine and wraps the model for it."""

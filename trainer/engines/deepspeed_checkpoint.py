@@ -1,12 +1,12 @@
-"""State of the DeepSpeed strategies: its own checkpoint, guarded, because it trusts the folder and says little.
+"""Save and load the state of the DeepSpeed strategies in DeepSpeed's own checkpoint format, with checks.
 
-saving    DeepSpeed says what it would write and where, and this is copied instead of written (take_snapshot): its
-          collectives are over before anybody touches the disk. Tensors, plain values and two of its classes.
-loading   A missing file ends in a bare AssertionError or in a silent start from scratch, another world size in a
-          message without advice, and the files are unpickled without any limit: everything is checked before. It reads
-          the files of its own stage and world size; for any other there is its universal format, without SGD and
-          without a way from one stage to another. Here each rank then takes its pieces out of whole tensors, one
-          parameter at a time, and puts them where DeepSpeed's engine keeps its own (0.19.8).
+saving    `take_snapshot` lets DeepSpeed save, but captures the files in memory instead of writing them. So its
+          collectives end before any file is written. The files hold tensors, plain values and two of its classes.
+loading   `load` checks everything first. Without checks, a missing file ends in a bare AssertionError or a silent start
+          from scratch. Another world size gives a message without advice, and files are unpickled without limits.
+          DeepSpeed only reads files of its own stage and world size. Its universal format lacks SGD and changes of
+          stage. Here each rank takes its pieces out of whole tensors, one parameter at a time, and stores them in
+          DeepSpeed's engine (0.19.8).
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from trainer.engine import Written
 from trainer.models.mixed_precision import LossScale
 
 NOWHERE = Path("/nowhere")
-"""Where DeepSpeed believes that it writes."""
+"""The folder that DeepSpeed believes it writes to."""
 
 
 @dataclass
 class DeepSpeedSnapshot:
-    """One rank's files, by their names."""
+    """One rank's files, by name."""
 
     files: dict[str, Any]
     held_bytes: int
     facts: dict[str, Any] | None
-    """On rank 0, what tells this checkpoint from others."""
+    """On rank 0, the facts that identify this checkpoint."""
     copy_scripts: Callable[[str], None]
-    """Puts DeepSpeed's programs for such files into a folder."""
+    """Copies DeepSpeed's conversion scripts into a folder."""
 
     def write(self, folder: Path) -> Written:
         for name, content in self.files.items():
@@ -54,16 +54,16 @@ class DeepSpeedSnapshot:
         return Written(sorted(self.files))
 
     def finish(self, folder: Path, parts: list[Any]) -> list[str]:
-        """The facts, and DeepSpeed's programs."""
+        """Return the facts and copy DeepSpeed's scripts into the folder."""
         (folder / FACTS).write_text(json.dumps(self.facts) + "\n")
         self.copy_scripts(str(folder))
         return [FACTS, *sorted(path.name for path in folder.glob("*.py"))]
 
 
 def take_snapshot(staging: Staging, engine: Any, loss_scale: LossScale) -> DeepSpeedSnapshot:
-    """A copy of what this rank would write; collective.
+    """Copy everything that this rank would write; collective.
 
-    universal_checkpoint_info is for DeepSpeed's own converter, should somebody want its universal format.
+    DeepSpeed's converter to its universal format needs universal_checkpoint_info.
     """
     client = {
         "universal_checkpoint_info": {"universal_checkpoint_version": 0.2},
@@ -89,9 +89,9 @@ def take_snapshot(staging: Staging, engine: Any, loss_scale: LossScale) -> DeepS
 
 @contextmanager
 def _caught_writes(engine: Any) -> Iterator[dict[str, Any]]:
-    """What DeepSpeed saves meanwhile, by its name below `NOWHERE`; nothing reaches the disk.
+    """Capture DeepSpeed's writes by their name below `NOWHERE`; the disk stays unchanged.
 
-    It need not copy tensors that share storage: that is done here, once (0.19.8, `preserves_storage_sharing`).
+    DeepSpeed need not copy tensors that share storage: the caller copies once (0.19.8, `preserves_storage_sharing`).
     """
     writer, files = engine.checkpoint_engine, dict[str, Any]()
 
@@ -110,24 +110,24 @@ def _caught_writes(engine: Any) -> Iterator[dict[str, Any]]:
         yield files
     finally:
         for owner, name in replaced:
-            delattr(owner, name)  # the class's own again
+            delattr(owner, name)  # restores the class's own
 
 
 LEAVES = (type(None), bool, int, float, complex, str, bytes, set, torch.dtype, torch.device, torch.Size)
 
 
 def as_plain(value: Any, where: str = "state", tensor: Callable[[Tensor], Tensor] = lambda held: held) -> Any:
-    """The same state with values in place of enums and of NumPy's scalars, whatever Python writes it.
+    """Return the state with plain values for enums and NumPy scalars, under every version of Python.
 
-    DeepSpeed also puts its ZeroStageEnum there. Python 3.11.2 pickles a member of an enum as a call of `getattr`,
-    3.11.7 and 3.12 as a call of its class, and `weights_only` refuses the first. Both forms of this one are still read
-    from older checkpoints (trainer/checkpoint/deepspeed_files.py).
+    DeepSpeed's state contains its ZeroStageEnum. Python 3.11.2 pickles a member of an enum as a call of `getattr`,
+    3.11.7 and 3.12 as a call of its class, and `weights_only` rejects the first. Older checkpoints may have either form
+    (trainer/checkpoint/deepspeed_files.py).
 
     Args:
-        tensor: what becomes of each tensor, in an order that is the same for equal states; left out, they are shared.
+        tensor: converts each tensor, in an order that is the same for equal states; by default tensors are shared.
 
     Raises:
-        AssertionError: something that `refuse_code` would not let through when the run goes on, named by its path.
+        AssertionError: `refuse_code` would reject a value on resume; the message has its path.
     """
     kind = type(value)
     if isinstance(value, Enum):
@@ -139,7 +139,7 @@ def as_plain(value: Any, where: str = "state", tensor: Callable[[Tensor], Tensor
             (as_plain(k, f"{where}, a key"), as_plain(v, f"{where}[{k!r}]", tensor)) for k, v in value.items()
         )
         plain = kind(items)
-        if attributes := getattr(value, "__dict__", None):  # a module's state_dict carries versions so
+        if attributes := getattr(value, "__dict__", None):  # versions of a module's state_dict
             vars(plain).update(as_plain(attributes, "attributes"))
         return plain
     if kind in (list, tuple):
@@ -147,38 +147,38 @@ def as_plain(value: Any, where: str = "state", tensor: Callable[[Tensor], Tensor
     from deepspeed.runtime.fp16.loss_scaler import LossScaler
     from deepspeed.utils.tensor_fragment import fragment_address
 
-    if kind in (LossScaler, fragment_address):  # DeepSpeed needs them back as they were
+    if kind in (LossScaler, fragment_address):  # DeepSpeed needs the original values back
         as_plain(vars(value), f"{where} ({kind.__name__})")
-        return copy.copy(value)  # it holds numbers that go on changing
+        return copy.copy(value)  # later steps change its numbers
     if kind in (Tensor, nn.Parameter):
         return tensor(value)
     readable = kind in LEAVES
-    assert readable, f"{where} is a {kind.__module__}.{kind.__name__}: a checkpoint with it could not be read"
+    assert readable, f"{where} is a {kind.__module__}.{kind.__name__}: a checkpoint cannot contain it"
     return value
 
 
 STEP = "step"
-"""Of the moments the one that is a single number."""
+"""Name of the only optimizer state that is a single number."""
 
 
 class Piece(NamedTuple):
-    """Of a parameter, on this rank."""
+    """One parameter's piece on this rank."""
 
     name: str
     whole: torch.Size
     start: int
-    """In the flattened parameter."""
+    """Start in the flattened parameter."""
     length: int
     place: int
-    """In the flat tensor of its group."""
+    """Start in the flat tensor of its group."""
 
 
 @torch.no_grad()
 def place_tensors(engine: Any, source: PlainTensors) -> None:
-    """Parameters, buffers and moments, in place; collective.
+    """Place parameters, buffers and moments, in place; collective.
 
     Raises:
-        ConfigError: the source lacks something, or has it in another shape.
+        ConfigError: the source lacks a tensor, or has it in another shape.
     """
     module, optimizer = engine.module, engine.optimizer
     partitions = engine.zero_optimization_partition_weights()
@@ -200,7 +200,7 @@ def place_tensors(engine: Any, source: PlainTensors) -> None:
 
 
 def _place_untrained(module: nn.Module, source: PlainTensors, partitions: bool) -> None:
-    """Buffers, and what is frozen."""
+    """Place buffers and frozen parameters."""
     import deepspeed
 
     kept = set(module.state_dict(keep_vars=True))
@@ -214,12 +214,12 @@ def _place_untrained(module: nn.Module, source: PlainTensors, partitions: bool) 
         if not parameter.requires_grad:
             value = find_weight(source, name)
             with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0, enabled=partitions):
-                if parameter.numel():  # of partitioned ones only rank 0's counts
+                if parameter.numel():  # for partitioned buffers only rank 0's count
                     parameter.copy_(value)
 
 
 def _find_in_line(optimizer: Any, parameters: Any, names: dict[Any, str]) -> Iterator[Piece]:
-    """Stages 1 and 2: the parameters of a group behind each other, of which this rank has a piece."""
+    """Yield this rank's pieces in stages 1 and 2: it holds a slice of each group's concatenated parameters."""
     for parameter in parameters:
         if (mapping := parameter._hp_mapping) is not None:
             there, here = mapping.lp_fragment_address, mapping.hp_fragment_address
@@ -227,7 +227,7 @@ def _find_in_line(optimizer: Any, parameters: Any, names: dict[Any, str]) -> Ite
 
 
 def _find_sharded(optimizer: Any, parameters: Any, names: dict[Any, str]) -> Iterator[Piece]:
-    """Stage 3: of every parameter an equal part, the last ones padded."""
+    """Yield this rank's pieces in stage 3: an equal part of every parameter, the last ones padded."""
     place = 0
     for parameter in parameters:
         part = parameter.ds_tensor.ds_numel
@@ -251,14 +251,14 @@ def _place_group(optimizer: Any, pieces: Iterator[Piece], flat: Tensor, source: 
 def _copy(flat: Tensor, whole: Tensor, piece: Piece) -> None:
     if whole.shape != piece.whole:
         there, here = tuple(whole.shape), tuple(piece.whole)
-        problem = f"{piece.name} is {there} in the checkpoint and {here} here [SL-checkpoint-shape-zero]"
+        problem = f"{piece.name} is {there} in the checkpoint, but {here} here [SL-checkpoint-shape-zero]"
         raise ConfigError([problem])
     part = whole.reshape(-1)[piece.start : piece.start + piece.length]
     flat.data[piece.place : piece.place + piece.length].copy_(part)
 
 
 def _refresh_shards(optimizer: Any) -> None:
-    """What stage 3 computes with, from its fp32 copies; as DeepSpeed does it behind its own files."""
+    """Update stage 3's compute weights from its fp32 copies, as DeepSpeed does after loading its own files."""
     for group, flat in enumerate(optimizer.fp32_partitioned_groups_flat):
         held = optimizer.fp16_partitioned_groups_flat[group]
         held.data.copy_(flat.data)
@@ -268,12 +268,12 @@ def _refresh_shards(optimizer: Any) -> None:
 
 
 def load(engine: Any, loss_scale: LossScale, folder: Path) -> None:
-    """Reads what a snapshot wrote, with any stage and number of processes, or what another strategy did; collective.
+    """Load a snapshot from any stage and number of processes, or another strategy's checkpoint; collective.
 
     Raises:
-        ConfigError: no checkpoint, or content that is not plain tensors.
+        ConfigError: the checkpoint is missing, or contains more than plain tensors.
     """
-    looked: list[Any] = [[], False]  # problems, whether it was saved by an engine like this one
+    looked: list[Any] = [[], False]  # problems, and whether an engine like this one saved it
     if dist.get_rank() == 0 and is_zero(folder):
         try:
             facts, own = read_facts(folder), (engine.zero_optimization_stage(), dist.get_world_size())
@@ -294,19 +294,19 @@ def load(engine: Any, loss_scale: LossScale, folder: Path) -> None:
     path, client = engine.load_checkpoint(str(folder), tag=TAG)
     assert path is not None, f"DeepSpeed loaded nothing from {folder}"
     for parameter in engine.module.parameters():
-        # DeepSpeed's load forgets hpz's copies of trained parameters alone (stage3.py,
-        # invalidate_secondary_tensor): a run would go on with the frozen weights that it started from
+        # DeepSpeed's load only refreshes hpz's copies of trained parameters (stage3.py,
+        # invalidate_secondary_tensor): the run would continue with the frozen weights that it started from
         if not parameter.requires_grad and getattr(parameter, "ds_secondary_tensor", None) is not None:
             parameter.ds_secondary_tensor = None
     loss_scale.load(torch.tensor(client["loss_scale"], dtype=torch.float64))
 
 
 def gather(engine: Any) -> dict[str, Tensor]:
-    """The whole state under the model's own names, fp32, on rank 0's CPU; collective.
+    """Gather the whole state under the model's own names, fp32, on rank 0's CPU; collective.
 
-    Behind an evaluation gathers of a backward pass that never came may be under way, and DeepSpeed does not let go of a
-    parameter in flight. Its whole prologue is for that case alone: it takes apart what stays gathered, and a pass that
-    recomputes selectively behind it gathers other parameters than its forward did.
+    After an evaluation, gathers for a backward pass that never ran may be pending. DeepSpeed does not release a
+    parameter in flight. Its whole prologue runs only for that case, because it partitions gathered parameters again. A
+    selectively recomputing pass after it would then gather other parameters than its forward.
     """
     import deepspeed
     from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
@@ -321,7 +321,7 @@ def gather(engine: Any) -> dict[str, Tensor]:
     for name, parameter in module.named_parameters(remove_duplicate=False):
         whole = None
         if parameter.requires_grad and parameter.dtype != torch.float32:
-            whole = safe_get_full_fp32_param(parameter)  # the copy that the optimizer works on
+            whole = safe_get_full_fp32_param(parameter)  # the optimizer's working copy
         with deepspeed.zero.GatheredParameters([parameter], enabled=partitioned):
             if keeps and name in names:
                 held = parameter if whole is None else whole

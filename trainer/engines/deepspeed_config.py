@@ -1,9 +1,9 @@
-"""DeepSpeed's configuration with nothing left to its defaults (deepspeed 0.19.8).
+"""Build DeepSpeed's complete configuration, so that none of its defaults applies (deepspeed 0.19.8).
 
-`gradient_clipping` matters most: left out it is 1.0 (deepspeed/runtime/constants.py, upstream #8068).
+`gradient_clipping` matters most: its default is 1.0 (deepspeed/runtime/constants.py, upstream #8068).
 
-DeepSpeed ignores an unknown key at the top and in the plain sections silently: a misspelt `zero_optimization` trains
-with stage 0. So every key is compared with those that are known here.
+DeepSpeed silently ignores unknown keys at the top and in plain sections: a misspelt `zero_optimization` trains with
+stage 0. So `check_keys` compares every key with the known ones.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from trainer.engines.torch_engine import optimizer_arguments
 FP32 = 4
 """Bytes of an element; DeepSpeed counts buckets in elements."""
 START_ALIGNMENT = 2
-"""DeepSpeed's nccl_start_alignment_factor (stage_1_and_2.py): another bucket of gathers is an AssertionError there."""
+"""DeepSpeed's nccl_start_alignment_factor (stage_1_and_2.py); it asserts that gather buckets are a multiple of it."""
 
-# What no setting of a run changes.
+# Fixed for all runs.
 _FIXED: dict[str, Any] = {
     "managed_gradient_accumulation": True,
     "prescale_gradients": False,
     "gradient_predivide_factor": 1.0,
-    "gradient_allreduce_op": "mean",  # stage 3 has no "sum"; the engine undoes it
+    "gradient_allreduce_op": "mean",  # stage 3 lacks "sum"; the engine reverses the averaging
     "disable_allgather": False,
     "steps_per_print": 2**31,
     "wall_clock_breakdown": False,
@@ -42,7 +42,7 @@ _FIXED: dict[str, Any] = {
     "dataloader_drop_last": False,
     "zero_allow_untested_optimizer": True,
     "zero_force_ds_cpu_optimizer": False,
-    # the model's own (trainer/models/mixed_precision.py): DeepSpeed's has one type for gathering and for reducing
+    # the model casts (trainer/models/mixed_precision.py): DeepSpeed's autocast has one type for gathering and reducing
     "torch_autocast": {"enabled": False, "dtype": "bfloat16", "lower_precision_safe_modules": []},
     "fp16": {
         "enabled": False,
@@ -68,10 +68,10 @@ _FIXED: dict[str, Any] = {
         "use_node_local_storage": False,
         "parallel_write": {"pipeline_stage": False},
     },
-    # it waits for the device twice in every micro-batch, for a number that is never read (utils/timer.py)
+    # it waits for the device twice per micro-batch, for a number that is never read (utils/timer.py)
     "timers": {"throughput": {"enabled": False, "synchronized": False}},
 }
-# Of the section zero_optimization, written out for every stage; what a stage does not use is inert.
+# The section zero_optimization, complete for every stage; a stage ignores the keys it does not use.
 _EVERY_STAGE: dict[str, Any] = {
     "contiguous_gradients": True,
     "reduce_scatter": True,
@@ -103,13 +103,13 @@ _STAGE3: dict[str, Any] = {
     "stage3_use_all_reduce_for_fetch_params": False,
     "stage3_allgather_sequential": False,
 }
-# What the stages differ in.
+# Differences between the stages.
 ZERO: dict[str, dict[str, Any]] = {
     name: {"stage": stage} | (_STAGE3 if stage == 3 else {})
     for name, row in STRATEGIES.items()
     if (stage := row.deepspeed_stage)
 }
-# For tests: without it no parameter of a small model is ever given back, and stage 3 gathers nothing.
+# For tests: without it stage 3 keeps every parameter of a small model and gathers nothing.
 FORCED_GATHERS = {
     "stage3_param_persistence_threshold": 0,
     "stage3_max_live_parameters": 0,
@@ -119,7 +119,7 @@ FORCED_GATHERS = {
 
 
 def _list_sections(settings: dict[str, Any], at: str = "") -> dict[str, tuple[str, ...]]:
-    """The keys of each section, by its path; () = a plain value."""
+    """Return the keys of each section, by its path; () = a plain value."""
     found: dict[str, tuple[str, ...]] = {}
     for key, value in settings.items():
         section = value if isinstance(value, dict) else {}
@@ -150,10 +150,10 @@ _TOP = tuple(name for name in KNOWN if "." not in name)
 
 
 def check_keys(settings: dict[str, Any]) -> None:
-    """Refuses keys that DeepSpeed would ignore.
+    """Reject keys that DeepSpeed would ignore.
 
     Raises:
-        ConfigError: naming every unknown key with the nearest known one.
+        ConfigError: lists every unknown key with the nearest known one.
     """
     if problems := _unknown_keys(settings):
         raise ConfigError(problems)
@@ -168,7 +168,7 @@ def _unknown_keys(settings: dict[str, Any], section: str = "") -> list[str]:
             near = difflib.get_close_matches(key, allowed, n=1)
             hint = f", did you mean {near[0]}?" if near else ""
             problems.append(
-                f"DeepSpeed setting {path}: unknown, it would be ignored silently{hint} [SL-deepspeed-key]"
+                f"DeepSpeed setting {path} is unknown and would be ignored silently{hint} [SL-deepspeed-key]"
             )
         elif isinstance(value, dict) and KNOWN.get(path):
             problems += _unknown_keys(value, path)
@@ -181,13 +181,13 @@ class ModelSizes:
 
     parameters: int
     block: int
-    """Of the largest block."""
+    """Elements of the largest block."""
     outside: int
-    """Of all parameters that no block has."""
+    """Elements of all parameters outside blocks."""
 
 
 def measure_sizes(model: nn.Module) -> ModelSizes:
-    """Of a whole model (trainer/models/model_with_loss.py), before anything is sharded."""
+    """Measure a whole model (trainer/models/model_with_loss.py), before sharding."""
     whole = sum(p.numel() for p in model.parameters())
     blocks = [sum(p.numel() for p in block.parameters()) for block in model.blocks()]  # type: ignore[operator]
     return ModelSizes(whole, max(blocks), whole - sum(blocks))
@@ -204,15 +204,15 @@ def build_settings(
     profile_first: int | None = None,
     zero: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What `deepspeed.initialize` gets, and what the run directory keeps.
+    """Return the settings for `deepspeed.initialize` and for the run directory.
 
     Args:
-        sizes: of the model; no bucket is larger, but for one element where their number is odd.
-        profile_first: first recorded step of the plan; None = as asked.
-        zero: entries of the section zero_optimization to put over the strategy's own, for tests.
+        sizes: of the model; a bucket is at most one element larger, to make an odd size even.
+        profile_first: first recorded step of the plan; None = the setting.
+        zero: entries of the section zero_optimization that override the strategy's own, for tests.
 
     Raises:
-        ConfigError: a key that DeepSpeed does not know.
+        ConfigError: a key is unknown to DeepSpeed.
     """
     native = precision.name == "bf16_native"
     own = "bf16" if native else "fp32"
@@ -227,11 +227,11 @@ def build_settings(
         "data_types": {"grad_accum_dtype": own, "buffer_dtype": own},
         "zero_optimization": _zero_section(config, sizes, processes_per_node, device_type) | (zero or {}),
         "optimizer": _optimizer(config),
-        # on for who takes these settings elsewhere; a run switches it off (zero_engine.py)
+        # enabled for reuse of these settings elsewhere; a run switches it off (zero_engine.py)
         "flops_profiler": {
             "enabled": config.flops_profiler,
             "recompute_fwd_factor": float(config.activation_checkpointing == "blocks"),
-            # DeepSpeed's steps begin with 0
+            # DeepSpeed counts steps from 0
             "profile_step": max(0, (profile_first or config.profile_first_step) - config.profile_warmup - 1),
             "module_depth": -1,
             "top_modules": 3,
@@ -262,21 +262,22 @@ def _zero_section(
     if config.offload == "all":
         section["offload_param"] = pinned
     if config.strategy == "zeropp" and "hpz" in config.zeropp.split(","):
-        # qwz and qgz are not DeepSpeed's (engines/quantization.py): its switches stay off
+        # engines/quantization.py replaces DeepSpeed's qwz and qgz: its switches stay off
         section["zero_hpz_partition_size"] = processes_per_node
     return section
 
 
 def _bucket(asked_bytes: int, sizes: ModelSizes) -> int:
-    """Elements: no more than the model has, rounded up to what stages 1 and 2 take."""
+    """Return the bucket's elements: at most the model's, rounded up to the alignment of stages 1 and 2."""
     return min(asked_bytes // FP32, -(-sizes.parameters // START_ALIGNMENT) * START_ALIGNMENT)
 
 
 def _gathering(config: Config, sizes: ModelSizes) -> dict[str, Any]:
-    """Stage 3 by the knobs that it shares with fully_shard. It gathers single modules, not blocks: it is told in
-    elements what is a block ahead, and how soon a parameter must be used again to be kept till then.
+    """Map the gathering knobs of fully_shard to stage 3, which counts in elements.
 
-    A block that is recomputed is used twice in a row, the second time in the opposite order.
+    Stage 3 gathers single modules instead of blocks. So the settings give the elements to prefetch, and the reuse
+    distance up to which it keeps a parameter. A recomputed block is used twice in a row, the second time in reverse
+    order.
     """
     reuse = live = 2 * sizes.parameters
     if reshards_after_forward(config):
@@ -291,9 +292,9 @@ def _gathering(config: Config, sizes: ModelSizes) -> dict[str, Any]:
 
 
 def _optimizer(config: Config) -> dict[str, Any]:
-    """torch's own optimizer, as on the other strategies; DeepSpeed's would be compiled at the first start."""
+    """Return torch's own optimizer, as with the other strategies; DeepSpeed's would be compiled at the first start."""
     arguments = optimizer_arguments(config)
     if config.optimizer == "sgd":
         return {"type": "SGD", "params": arguments}
-    betas = list(arguments["betas"])  # as JSON will hold it
+    betas = list(arguments["betas"])  # a list, as JSON stores it
     return {"type": "AdamW", "params": {**arguments, "betas": betas, "torch_adam": True, "fused": True}}

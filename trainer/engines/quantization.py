@@ -1,33 +1,33 @@
-"""ZeRO++: gathers in whole numbers of 8 bits (qwz) and reductions in 4 (qgz), with one scale per block.
+"""ZeRO++: gather in 8-bit integers (qwz) and reduce in 4-bit integers (qgz), with one scale per block.
 
-Kernel   DeepSpeed's CUDA kernel reads fp16 (0.19.8, ops/csrc/quantization/pt_binding.cpp casts data_ptr to __half*,
-         whatever the tensor holds). Gradients lie far below what fp16 can tell apart, so each block is brought to a
-         largest number between 1/2 and 1 first, by a power of two that its scale gets back. Infinity and NaN would get
-         lost in the kernel, which takes the larger of two numbers by __hmax: a block that has one comes back as NaN,
-         and the step is skipped everywhere. Numbers are unpacked in plain torch: one multiplication. The kernel's
-         dequantize_fp32 writes eight numbers into room for four (dequantization_utils.h: `chunk` counts in halves,
-         `_to_global` in T).
+Kernel   DeepSpeed's CUDA kernel reads fp16 (0.19.8, ops/csrc/quantization/pt_binding.cpp casts data_ptr to __half*
+         without a check). Gradients are too small for fp16. So a power of two first scales each block to a largest
+         number between 1/2 and 1, and the block's scale reverses this. The kernel would lose infinity and NaN, because
+         it takes the larger of two numbers by __hmax. A block with one of them returns as NaN, and all ranks skip the
+         step. Plain torch unpacks numbers with one multiplication. The kernel's dequantize_fp32 writes eight numbers
+         into space for four (dequantization_utils.h: `chunk` counts in halves, `_to_global` in T).
 
-qwz      In the place of DeepSpeed's own (zero_quantized_weights), which refuses its autocast, cuts several parameters
-         into common groups whose scale the largest of them sets, and asks that 8 divides every shard. Here each
-         parameter has its own blocks, one too small for them is gathered as without qwz, and what arrives is rounded to
-         the type in which that parameter is gathered without qwz: fp32, or bf16 for weights of products. So every
-         precision goes with it. hpz's second copy inside a node holds what has arrived; it is gathered as it is, or it
-         would be rounded twice. What is gathered outside a pass (small parameters after the update, checkpoints,
-         exports) keeps all its bits.
+qwz      `QuantizedGather` replaces DeepSpeed's zero_quantized_weights. DeepSpeed's version rejects its own autocast,
+         needs shards divisible by 8, and puts several parameters into groups with one scale. Here each parameter has
+         its own blocks. A parameter too small for a block is gathered without qwz. The result is rounded to the
+         parameter's type without qwz: fp32, or bf16 for product weights. So it works under every precision.
+         hpz's second copy inside a node holds the received values. It is gathered unquantized, because it would
+         otherwise be rounded twice. Gathers outside a pass (small parameters after the update, checkpoints, exports)
+         keep all bits.
 
-qgz      The mean of all gradients in blocks, first inside each node and then between nodes. Sums are kept in fp32; only
-         what is sent has 4 bits, so every gradient is rounded twice.
+qgz      `QuantizedReduction` averages all gradients in blocks, first inside each node and then between nodes. Sums are
+         fp32. Only sent numbers have 4 bits, so every gradient is rounded twice.
 
     step      among                        sends per rank, of n ranks in N nodes of L, for a gradient of S numbers
     inside    the ranks of a node          (L-1)/L S      each rank then has the sums of its node for N shards
     between   ranks of the same place      (N-1)/N S/L    each rank then has the mean of all for its own shard
 
-         In the place of DeepSpeed's (runtime/comm/coalesced_collectives.py, all_to_all_quant_reduce), which is not a
-         mean of these gradients: stage3.py (__avg_scatter_grads) hands it gradients in communication_data_type, here
-         fp32, and swizzle_quant reads them as __half* (pt_binding.cpp, ds_swizzle_quant); quantized_reduction adds up
-         the ranks of a node (quant_reduce.cu) and the end divides by the number of nodes alone; groups are as many as
-         the first or second dimension, and a tail that does not fill them is left as torch.empty made it.
+         It replaces DeepSpeed's (runtime/comm/coalesced_collectives.py, all_to_all_quant_reduce), which does not
+         compute the mean of these gradients. stage3.py (__avg_scatter_grads) passes gradients in
+         communication_data_type, here fp32, and swizzle_quant reads them as __half* (pt_binding.cpp,
+         ds_swizzle_quant). quantized_reduction adds up the ranks of a node (quant_reduce.cu), but the end divides only
+         by the number of nodes. The first or second dimension sets the number of groups. The rest that does not fill
+         them keeps the uninitialised values of torch.empty.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ from stratlab_spec.settings.library_rules import BITS, BLOCK, PREBUILT_QUANTIZER
 
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 SMALLEST_EXPONENT = -126
-"""Of an fp32 number with all its bits."""
+"""Exponent of the smallest normal fp32 number."""
 
 
 class Quantizer(Protocol):
-    """What is used of DeepSpeed's module."""
+    """The interface of DeepSpeed's module that this file uses."""
 
     Symmetric: Any
 
     def quantize(self, values: Tensor, groups: int, bits: int, kind: Any, /) -> Sequence[Tensor]:
-        """fp16 in, (int8, with 4 bits two numbers to a byte, even elements in the upper half; fp32 scales) out."""
+        """Map fp16 to (int8, fp32 scales). With 4 bits a byte holds two numbers, even elements in the upper half."""
         ...
 
 
 def load_quantizer() -> Quantizer:
-    """The one that an image was built with (by images/trainer/quantizer.py), or else DeepSpeed compiles it now."""
+    """Return the image's prebuilt module (images/trainer/quantizer.py), or let DeepSpeed compile one now."""
     try:
         module: Quantizer = importlib.import_module(PREBUILT_QUANTIZER)
         return module
     except ModuleNotFoundError:
         from deepspeed.ops.op_builder import QuantizerBuilder
 
-    # without a list of architectures of the machine's: DeepSpeed reads no letters in it ("9.0a" -> ValueError: invalid
-    # literal for int(), 0.19.8, op_builder/builder.py), and compiles for the GPU that is there without one
+    # without the machine's list of architectures: DeepSpeed cannot parse letters in it ("9.0a" -> ValueError: invalid
+    # literal for int(), 0.19.8, op_builder/builder.py), and without a list it compiles for the present GPU
     listed = os.environ.pop(ARCHITECTURES, None)
     try:
         module = QuantizerBuilder().load()
@@ -80,7 +80,7 @@ def load_quantizer() -> Quantizer:
 
 
 def quantize(quantizer: Quantizer, values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """(int8 numbers, fp32 scales), both flat.
+    """Return (int8 numbers, fp32 scales), both flat.
 
     Args:
         values: fp32 or bf16, elements a multiple of the block.
@@ -94,7 +94,7 @@ def quantize(quantizer: Quantizer, values: Tensor, bits: int) -> tuple[Tensor, T
 
 
 def dequantize(numbers: Tensor, scales: Tensor, bits: int) -> Tensor:
-    """fp32, flat."""
+    """Return fp32, flat."""
     if bits == 4:
         numbers = torch.stack([numbers >> 4, (numbers << 4) >> 4], -1)
     return (numbers.reshape(-1, BLOCK) * scales.reshape(-1, 1)).reshape(-1)
@@ -104,10 +104,10 @@ QWZ_BITS = BITS["qwz"]
 
 
 def apply_quantized_gathers(parameters: Iterable[Any], quantizer: Quantizer) -> None:
-    """Puts itself before the gathering of each parameter.
+    """Replace the gathering of each parameter.
 
     Args:
-        parameters: dealt out by DeepSpeed (stage 3).
+        parameters: partitioned by DeepSpeed (stage 3).
     """
     for parameter in parameters:
         plain = parameter.all_gather_coalesced
@@ -121,7 +121,7 @@ def _gather(
     safe_mode: bool = False,
     quantize: bool = False,
 ) -> Any:
-    """In the place of DeepSpeed's all_gather_coalesced; `quantize` is its own way, which stays off."""
+    """Replace DeepSpeed's all_gather_coalesced; `quantize` is its own switch, which stays off."""
     from deepspeed.runtime.zero.partition_parameters import MultipleAllGatherHandles
 
     ordered = sorted(parameters, key=lambda each: each.ds_id)
@@ -139,7 +139,7 @@ def _goes_in_blocks(parameter: Any) -> bool:
 
 
 class QuantizedGather:
-    """Parameters on their way, with the interface of DeepSpeed's handles.
+    """Parameters in flight, with the interface of DeepSpeed's handles.
 
     Args:
         parameters: of one process group, in the same order on every rank.
@@ -160,12 +160,12 @@ class QuantizedGather:
             real = _count_real(parameter)
             part[:real].copy_(parameter.ds_tensor[:real])
         group = parameters[0].ds_process_group
-        self._sent: tuple[Tensor, ...] = quantize(quantizer, own, bits=QWZ_BITS)  # held till it has arrived
+        self._sent: tuple[Tensor, ...] = quantize(quantizer, own, bits=QWZ_BITS)  # kept until received
         self._arriving = [_start(mine, self._shards, group) for mine in self._sent]
         self._available = ZeroParamStatus.AVAILABLE
 
     def wait(self, handle_dependency: bool = True) -> None:
-        """The parameters are whole after it; the second call does nothing."""
+        """Wait until the parameters are whole; a second call changes nothing."""
         if not self._arriving:
             return
         for _, work in self._arriving:
@@ -183,8 +183,10 @@ class QuantizedGather:
 
 
 def _count_real(parameter: Any) -> int:
-    """Elements of this rank's shard. The filling behind them, on the last ranks, is memory that nobody has written to:
-    in a block it would set the scale of all others."""
+    """Count the elements of this rank's shard, without the padding of the last ranks.
+
+    The padding is uninitialised memory: in a block it would set the scale of all other elements.
+    """
     length = parameter.ds_tensor.ds_numel
     return max(0, min(length, parameter.ds_numel - parameter.ds_zero_partition_rank * length))
 
@@ -203,25 +205,25 @@ def _gathered_type(parameter: Any) -> torch.dtype:
 
 QGZ_BITS = BITS["qgz"]
 REDUCTION = "_DeepSpeedZeroOptimizer_Stage3__avg_scatter_grads"
-"""Of DeepSpeed's optimizer: full gradients in, this rank's part of their mean out."""
+"""Method of DeepSpeed's optimizer: takes full gradients, returns this rank's part of their mean."""
 
 
 def apply_quantized_reduction(optimizer: Any, quantizer: Quantizer, per_node: int) -> None:
-    """Puts itself in the place of the reduction; collective.
+    """Replace the reduction; collective.
 
     Args:
         optimizer: of DeepSpeed's engine, stage 3.
-        per_node: ranks of a node, which have consecutive numbers.
+        per_node: ranks per node, numbered consecutively.
     """
     plain = getattr(optimizer, REDUCTION)
     setattr(optimizer, REDUCTION, QuantizedReduction(plain, quantizer, dist.get_rank(), per_node))
 
 
 class QuantizedReduction:
-    """The mean of gradients over all ranks, of each rank its own shard.
+    """The mean of gradients over all ranks; each rank gets its own shard.
 
     Args:
-        plain: reduces what has too few elements for blocks.
+        plain: reduces gradients with too few elements for blocks.
         rank: of this process, in the default group.
     """
 
@@ -236,7 +238,7 @@ class QuantizedReduction:
         self._ranks, self._per_node = dist.get_world_size(), per_node
         self._nodes = self._ranks // per_node
         self._inside = self._between = None
-        for node in range(self._nodes):  # every rank takes part in making every group
+        for node in range(self._nodes):  # collective: every rank creates every group
             members = range(node * per_node, (node + 1) * per_node)
             group = dist.new_group(list(members))
             self._inside = group if rank in members else self._inside
@@ -245,7 +247,7 @@ class QuantizedReduction:
             self._between = group if rank % per_node == place else self._between
 
     def __call__(self, parameters: Sequence[Any], communication_data_type: torch.dtype) -> list[Tensor]:
-        """This rank's part of each gradient's mean, without the filling that the last shard may have."""
+        """Return this rank's part of each gradient's mean, without the last shard's padding."""
         few = [each for each in parameters if is_quantized(each.ds_numel, self._ranks)]
         whole = [each for each in parameters if not is_quantized(each.ds_numel, self._ranks)]
         parts = dict(zip(map(id, few), self._reduce(few), strict=True)) if few else {}
@@ -260,10 +262,10 @@ class QuantizedReduction:
         columns = shards.view(self._ranks, -1).split(lengths, dim=1)
         for parameter, column in zip(parameters, columns, strict=True):
             gradient = parameter.grad.reshape(-1)
-            length = math.ceil(gradient.numel() / len(column))  # what is left of a row stays 0
+            length = math.ceil(gradient.numel() / len(column))  # the rest of a row stays 0
             for row, shard in zip(column, gradient.split(length), strict=False):
                 row[: shard.numel()].copy_(shard)
-        # to each place of the node its shards of all nodes
+        # to each rank of the node its shards for all nodes
         sums = self._add_up(shards.transpose(0, 1), self._inside)
         mean = self._add_up(sums, self._between) / self._ranks
         parts = []
@@ -273,7 +275,7 @@ class QuantizedReduction:
         return parts
 
     def _add_up(self, parts: Tensor, group: Any) -> Tensor:
-        """One part to each rank of the group; the sum of those that come."""
+        """Send one part to each rank of the group and return the sum of the received parts."""
         if len(parts) == 1:
             return parts[0]
         arrived = []

@@ -1,4 +1,4 @@
-"""The engine of every strategy made of plain PyTorch, and what it shares with the other two.
+"""The engine of every plain PyTorch strategy, and its base class for the other two engines.
 
 StepEngine          forward and backward per micro-batch, then one update
   TorchEngine       single, ddp, fsdp, hsdp; torch's optimizer, torch.distributed.checkpoint
@@ -31,7 +31,7 @@ from trainer.run import Run
 
 
 class StepEngine:
-    """One optimizer step over all micro-batches of a batch; a subclass says how it computes and updates.
+    """Run one optimizer step over all micro-batches of a batch; subclasses compute and update.
 
     Args:
         module: the learner as wrapped by the strategy.
@@ -52,7 +52,7 @@ class StepEngine:
         return build_result(batch, loss, measures, norm, skipped)
 
     def _accumulate(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """(loss, the learner's measures) of all micro-batches, whose gradients add up."""
+        """Return (loss, the learner's measures) over all micro-batches; their gradients accumulate."""
         phases, last = self._phases, len(batch.micro) - 1
         total = counted = None
         for i, (inputs, labels) in enumerate(batch.micro):
@@ -67,33 +67,33 @@ class StepEngine:
         return total, counted
 
     def _begin_micro_batch(self, index: int, completes_step: bool) -> None:
-        """Before each forward pass."""
+        """Prepare each forward pass."""
 
     def _forward(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What the learner gives: (sum of the labels' losses, its measures)."""
+        """Return the learner's (sum of the labels' losses, its measures)."""
         found: tuple[Tensor, Tensor] = self.module(inputs, labels)
         return found
 
     def _backward(self, loss: Tensor) -> None:
-        """Adds the gradients of `loss` to those that are there, scaled."""
+        """Add the scaled gradients of `loss` to the accumulated ones."""
         raise NotImplementedError
 
     def _update(self, lr: float) -> tuple[Tensor | float, int]:
-        """Clips and applies the gradients; gives their norm before, and 1 if they were left out on all ranks."""
+        """Clip and apply the gradients; return (norm before clipping, 1 if all ranks skipped the update)."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing beyond what Python frees."""
+        """Do nothing: Python frees all resources."""
 
 
 class TorchEngine(StepEngine):
-    """Every step is PyTorch's own.
+    """Run steps entirely with PyTorch.
 
     Args:
-        loss_factor: undoes the strategy's averaging of gradients, so that they become pure sums.
-        apply_sync: tells the strategy whether the next backward pass completes the step.
-        keeps_gradients: they become zero after the update, instead of none: what they lie in stays anyway.
-        parts: modules with their optimizers; left out, it is all one.
+        loss_factor: reverses the strategy's averaging of gradients, so that they become pure sums.
+        apply_sync: sets whether the next backward pass completes the step.
+        keeps_gradients: set gradients to zero after the update instead of None, because their memory stays allocated.
+        parts: modules with their optimizers; by default the whole module with one optimizer.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class TorchEngine(StepEngine):
         (loss * (self._loss_factor * self.loss_scale.scale)).backward()
 
     def _complete_gradients(self) -> tuple[list[Any], list[Any]]:
-        """(all gradients of this rank, those that the norm counts here)."""
+        """Return (all gradients of this rank, the gradients that the norm counts on this rank)."""
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         return gradients, gradients
 
@@ -159,7 +159,7 @@ class TorchEngine(StepEngine):
         return self._staging.take(native_state.collect(self._parts, self.loss_scale))
 
     def load(self, folder: Path) -> None:
-        # torch gives an optimizer its state, to be read into, only where no parameter has a gradient
+        # torch creates an optimizer's state for loading only if gradients are unset
         gradients = [p.grad for p in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
@@ -172,7 +172,7 @@ class TorchEngine(StepEngine):
 
 
 def apply_compile(blocks: Iterable[nn.Module], backend: str) -> None:
-    """Compiles each block by itself, in place: after activation checkpointing, before anything is sharded.
+    """Compile each block separately, in place: after activation checkpointing, before sharding.
 
     Args:
         backend: of torch.compile.
@@ -182,7 +182,7 @@ def apply_compile(blocks: Iterable[nn.Module], backend: str) -> None:
 
 
 def optimizer_arguments(config: Config) -> dict[str, Any]:
-    """Every argument that decides what an update is, named as torch.optim does; how its kernels run is the engine's."""
+    """Return every argument that affects an update, by torch.optim's names; each engine chooses its kernels."""
     given: dict[str, Any] = {name: getattr(config, name) for name in SHARED}
     for argument, settings in OPTIMIZERS[config.optimizer].arguments.items():
         values = tuple(getattr(config, name) for name in settings)
@@ -191,20 +191,20 @@ def optimizer_arguments(config: Config) -> dict[str, Any]:
 
 
 def build_optimizer(config: Config, parameters: Iterable[nn.Parameter]) -> Any:
-    """AdamW or SGD with every argument that matters written out; one fused kernel instead of a loop in Python."""
+    """Build AdamW or SGD with every argument that matters; one fused kernel instead of a loop in Python."""
     trainable = [p for p in parameters if p.requires_grad]
     arguments = optimizer_arguments(config)
     if config.optimizer == "sgd":
-        # not fused: aten._fused_sgd_ has no rule for sharded tensors (torch 2.13)
+        # not fused: aten._fused_sgd_ lacks a rule for sharded tensors (torch 2.13)
         return torch.optim.SGD(trainable, **arguments, foreach=True)
     return torch.optim.AdamW(trainable, **arguments, fused=True)
 
 
 def step_optimizer(optimizer: Any, lr: float, norm: Tensor, skips: bool) -> None:
-    """One update; where `skips` none if the norm of the whole gradient is not finite, so on all ranks alike.
+    """Update once; with `skips`, all ranks skip the update if the norm of the whole gradient is not finite.
 
-    A fused optimizer looks at a number on the device, and the host never waits. It does for the others, and where
-    parameters are kept elsewhere than the norm (offload).
+    A fused optimizer reads a number on the device, so the host never waits. The host waits for other optimizers, and if
+    parameters and norm are on different devices (offload).
     """
     for group in optimizer.param_groups:
         group["lr"] = lr
@@ -219,7 +219,7 @@ def step_optimizer(optimizer: Any, lr: float, norm: Tensor, skips: bool) -> None
 
 @torch.no_grad()
 def clip_gradients(gradients: list[Tensor], largest: float, norm: Tensor) -> None:
-    """Scales in place, as torch's clip_grads_with_norm_ does, whatever meshes and devices the gradients are on."""
+    """Scale in place like torch's clip_grads_with_norm_, for gradients on any mix of meshes and devices."""
     parts = [local_part(gradient) for gradient in gradients]
     torch._foreach_mul_(parts, (largest / (norm + 1e-6)).clamp(max=1.0).to(parts[0].device))
 
@@ -230,15 +230,15 @@ LONG = 1 << 18
 
 @torch.no_grad()
 def whole_norm(gradients: list[Tensor], device_type: str, pp: DeviceMesh | None = None) -> Tensor:
-    """Norm of the whole gradient, of which each rank may hold shards; equal on every rank, collective.
+    """Return the norm of the whole gradient, equal on every rank; collective.
 
-    Made of the local shards, whose squares are added up over just those axes on which a gradient is in parts. torch's
-    clip_grad_norm_ cannot mix meshes (torch 2.13). DTensor's own way costs the host a dispatch per parameter, and
-    reduces on the CPU, which nccl does not see, where shards are kept in host memory (offload).
+    Each rank may hold shards. The function squares the local shards and adds them up only over the axes that split a
+    gradient. torch's clip_grad_norm_ cannot mix meshes (torch 2.13). DTensor's own way needs a dispatch per parameter
+    on the host. With shards in host memory (offload) it also reduces on the CPU, which nccl cannot access.
 
     Args:
-        gradients: this rank's parts; of a parameter that two stages hold, one of them.
-        pp: the axis of the pipeline, whose stages are added up.
+        gradients: this rank's parts; a parameter on two stages counts once.
+        pp: the axis of the pipeline; its stages are added up.
     """
     if not isinstance(gradients[0], DTensor):
         return total_norm(gradients)
@@ -259,20 +259,20 @@ def whole_norm(gradients: list[Tensor], device_type: str, pp: DeviceMesh | None 
 
 
 def split_dims(gradient: DTensor) -> tuple[int, ...]:
-    """Dims of its mesh over which ranks hold different parts.
+    """Return the mesh dims over which ranks hold different parts.
 
-    `is_replicate` and not `is_shard`: the latter is False for the strided shards of tp x fully_shard, and a norm built
-    on it is up to a third too small.
+    It tests `is_replicate` and not `is_shard`: `is_shard` is False for the strided shards of tp x fully_shard, and a
+    norm based on it is up to a third too small.
     """
     sizes = gradient.device_mesh.shape
     return tuple(i for i, p in enumerate(gradient.placements) if sizes[i] > 1 and not p.is_replicate())
 
 
 def total_norm(parts: list[Tensor]) -> Tensor:
-    """Norm of all parts together.
+    """Return the norm of all parts together.
 
-    On a CPU torch adds up the squares of a long tensor in fp32 one behind the other: of 100 million numbers the norm
-    comes out 1.1 % too small (torch 2.13). There it is that of the norms of its rows.
+    On a CPU torch adds up the squares of a long tensor sequentially in fp32. The norm of 100 million numbers is then
+    1.1 % too small (torch 2.13). So on the CPU this takes the norm of the rows' norms.
     """
     return torch.nn.utils.get_total_norm(
         [_norms_of_rows(part) if part.numel() > LONG and part.is_cpu else part for part in parts]

@@ -1,4 +1,4 @@
-"""DeepSpeed's engine behind the lab's contract: it owns backward and update, and reduces means instead of sums."""
+"""Adapt DeepSpeed's engine to `Engine`: DeepSpeed owns backward and update, and reduces means instead of sums."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ log = logging.getLogger("trainer")
 
 
 class DeepSpeedEngine(StepEngine):
-    """ZeRO stage 1 to 3.
+    """Run steps with ZeRO stage 1 to 3.
 
     Args:
-        engine: of `deepspeed.initialize`.
-        settings: what it was initialised with.
+        engine: from `deepspeed.initialize`.
+        settings: the settings of `deepspeed.initialize`.
     """
 
     def __init__(self, run: Run, engine: Any, phases: Phases, settings: dict[str, Any]) -> None:
@@ -43,13 +43,13 @@ class DeepSpeedEngine(StepEngine):
         self._staging = Staging()
         self._pulse = run.pulse
         self._flops_file = run.folder.flops_profiler if run.config.flops_profiler and run.writes else None
-        # its backward divides by the accumulation and its reduction by the world size: undo both
+        # DeepSpeed's backward divides by the accumulation, its reduction by the world size: reverse both
         self._loss_factor = engine.gradient_accumulation_steps() * engine.dp_world_size
         engine.optimizer.torch_autocast_gradscaler = None  # see LossScale
 
     def _begin_micro_batch(self, index: int, completes_step: bool) -> None:
         if index:
-            self._engine.step()  # counts the micro-batch before, updates nothing
+            self._engine.step()  # counts the previous micro-batch, updates nothing
         elif self.loss_scale.enabled:
             self._engine.optimizer.override_loss_scale(self.loss_scale.scale)
 
@@ -77,14 +77,14 @@ class DeepSpeedEngine(StepEngine):
         return engine.get_global_grad_norm(), skipped
 
     def _count_flops(self) -> AbstractContextManager[None]:
-        """Of the first micro-batch of the first step that the profiler sees; nothing otherwise."""
+        """Profile the first micro-batch of the first step that the profiler sees; otherwise do nothing."""
         if self._flops_file is None or not self._phases.step.recording:
             return nullcontext()
         path, self._flops_file = self._flops_file, None
         return profile_flops(self._engine, self._pulse.words[STEP], path)
 
     def _observe(self) -> None:
-        """Parameters with their fp32 copies, and the gradients, between backward and update."""
+        """Record parameters with their fp32 copies, and the gradients, between backward and update."""
         optimizer, parameters = self._engine.optimizer, list(self.module.parameters())
         masters = getattr(optimizer, "fp32_partitioned_groups_flat", None)  # stage 3
         if masters is None:
@@ -96,7 +96,7 @@ class DeepSpeedEngine(StepEngine):
         self.observed.add("gradients", held)
         filled = getattr(optimizer, "ipg_buckets", {}).values()
         made = [t for bucket in filled for t in tree_iter(vars(bucket)) if torch.is_tensor(t)]
-        known = {t.untyped_storage().data_ptr() for t in held}  # a bucket may hold gradients for good
+        known = {t.untyped_storage().data_ptr() for t in held}  # a bucket may keep gradients
         if buckets := [t for t in made if t.untyped_storage().data_ptr() not in known]:
             self.observed.add("buckets", buckets)
 
@@ -122,16 +122,16 @@ class DeepSpeedEngine(StepEngine):
 
 @contextmanager
 def profile_flops(engine: Any, step: int, path: Path) -> Iterator[None]:
-    """Counts the operations of the forward pass inside, by module, into a text file. What goes wrong costs the file.
+    """Count the operations of the forward pass inside, by module, into a text file.
 
-    DeepSpeed's own switch (flops_profiler.enabled) would time every phase of every micro-batch too, wait for the device
-    each time and print that to the end of the run (0.19.8: it turns wall_clock_breakdown on). So DeepSpeed is given the
-    section with the switch off, and its profiler is called here. Functions of torch are replaced meanwhile, and every
-    module has hooks that wait for the device.
+    A failure only loses the file. DeepSpeed's own switch (flops_profiler.enabled) would also time every phase of every
+    micro-batch, wait for the device each time and print the times until the end of the run (0.19.8: it turns
+    wall_clock_breakdown on). So DeepSpeed gets the section with the switch off, and this function calls its profiler.
+    Inside, torch's functions are replaced and every module has hooks that wait for the device.
 
     Args:
         engine: DeepSpeed's, with its settings.
-        step: named in the file.
+        step: number shown in the file.
     """
     from deepspeed.profiling.flops_profiler.profiler import FlopsProfiler
 
@@ -155,12 +155,12 @@ def _write_profile(profiler: Any, engine: Any, step: int, path: Path) -> None:
                 engine.flops_profiler_top_modules(),
                 engine.flops_profiler_detailed(),
             )
-    except Exception as failure:  # its arithmetic, of somebody's model: a text less, and no step of training
-        log.warning("DeepSpeed's flops profiler could not tell its counts: %r", failure)
+    except Exception as failure:  # unusual models break its arithmetic: only the text is lost
+        log.warning("DeepSpeed's FLOPs profiler could not print its counts: %r", failure)
         return
     try:
         if text.getvalue():
             temporary.write_text(text.getvalue())
             os.replace(temporary, path)
     except OSError as failure:
-        log.warning("%s is dropped, training goes on: %s", path.name, failure)
+        log.warning("%s is dropped, training continues: %s", path.name, failure)

@@ -1,4 +1,4 @@
-"""`python -m trainer.environment`."""
+"""Run `python -m trainer.environment`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""From what all ranks have posted to the findings of the table, without torch: one function per thing that is judged.
+"""Turn the facts of all ranks into the findings of the table, without torch.
 
-`judge` has the order of the table. Bandwidth is judged by the slowest link that an all-reduce takes.
+`judge` calls one function per subject, in the order of the table. The slowest link of an all-reduce decides about the
+bandwidth.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ from trainer.environment.board import (
 )
 
 FREE_SHARE = 0.9
-"""Of a device's memory: with less somebody else is on it."""
+"""Share of a device's memory that must be free; with less, another process uses the device."""
 SHM_GIB = 0.1
-"""Of shared memory that is free, for each rank of a pod: a container without a volume there has 0.0625 in all."""
+"""Free shared memory that each rank of a pod needs; a container without a volume there has 0.0625 in total."""
 FREE_GIB = 1.0
 SLOW_MB_PER_S = 5.0
 CLOCK_S = 1.0
 VOLUME_CLOCK_S = 5.0
 NVLINK_SHARE = 0.3
-"""Of the GB/s per direction of all NVLinks of a device. nccl-tests reach 0.7 to 0.8 of it with large messages."""
+"""Share of the GB/s per direction of all NVLinks of a device. nccl-tests reach 0.7 to 0.8 of it with large messages."""
 PCIE_SHARE = 0.15
-"""Through the memory of the host each byte takes the bus twice, and shares it."""
+"""Share of the bus; through host memory each byte crosses the shared bus twice."""
 NETWORK_SHARE = 0.2
-"""Of one port: a broken link is slower by an order of magnitude, a shared one by less."""
+"""Share of one port: a broken link is slower by an order of magnitude, a shared one by less."""
 SOCKET_GB_PER_S = 0.02
-"""Over sockets whose speed nobody says, as between pods or processes: less than a fifth of Gigabit Ethernet."""
+"""For sockets of unknown speed, as between pods or processes: less than a fifth of Gigabit Ethernet."""
 SLOW_FIXES = {
-    "nccl": "the link itself (nvidia-smi topo -m, ibstat, ethtool), NCCL_SOCKET_IFNAME, NCCL_IB_HCA",
-    "gloo": "the link itself (ethtool, ip -s link), GLOO_SOCKET_IFNAME, what else keeps the machines busy",
+    "nccl": "check the link (nvidia-smi topo -m, ibstat, ethtool), NCCL_SOCKET_IFNAME, NCCL_IB_HCA",
+    "gloo": "check the link (ethtool, ip -s link), GLOO_SOCKET_IFNAME, and other load on the machines",
 }
 FAILED_FIXES = {
-    "nccl": "NCCL_DEBUG=INFO, addresses and ports between the pods, /dev/shm",
-    "gloo": "addresses and ports between the pods or processes, GLOO_SOCKET_IFNAME",
+    "nccl": "set NCCL_DEBUG=INFO; check addresses and ports between the pods, /dev/shm",
+    "gloo": "check addresses and ports between the pods or processes, GLOO_SOCKET_IFNAME",
 }
 
 
@@ -55,13 +56,13 @@ def judge(
     refusals: Mapping[str, str] = {},
     ends: Mapping[int, str] = {},
 ) -> list[Finding]:
-    """All findings, in the order of the table.
+    """Return all findings, in the order of the table.
 
     Args:
-        facts: what each rank has posted; {} or missing for one that has not.
-        stages: what each rank was at when it was last heard of, "done" of one that has finished.
-        refusals: pod -> why its processes would find no accelerator each.
-        ends: rank -> how it ended, of those that ended otherwise than well.
+        facts: the posted facts of each rank; {} or missing for a rank without facts.
+        stages: the last known stage of each rank, "done" for a finished one.
+        refusals: pod -> the reason why its processes lack an accelerator each.
+        ends: rank -> its end, for ranks that failed or were stopped.
     """
     return [
         *_judge_ranks(asked, facts, stages, ends),
@@ -81,18 +82,18 @@ def _judge_ranks(
     lost: dict[str, list[int]] = {}
     for rank in range(asked.ranks):
         if stages.get(rank) != "done" and ends.get(rank) != STOPPED:
-            at = f"came no further than {stages[rank]!r}" if rank in stages else "said nothing"
-            end = ends.get(rank) or f"within {asked.limit_s:.0f} s"
+            at = f"did not finish {stages[rank]!r}" if rank in stages else "did not report"
+            end = ends.get(rank) or f"limit {asked.limit_s:.0f} s"
             lost.setdefault(f"{at}, {end}", []).append(rank)
     for seen, ranks in lost.items():
-        fix = "its log says more; one that is killed may lack memory, one that hangs waits for its device or its peers"
+        fix = "read its log; a killed rank may lack memory, a hanging rank waits for its device or its peers"
         named = ", ".join(name_rank(rank, facts) for rank in ranks)
         yield problem("ranks", f"{named} {seen} [SL-rank-not-done]", fix)
     apart = {rank: error for rank, found in sorted(facts.items()) if (error := read_error(found, "meeting"))}
-    for rank, error in apart.items() if not lost else ():  # else they are who waited
-        fix = "addresses and ports between the pods: network policies, GLOO_SOCKET_IFNAME"
+    for rank, error in apart.items() if not lost else ():  # else they only waited for the lost ranks
+        fix = "check addresses and ports between the pods: network policies, GLOO_SOCKET_IFNAME"
         yield problem(
-            "ranks", f"{name_rank(rank, facts)} has not met the others: {error} [SL-rank-apart]", fix
+            "ranks", f"{name_rank(rank, facts)} did not reach the others: {error} [SL-rank-apart]", fix
         )
     if not lost and not apart and asked.ranks == len(facts):
         where = f"on {join_names({found['node'] or found['host'] for found in facts.values()})}"
@@ -117,10 +118,10 @@ def _judge_versions(facts: Facts) -> Iterator[Finding]:
         seen = ", ".join(f"{value or 'none'} on ranks {join_names(ranks[value])}" for value in values)
         if name == "driver":
             seen = f"driver differs: {seen} [SL-drivers-differ]"
-            yield warning("versions", seen, "one driver for all nodes")
+            yield warning("versions", seen, "use one driver for all nodes")
         else:
             yield problem(
-                "versions", f"{name} differs: {seen} [SL-versions-differ]", "one image for all pods"
+                "versions", f"{name} differs: {seen} [SL-versions-differ]", "use one image for all pods"
             )
     if not differ:
         yield ok(
@@ -149,22 +150,22 @@ def _wrong_devices(asked: Asked, facts: Facts, refusals: Mapping[str, str]) -> I
     for rank, found in sorted(facts.items()):
         device, named = found.get("device", {}), name_rank(rank, facts)
         if error := read_error(found, "device"):
-            fix = "the node's driver, nvidia-smi, dmesg"
+            fix = "check the node's driver, nvidia-smi, dmesg"
             yield problem(subject, f"{named}: its device fails: {error} [SL-device-fails]", fix)
         elif device.get("type") == "none" and found["pod"] not in refusals:
             seen = f"{named}: {device['visible']} device(s) visible for {asked.per_node} processes"
-            fix = "one device per process: ask for more devices or for fewer processes"
+            fix = "use one device per process: request more devices or fewer processes"
             yield problem(subject, f"{seen} [SL-no-device-left]", fix)
         elif (uuid := device.get("uuid")) and uuids.setdefault(uuid, rank) != rank:
             seen = f"ranks {uuids[uuid]} and {rank} have the same device {uuid} [SL-device-shared]"
-            yield problem(subject, seen, "CUDA_VISIBLE_DEVICES")
+            yield problem(subject, seen, "check CUDA_VISIBLE_DEVICES")
         if device.get("gib") and device["free_gib"] < FREE_SHARE * device["gib"]:
             seen = f"{named}: {device['free_gib']:.1f} of {device['gib']:.1f} GiB free [SL-device-taken]"
-            yield warning(subject, seen, "somebody else is on it: nvidia-smi says who")
+            yield warning(subject, seen, "another process uses it: nvidia-smi shows which")
         names |= {device["name"]} if device.get("name") else set()
     if len(names) > 1:
-        fix = "steps take as long as on the slowest: run.scheduling.nodeSelector"
-        yield warning(subject, f"they differ: {join_names(names)} [SL-devices-differ]", fix)
+        fix = "the slowest sets the time of a step: choose nodes with run.scheduling.nodeSelector"
+        yield warning(subject, f"devices differ: {join_names(names)} [SL-devices-differ]", fix)
 
 
 def _judge_shared_memory(asked: Asked, facts: Facts) -> Iterator[Finding]:
@@ -182,7 +183,7 @@ def _judge_shared_memory(asked: Asked, facts: Facts) -> Iterator[Finding]:
             free.append(shm["free_gib"])
         if seen:
             wrong = True
-            fix = "run.sharedMemory.sizeLimit in the charts, --shm-size=1g for docker"
+            fix = "set run.sharedMemory.sizeLimit in the charts, --shm-size=1g for docker"
             yield problem(subject, f"pod {found['pod']}: {seen}", fix)
     if free and not wrong:
         yield ok(subject, f"{min(free):.1f} GiB free in /dev/shm")
@@ -196,17 +197,17 @@ def _judge_volume(asked: Asked, facts: Facts) -> Iterator[Finding]:
             room = ""
             if "gib" in volume:
                 room = f", {_format_gib(volume['free_gib'])} of {_format_gib(volume['gib'])} free"
-            fix = "free space (stratlab remove, or a larger claim); its owner or fsGroup, where that is not allowed"
+            fix = "free space (stratlab remove) or use a larger claim; if access is denied, check its owner or fsGroup"
             finding = problem(
                 subject, f"{where} cannot be written: {error}{room} [SL-volume-unwritable]", fix
             )
         elif volume["free_gib"] < FREE_GIB:
             seen = f"{_format_gib(volume['free_gib'])} free, {FREE_GIB:.0f} GiB are needed [SL-volume-small]"
-            fix = "checkpoints, traces and weights need room: stratlab remove, or a larger claim"
+            fix = "checkpoints, traces and weights need space: stratlab remove, or a larger claim"
             finding = problem(subject, f"{where}: {seen}", fix)
         elif volume["mb_per_s"] < SLOW_MB_PER_S:
             seen = f"{where}: {volume['mb_per_s']:.1f} MB/s written [SL-volume-slow]"
-            fix = "checkpoints will take long: a faster StorageClass, or checkpoint_minutes"
+            fix = "checkpoints will be slow: use a faster StorageClass, or raise checkpoint_minutes"
             finding = warning(subject, seen, fix)
         else:
             good.append(volume)
@@ -219,7 +220,7 @@ def _judge_volume(asked: Asked, facts: Facts) -> Iterator[Finding]:
 
 
 def _format_gib(gib: float) -> str:
-    """With a unit in which little room is not 0.00."""
+    """Format with a unit in which small sizes are not 0.00."""
     return f"{gib:.2f} GiB" if gib >= 1 else f"{gib * 1024:.2f} MiB"
 
 
@@ -228,20 +229,20 @@ def _judge_files(facts: Facts) -> Iterator[Finding]:
     found = {rank: each[name] for rank, each in sorted(facts.items()) if name in each}
     blind = {rank: each["unseen"] for rank, each in found.items() if each.get("unseen")}
     for rank, unseen in blind.items():
-        seen = f"{name_rank(rank, facts)} does not see what rank(s) {join_names(unseen)} wrote on the results volume"
-        fix = "one claim for all pods, of a StorageClass whose ReadWriteMany volumes are really shared"
+        seen = f"{name_rank(rank, facts)} cannot read the files of rank(s) {join_names(unseen)} on the results volume"
+        fix = "use one claim for all pods, from a StorageClass with truly shared ReadWriteMany volumes"
         yield problem("shared files", f"{seen} [SL-files-unseen]", fix)
     failed = any(each.get("unwritten") or each.get("error") for each in found.values())
     if not blind and not failed and len(found) > 1:
         longest = max(each["after_s"] for each in found.values())
-        yield ok("shared files", f"each rank sees those of the others, after {longest:.1f} s at most")
+        yield ok("shared files", f"each rank reads the other ranks' files within {longest:.1f} s")
 
 
 def _judge_clocks(facts: Facts) -> Iterator[Finding]:
     offsets, wrong = [], []
     for rank, found in sorted(facts.items()):
         clock, volume = found.get("clock", {}), found.get("results volume", {})
-        if "offset_s" in clock and rank and not found["local_rank"]:  # one of each pod
+        if "offset_s" in clock and rank and not found["local_rank"]:  # one per pod
             offsets.append(abs(clock["offset_s"]))
             if abs(clock["offset_s"]) - clock["within_s"] > CLOCK_S:
                 offset = _describe_offset(clock["offset_s"])
@@ -250,14 +251,14 @@ def _judge_clocks(facts: Facts) -> Iterator[Finding]:
             offset = _describe_offset(-volume["clock_s"])
             wrong.append(f"pod {found['pod']}: {offset} the results volume's [SL-clock-of-volume]")
     for seen in wrong:
-        yield problem("clock", seen, "the time service of the node (chrony, systemd-timesyncd)")
+        yield problem("clock", seen, "check the node's time service (chrony, systemd-timesyncd)")
     if not wrong and facts:
         between = f"pods within {max(offsets) * 1e3:.0f} ms" if offsets else "one machine"
-        yield ok("clock", f"{between}, and that of the results volume")
+        yield ok("clock", f"{between}; the results volume agrees")
 
 
 def _describe_offset(seconds: float) -> str:
-    return f"its clock is {abs(seconds):.1f} s {'before' if seconds > 0 else 'behind'}"
+    return f"its clock is {abs(seconds):.1f} s {'ahead of' if seconds > 0 else 'behind'}"
 
 
 def _judge_network(asked: Asked, facts: Facts) -> Iterator[Finding]:
@@ -287,7 +288,7 @@ def _judge_network(asked: Asked, facts: Facts) -> Iterator[Finding]:
         if scope == "pod":
             subject, where = "within a pod", f"the {asked.per_node} ranks of a pod"
         seen = f"{where} by {how}: {text}"
-        if least and table[-1]["gb_per_s"] < least:  # a small message may pass a slow link in one burst
+        if least and table[-1]["gb_per_s"] < least:  # a small message may cross a slow link in one burst
             seen += f"; expected at least {least:.3g} GB/s ({reason}) [SL-link-slow]"
             yield problem(subject, seen, SLOW_FIXES[backend])
         else:
@@ -299,10 +300,10 @@ def _format_mib(mib: float) -> str:
 
 
 def expect_bandwidth(asked: Asked, facts: Facts, scope: str) -> tuple[float, str]:
-    """GB/s that the bus should reach at least, and where that comes from; 0.0 where nothing is known of the link.
+    """Return the GB/s that the bus should reach, and their origin; 0.0 for unknown links.
 
     Args:
-        scope: "all" ranks, or those of one "pod".
+        scope: "all" ranks, or the ranks of one "pod".
     """
     if asked.least_gb_per_s and scope == "all":
         return asked.least_gb_per_s, "as stated"

@@ -1,7 +1,7 @@
-"""What pods and ranks of a check tell each other, and what the check says of it.
+"""Exchange facts between the pods and ranks of a check, and describe the result.
 
-The board keeps one value per name, in a store of the first pod's launcher. A check was asked for something (`Asked`),
-its ranks have posted facts, and each thing that is judged is a `Finding`: one line of the table.
+The board keeps one value per name, in a store of the first pod's launcher. `Asked` has the requirements of the check.
+Ranks post facts (trainer/environment/rank.py). Each `Finding` is one line of the table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stratlab_spec.settings.config import ConfigError
 from trainer.launch.ledger import read_pod_name
 from trainer.launch.rendezvous import read_node_rank, wait_for_host
 
-FOLDER = "_environment"  # on the results volume; no comparison's name begins so
+FOLDER = "_environment"  # on the results volume; names of comparisons never start this way
 ADDRESS = "STRATLAB_BOARD"
 POLL_S = 0.2
 ANSWER_S = 60.0
@@ -40,12 +40,12 @@ class Board:
         self._store.set(f"environment/{name}", json.dumps(value))
 
     def read(self, name: str) -> Any:
-        """None where nobody has posted it."""
+        """Return the value, or None if it has not been posted."""
         key = f"environment/{name}"
         return json.loads(self._store.get(key)) if self._store.check([key]) else None
 
     def wait(self, names: Iterable[str], seconds: float, until: str = "") -> list[str]:
-        """Until all are there, or `until` is; those that are missing then, or after `seconds`."""
+        """Wait until all names or `until` are posted; return the missing names then, or after `seconds`."""
         missing, deadline = list(names), time.monotonic() + seconds
         while True:
             missing = [name for name in missing if not self._store.check([f"environment/{name}"])]
@@ -56,26 +56,28 @@ class Board:
 
 
 def find_pod_index(env: MutableMapping[str, str], nodes: int) -> int:
-    """Which pod of the run this is, from 0.
+    """Return this pod's index in the run, from 0.
 
     Raises:
-        ConfigError: nobody says.
+        ConfigError: the environment has no valid index.
     """
     index = read_node_rank(env, read_pod_name(env))
     text = str(index) if index is not None else env.get("PET_NODE_RANK", "0" if nodes == 1 else "")
     if not text.isdigit() or int(text) >= nodes:
         raise ConfigError(
-            f"PET_NODE_RANK={text!r}: expected the number of this machine, 0 to {nodes - 1}, here or in HOSTNAME "
+            f"PET_NODE_RANK={text!r}: set the index of this machine, 0 to {nodes - 1}, here or in HOSTNAME "
             "[SL-node-rank]"
         )
     return int(text)
 
 
 def open_board(env: MutableMapping[str, str], index: int, wait_s: float) -> Board:
-    """In a launcher: the first one keeps it, at the address where torch's launchers meet; leaves word for the ranks.
+    """Open the board in a launcher and set its address for the ranks; the first launcher hosts it.
+
+    The board is at the address where torch's launchers meet.
 
     Raises:
-        PeerLost: the first pod is not there within `wait_s`.
+        PeerLost: the first pod is not reachable within `wait_s`.
     """
     endpoint = env.get("PET_RDZV_ENDPOINT", "")
     if not endpoint and "PET_MASTER_ADDR" in env:
@@ -88,7 +90,7 @@ def open_board(env: MutableMapping[str, str], index: int, wait_s: float) -> Boar
 
 
 def reach_board() -> Board:
-    """In a rank: that of its launcher."""
+    """Connect a rank to its launcher's board."""
     return Board(_open_store(os.environ[ADDRESS], is_master=False))
 
 
@@ -100,14 +102,14 @@ def _open_store(endpoint: str, **options: bool) -> Any:
 
 
 Facts = Mapping[int, Mapping[str, Any]]
-"""Rank -> what it has posted (trainer/environment/rank.py)."""
+"""Rank -> its posted facts (trainer/environment/rank.py)."""
 STOPPED = "stopped"
-"""The end of a rank that nothing was wrong with: torch ends all of a pod where one has failed."""
+"""End of a healthy rank: torch ends all ranks of a pod after one failed."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the run would ask for: pods, ranks in each, and the expected GB/s of an all-reduce, 0.0 = not stated."""
+    """Requirements of the run: pods, ranks per pod, and the expected GB/s of an all-reduce, 0.0 = not stated."""
 
     nodes: int
     per_node: int
@@ -121,7 +123,7 @@ class Asked:
 
 
 def find_firsts(facts: Facts, name: str) -> Iterator[Mapping[str, Any]]:
-    """Those of each pod that have looked at what belongs to the pod."""
+    """Yield the facts of each pod's rank that examined the pod's `name`."""
     yield from (found for _, found in sorted(facts.items()) if name in found)
 
 
@@ -149,7 +151,7 @@ problem = partial(Finding, PROBLEM)
 
 
 def describe(findings: Sequence[Finding]) -> str:
-    """The table, with what to do below each line that asks for something."""
+    """Format the table; each problem or warning has its fix in the next line."""
     width = max((len(finding.subject) for finding in findings), default=0)
     lines = []
     for finding in findings:

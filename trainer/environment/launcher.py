@@ -1,7 +1,7 @@
-"""The launcher of the check: calls the roll, starts the ranks; in the first pod it judges, and tells the others.
+"""Launch the check: wait for all pods, start the ranks, and report the verdict.
 
-Pods of `mode: check` come in by `check_environment`, `python -m trainer.environment` by `main`: the check on this
-machine, or this machine's share of it.
+Pods of `mode: check` enter through `check_environment`; `python -m trainer.environment` enters through `main` and
+checks this machine, or this machine's share. The first pod judges and sends the verdict to the others.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from trainer.launch.stop import LauncherStopped, Stop, end_ranks
 from trainer.launch.torchrun import count_devices, run_ranks
 
 START_S = 20.0
-"""For torch to start the ranks of all pods, before their time counts."""
+"""Time for torch to start the ranks of all pods, before the limit counts."""
 FOUND = 1
-"""Exit code: there is a problem. Final: another attempt would find it again."""
+"""Exit code for problems. It is final: another attempt would give the same result."""
 LAST_WORDS_S = 20.0
-"""For ranks of other pods when those of the first have ended, and for its verdict to be read."""
+"""Time for ranks of other pods after the first pod's ranks ended, and for other pods to read the verdict."""
 
 log = logging.getLogger("trainer")
 
 
 def check_environment(config: Config, stop: Stop, *, as_json: bool = False) -> int:
-    """Runs this pod's share of the check; its exit code: 0, FOUND where there is a problem, 143 where it was stopped.
+    """Run this pod's share of the check; return exit code 0, FOUND for problems, or 143 if stopped.
 
     Args:
         as_json: the first pod prints a list of findings with the facts instead of the table.
@@ -72,8 +72,8 @@ def check_environment(config: Config, stop: Stop, *, as_json: bool = False) -> i
     except Exception as failure:
         if failures.exit_code(failure) != failures.PEER_LOST:
             raise
-        seen = f"pod 0 (counted from 0) was there and is lost: {str(failure).splitlines()[0]} [SL-pod-lost]"
-        return _tell([problem("pods", seen, "its log and its node; then check again")], {}, as_json)
+        seen = f"lost pod 0 (counted from 0): {str(failure).splitlines()[0]} [SL-pod-lost]"
+        return _tell([problem("pods", seen, "read its log, check its node, then check again")], {}, as_json)
 
 
 def _take_part(config: Config, pods: Pods, index: int, board: Board, stop: Stop, as_json: bool) -> int:
@@ -112,7 +112,7 @@ def _take_part(config: Config, pods: Pods, index: int, board: Board, stop: Stop,
     refusals = {pod["name"]: pod["refusal"] for pod in present if pod["refusal"]}
     findings = judge(asked, facts, stages, refusals, ends)
     content = {"schema_version": 1, "host": socket.gethostname(), **_as_content(findings, facts)}
-    with suppress(OSError):  # on the results volume, if that takes it, under the run's name
+    with suppress(OSError):  # on the results volume, if it is writable, under the run's name
         write_json(Path(config.results) / FOLDER / f"{config.run}.json", content)
     return _conclude(board, others, findings, facts, as_json)
 
@@ -120,7 +120,7 @@ def _take_part(config: Config, pods: Pods, index: int, board: Board, stop: Stop,
 def _conclude(
     board: Board, others: set[int], findings: list[Finding], facts: dict[int, Any], as_json: bool
 ) -> int:
-    """Says the verdict, first here: mpirun ends all pods with the first one that has failed."""
+    """Report the verdict, first in this pod: mpirun ends all pods after the first failed one."""
     code = _tell(findings, facts, as_json)
     board.post("verdict", _as_content(findings, facts)["findings"])
     board.wait([f"told/{other}" for other in others], LAST_WORDS_S)
@@ -128,9 +128,9 @@ def _conclude(
 
 
 def _run(config: Config, pods: Pods, index: int, stop: Stop) -> dict[int, str] | None:
-    """How ranks of this pod ended that did not end well, by rank; None: this process was told to stop.
+    """Return the ends of this pod's failed ranks, by rank; None if this process was stopped.
 
-    A rank that is not done in time is killed here: whatever it hangs in, it does not get further by itself.
+    It kills ranks that are not done in time, because a hanging rank makes no progress.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -151,9 +151,9 @@ def _run(config: Config, pods: Pods, index: int, stop: Stop) -> dict[int, str] |
         return {} if late.is_set() else explain_ends(codes)
     except SignalException:
         return None
-    except Exception as failure:  # a rendezvous that did not come about
+    except Exception as failure:  # for example, the rendezvous failed
         if stop.asked_at is not None:
-            log.warning("torch's launcher, told to stop: %r", failure)
+            log.warning("torch's launcher, while stopping: %r", failure)
             return None
         log.error("%s", failure)
         return {first: f"not started: {failure}"}
@@ -163,7 +163,10 @@ def _run(config: Config, pods: Pods, index: int, stop: Stop) -> dict[int, str] |
 
 
 def explain_ends(codes: Mapping[int, int]) -> dict[int, str]:
-    """Of the ranks of a pod by exit code, negative for a signal; STOPPED, which torch has ended with a failed one."""
+    """Explain the ends of a pod's ranks by exit code, negative for a signal.
+
+    STOPPED marks ranks that torch ended after another rank failed.
+    """
     found = {rank: failures.from_status(code) for rank, code in codes.items()}
     _, culprit = failures.first_failure(found)
     return {
@@ -173,7 +176,7 @@ def explain_ends(codes: Mapping[int, int]) -> dict[int, str]:
 
 
 def _wait_until_done(board: Board, asked: Asked) -> None:
-    """The own ranks have ended, so those of other pods are about to."""
+    """Wait for the ranks of other pods, which end soon after this pod's ranks."""
     others = range(asked.per_node, asked.ranks)
     deadline = time.monotonic() + LAST_WORDS_S
     while time.monotonic() < deadline:
@@ -183,7 +186,7 @@ def _wait_until_done(board: Board, asked: Asked) -> None:
 
 
 def _follow(board: Board, index: int, limit_s: float, as_json: bool) -> int:
-    """In another pod than the first: waits for the verdict and says it too."""
+    """Wait for the first pod's verdict in another pod, and report it too."""
     if board.wait(["verdict"], limit_s + LAST_WORDS_S):
         return _tell([_absent([0], limit_s)], {}, as_json)
     findings = [Finding(**each) for each in board.read("verdict")]
@@ -195,13 +198,13 @@ def _absent(indices: list[int], seconds: float, why: str = "") -> Finding:
     pods, cause = ", ".join(map(str, indices)), f" ({why})" if why else ""
     return problem(
         "pods",
-        f"pod {pods} (counted from 0) has not come within {seconds:.0f} s{cause} [SL-pod-absent]",
-        "stratlab watch says what keeps a pod from a node; its log, where it runs: name resolution, network policies",
+        f"pod {pods} (counted from 0) did not connect within {seconds:.0f} s{cause} [SL-pod-absent]",
+        "stratlab watch shows why a pod is not scheduled; a running pod's log shows name resolution, network policies",
     )
 
 
 def _tell(findings: list[Finding], facts: dict[int, Any], as_json: bool) -> int:
-    """Prints them, leaves the problems as the pod's last words; the exit code."""
+    """Print the findings, write the problems to the pod's termination message, and return the exit code."""
     print(json.dumps(_as_content(findings, facts), indent=1) if as_json else describe(findings), flush=True)
     problems = [f"{each.subject}: {each.seen}" for each in findings if each.state == PROBLEM]
     code = FOUND if problems else failures.DONE
@@ -217,22 +220,22 @@ def _as_content(findings: list[Finding], facts: dict[int, Any]) -> dict[str, Any
 NVIDIA = "nvidia.com/gpu"
 LIMIT_S = 120
 OPTIONS = {
-    "processes": ("PET_NPROC_PER_NODE", "N", "on this machine; else one per visible GPU, else 1"),
-    "results": ("TRAINER_RESULTS", "DIR", "folder of the results (results)"),
+    "processes": ("PET_NPROC_PER_NODE", "N", "processes here; default: one per visible GPU, else 1"),
+    "results": ("TRAINER_RESULTS", "DIR", "folder of the results (default: results)"),
     "accelerator": (
         "TRAINER_ACCELERATOR",
         "RESOURCE",
-        f"of which each process gets one; {NVIDIA} where GPUs are visible",
+        f"each process gets one; default: {NVIDIA} if GPUs are visible",
     ),
     "least_gb_per_s": (
         "TRAINER_LEAST_GB_PER_S",
         "X",
-        "bus bandwidth that an all-reduce must reach; else by the links",
+        "bus bandwidth that an all-reduce must reach; default: by the links",
     ),
-    "wait_s": ("TRAINER_WAIT_S", "S", "for the other machines (600)"),
-    "limit_s": ("TRAINER_COLLECTIVE_TIMEOUT_S", "S", f"for a process to have measured all ({LIMIT_S})"),
+    "wait_s": ("TRAINER_WAIT_S", "S", "seconds to wait for the other machines (default: 600)"),
+    "limit_s": ("TRAINER_COLLECTIVE_TIMEOUT_S", "S", f"seconds to measure (default: {LIMIT_S})"),
 }
-"""Option -> where a chart would have put it, its metavar and its help."""
+"""Option -> the variable that a chart would set, its metavar and its help."""
 EPILOG = """\
 examples:
   python -m trainer.environment
@@ -240,16 +243,16 @@ examples:
   python -m trainer.environment --processes 8 --least-gb-per-s 200
 
 In pods: helm install check charts/ddp --set run.config.mode=check --set run.nodes=2, with the values of the run.
-On several machines: the PET_* variables of a run (docs/local.md), the same command on each.
-Exit codes: 0 nothing is missing, 1 there is a problem, 2 bad configuration, 143 stopped."""
+On several machines: set the PET_* variables of a run (docs/local.md) and run the same command on each.
+Exit codes: 0 nothing is missing, 1 problems, 2 bad configuration, 143 stopped."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Puts what was typed where a chart would have put it, and checks."""
+    """Set the variables of a chart from the options, and run the check."""
     parser = argparse.ArgumentParser(
         "python -m trainer.environment",
-        description="Whether this machine, or each of several, has what a run needs: one line per thing, with what to "
-        "do where it is missing.",
+        description="Check that one or several machines meet the needs of a run. Each line shows one result and, for a "
+        "problem, its fix.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -267,11 +270,11 @@ def main(arguments: Sequence[str]) -> int:
     except ConfigError as failure:
         text = str(failure)
         for option, (variable, _, _) in OPTIONS.items():
-            if getattr(options, option) is not None:  # what is wrong in the words that were typed
+            if getattr(options, option) is not None:  # show the option that the user typed
                 text = text.replace(f"{variable}=", f"{_typed(option)}=")
         return end(failures.BAD_CONFIG, text)
     except LauncherStopped:
-        return end(failures.TERMINATED, "before the ranks were there")
+        return end(failures.TERMINATED, "before the ranks started")
 
 
 def _typed(option: str) -> str:

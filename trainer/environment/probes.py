@@ -1,9 +1,11 @@
-"""What a rank of the check measures, alone and together with the others; nothing is judged here.
+"""Measure a rank's environment, separately and together with other ranks; assessment.py judges the results.
 
-Alone: versions, shared memory, the results volume, the device (whether it computes, how much of it is free, how it is
-joined to the others of its pod) and the network (what NCCL has chosen, how fast the node says it is). Together, over
-the default group, which is of the hosts: how fast an all-reduce is from small to large messages, how far the clocks are
-from rank 0's, and whether each rank reads on the results volume what the others wrote there.
+Each rank measures versions, shared memory, the results volume, the device and the network. The device's facts are
+whether it computes, its free memory and its links to the pod's other devices. The network's facts are NCCL's choice and
+the node's stated speed.
+
+Over the default group, which uses the hosts, ranks measure together. They time all-reduces from small to large
+messages, compare clocks with rank 0, and read each other's files on the results volume.
 """
 
 from __future__ import annotations
@@ -36,19 +38,19 @@ HOST_SIZES = (MIB // 16, MIB, 16 * MIB)
 DEVICE_SIZES = (MIB, 16 * MIB, 256 * MIB)
 REPEATS = 5
 LONGEST_S = 4.0
-"""For one all-reduce: a larger message that would take longer is left out."""
+"""Limit for one all-reduce; larger messages that would take longer are skipped."""
 
 
 def bus_gb_per_s(size: int, ranks: int, seconds: float) -> float:
-    """What each rank sends and receives, in GB/s: 2 (n - 1) / n of the message, as nccl-tests count it."""
+    """Return the GB/s that each rank sends and receives: 2 (n - 1) / n of the message, as in nccl-tests."""
     return 2 * (ranks - 1) / ranks * size / seconds / 1e9
 
 
 def prove_sum(device: str, group: Any) -> None:
-    """One all-reduce whose result is known.
+    """Run one all-reduce with a known result.
 
     Raises:
-        RuntimeError: it is another one.
+        RuntimeError: the result is wrong.
     """
     one = torch.ones(1000, device=device)
     dist.all_reduce(one, group=group)
@@ -58,7 +60,7 @@ def prove_sum(device: str, group: Any) -> None:
 
 
 def measure_all_reduce(device: str, group: Any) -> list[dict[str, float]]:
-    """Of each size `mib`, the milliseconds of the best of REPEATS on the slowest rank, and the bus bandwidth."""
+    """Return for each size `mib` the bus bandwidth and the milliseconds: the best of REPEATS, on the slowest rank."""
     ranks = dist.get_world_size(group)
     if ranks == 1:
         return []
@@ -75,7 +77,7 @@ def measure_all_reduce(device: str, group: Any) -> list[dict[str, float]]:
             _finish(message)
             best = min(best, time.monotonic() - began)
         slowest = torch.tensor(best, dtype=torch.float64)
-        dist.all_reduce(slowest, dist.ReduceOp.MAX)  # of all groups: all go on to the same size
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)  # so that all groups try the same sizes
         seconds = float(slowest)
         found.append({"mib": size / MIB, "ms": seconds * 1e3, "gb_per_s": bus_gb_per_s(size, ranks, seconds)})
     return found
@@ -90,10 +92,10 @@ ROUNDS = 8
 
 
 def compare_clocks() -> dict[str, float]:
-    """`offset_s` of this rank's clock before that of rank 0, true to `within_s`: half of the shortest round trip.
+    """Return `offset_s`, how far this rank's clock is ahead of rank 0's, accurate to `within_s`.
 
-    One rank after the other asks rank 0 for the time; a message's way back takes as long as its way there, or else the
-    difference is inside `within_s`.
+    One rank at a time asks rank 0 for its time. The estimate assumes equal times in both directions. `within_s`, half
+    of the shortest round trip, covers any difference.
     """
     rank, size = dist.get_rank(), dist.get_world_size()
     best = (float("inf"), 0.0)
@@ -116,12 +118,12 @@ def compare_clocks() -> dict[str, float]:
 GIB = 2**30
 PCIE_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """GB/s per lane and direction, by generation."""
-# nvmlDeviceGetTopologyCommonAncestor, in the words of `nvidia-smi topo -m`
+# nvmlDeviceGetTopologyCommonAncestor, with the names of `nvidia-smi topo -m`
 ANCESTORS = {0: "SELF", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 
 def describe_device(local_rank: int) -> dict[str, Any]:
-    """What this rank would compute on; with "visible" alone where there is no device for it but others are."""
+    """Describe this rank's compute device; only "visible" if other devices exist but none is left for this rank."""
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not visible:
         return {"visible": 0, "name": processor_name(), "type": "cpu"}
@@ -145,14 +147,14 @@ def describe_device(local_rank: int) -> dict[str, Any]:
 
 
 def _ask_nvml(local_rank: int, visible: int) -> dict[str, Any]:
-    """Driver, links and topology; {} where NVML is not to be had."""
+    """Return driver, links and topology; {} if NVML is not available."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        # by UUID: NVML counts all GPUs of the node, CUDA only those that are visible
+        # by UUID: NVML counts all GPUs of the node, CUDA only the visible ones
         uuids = [f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(visible)]
         handles = [nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
-    except Exception as failure:  # its own errors, and those of a driver library that is not there
+    except Exception as failure:  # NVML errors, or a missing driver library
         return {"nvml": f"{type(failure).__name__}: {failure}"}
     own = handles[local_rank]
 
@@ -179,7 +181,7 @@ def _read_pcie(nvml: Any, handle: Any) -> float:
 
 
 def _sum_links(nvml: Any, handle: Any) -> float:
-    """GB/s per direction of all NVLinks that are up; 0.0 for a device without."""
+    """Return the GB/s per direction of all active NVLinks; 0.0 without NVLinks."""
     up = 0
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         with suppress(nvml.NVMLError):
@@ -208,7 +210,7 @@ PIECE = MIB
 
 
 def describe_versions() -> dict[str, str]:
-    """Of all that must be equal on all ranks; "" where there is none."""
+    """Return the versions that must be equal on all ranks; "" for missing packages."""
     nccl = torch.cuda.nccl.version() if torch.cuda.is_available() else ()
     return {
         "trainer": read_version(),
@@ -220,16 +222,16 @@ def describe_versions() -> dict[str, str]:
 
 
 def _measure_room(folder: Path) -> dict[str, Any]:
-    """GiB of its file system, in all and free."""
+    """Return total and free GiB of the folder's file system."""
     state = os.statvfs(folder)
     return {"gib": state.f_blocks * state.f_frsize / GIB, "free_gib": state.f_bavail * state.f_frsize / GIB}
 
 
 def describe_shared_memory() -> dict[str, Any]:
-    """GiB of /dev/shm in all and free; a file of SHM_SAMPLE bytes is really written there.
+    """Return total and free GiB of /dev/shm, after writing a file of SHM_SAMPLE bytes to it.
 
     Raises:
-        OSError: it cannot be.
+        OSError: writing failed.
     """
     found = _measure_room(SHM)
     sample = SHM / f"stratlab-{uuid.uuid4().hex}"
@@ -244,10 +246,10 @@ def describe_shared_memory() -> dict[str, Any]:
 
 
 def describe_volume(folder: Path) -> dict[str, Any]:
-    """Free GiB, MB/s of VOLUME_SAMPLE bytes until they are on the disk, and how far its clock is before this one's.
+    """Return free GiB, MB/s of VOLUME_SAMPLE bytes written to disk, and the lead of the volume's clock.
 
     Args:
-        folder: on the results volume; made if it is not there.
+        folder: on the results volume; created if missing.
     """
     found: dict[str, Any] = {}
     sample = folder / f".sample-{uuid.uuid4().hex}"
@@ -273,16 +275,18 @@ def describe_volume(folder: Path) -> dict[str, Any]:
 
 
 PLENTY_S = 65.0
-"""A network file system may show a new file late: NFS keeps what it knows of a folder for up to 60 s."""
+"""A network file system may show a new file late: NFS caches a folder for up to 60 s."""
 POLL_S = 0.2
 
 
 def exchange_files(folder: Path) -> dict[str, Any]:
-    """`unseen`: ranks whose file this one did not read within PLENTY_S; `after_s`: when it had read the last one;
-    `unwritten`: why its own is not there.
+    """Write a file, read the other ranks' files, and return `unseen`, `after_s` and `unwritten`.
+
+    `unseen` lists ranks without a readable file within PLENTY_S. `after_s` is the time of the last read. `unwritten` is
+    the error of writing this rank's own file.
 
     Args:
-        folder: of this check alone, and the same for all ranks; gone when this returns.
+        folder: only for this check, equal on all ranks; deleted at the end.
     """
     rank, size = dist.get_rank(), dist.get_world_size()
     error = ""
@@ -292,7 +296,7 @@ def exchange_files(folder: Path) -> dict[str, Any]:
     except OSError as failure:
         error = str(failure.strerror)
     errors: list[str] = [""] * size
-    dist.all_gather_object(errors, error)  # all that can be written has been written
+    dist.all_gather_object(errors, error)  # now every rank has written its file or failed
     waited_for = [other for other in range(size) if not errors[other]]
     began = time.monotonic()
     while unseen := [other for other in waited_for if not _is_there(folder, other)]:
@@ -300,7 +304,7 @@ def exchange_files(folder: Path) -> dict[str, Any]:
             break
         time.sleep(POLL_S)
     found = {"unseen": unseen, "after_s": time.monotonic() - began, "unwritten": error}
-    dist.all_gather_object(errors, "")  # nobody reads any more
+    dist.all_gather_object(errors, "")  # now all ranks have finished reading
     shutil.rmtree(folder, ignore_errors=True)
     return found
 
@@ -319,7 +323,7 @@ SIOCGIFADDR = 0x8915
 
 
 def hide_log(env: dict[str, str]) -> Path | None:
-    """Has NCCL tell what it chooses in a file of this process; None where somebody has asked it for something else."""
+    """Send NCCL's log of its choices to a file of this process; return None if the user set NCCL_DEBUG."""
     if "NCCL_DEBUG" in env:
         return None
     path = Path(tempfile.gettempdir()) / f"stratlab-nccl-{os.getpid()}.log"
@@ -328,7 +332,7 @@ def hide_log(env: dict[str, str]) -> Path | None:
 
 
 def read_log(path: Path | None) -> dict[str, list[str]]:
-    """`via`: transports between ranks, as P2P/CUMEM, SHM, NET/IB; `network`: IB or Socket. Removes the file."""
+    """Return `via` (transports between ranks: P2P/CUMEM, SHM, NET/IB) and `network` (IB or Socket); delete the file."""
     text = ""
     if path:
         with suppress(OSError):
@@ -341,10 +345,9 @@ def read_log(path: Path | None) -> dict[str, list[str]]:
 
 
 def describe_network(env: Mapping[str, str], first: str, sys: Path = Path("/sys/class")) -> dict[str, Any]:
-    """The interface that leads to the address `first`, its speed, and InfiniBand's ports that are up.
+    """Return the interface towards the address `first`, its speed, and InfiniBand's active ports.
 
-    Speed is in GB/s, None where it is not known: a virtual interface, as that of a pod, says a number that means
-    nothing.
+    Speed is in GB/s. An unknown speed gives None: virtual interfaces, such as a pod's, report a meaningless number.
     """
     name = env.get("GLOO_SOCKET_IFNAME", "").split(",")[0] or find_interface(first)
     speed = None
@@ -361,7 +364,7 @@ def describe_network(env: Mapping[str, str], first: str, sys: Path = Path("/sys/
 
 
 def find_interface(address: str) -> str:
-    """The name of the interface by which `address` is reached; "" where nobody knows."""
+    """Return the name of the interface that reaches `address`; "" if unknown."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))  # sends nothing
         own = probe.getsockname()[0]

@@ -1,6 +1,6 @@
-"""One rank of the check, `python -m trainer.environment.rank`, started by torch's launcher: measures, judges nothing.
+"""Run one rank of the check, `python -m trainer.environment.rank`, started by torch's launcher.
 
-It ends with 0 whatever it has found; what it could not do is part of what it posts.
+It measures and posts facts, including failed measurements. Its exit code is 0 for every result.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from trainer.launch.stop import end_with_launcher
 
 if __name__ == "__main__":
-    end_with_launcher()  # before what takes seconds to import
+    end_with_launcher()  # before the slow imports
 
 import logging
 import os
@@ -42,13 +42,13 @@ from trainer.launch.ledger import read_pod_name
 from trainer.launch.rendezvous import read_rank
 
 GROUP_SHARE = 0.8
-"""Of the limit: ranks that wait for each other give up before the launcher ends them, and can still say so."""
+"""Share of the limit: waiting ranks give up before the launcher ends them, and can still report it."""
 
 log = logging.getLogger("trainer")
 
 
 class Facts:
-    """What a rank has found so far; the board has all of it, and what the rank is at."""
+    """A rank's facts; the board gets all of them, and the rank's current stage."""
 
     def __init__(self, rank: int) -> None:
         self.found: dict[str, Any] = {}
@@ -57,7 +57,7 @@ class Facts:
         self.token = str(self._board.read("token"))
 
     def add(self, name: str, look: Callable[[], Any]) -> bool:
-        """Puts up what `look` finds, or why it found nothing; whether it did."""
+        """Post the result of `look`, or its error; return whether it succeeded."""
         self._board.post(f"stage/{self._rank}", name)
         log.info("%s ...", name)
         try:
@@ -72,13 +72,13 @@ class Facts:
 
 
 def _explain(failure: Exception) -> str:
-    """The first sentence, without the line of a library's source that gloo puts before it."""
+    """Return the first sentence, without gloo's prefix of a source line."""
     text = re.sub(r"^\[\S+:\d+\] ", "", str(failure)).split("\n")[0].split(". ")[0]
     return f"{type(failure).__name__}: {text[:300]}"
 
 
 def main() -> None:
-    """Measures alone, then with the others."""
+    """Measure separately, then with the others."""
     config = Config.from_env(os.environ)
     seconds = config.collective_timeout_s * GROUP_SHARE
     rank = read_rank(os.environ, read_pod_name(os.environ))
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def _meet(seconds: float, device: dict[str, Any]) -> dict[str, str]:
-    """Joins all ranks on their hosts; `backend`: nccl where each of them has a device, else gloo."""
+    """Connect all ranks through their hosts; `backend` is nccl if each rank has a device, else gloo."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
     kinds: list[str] = [""] * dist.get_world_size()
     dist.all_gather_object(kinds, device.get("type", "none"))
@@ -115,7 +115,7 @@ def _meet(seconds: float, device: dict[str, Any]) -> dict[str, str]:
 
 
 def _measure(seconds: float, backend: str, local_rank: int, per_node: int) -> dict[str, Any]:
-    """Of all ranks together, and of those of one pod where there are several of both."""
+    """Measure all ranks together, and the ranks of each pod if there are several pods with several ranks."""
     size, device = dist.get_world_size(), f"cuda:{local_rank}" if backend == "nccl" else "cpu"
     limit = timedelta(seconds=seconds)
     everybody = dist.new_group(backend="nccl", timeout=limit) if backend == "nccl" else dist.group.WORLD
@@ -133,4 +133,4 @@ if __name__ == "__main__":
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # nothing is left to do, and groups that have failed would hold it back
+    os._exit(0)  # all work is done, and failed groups would delay the exit

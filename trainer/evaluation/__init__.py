@@ -1,1 +1,1 @@
-"""Runs that only evaluate: in pods, and from the command line."""
+"""Evaluate weights without training, in pods (`distributed`) and from the command line (`command`)."""

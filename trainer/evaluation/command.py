@@ -1,4 +1,4 @@
-"""`python -m trainer.evaluate RUN_DIRECTORY`: judges the weights of a finished run, here and in one process."""
+"""`python -m trainer.evaluate RUN_DIRECTORY`: evaluate the weights of a finished run locally, in one process."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ In a pod, and with several processes: TRAINER_MODE=evaluate python -m trainer.
 Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 10 accelerator out of memory, 13 storage full."""
 
 OPTIONS = {"model_path": "--weights", "dataset_path": "--dataset-path"}
-"""Settings and the options that set them here."""
+"""Settings and the options that set them in this command."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints the accuracy and a line per class, writes the report; returns the exit code."""
+    """Print the accuracy and a line per class, write the report, and return the exit code."""
     asked = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     try:
         trust_given(os.environ)
         if asked.output.is_dir() or not asked.output.absolute().parent.is_dir():
             raise ConfigError(
-                f"--output={asked.output}: expected a file in a folder that is there [SL-evaluate-output]"
+                f"--output={asked.output}: expected a file in an existing folder [SL-evaluate-output]"
             )
         report = evaluate_run_directory(asked.run_directory, asked.weights, asked.dataset_path, asked.device)
         print(describe(report))
@@ -57,16 +57,16 @@ def main(arguments: list[str] | None = None) -> int:
 def evaluate_run_directory(
     path: Path, weights: str = "final", dataset_path: str = "", device: str = ""
 ) -> dict[str, Any]:
-    """The test split of a run's data under its exported weights; the content of evaluation.json.
+    """Evaluate exported weights on the test split of a run; return the content of evaluation.json.
 
     Args:
-        weights: `final`, `best` (the best checkpoint, the final one if none was better), or a folder.
-        dataset_path: where the data set lies here, if not where it lay for the run.
-        device: as torch names it; empty = the accelerator if there is one.
+        weights: `final`, `best` (the best checkpoint; the final one if no other was better), or a folder.
+        dataset_path: local path of the data set, if it differs from the run's path.
+        device: device name of torch; empty = the accelerator if there is one.
 
     Raises:
-        ConfigError: no run directory, or weights that do not fit the data.
-        DataMissing: no weights or no data.
+        ConfigError: `path` is not a run directory, or the weights do not fit the data.
+        DataMissing: the weights or the data do not exist.
     """
     config = read_config(path)
     folder = choose_weights(path, weights, "--weights")
@@ -74,7 +74,7 @@ def evaluate_run_directory(
         config = config.model_copy(update={"dataset_path": dataset_path})
     elif config.dataset_path and not Path(config.dataset_path).exists():
         raise DataMissing(
-            f"the run's data set is not there: {config.dataset_path}; --dataset-path names where it lies here "
+            f"the run's data set does not exist: {config.dataset_path}; set --dataset-path to its local path "
             "[SL-evaluate-data-gone]"
         )
     config = evaluated(config, folder)
@@ -85,13 +85,13 @@ def evaluate_run_directory(
     else:
         from trainer.data import open_data
 
-        # what is odd about the test split is printed before torch is there
+        # prints warnings about the test split before the slow import of torch
         data = open_data(config, config.image_size or default_image_size(config))
         check_classes(config, data)
         for note in (*data.notes, *check_held_out(data, test_alone=True)):
             print(spell_options(note, OPTIONS), file=sys.stderr)
 
-    import torch  # late: a wrong folder is named at once
+    import torch  # late, so that errors about the folder appear immediately
 
     from trainer.data.batches import Share
     from trainer.distributed.world import apply_whole_fp32
@@ -104,10 +104,10 @@ def evaluate_run_directory(
 
 
 def read_config(path: Path) -> Config:
-    """The settings that a run was started with, its image size as resolved, its results where they are now.
+    """Return the settings of a run, with its resolved image size and its current results folder.
 
     Raises:
-        ConfigError: `path` is no run directory.
+        ConfigError: `path` is not a run directory.
     """
     try:
         content = json.loads((path / "config.json").read_text())
@@ -116,23 +116,23 @@ def read_config(path: Path) -> Config:
         given |= {"image_size": int(resolved["image_size"])} if "image_size" in resolved else {}
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise ConfigError(
-            f"{path}: not a run directory, config.json cannot be read ({failure}) [SL-evaluate-run-directory]"
+            f"{path}: is not a run directory, config.json cannot be read ({failure}) [SL-evaluate-run-directory]"
         ) from None
-    # a setting at its default counts as not given: rules ask what the user typed
+    # a setting at its default counts as not set, because rules check the user's input
     fields = Config.model_fields
     chosen = {name: v for name, v in given.items() if name in fields and v != fields[name].default}
     return Config.model_validate(chosen)
 
 
 def choose_weights(path: Path, weights: str, named: str = "weights") -> Path:
-    """Return the folder that `weights` means.
+    """Return the folder that `weights` names.
 
     Args:
-        named: what they are given with, for sentences.
+        named: the option or setting to name in messages.
 
     Raises:
-        ConfigError: neither `final` nor `best` nor a folder.
-        DataMissing: no weights are in it.
+        ConfigError: `weights` is neither `final` nor `best` nor a folder.
+        DataMissing: the folder has no weights.
     """
     run = RunDirectory(path.parent.parent, path.parent.name, path.name)
     if weights in ("final", "best"):
@@ -143,15 +143,15 @@ def choose_weights(path: Path, weights: str, named: str = "weights") -> Path:
         )
     if not (folder / "config.json").is_file():
         raise DataMissing(
-            f"{folder}: no model in Hugging Face format. A run leaves one at its end if it was started with "
-            "TRAINER_CHECKPOINT_EVERY above 0, or ran for longer than TRAINER_CHECKPOINT_MINUTES; one that has not "
-            "ended goes on when it is started again [SL-evaluation-no-weights]"
+            f"{folder}: has no model in Hugging Face format. A run exports one at its end if "
+            "TRAINER_CHECKPOINT_EVERY is above 0 or it ran longer than TRAINER_CHECKPOINT_MINUTES. "
+            "Restart an unfinished run to continue it [SL-evaluation-no-weights]"
         )
     return folder
 
 
 def describe(report: dict[str, Any]) -> str:
-    """The accuracy, the loss and a table per class, or loss and perplexity, for a terminal."""
+    """Format the accuracy, the loss and a table per class, or loss and perplexity, for a terminal."""
     if "perplexity" in report:
         return (
             f"weights     {report['weights']}\n"
@@ -182,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("run_directory", type=Path, help="folder of the run: <results>/<comparison>/<run>")
     add("--weights", default="final", help="final (default), best, or a folder in Hugging Face format")
-    add("--dataset-path", default="", help="where the data set lies on this machine")
+    add("--dataset-path", default="", help="path of the data set on this machine")
     add("--device", default="", help="cpu, cuda, cuda:1; default: the accelerator, if any")
     output = Path("evaluation.json")
     add("--output", type=Path, default=output, help=f"file for the report ({output})")

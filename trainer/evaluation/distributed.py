@@ -1,4 +1,4 @@
-"""`mode: evaluate` in the pods: the test split, shared out over all ranks, into the run directory of this name."""
+"""`mode: evaluate` in the pods: evaluate the test split on all ranks and write evaluation.json."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from trainer.tasks import open_task
 
 log = logging.getLogger("trainer")
 RESOLVED = ("world_size", "nodes", "backend", "device_type", "device_name", "precision", "parameters")
-"""Of what is resolved, what a summary repeats."""
+"""Resolved facts that a summary repeats."""
 
 
 def evaluate_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None:
-    """Judges exported weights; collective.
+    """Evaluate exported weights; collective.
 
-    The folder of a run that was trained keeps its summary and its attempts: only evaluation.json is written anew.
+    In the folder of a trained run, summary and attempts stay unchanged; only evaluation.json is written.
     """
     config = evaluated(config)
     apply_whole_fp32()
@@ -98,7 +98,7 @@ def evaluate_run(config: Config, world: World, launcher: str, pulse: Pulse) -> N
 def _open(
     config: Config, folder: RunDirectory, resolved: dict[str, Any], hosts: list[Any], launcher: str
 ) -> int | None:
-    """The attempt's number; None in the folder of a run that was trained."""
+    """Return the attempt's number; None in the folder of a trained run."""
     folder.create()
     if not folder.config.exists():
         write_json(folder.config, describe_run(config, resolved, hosts))

@@ -1,9 +1,9 @@
-"""A rank that does not arrive: seen from outside, and named with what it was doing.
+"""Detect a rank that does not arrive, and report its activity.
 
-heartbeat         what a rank is at, in memory that its launcher shares
-watchdog_thread   the rank's own thread, which says when it waits for others, and for whom
-diagnosis         its Python stack, written by a signal; and from what all ranks say: who did not arrive
-rank_zero_task    what rank 0 does by itself, while the others wait outside of the collectives
+* heartbeat: the rank's activity, in memory that it shares with its launcher
+* watchdog_thread: the rank's own thread, which reports when the rank waits for others, and in which collective
+* diagnosis: the rank's Python stack, written by a signal; finds from all reports which ranks did not arrive
+* rank_zero_task: the work of rank 0 while the others wait outside of collectives
 
-The launcher's part, which watches all of it: trainer/launch/watchdog.py.
+The launcher watches all of it: trainer/launch/watchdog.py.
 """

@@ -1,16 +1,16 @@
-"""From what all ranks say of themselves: which of them did not arrive where the others wait, and what it was doing.
+"""Find out from the reports of all ranks which rank did not arrive, and its activity.
 
-In this order; the first that tells ranks apart decides:
+`judge` applies these criteria in order; the first one that separates the ranks decides:
 
-    silent       stopped, or keeps Python's lock: its watchdog's thread does not run
-    elsewhere    its stack is in no collective, and it has none under way
-    behind       of those alike so far: fewer collectives begun than its peers in one group, or an earlier step
+1. silent: stopped, or holding Python's lock, so that its watchdog thread does not run
+2. elsewhere: its stack is not in a collective, and it has no collective in progress
+3. late: among equal ranks so far, fewer collectives begun than its peers in one group, or an earlier step
 
-A rank that waits is not suspected as long as another one does not. And where all wait in one and the same collective
-they have all arrived: then it is the network, whatever else some of them have begun meanwhile (a checkpoint).
+A waiting rank is suspected only if no other rank is. If all ranks wait in the same collective, all have arrived, and
+the network is at fault, even if some of them have begun other work (a checkpoint).
 
-A rank's Python stack is written by C code inside a signal: it needs neither the main thread nor Python's lock. A
-process that is stopped (SIGSTOP, a frozen container) writes nothing; /proc says that it is.
+C code writes a rank's Python stack inside a signal handler: it needs neither the main thread nor Python's lock. A
+stopped process (SIGSTOP, a frozen container) writes no stack; /proc shows that it is stopped.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-ASK = signal.SIGUSR2  # the first one tells a rank to stop
+ASK = signal.SIGUSR2  # SIGUSR1 makes a rank stop
 INNERMOST = 3
-"""Frames: a wait inside of torch is at most so far below the line that waits."""
+"""Frames: the largest distance of a wait inside torch from the line that waits."""
 _FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 _THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
 
@@ -39,13 +39,13 @@ class Frame(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        """Of the trainer, and not of what looks at it."""
+        """Return whether the frame is in the trainer, but not in hang detection."""
         outside = "/site-packages/" in self.file or "/tests/" in self.file
         return "/trainer/" in self.file and not outside and not self.is_wait
 
     @property
     def is_wait(self) -> bool:
-        """Of what waits for other ranks."""
+        """Return whether the frame waits for other ranks."""
         return "/torch/distributed/" in self.file or self.file.endswith(
             ("/hang_detection/rank_zero_task.py", "/deepspeed/comm/torch.py")
         )
@@ -56,15 +56,15 @@ class Frame(NamedTuple):
 
 
 def write_stacks_to(file: IO[str]) -> None:
-    """From now on the signal `ASK` adds the stacks of all threads; the file stays open as long as the process."""
+    """Make the signal `ASK` append the stacks of all threads to `file`, which stays open until the process ends."""
     faulthandler.register(ASK, file=file, all_threads=True, chain=False)
 
 
 def read_stack(text: str, thread: int) -> list[Frame]:
-    """Of one thread, the innermost frame first; of the newest dump in `text`. Empty where there is none.
+    """Return the stack of one thread from the newest dump in `text`, innermost frame first; empty without a dump.
 
     Args:
-        thread: Python's identity of it.
+        thread: Python's identifier of the thread.
     """
     found: list[Frame] = []
     inside = False
@@ -79,12 +79,12 @@ def read_stack(text: str, thread: int) -> list[Frame]:
 
 
 def is_waiting(stack: list[Frame]) -> bool:
-    """Whether the innermost frames wait for other ranks."""
+    """Return whether the innermost frames wait for other ranks."""
     return any(frame.is_wait for frame in stack[:INNERMOST])
 
 
 def read_process_state(process: int) -> str:
-    """As in `ps`: R running, S asleep, D waiting for a disk, T stopped, Z ended; "" = gone."""
+    """Return the state as in `ps`: R running, S asleep, D waiting for a disk, T stopped, Z ended; "" = absent."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -92,48 +92,48 @@ def read_process_state(process: int) -> str:
 
 
 SILENT, ELSEWHERE, BESIDE, INSIDE, WAITS = range(5)
-"""How likely it is that a rank keeps the others; the first is the likeliest."""
+"""Levels of suspicion that a rank delays the others, most suspicious first."""
 STOPPED = ("T", "t")
 
 
 @dataclass(frozen=True)
 class Group:
-    """A process group, as one of its ranks knows it."""
+    """A process group as seen by one of its ranks."""
 
     about: str
     ranks: list[int]
     begun: int
-    """Collectives."""
+    """Number of collectives."""
 
 
 @dataclass(frozen=True)
 class RankState:
-    """One rank, while nobody goes on."""
+    """One rank during a hang."""
 
     rank: int
     pod: str
     node: str
     step: int
     still_s: float
-    """Since it last went on."""
+    """Seconds since its last progress."""
     answers: bool
-    """Whether its witness runs."""
+    """Whether its watchdog thread runs."""
     process_state: str
     phase: str = ""
     waits_s: float = 0.0
     pending: list[str] = field(default_factory=list)
-    """Collectives under way: what, number, group."""
+    """Collectives in progress: kind, number, group."""
     groups: dict[str, Group] = field(default_factory=dict)
     stack: list[Frame] = field(default_factory=list)
 
     @property
     def suspicion(self) -> int:
-        """One of the constants above."""
+        """Return one of the constants above."""
         if self.process_state in STOPPED or (not self.answers and not is_waiting(self.stack)):
             return SILENT
         if not self.stack or is_waiting(self.stack):
             return WAITS
-        inside = "/torch/autograd/" in self.stack[0].file  # a backward pass may wait inside of C++
+        inside = "/torch/autograd/" in self.stack[0].file  # a backward pass may wait inside C++
         if self.pending:
             return WAITS if inside else BESIDE
         return INSIDE if inside else ELSEWHERE
@@ -141,18 +141,18 @@ class RankState:
 
 @dataclass(frozen=True)
 class HangVerdict:
-    """Who did not arrive; nobody where all wait for each other."""
+    """The ranks that did not arrive; empty if all wait for each other."""
 
     ranks: list[int]
     sentence: str
 
 
 def judge(states: Sequence[RankState], world_size: int) -> HangVerdict:
-    """The verdict over the ranks of all pods that have answered; those that have not are the ones that are missing."""
+    """Return the verdict over the ranks of all pods that answered; ranks without an answer are missing."""
     known = {state.rank for state in states}
     if missing := [rank for rank in range(world_size) if rank not in known]:
         waits = _who_waits(states, missing)
-        return HangVerdict(missing, f"nothing is heard of {_name(missing)}{waits} [SL-ranks-unheard]")
+        return HangVerdict(missing, f"no report from {_name(missing)}{waits} [SL-ranks-unheard]")
     least = min(state.suspicion for state in states)
     suspects = [state for state in states if state.suspicion == least]
     if len(suspects) > 1:
@@ -191,11 +191,14 @@ def _describe(state: RankState) -> str:
 
 def _describe_doing(state: RankState) -> str:
     step = f"at step {state.step}" if state.step else "before the first step"
-    parts = [f"{step} ({state.phase})" if state.phase else step, f"still for {state.still_s:.0f} s"]
+    parts = [
+        f"{step} ({state.phase})" if state.phase else step,
+        f"without progress for {state.still_s:.0f} s",
+    ]
     if state.process_state in STOPPED:
         parts.append("the process is stopped (SIGSTOP, or a frozen container)")
     elif not state.answers and state.stack:
-        parts.append("it keeps Python's lock")
+        parts.append("it holds Python's lock")
     if state.stack:
         parts.append(f"in {state.stack[0]}")
         own = next((frame for frame in state.stack if frame.is_ours), state.stack[0])
@@ -215,6 +218,6 @@ def _who_waits(states: Iterable[RankState], without: Sequence[int]) -> str:
 
 
 def state_from(told: dict[str, Any]) -> RankState:
-    """The counterpart of `dataclasses.asdict`, as JSON leaves it."""
+    """Build the state from the JSON form of `dataclasses.asdict`."""
     groups = {name: Group(**group) for name, group in told["groups"].items()}
     return RankState(**{**told, "groups": groups, "stack": [Frame(*frame) for frame in told["stack"]]})

@@ -1,7 +1,7 @@
-"""What a rank is at, in a few words of memory that its launcher can see, whatever state the rank is in.
+"""Share a rank's activity with its launcher in a few words of memory, readable in any state of the rank.
 
-A store costs 50 ns and asks nobody: neither a stuck main thread nor a lock that is never given back keeps the launcher
-from reading. Times are those of the monotonic clock, which all processes of a machine share, in ns.
+A store takes 50 ns and needs no other thread: the launcher can read even if the main thread is stuck or a lock is
+never released. Times are from the monotonic clock, which all processes of a machine share, in ns.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = "STRATLAB_PULSE"
-"""Of the launcher, for the ranks of its pod; without it a rank has a pulse that nobody sees."""
+"""Environment variable from the launcher for the ranks of its pod; without it, the pulse is private."""
 STEP, MOVES, ALIVE_NS, WAITING_NS, MOVED_NS, ASKED, TOLD, RANK, PROCESS, THREAD = range(10)
 WORDS = 10
 
 
 class HeartbeatReading(NamedTuple):
-    """What the launcher reads."""
+    """One reading of a rank's memory by the launcher."""
 
     step: int
-    """0 = not yet in the first one."""
+    """0 = before the first step."""
     moves: int
-    """Grows with whatever the rank does that is no step."""
+    """Grows with every activity that is not a step."""
     alive_ns: int
-    """When its witness has last run; a rank that is stopped, or keeps Python's lock, lets no witness run."""
+    """Time of the watchdog thread's last run; a stopped rank, or one holding Python's lock, does not update it."""
     waiting_ns: int
-    """Since when it waits for other ranks; 0 = it does not."""
+    """Start of the wait for other ranks; 0 = not waiting."""
     moved_ns: int
-    """When the witness has last seen it go on."""
+    """Time at which the watchdog thread last saw progress."""
     asked: int
     told: int
-    """The question that the witness has answered last."""
+    """Number of the last question that the watchdog thread answered."""
     rank: int
     process: int
     thread: int
-    """Python's identity of the main thread."""
+    """Python's identifier of the main thread."""
 
 
 class Pulse:
-    """The rank's side. `words[STEP] = step` is what the loop does; everything else calls `move`."""
+    """The rank's side: the loop sets `words[STEP] = step`, all other activity calls `move`."""
 
     def __init__(self, path: Path | None, rank: int) -> None:
         self.words = memoryview(_map(path)).cast("q")
@@ -51,7 +51,7 @@ class Pulse:
         self.words[THREAD] = threading.main_thread().ident or 0
 
     def move(self) -> None:
-        """The rank goes on, outside of steps."""
+        """Report progress outside of steps."""
         self.words[MOVES] += 1
 
     def read(self) -> HeartbeatReading:
@@ -59,7 +59,7 @@ class Pulse:
 
 
 def open_pulse(env: Mapping[str, str], local_rank: int, rank: int) -> Pulse:
-    """This rank's, in the launcher's folder if there is one."""
+    """Return this rank's pulse, in the launcher's folder if there is one."""
     folder = env.get(FOLDER)
     return Pulse(pulse_file(Path(folder), local_rank) if folder else None, rank)
 
@@ -69,12 +69,12 @@ def pulse_file(folder: Path, local_rank: int) -> Path:
 
 
 def answer_file(pulse: Path) -> Path:
-    """Where the witness answers."""
+    """Return the file in which the watchdog thread answers."""
     return pulse.with_suffix(".json")
 
 
 def stack_file(pulse: Path) -> Path:
-    """Where the signal leaves the Python stack."""
+    """Return the file in which the signal writes the Python stack."""
     return pulse.with_suffix(".stack")
 
 
@@ -82,7 +82,7 @@ class Listener:
     """The launcher's side of one rank.
 
     Raises:
-        OSError, ValueError: the rank has not made its file yet.
+        OSError, ValueError: the rank has not created its file yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +95,7 @@ class Listener:
         return HeartbeatReading(*self.words)
 
     def ask(self) -> int:
-        """Asks the witness what it knows; the number of the question."""
+        """Ask the watchdog thread for its state; return the number of the question."""
         self.words[ASKED] += 1
         return self.words[ASKED]
 

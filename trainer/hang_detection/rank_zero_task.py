@@ -1,11 +1,12 @@
-"""What rank 0 does by itself and may take long over: choosing a checkpoint by its hashes, an export, a hash of weights.
+"""Run long work on rank 0 only: choosing a checkpoint by its hashes, an export, a hash of weights.
 
     rank 0        work ............................ answer ─▶ store
                     progress ─▶ store, every 2 s      │
     other ranks   wait at the store, no collective ───┴─▶ answer
 
-In a collective the others would give up after its time-out, however busy rank 0 is. Here they wait as long as it gets
-on: as long as its main thread computes, or reads and writes. They give up when it has not for as long as that time-out.
+In a collective, the other ranks would fail after its time-out even if rank 0 is busy. Here they wait as long as rank 0
+makes progress: as long as its main thread computes, reads or writes. They fail if rank 0 makes no progress for that
+time-out.
 """
 
 from __future__ import annotations
@@ -28,21 +29,19 @@ from trainer.hang_detection.heartbeat import Pulse
 POLL_S = 2.0
 SAY_EVERY_S = 30.0
 BUSY_S, BUSY_BYTES = 0.05, 1 << 16
-"""Of processor time, of bytes read and written, in one poll: less is nobody's work."""
+"""Seconds of processor time, and bytes read and written, in one poll; less does not count as progress."""
 
 log = logging.getLogger("trainer")
 Answer = TypeVar("Answer")
 
 
 def do_alone(what: str, work: Callable[[], Answer], pulse: Pulse, timeout_s: float) -> Answer:
-    """What `work` returned on rank 0, on every rank; collective, without a collective.
+    """Run `work` on rank 0 and return its result on every rank; called by all ranks, without a collective.
 
-    Args:
-        what: that rank 0 is at, for people.
-        timeout_s: how long rank 0 may stand still.
+    `what` describes the work in messages. `timeout_s` limits the time of rank 0 without progress.
 
     Raises:
-        PeerLost: on the other ranks, if rank 0 has failed or stands still; on rank 0 what `work` raised.
+        PeerLost: on the other ranks, if rank 0 failed or makes no progress. Rank 0 raises the error of `work`.
     """
     if dist.get_world_size() == 1:
         return work()
@@ -57,7 +56,7 @@ def do_alone(what: str, work: Callable[[], Answer], pulse: Pulse, timeout_s: flo
         store.set(key, pickle.dumps((answer, "")))
         return answer
     except BaseException as failure:
-        with suppress(Exception):  # the store may be what has failed
+        with suppress(Exception):  # the store itself may have failed
             store.set(key, pickle.dumps((None, f"{type(failure).__name__}: {failure}"[:1000])))
         raise
     finally:
@@ -66,7 +65,7 @@ def do_alone(what: str, work: Callable[[], Answer], pulse: Pulse, timeout_s: flo
 
 @contextmanager
 def leave_alone(pulse: Pulse) -> Iterator[None]:
-    """The watchdog takes nobody in here for one that hangs: what is waited for has a time-out of its own."""
+    """Keep the watchdog from reporting a hang in this block; the wait in it has its own time-out."""
     over = threading.Event()
 
     def move() -> None:
@@ -86,7 +85,7 @@ def _wait(store: Any, key: str, what: str, pulse: Pulse, timeout_s: float) -> An
     began = moved = said = time.monotonic()
     seen = b""
     while True:
-        with suppress(dist.DistStoreError):  # not within this time; a store that is gone: DistNetworkError
+        with suppress(dist.DistStoreError):  # not within this time; a lost store raises DistNetworkError
             store.wait([key], timedelta(seconds=POLL_S))
             answer, failure = pickle.loads(store.get(key))
             if failure:
@@ -100,11 +99,11 @@ def _wait(store: Any, key: str, what: str, pulse: Pulse, timeout_s: float) -> An
             said = now
             log.info("waiting for rank 0, %s, %.0f s", what, now - began)
         if now - moved > timeout_s:
-            raise PeerLost(f"rank 0 has not gone on for {timeout_s:.0f} s: {what} [SL-rank-0-still]")
+            raise PeerLost(f"rank 0 made no progress for {timeout_s:.0f} s: {what} [SL-rank-0-still]")
 
 
 class _Progress(threading.Thread):
-    """Tells the others whenever the main thread has done something since the last time."""
+    """Reports to the other ranks whenever the main thread has done something since the last poll."""
 
     def __init__(self, store: Any, key: str, pulse: Pulse) -> None:
         super().__init__(name="progress", daemon=True)
@@ -130,7 +129,7 @@ class _Progress(threading.Thread):
 
 
 def _read_bytes(files: Path) -> int:
-    """Read and written by a thread, also out of the page cache; 0 where the system does not say."""
+    """Return the bytes read and written by a thread, page cache included; 0 if the system does not report them."""
     try:
         lines = dict(line.split(": ") for line in files.read_text().splitlines())
     except (OSError, ValueError):

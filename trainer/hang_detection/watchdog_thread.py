@@ -1,9 +1,9 @@
-"""A thread of the rank that says whether the main thread goes on, whether it waits for other ranks, and in what.
+"""Report in a thread of the rank whether the main thread makes progress, and in which collective it waits.
 
-Every tick it compares a handful of numbers and stores a time. Nothing of it is in a step. On a CPU it also looks 50
-times a second whether a forward pass waits, which tells a slow rank from those that wait for it
-(trainer/metrics/progress.py). Only while the rank stands still it looks closer: what is under way comes from torch's
-flight recorder, which NCCL and gloo fill alike (torch 2.13), and from the main thread's Python frames.
+Every tick it compares a few numbers and stores a time, outside of the step. On a CPU it also checks 50 times a second
+whether a forward pass waits, which separates a slow rank from the ranks that wait for it (trainer/metrics/progress.py).
+Only if the rank makes no progress does it read more: collectives in progress from torch's flight recorder, which NCCL
+and gloo fill alike (torch 2.13), and the main thread's Python frames.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from trainer.hang_detection.heartbeat import (
 )
 
 TICKS = 20
-"""Of a time-out."""
+"""Share of a time-out."""
 SAMPLE_S = 0.02
 FEWEST = 20
-"""Looks at forward passes that say something."""
+"""Number of samples of forward passes that suffice for `waited_share`."""
 
 
 class WatchdogThread(threading.Thread):
-    """Runs beside the main thread, from before its process group is made until that goes.
+    """Runs next to the main thread from before its process group is created until it is destroyed.
 
     Args:
-        timeout_s: after which a collective fails.
-        samples_forward: it looks at forward passes for `waited_share`; on a device they never wait for other ranks.
+        timeout_s: time-out of collectives.
+        samples_forward: sample forward passes for `waited_share`; on a device they never wait for other ranks.
     """
 
     def __init__(self, pulse: Pulse, timeout_s: float, samples_forward: bool = False) -> None:
         super().__init__(name="watchdog", daemon=True)
         self.phase: Callable[[], str] = str
-        """Says what the main thread is at; set when there is something to say."""
+        """Returns the activity of the main thread; set once there is one to report."""
         self._pulse = pulse
         self._every_s = min(1.0, max(0.2, timeout_s / TICKS))
         self._samples_forward = samples_forward
@@ -92,7 +92,7 @@ class WatchdogThread(threading.Thread):
             words[ALIVE_NS] = now
 
     def waited_share(self) -> float:
-        """Of the forward passes since enough were seen, the share that was waited for other ranks; NaN = too few."""
+        """Return the share of sampled forward passes that waited for other ranks; NaN = too few samples."""
         forward, waited = self._forward, self._waited
         if forward < FEWEST:
             return math.nan
@@ -100,7 +100,7 @@ class WatchdogThread(threading.Thread):
         return waited / forward
 
     def stop(self) -> None:
-        """Before the process group goes."""
+        """Stop before the process group is destroyed."""
         self._over.set()
         self.join()
         self._pulse.words[WAITING_NS] = 0
@@ -121,21 +121,21 @@ class WatchdogThread(threading.Thread):
 
 
 def _groups() -> list[Any]:
-    """Those that this rank is in; none before the process group is there and after it has gone."""
-    with contextlib.suppress(RuntimeError):  # one is being made
+    """Return this rank's process groups; empty before they are created and after they are destroyed."""
+    with contextlib.suppress(RuntimeError):  # a group is being created
         return list(dist.distributed_c10d._world.pg_names)
     return []
 
 
 def _count_begun(group: Any) -> int:
-    """Collectives of a group that this rank has begun; of gloo with each message of a pipeline."""
-    with contextlib.suppress(RuntimeError):  # before its first
+    """Return the number of collectives of a group that this rank has begun; for gloo including pipeline messages."""
+    with contextlib.suppress(RuntimeError):  # before the group's first collective
         return group._get_sequence_number_for_group()
     return 0
 
 
 def _main_stack(most: int = 1000) -> list[Frame]:
-    """The innermost frames of the main thread."""
+    """Return the innermost frames of the main thread."""
     frame: Any = sys._current_frames().get(threading.main_thread().ident or 0)
     found: list[Frame] = []
     while frame is not None and len(found) < most:
@@ -145,18 +145,18 @@ def _main_stack(most: int = 1000) -> list[Frame]:
 
 
 def is_pending() -> bool:
-    """Whether a collective has begun and not ended; the whole record is read only where its counts leave that open."""
+    """Return whether a collective is in progress; reads the whole record only if its counts are inconclusive."""
     counts = _read_recorder(False).get("pg_status", {})
     return any(_is_open(status) for status in counts.values()) and bool(find_pending())
 
 
 def find_pending() -> list[str]:
-    """What has begun and not ended, the oldest of each group: "gloo:all_reduce 57 of mesh_dp_shard".
+    """Return the oldest collective in progress of each group: "gloo:all_reduce 57 of mesh_dp_shard".
 
-    The counts alone do not tell: of two that end at once in two threads of gloo the earlier one may be noted last
-    (torch 2.13), and then a group looks open until its next collective. Each entry knows whether it has ended.
+    The counts do not suffice: if two collectives end at once in two threads of gloo, the earlier one may be recorded
+    last (torch 2.13), and the group looks busy until its next collective. Each entry records whether it has ended.
 
-    Empty where this torch has no recorder to ask.
+    Empty if this torch has no flight recorder.
     """
     record, found = _read_recorder(True), []
     for group, status in record.get("pg_status", {}).items():
@@ -169,7 +169,7 @@ def find_pending() -> list[str]:
         if entry:
             number = entry["collective_seq_id"]
             found.append(f"{entry['profiling_name']} {number} of {entry['process_group'][1]}")
-        elif not late:  # not recorded, or no longer
+        elif not late:  # not recorded, or not recorded any more
             found.append(f"collective {number}")
     return found
 
@@ -179,6 +179,6 @@ def _is_open(status: dict[str, str]) -> bool:
 
 
 def _read_recorder(whole: bool) -> dict[str, Any]:
-    """What torch has recorded in this process; `whole` with each of the last collectives, else the counts alone."""
+    """Return torch's flight record of this process: with each of the last collectives if `whole`, else only counts."""
     dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
     return json.loads(dump(includeCollectives=whole, onlyActive=False)) if dump else {}

@@ -1,1 +1,1 @@
-"""What is measured while a run trains: phases, traces, bytes on the wire, GPUs, what the ranks hold."""
+"""Measure a run while it trains: phases, traces, bytes on the wire, GPUs, and held memory."""

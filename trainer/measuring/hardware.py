@@ -1,9 +1,9 @@
-"""What a rank's GPU, its own process and the rest of its machine do while a run trains.
+"""Measure a rank's GPU, its own process and the other load of its machine while a run trains.
 
-The GPU is asked cheaply enough for every write of the metrics, and for how fast it was allowed to be, which must be
-equal where runs are compared. NVML answers in up to some milliseconds, so a thread asks it once per second and `read`
-takes the mean of what has come since the last time. Memory counters are torch's own, on the host: no call here waits
-for the device. Times of steps have in them what else the machine did, whoever caused it (`MachineLoad`).
+`Meter` reads the GPU at every write of the metrics, and the GPU's limits, which must be equal in compared runs. NVML
+takes up to some milliseconds per answer, so a `Sampler` thread reads it once per second, and `Meter.read` returns the
+mean since the previous call. Memory counters are torch's own, on the host: no call here waits for the device. Other
+work on the machine slows steps down, so `MachineLoad` measures it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from trainer.measuring.held_tensors import GIB
 from trainer.measuring.memory import TrainingMemory
 
 SAMPLE_EVERY_S = 1.0
-# What NVML (the module pynvml) is asked of a GPU's handle: once per second, and at the end.
+# Questions to NVML (the module pynvml) about a GPU's handle: once per second, and at the end.
 SAMPLED: dict[str, Callable[[Any, Any], float]] = {
     "gpu_utilisation_pct": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
     "gpu_temperature_c": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
-    "gpu_power_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,  # it counts in milliwatts
+    "gpu_power_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,  # in milliwatts
     "gpu_clock_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
 }
 LIMITS: dict[str, Callable[[Any, Any], float]] = {
@@ -38,22 +38,22 @@ LIMITS: dict[str, Callable[[Any, Any], float]] = {
     "memory_clock_limit_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM),
 }
 NVML_NAMES = tuple(SAMPLED)
-# HwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown (nvml.h); a power cap is no fault
+# HwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown (nvml.h); a power cap is not a fault
 SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 NAMES = ("memory_allocated_gib", "memory_reserved_gib", "memory_peak_gib", *NVML_NAMES, "host_memory_gib")
-"""What `Meter.read` returns, in this order."""
+"""Names of the numbers of `Meter.read`, in order."""
 
 GPU_FACTS = (*LIMITS, "highest_clock_mhz", "slowed_pct")
-"""What `Meter.describe` tells of a GPU; None where NVML does not."""
+"""Names of the facts of `Meter.describe`; None if NVML does not report one."""
 
 log = logging.getLogger("trainer")
 
 
 class Meter:
-    """Memory, utilisation, temperature and power of this rank; NaN where something is not to be had.
+    """Memory, utilisation, temperature and power of this rank; NaN if unavailable.
 
     Args:
-        memory: whose windows end when this is read.
+        memory: `read` ends its window.
     """
 
     def __init__(self, world: World, memory: TrainingMemory) -> None:
@@ -64,8 +64,11 @@ class Meter:
         self._sampler = open_sampler(world.device) if self._device else None
 
     def read(self) -> list[float]:
-        """The numbers called `NAMES`. Device memory is that of torch's allocator, its peak that of the steps since the
-        last call, utilisation a mean over the time since then."""
+        """Return the numbers named `NAMES`.
+
+        Device memory is from torch's allocator, with the peak of the steps since the previous call. Utilisation is the
+        mean since the previous call.
+        """
         memory, found = [math.nan] * 3, self._memory.end_window()
         if self._device is None:
             return [*memory, *[math.nan] * len(NVML_NAMES), found.held / GIB]
@@ -76,24 +79,24 @@ class Meter:
         return [*memory, *nvml, resident]
 
     def describe(self) -> dict[str, float | None] | None:
-        """What the GPU was allowed and how fast it was seen to be; None on a CPU. Fields: docs/run_directory.md."""
+        """Return the GPU's limits and its observed speed; None on a CPU. Fields: docs/run_directory.md."""
         if not self._device:
             return None
         return self._sampler.describe() if self._sampler else dict.fromkeys(GPU_FACTS)
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Stop the thread."""
         os.close(self._host)
         if self._sampler:
             self._sampler.stop()
 
 
 class Sampler(threading.Thread):
-    """Asks NVML once per second. A number that this GPU does not give (a MIG slice has no utilisation) is NaN.
+    """Queries NVML once per second; a number that the GPU lacks (a MIG slice has no utilisation) is NaN.
 
     Args:
         nvml: the module pynvml, initialised.
-        handle: NVML's of the GPU.
+        handle: NVML's handle of the GPU.
     """
 
     def __init__(self, nvml: Any, handle: Any, every_s: float = SAMPLE_EVERY_S) -> None:
@@ -109,7 +112,7 @@ class Sampler(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            sample = self._ask(SAMPLED.values())  # not inside append(): `take` may put a new list there
+            sample = self._ask(SAMPLED.values())  # before append(): `take` may replace the list meanwhile
             self._samples.append(sample)
             self._watch(sample)
             self._stopped.wait(self._every_s)
@@ -124,7 +127,7 @@ class Sampler(threading.Thread):
         return answers
 
     def _watch(self, sample: list[float]) -> None:
-        """Keeps the highest clock, and whether the GPU holds itself back for heat or a power brake."""
+        """Record the highest clock, and whether heat or a power brake slows the GPU down."""
         clock = sample[NVML_NAMES.index("gpu_clock_mhz")]
         if math.isfinite(clock):
             self._highest_mhz = max(self._highest_mhz, clock)
@@ -133,27 +136,27 @@ class Sampler(threading.Thread):
             self._slowed.append(bool(int(reasons) & SLOWED))
 
     def describe(self) -> dict[str, float | None]:
-        """The limits that somebody set, and what was seen so far, named as in `GPU_FACTS`."""
+        """Return the configured limits and the observations so far, named as in `GPU_FACTS`."""
         limits, slowed = self._ask(LIMITS.values()), list(self._slowed)
         slowed_pct = 100.0 * sum(slowed) / len(slowed) if slowed else math.nan
         found = zip(GPU_FACTS, (*limits, self._highest_mhz, slowed_pct), strict=True)
         return {name: value if math.isfinite(value) else None for name, value in found}
 
     def take(self) -> list[float]:
-        """Means since the last call, in the order of `NVML_NAMES`; the last ones where nothing has come since."""
+        """Return means since the previous call, in the order of `NVML_NAMES`; the previous ones without new samples."""
         samples, self._samples = self._samples, []
         if samples:
             self._last = [sum(column) / len(column) for column in zip(*samples, strict=True)]
         return self._last
 
     def stop(self) -> None:
-        """Ends the thread; a question that NVML has not answered yet is left alone."""
+        """Stop the thread without waiting for an answer of NVML."""
         self._stopped.set()
         self.join(timeout=1.0)
 
 
 def open_sampler(device: str) -> Sampler | None:
-    """A running sampler for this CUDA device, or None with the reason in the log."""
+    """Return a running sampler for this CUDA device, or None after logging the reason."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
@@ -161,7 +164,7 @@ def open_sampler(device: str) -> Sampler | None:
         return None
     try:
         nvml.nvmlInit()
-        # by UUID: NVML counts all GPUs of the node, CUDA only those of CUDA_VISIBLE_DEVICES
+        # by UUID: NVML counts all GPUs of the node, CUDA only the GPUs in CUDA_VISIBLE_DEVICES
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
     except nvml.NVMLError as failure:
         log.warning("no GPU utilisation, temperature and power: %s", failure)
@@ -177,11 +180,11 @@ CONTROL_GROUPS = Path("/sys/fs/cgroup")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SAMPLE_LOAD_EVERY_S = 1.0
 MOST_SAMPLES = 4096
-"""Of a run's load; a longer run keeps every second one."""
+"""Samples of a run's load; beyond them, every second sample is dropped."""
 
 
 class _Load(NamedTuple):
-    """Seconds since 1970, and CPU time in seconds: of this process, of all, and waited for in its control group."""
+    """Seconds since 1970, and CPU seconds: of this process, of all processes, and waiting in its control group."""
 
     time_s: float
     own_s: float
@@ -190,9 +193,9 @@ class _Load(NamedTuple):
 
 
 class MachineLoad:
-    """Of the machine that this rank is on, from now on.
+    """The load of this rank's machine from now on.
 
-    A container sees the processors of its whole node; the pressure is that of its own control group.
+    A container sees the processors of its whole node, but only the pressure of its own control group.
     """
 
     def __init__(self, stat: Path = STAT, pressure: Path | None = None) -> None:
@@ -202,7 +205,7 @@ class MachineLoad:
         self._samples = [self._read()]
 
     def sample(self) -> None:
-        """Once per second, however often it is called."""
+        """Take a sample if a second has passed since the previous one."""
         if time.time() - self._samples[-1].time_s < self._every_s:
             return
         self._samples.append(self._read())
@@ -210,10 +213,10 @@ class MachineLoad:
             self._samples, self._every_s = self._samples[::2], 2 * self._every_s
 
     def describe(self, span_s: tuple[float, float] | None = None) -> dict[str, float | None]:
-        """Fields: docs/run_directory.md. Null where the system does not tell.
+        """Return the fields in docs/run_directory.md; null if the system does not report one.
 
         Args:
-            span_s: seconds since 1970, of the timed steps; None = all the time.
+            span_s: start and end of the timed steps in seconds since 1970; None = all the time.
         """
         samples = [*self._samples, self._read()]
         begin_s, end_s = span_s or (samples[0].time_s, samples[-1].time_s)
@@ -233,7 +236,7 @@ class MachineLoad:
 
 
 def read_busy_s(stat: Path) -> float:
-    """CPU time of all processes since the machine has started, idle and waiting for disks left out; NaN = not told."""
+    """Return the CPU time of all processes since boot in seconds, without idle and disk wait; NaN if unavailable."""
     try:
         _name, user, nice, system, _, _, interrupts, soft, *_ = stat.read_text().splitlines()[0].split()
         return sum(map(int, (user, nice, system, interrupts, soft))) / TICKS_PER_S
@@ -242,7 +245,7 @@ def read_busy_s(stat: Path) -> float:
 
 
 def find_pressure(own: Path = CONTROL_GROUP, groups: Path = CONTROL_GROUPS) -> Path:
-    """cpu.pressure of this process's control group (version 2); need not exist."""
+    """Return the path of cpu.pressure of this process's control group (version 2), which may not exist."""
     try:
         named = next((line for line in own.read_text().splitlines() if line.startswith("0::/")), "0::/")
     except OSError:
@@ -251,8 +254,10 @@ def find_pressure(own: Path = CONTROL_GROUP, groups: Path = CONTROL_GROUPS) -> P
 
 
 def read_waited_s(pressure: Path) -> float:
-    """Time in which a process of the control group was ready and had no processor, since the group was made; NaN = not
-    told. Kernel: Documentation/accounting/psi.rst."""
+    """Return the seconds in which a process of the control group waited for a processor; NaN if unavailable.
+
+    Counted since the group was created. Kernel: Documentation/accounting/psi.rst.
+    """
     try:
         some = pressure.read_text().splitlines()[0]
         return int(some.rpartition("total=")[2]) / 1e6 if some.startswith("some ") else math.nan
@@ -261,11 +266,11 @@ def read_waited_s(pressure: Path) -> float:
 
 
 def sum_up_load(ranks: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """For summary.json, during the timed steps, of the machine that was busiest with other things.
+    """Return the load for summary.json, during the timed steps, of the machine with the most other work.
 
     Returns:
-        cpu_pressure_pct: of the time in which a process of the run's control group had to wait for a processor.
-        other_cpu_pct: of the machine's processors, what processes took that are no rank of this run.
+        cpu_pressure_pct: share of the time in which a process of the run's control group waited for a processor.
+        other_cpu_pct: share of the machine's processors that processes other than this run's ranks used.
 
     Args:
         ranks: the facts of every rank, with `host` and `machine`.

@@ -1,16 +1,15 @@
-"""What a rank really holds: element types and bytes, counted by walking tensors instead of believing a setting.
+"""Count the element types and bytes that a rank holds, by walking tensors instead of trusting settings.
 
-    Observed    of the engine's state: parameters, gradients, optimizer, buckets
-    Census      of what Python code keeps on a device between two steps beside it, told by shapes and numbers:
+`Observed` counts the engine's state: parameters, gradients, optimizer, buckets. `Census` counts the other tensors that
+Python code keeps on a device between two steps, and classifies them by shape and numbers:
 
-    every tensor that Python knows, but the engine's own state
-        of a weight's shape: near a weight's numbers       parameters
-                             near those of its moments     optimizer
-                             near neither                  gradients
-        a row as wide as there are classes, or words       logits
+* shape of a weight, close to the weight's numbers: parameters
+* shape of a weight, close to the numbers of its moments: optimizer
+* shape of a weight, close to neither: gradients
+* a row as wide as the number of classes or words: logits
 
-An allocator knows how much there is, and not for what. What only C++ holds (what autograd has saved, buckets) is not
-seen, nor what was given back before the step ended; of a copy in one long piece nothing is known either.
+An allocator knows the amount, but not the purpose. Memory that only C++ holds (saved by autograd, buckets) is not seen,
+nor memory released before the step ended, and a copy in one contiguous piece cannot be classified.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from torch.distributed.tensor import DTensor
 
 
 def set_aside() -> None:
-    """Keeps Python's collector off what is there now: behind the first step, all that a run is made of.
+    """Exclude all current objects from Python's garbage collection; call it after the first step.
 
-    It walks every object of the process each time it looks for circles of garbage. A trainer's process has a million of
-    them: the walk took a quarter of a second (AMD EPYC, 2 cores), on each rank at a time of its own, and the others
-    wait for it (torchtitan collects at set steps for that reason). Objects are freed as before.
+    The collector walks every object of the process each time it looks for reference cycles. A trainer's process has a
+    million objects: the walk took a quarter of a second (AMD EPYC, 2 cores). Each rank walked at a different time, and
+    the other ranks waited (torchtitan collects at fixed steps for this reason). Reference counting still frees objects.
     """
     gc.collect()
     gc.freeze()
 
 
 def list_objects() -> list[Any]:
-    """Every object that the collector knows of, those that were set aside too."""
+    """Return every object that the collector knows, including the excluded ones."""
     aside = gc.get_freeze_count() > 0
     gc.unfreeze()
     found = gc.get_objects()
@@ -49,11 +48,11 @@ def list_objects() -> list[Any]:
 
 
 SHARDS = ("ds_tensor", "ds_secondary_tensor")
-"""The rank's share, and with hpz that of the copy inside its node (partition_parameters.py)."""
+"""The rank's share, and with hpz the share of the copy inside its node (partition_parameters.py)."""
 
 
 def list_shards(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """What DeepSpeed's stage 3 keeps of parameters beside the tensors themselves, which are empty while not in use."""
+    """Return the tensors in which DeepSpeed's stage 3 keeps parameters; the parameters are empty while unused."""
     found = (getattr(parameter, name, None) for parameter in parameters for name in SHARDS)
     return [shard for shard in found if shard is not None]
 
@@ -64,16 +63,16 @@ STATE = ("parameters", "gradients", "optimizer")
 
 @dataclass
 class Observed:
-    """Bytes held by this rank and the element types met, per kind; gradients as they are before the update."""
+    """Bytes and element types that this rank holds, per kind; gradients are counted before the update."""
 
     bytes_held: dict[str, int] = field(default_factory=dict)
     dtypes: dict[str, list[str]] = field(default_factory=dict)
     on_host: dict[str, int] = field(default_factory=dict)
-    """Of `bytes_held`, those in the host's memory: all on a CPU, and what is offloaded."""
+    """The part of `bytes_held` in host memory: everything on a CPU, else offloaded tensors."""
     _tensors: dict[str, list[weakref.ref[Tensor]]] = field(default_factory=dict)
 
     def add(self, kind: str, tensors: Iterable[Tensor]) -> None:
-        """Counts the floating-point tensors of `kind` (those of STATE, and buckets), each storage once."""
+        """Count the floating-point tensors of `kind` (one of STATE, or buckets), each storage once."""
         tensors = list(tensors)
         self._tensors[kind] = [weakref.ref(tensor) for tensor in tensors]
         storages: dict[int, tuple[int, str]] = {}
@@ -90,24 +89,24 @@ class Observed:
         self.dtypes[kind] = sorted(dtypes)
 
     def alive(self, kind: str) -> Iterator[Tensor]:
-        """Those tensors of `kind` that are still there: nothing is kept alive from here."""
+        """Yield the tensors of `kind` that still exist; this object does not keep them alive."""
         for reference in self._tensors.get(kind, ()):
             if (tensor := reference()) is not None:
                 yield tensor
 
     def memory_gib(self) -> dict[str, float]:
-        """GiB per kind of `STATE`."""
+        """Return GiB per kind of `STATE`."""
         return {kind: self.bytes_held[kind] / GIB for kind in STATE if kind in self.bytes_held}
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """The shard that this rank holds of a distributed tensor, or the tensor itself."""
+    """Return this rank's shard of a distributed tensor, or the tensor itself."""
     local = getattr(tensor, "to_local", None)
     return local() if local else tensor
 
 
 def state_tensors(optimizer: Any) -> list[Tensor]:
-    """The tensors of an optimizer's state that grow with the model: the step counters are left out."""
+    """Return the tensors of an optimizer's state that grow with the model, without step counters."""
     held = []
     for state in optimizer.state.values():
         held += [value for value in state.values() if torch.is_tensor(value) and value.dim() > 0]
@@ -115,21 +114,21 @@ def state_tensors(optimizer: Any) -> list[Tensor]:
 
 
 COPIED_STATE = ("parameters", "optimizer", "teacher")
-"""Of what the engine has, what a copy may be one of."""
+"""Kinds of engine state that a tensor may be a copy of."""
 SMALLEST_BYTES = 512
-"""Of a piece of memory that is looked at: one block of CUDA's allocator."""
+"""Smallest size of a classified piece of memory: one block of CUDA's allocator."""
 COMPARED = 4096
-"""Numbers of a tensor, the first ones: no more is read, and no more memory taken for it than this."""
+"""Numbers to compare, from the start of a tensor; the comparison reads and allocates no more than this."""
 ALIKE = 0.5
-"""Of a weight's length: what is nearer to it is a copy of it, of now or of some steps ago. Numbers that have nothing
-to do with it are as far away as it is long, or farther."""
+"""Share of a weight's norm: a tensor closer to the weight is a copy of it, current or some steps old. Unrelated
+numbers are at least one norm away."""
 
 
 class Census:
-    """Of this rank's device; asks no other rank.
+    """Counts the tensors on this rank's device; does not communicate.
 
     Args:
-        widths: how many classes, or words, a row of logits has on this rank.
+        widths: numbers of classes or words in a row of logits on this rank.
     """
 
     def __init__(self, observed: Observed, device_type: str, widths: Collection[int]) -> None:
@@ -139,15 +138,18 @@ class Census:
         self._gradients: set[int] = set()
 
     def note_gradients(self) -> None:
-        """Call it where the update begins: DDP goes on holding its buckets, with views that Python has seen, when
-        no parameter has a gradient any more."""
+        """Record the gradients; call it at the start of the update.
+
+        DDP still holds its buckets, with views known to Python, after all gradients were removed.
+        """
         leaves = self._observed.alive("parameters")
         self._gradients = {_place(local_part(leaf.grad)) for leaf in leaves if leaf.grad is not None}
 
     @torch.no_grad()
     def take(self) -> dict[str, int]:
-        """Bytes of `parameters`, `optimizer`, `teacher`, `gradients`, `logits` that somebody keeps beside the engine;
-        of what there is none, nothing. Call it behind the step whose gradients were noted. Waits for the device.
+        """Return bytes of `parameters`, `optimizer`, `teacher`, `gradients`, `logits` held outside of the engine.
+
+        Kinds without bytes are absent. Call it after the step with recorded gradients. Waits for the device.
         """
         observed = self._observed
         state = {kind: [local_part(tensor) for tensor in observed.alive(kind)] for kind in COPIED_STATE}
@@ -167,10 +169,10 @@ class Census:
 
 
 def _strangers(device_type: str, own: Collection[int]) -> dict[int, list[Tensor]]:
-    """Tensors on the device that are not in `own`, by the piece of memory that they lie in, each of its places once."""
+    """Return the tensors on the device that are not in `own`, by their piece of memory, each location once."""
     found: dict[int, dict[tuple[int, int], Tensor]] = {}
     for tensor in list_objects():
-        kind = type(tensor)  # isinstance would ask objects that stand for others what they are
+        kind = type(tensor)  # isinstance would trigger proxy objects
         if not issubclass(kind, Tensor) or issubclass(kind, DTensor | FakeTensor):
             continue
         if tensor.device.type != device_type or not tensor.is_floating_point() or not tensor.numel():
@@ -182,7 +184,7 @@ def _strangers(device_type: str, own: Collection[int]) -> dict[int, list[Tensor]
 
 
 def _place(tensor: Tensor) -> int:
-    """Where its memory begins; 0 = it has none."""
+    """Return the address of its memory; 0 = it has no memory."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):  # a subclass without memory of its own
@@ -203,7 +205,7 @@ def _find_kind(tensor: Tensor, state: dict[str, list[Tensor]], widths: Collectio
 
 
 def _like(tensor: Tensor, reference: Tensor) -> bool:
-    """Whether both have their numbers in the same order: in the same shape, or one of them in a row."""
+    """Return whether both have their numbers in the same order: the same shape, or one of them flat."""
     if tensor.shape == reference.shape:
         return tensor.stride() == reference.stride()
     return 1 in (tensor.dim(), reference.dim()) and tensor.is_contiguous() and reference.is_contiguous()

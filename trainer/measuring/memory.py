@@ -1,16 +1,16 @@
-"""The most memory that training holds, when that was, and what for.
+"""Measure the peak memory of training, when it occurs, and its composition.
 
-Counted by torch's allocator on a device, by this process's resident set on a CPU.
+Counters are torch's allocator on a device and this process's resident set on a CPU. Per window of steps:
 
-    steps 1 to 5       warm-up: nothing counts
-    step 6             counters are set back; taken apart: they are read where a phase begins or ends
-    step 7 ...         nothing is asked, the counters go on
-    metrics' write     counters are read: the peak of the steps since the last write. Where no step that was taken
-                       apart has held as much, the next one is taken apart
-    next step          counters are set back
+* Steps 1 to 5 are warm-up and do not count.
+* Step 6 resets the counters. It is analysed: the counters are read at the start and end of each phase.
+* From step 7 on the counters run without being read.
+* A write of the metrics reads the peak of the steps since the previous write. If no analysed step has held as much, the
+  next step is analysed.
+* The next step resets the counters.
 
-Evaluation, checkpoints, export and the write itself come between a write and the next step: nothing of them counts.
-What they leave in the allocator's reserve is in `reserved`, because it is not there for others.
+Evaluation, checkpoints, export and the write itself happen between a write and the next step and do not count. The
+memory that they leave in the allocator's reserve counts in `reserved`, because other processes cannot use it.
 """
 
 from __future__ import annotations
@@ -29,47 +29,47 @@ from trainer.measuring.held_tensors import GIB, Census, Observed
 _HIGHEST = re.compile(rb"VmHWM:\s+(\d+) kB")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 INHERITED = 1.02
-"""Of the process's own peak: a larger one that getrusage tells is another program's. Both are exact to some pages."""
+"""Factor of the process's own peak: a larger getrusage peak is another program's. Both are exact to some pages."""
 _RESET_HIGHEST = b"5"  # Documentation/filesystems/proc.rst, clear_refs
 
 
 class MemoryReading(NamedTuple):
-    """What the counters say, in bytes; peaks since they were set back."""
+    """The values of the counters in bytes; peaks since the last reset."""
 
     held: int
     peak: int
     reserved: int | None
-    """Taken from the device, what is free in it included; None on a CPU."""
+    """Memory reserved from the device, including free parts; None on a CPU."""
     peak_reserved: int | None
     retries: int | None
-    """How often the allocator had to give everything free back before it found room, since the start."""
+    """How often the allocator had to release all free memory before it found room, since the start."""
 
 
 class Counters:
-    """Of this process, whose peaks can be set back. No call waits for a device."""
+    """Memory counters of this process with resettable peaks; no call waits for a device."""
 
     source: str
-    """What is counted, for people."""
+    """Name of the counter for users."""
     on_device = False
 
     def read(self) -> MemoryReading:
-        """As it is now."""
+        """Return the current values."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Peaks begin anew, at what is held."""
+        """Reset the peaks to the current values."""
 
     def count_retries(self) -> int:
-        """As in a reading, 0 on a CPU; cheaper than one."""
+        """Return the retries of a reading, 0 on a CPU; cheaper than a reading."""
         return 0
 
     def count_outside(self) -> int | None:
-        """Bytes of the device that are taken and not the allocator's; None on a CPU."""
+        """Return the used bytes of the device that are not the allocator's; None on a CPU."""
         return None
 
 
 class DeviceCounters(Counters):
-    """Of torch's allocator, which counts on the host."""
+    """Counters of torch's allocator, which counts on the host."""
 
     source = "torch's CUDA allocator"
     on_device = True
@@ -91,18 +91,18 @@ class DeviceCounters(Counters):
         return retries
 
     def count_outside(self) -> int | None:
-        """CUDA's context, the kernels' code, NCCL's buffers; and what other processes hold, if there are any."""
+        """Return the bytes of CUDA's context, kernel code, NCCL's buffers, and of other processes, if any."""
         free, total = torch.cuda.mem_get_info(self._device)
         taken: int = total - free - torch.cuda.memory_reserved(self._device)
         return taken
 
 
 class HostCounters(Counters):
-    """Of the process's resident set: its libraries and pages that others share are in it.
+    """Counters of the process's resident set, which includes its libraries and shared pages.
 
-    The peak is getrusage's, a tenth of the cost of /proc/self/status, which makes sixty lines of text for one number.
-    Linux lets getrusage never fall below the peak of the program that started this one by exec (mm.h,
-    setmax_mm_hiwater_rss), so below that status is asked.
+    The peak is from getrusage, a tenth of the cost of /proc/self/status, which formats sixty lines for one number.
+    On Linux, getrusage never falls below the peak of the program that started this one by exec (mm.h,
+    setmax_mm_hiwater_rss). Below that peak, status is read.
     """
 
     def __init__(self) -> None:
@@ -110,13 +110,13 @@ class HostCounters(Counters):
         self._sizes = os.open("/proc/self/statm", os.O_RDONLY)
         try:
             self._clear: int | None = os.open("/proc/self/clear_refs", os.O_WRONLY)
-        except OSError:  # a container may not let it
+        except OSError:  # a container may forbid it
             self._clear = None
         self.source = "resident set of the process"
         if self._clear is None:
             self.source += ", its peak since the start: this system sets none back"
         self.highest = 0
-        """Bytes; the largest peak that was set back."""
+        """Bytes; the largest peak before a reset."""
         own, told = self._own_highest(), _highest_resident()
         self._inherited = told if told > INHERITED * own else 0
 
@@ -129,7 +129,7 @@ class HostCounters(Counters):
 
     def reset(self) -> None:
         if self._clear is not None:
-            self.highest = max(self.highest, _highest_resident())  # getrusage forgets it too
+            self.highest = max(self.highest, _highest_resident())  # the reset clears getrusage's peak too
             os.pwrite(self._clear, _RESET_HIGHEST, 0)
 
     def _own_highest(self) -> int:
@@ -139,17 +139,17 @@ class HostCounters(Counters):
 
 
 def open_counters(world: World) -> Counters:
-    """Of this rank's device."""
+    """Return the counters of this rank's device."""
     return DeviceCounters(world.device) if world.device_type == "cuda" else HostCounters()
 
 
 def peak_host_memory_gib(counters: Counters | None = None) -> float:
-    """Largest resident set of this process so far, from its start; `counters` may have set it back."""
+    """Return the largest resident set of this process since its start; `counters` may have reset it."""
     return max(_highest_resident(), getattr(counters, "highest", 0)) / GIB
 
 
 def peak_device_memory_gib(world: World) -> float | None:
-    """Largest memory that torch had allocated on the device since its counter was set back; None on CPU."""
+    """Return the largest memory that torch allocated on the device since the last reset; None on a CPU."""
     return torch.cuda.max_memory_allocated(world.device) / GIB if world.device_type == "cuda" else None
 
 
@@ -158,26 +158,26 @@ def _highest_resident() -> int:
 
 
 ALIKE = 0.99
-"""A step that has held this share of the peak tells what the peak was made of."""
+"""Share of the peak from which a step represents the composition of the peak."""
 BETWEEN = "between"
-"""What a step holds outside of its phases."""
+"""Name of the memory that a step holds outside of its phases."""
 AFTER_FORWARD = ("backward", "optimizer")
 
 
 class Watched(Protocol):
-    """The phases of a step; tells `enter` and `leave` of who watches."""
+    """The phases of a step; they call `enter` and `leave` of the watcher."""
 
     def watch(self, by: TrainingMemory | None) -> None:
-        """From now on; None = nobody."""
+        """Set the watcher; None = no watcher."""
 
 
 class TrainingMemory:
-    """Asked for in windows of steps, from one write of the metrics to the next.
+    """The peak memory of training, measured in windows from one write of the metrics to the next.
 
     Args:
         first_step: of this attempt.
-        last_step: counts in any case, however short the run.
-        census: asked behind each step that is taken apart; None = nobody looks.
+        last_step: always counts, even in a short run.
+        census: called after each analysed step; None = no census.
     """
 
     def __init__(
@@ -190,24 +190,24 @@ class TrainingMemory:
     ) -> None:
         self.counters = counters
         self._census = census
-        self._kept: dict[str, int] | None = None  # behind the step that held most
+        self._kept: dict[str, int] | None = None  # after the step with the highest peak
         self._phases = phases
         self._first = self._due = min(first_step + WARM_UP_STEPS, last_step)
         self._step = 0
-        self._opened = 0  # first step of the window; 0 = there is none
-        self._top = 0  # of the window, as far as it was read
+        self._opened = 0  # first step of the window; 0 = no window
+        self._top = 0  # peak of the window in the readings so far
         self._reserved = 0
         self._retries = 0
         self._retries_before = 0
         self._peak = 0
         self._peak_steps = (0, 0)
         self._stack: list[str] = []
-        self._parts: dict[str, int] | None = None  # of the step that is taken apart just now
-        self._known: dict[str, int] = {}  # of the one that held most
+        self._parts: dict[str, int] | None = None  # of the step being analysed
+        self._known: dict[str, int] = {}  # of the analysed step with the highest peak
         self._known_step = 0
 
     def begin_step(self, step: int) -> None:
-        """Before a step; two stores and a comparison, but for the first step of a window and the one after it."""
+        """Open windows before a step; mostly two stores and a comparison, more only in a window's first two steps."""
         self._step = step
         if step == self._due:
             self._begin(step)
@@ -226,14 +226,14 @@ class TrainingMemory:
             self._due = step + 1
 
     def enter(self, phase: str) -> None:
-        """In a step that is taken apart: `phase` begins, maybe inside another."""
+        """Note the start of `phase` in an analysed step; phases may be nested."""
         self._note()
         self._stack.append(phase)
         if phase == "optimizer" and self._census is not None:
             self._census.note_gradients()
 
     def leave(self) -> None:
-        """The newest phase ends."""
+        """Note the end of the innermost phase."""
         self._note()
         self._stack.pop()
 
@@ -254,10 +254,10 @@ class TrainingMemory:
             self._known, self._known_step = parts, step
             if self._census is not None:
                 self._kept = self._census.take()
-                self.counters.reset()  # what it has taken itself is no peak of training's
+                self.counters.reset()  # memory of the census itself is not part of training's peak
 
     def end_window(self) -> MemoryReading:
-        """At a write of the metrics, before it takes anything; the peak is that of the steps since the last one."""
+        """Return the peak of the steps since the previous call; call it first in a write of the metrics."""
         reading = self.counters.read()
         if self._top > reading.peak:
             reading = reading._replace(peak=self._top)
@@ -273,11 +273,11 @@ class TrainingMemory:
         return reading
 
     def describe(self, observed: Observed, data_set: int, micro_batches: int) -> dict[str, Any] | None:
-        """What the run directory keeps (docs/memory.md); None where no step has counted.
+        """Return the facts for the run directory (docs/memory.md); None if no step has counted.
 
         Args:
-            data_set: bytes of it that lie on the device.
-            micro_batches: of a step.
+            data_set: bytes of the data set on the device.
+            micro_batches: number per step.
         """
         if not self._peak:
             return None
@@ -285,7 +285,7 @@ class TrainingMemory:
         if phase is not None and self._known[phase] < ALIKE * self._peak:
             phase = None
         held = {"data_set": data_set}
-        # gradients are not there yet in the forward pass of a step's only micro-batch
+        # in the forward pass of a step's only micro-batch, gradients do not exist yet
         left_out = () if phase in AFTER_FORWARD or micro_batches > 1 else ("gradients", "buckets")
         elsewhere = observed.on_host if self.counters.on_device else {}
         state = {kind: size - elsewhere.get(kind, 0) for kind, size in observed.bytes_held.items()}

@@ -1,23 +1,23 @@
-"""What a step does, seen by watching its operators instead of believing a setting: collectives and products.
+"""Measure the collectives and products of a step by watching its operators instead of trusting settings.
 
-While a mode watches, every operator passes through Python, so a run watches one step. Collectives all end in the
-operators c10d::* and _c10d_functional::*: DDP's reducer in C++, FSDP2, DeepSpeed, functional collectives; autograd
-hands the watching mode on to its threads.
+While a dispatch mode watches, every operator passes through Python, so a run watches one step. All collectives end in
+the operators c10d::* and _c10d_functional::*: DDP's reducer in C++, FSDP2, DeepSpeed, functional collectives. autograd
+passes the mode on to its threads.
 
-Bytes on the wire are those of ring algorithms, sent per rank of n, for a payload of S bytes (Patarasuk and Yuan 2009;
+Bytes on the wire follow ring algorithms: bytes sent per rank of n for a payload of S bytes (Patarasuk and Yuan 2009;
 NVIDIA's nccl-tests, PERFORMANCE.md). A library that chooses a tree or the switch (NVLS) sends less:
 
     all_reduce          2 (n-1)/n S                    reduce_scatter, all_to_all    (n-1)/n S, S = whole input
     all_gather            (n-1)   S, S = own shard     broadcast, reduce, gather, scatter
     send                          S                                   (n-1)/n S: the mean over the ranks
 
-What fully_shard gathers in several element types it sends as bytes: told are the types that it has viewed as bytes.
+If fully_shard gathers several element types, it sends them as bytes; the types that it viewed as bytes are reported.
 
-The axis is read off the group's description: torch calls the groups of a mesh "mesh_<axis>". A mesh axis that takes
-every process may get the default group, which has no axis's name: the caller says what it stands for.
+The axis is read from the group's description: torch names the groups of a mesh "mesh_<axis>". A mesh axis over all
+processes may use the default group, which has no axis name; the caller passes its axis.
 
 Products are matrix products, grouped ones, convolutions and torch's attention, forward and backward. A type counts from
-one multiplication in twenty on: rotary angles and routers are in fp32 by intent, and far below that.
+one multiplication in twenty: rotary angles and routers are in fp32 on purpose, and far below that share.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _all_but_own(n: int) -> float:
 
 
 # Collective -> (its operators, bytes sent per rank of n for one byte of payload). Left out: barrier, wait_tensor, recv
-# (its bytes are the sender's), and whatever a group of one does.
+# (its bytes count at the sender), and all collectives in a group of one.
 COLLECTIVES: dict[str, tuple[tuple[str, ...], Callable[[int], float]]] = {
     "all_reduce": (
         (
@@ -70,24 +70,24 @@ COLLECTIVES: dict[str, tuple[tuple[str, ...], Callable[[int], float]]] = {
 }
 KINDS = {name: kind for kind, (names, _) in COLLECTIVES.items() for name in names}
 NAMESPACES = ("c10d", "_c10d_functional")
-# Collective -> under which name its element types are told.
+# Collective -> the name under which its element types are reported.
 DTYPES = {
     **dict.fromkeys(("all_reduce", "reduce_scatter", "reduce"), "reductions"),
     "all_gather": "gathers",
     "all_to_all": "exchanges",
 }
-# What a rank gives is called so in the operators' schemas; the first name that is there counts.
+# Names of a rank's payload in the operators' schemas; the first present name counts.
 PAYLOAD = (
     *("input_tensors", "input_tensor", "input_list", "inputs", "input", "tensors", "tensor"),
     "output_tensors",
 )
 
-# Description of a group, without torch's "mesh_" -> axis; any other is an axis itself. What shards parameters spans
-# dp_shard x cp, and for experts dp_shard x cp x tp / ep: all of it counts as dp_shard.
+# Description of a group, without torch's "mesh_" -> axis; any other is an axis itself. Parameters are sharded over
+# dp_shard x cp, and for experts over dp_shard x cp x tp / ep: all of it counts as dp_shard.
 AXIS_OF_GROUP = {
     "fsdp": "dp_shard",
     "efsdp": "dp_shard",
-    "undefined": "dp_shard",  # DeepSpeed describes none of its groups
+    "undefined": "dp_shard",  # DeepSpeed does not describe its groups
 }
 DEFAULT_GROUP = "default_pg"  # torch's description of it
 WORLD = "world"
@@ -104,27 +104,27 @@ class WireCounter(TorchDispatchMode):
         super().__init__()
         self._world = world
         self.operations: dict[str, tuple[int, int]] = {}
-        """collective -> (how often, bytes of this rank's payload)."""
+        """collective -> (count, bytes of this rank's payload)."""
         self.axes: dict[str, dict[str, tuple[int, int]]] = {}
-        """axis -> the same of its groups alone; "loss" sums single numbers, "tied" is the two ends of a pipeline."""
+        """axis -> the same for its groups only; "loss" sums single numbers, "tied" is the two ends of a pipeline."""
         self.wire_bytes_per_axis: dict[str, float] = {}
         """axis -> its part of `wire_bytes`."""
         self.wire_bytes = 0.0
         """Bytes that this rank sends, by the formulas above."""
         self.dtypes: dict[str, set[str]] = {name: set() for name in dict.fromkeys(DTYPES.values())}
         """reductions, gathers, exchanges -> the element types sent; without single numbers (norms, flags) and without
-        whole numbers that are added up (counts)."""
+        summed integers (counts)."""
         self._as_bytes: set[torch.dtype] = set()
-        """What was viewed as bytes: a gather of bytes sends these (torch, _fsdp_collectives.py, foreach_all_gather)."""
+        """Types viewed as bytes, which a gather of bytes sends (torch, _fsdp_collectives.py, foreach_all_gather)."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled blocks stay compiled: the collectives that they hold (tp) are called by generated code as well."""
+        """Keep compiled blocks compiled; generated code still calls their collectives (tp) as operators."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # it takes itself apart first, and the collectives come by here
+            return NotImplemented  # the subclass unpacks itself first, then its collectives pass through here
         given = kwargs or {}
         if getattr(func, "namespace", "") in NAMESPACES:
             self._count(func, args, given)
@@ -139,11 +139,11 @@ class WireCounter(TorchDispatchMode):
         names = [argument.name for argument in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         payload = given[next(name for name in PAYLOAD if name in given)]
-        if kind == "scatter":  # the other ranks give nothing: what each one gets
+        if kind == "scatter":  # only the source has a payload: count the output of each rank
             payload = given["output_tensors"]
         group = _group(given)
         ranks = group.size()
-        if ranks == 1:  # an axis of the mesh that nobody is on
+        if ranks == 1:  # an axis of the mesh with one rank
             return
         tensors = list(_tensors(payload))
         if kind in DTYPES:
@@ -174,7 +174,7 @@ def _tensors(payload: Any) -> Iterator[Tensor]:
 
 
 def _group(given: dict[str, Any]) -> dist.ProcessGroup:
-    """The group that an operator was called with: boxed, or by its name."""
+    """Return the group of an operator call, passed as a boxed object or by name."""
     group = given.get("process_group", given.get("group_name"))
     if isinstance(group, str):
         return dist.distributed_c10d._resolve_process_group(group)
@@ -198,17 +198,17 @@ class ProductTypes(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled blocks stay compiled; what is multiplied inside them is not seen."""
+        """Keep compiled blocks compiled; products inside them are not counted."""
         return True
 
     def dtypes(self) -> list[str]:
-        """The types that count."""
+        """Return the types above the threshold."""
         whole = sum(self.operations.values())
         return sorted(name for name, count in self.operations.items() if count >= LEAST_SHARE * whole > 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # it takes itself apart first, and its parts come by here
+            return NotImplemented  # the subclass unpacks itself first, then its parts pass through here
         given = kwargs or {}
         result = func(*args, **given)
         packet = getattr(func, "_overloadpacket", None)
@@ -227,9 +227,9 @@ class ProductTypes(TorchDispatchMode):
 
 
 def _with_all_heads(args: Any) -> tuple[Any, ...]:
-    """Keys and values as if each head had its own: torch 2.11 does not count what grouped heads multiply. Without data.
+    """Return keys and values as if each head had its own; torch 2.11 does not count products of grouped heads.
 
-    Shapes [batch, heads, tokens, dim]; queries have most heads.
+    Shapes [batch, heads, tokens, dim] without data; queries have the most heads.
     """
     heads = max(each.shape[1] for each in args if isinstance(each, Tensor) and each.dim() == 4)
     return tuple(

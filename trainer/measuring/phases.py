@@ -1,8 +1,8 @@
-"""One context manager that labels a phase for the trace and times it for the metrics.
+"""Label phases for the trace and time them for the metrics, with one context manager.
 
-Outside the profiled steps a phase costs two clock reads; `record_function` alone would cost ten microseconds even
-while no profiler runs. On an accelerator the clock is a pair of events on the stream, read only when the metrics are
-written, so that timing never makes the host wait.
+Outside the profiled steps a phase needs two clock reads; `record_function` would add ten microseconds even without a
+profiler. On an accelerator the clock is a pair of events on the stream, read only when the metrics are written, so
+timing never makes the host wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainer.measuring.memory import TrainingMemory
 
 
 class Phase:
-    """Adds the time between enter and exit to its total; re-entered once per micro-batch."""
+    """Adds the time between enter and exit to its total; entered once per micro-batch."""
 
     __slots__ = (
         *("_began", "_record", "alone", "label", "on_enter", "on_exit", "recording", "spans", "total_ns"),
@@ -37,15 +37,15 @@ class Phase:
         self.on_enter: Callable[[], None] | None = None
         self.on_exit: Callable[[], None] | None = None
         self.alone = True
-        """Nobody watches and nothing is recorded, as in nearly every step: one question instead of four."""
+        """Neither watched nor recorded, as in nearly every step: one check instead of four."""
 
     def settle(self) -> None:
-        """After a change of `recording`, `on_enter` or `on_exit`."""
+        """Update `alone` after a change of `recording`, `on_enter` or `on_exit`."""
         self.alone = not self.recording and self.on_enter is None and self.on_exit is None
 
     @property
     def is_open(self) -> bool:
-        """Whether it was entered and not left."""
+        """Return whether it was entered and not left."""
         return self._began != 0
 
     def __enter__(self) -> None:
@@ -61,7 +61,7 @@ class Phase:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.total_ns += perf_counter_ns() - self._began
-        if kind is None:  # else it stays open, for who asks where it failed
+        if kind is None:  # after an error it stays open, so that `name_open` finds the failed phase
             self._began = 0
         if self.alone:
             return
@@ -73,7 +73,7 @@ class Phase:
 
 
 class DevicePhase(Phase):
-    """The same with events on the accelerator's stream: host clocks see only the launches."""
+    """A phase timed by events on the accelerator's stream, because host clocks see only the launches."""
 
     __slots__ = ()
 
@@ -91,7 +91,7 @@ class DevicePhase(Phase):
 
 
 def read_ms(taken: tuple[Any, ...]) -> tuple[float, ...]:
-    """Milliseconds of what `Phases.take` returned; waits for the device where there is one."""
+    """Return the milliseconds of a result of `Phases.take`; waits for the device, if any."""
     if isinstance(taken[0], int):
         return tuple([total_ns / 1e6 for total_ns in taken])
     return tuple([sum(_elapsed_ms(*span) for span in spans) for spans in taken])
@@ -103,7 +103,7 @@ def _elapsed_ms(start: Any, stop: Any) -> float:
 
 
 class Phases:
-    """The phases of a run, and the step around them. The profiler switches the labels on and off."""
+    """The phases of a run and the whole step; the profiler switches the labels on and off."""
 
     def __init__(self, device_type: str) -> None:
         kind = Phase if device_type == "cpu" else DevicePhase
@@ -113,23 +113,23 @@ class Phases:
         self._all = (self.step, self.data, self.forward, self.backward, self.optimizer)
 
     def begin_step(self, step: int) -> Phase:
-        """The context of one whole step; in the trace its label carries the number."""
+        """Return the context of one whole step; its label in the trace holds the number."""
         if self.step.recording:
             self.step.label = STEP_LABEL.format(step=step)
         return self.step
 
     def name_open(self) -> str:
-        """The phase that the main thread is in, seen from another thread; "" = in none."""
+        """Return the current phase of the main thread, from any thread; "" outside of phases."""
         return next((name for name in LABELS if getattr(self, name).is_open), "")
 
     def record(self, on: bool) -> None:
-        """Switches the labels in the trace on or off; call it between two steps."""
+        """Switch the labels in the trace on or off; call it between two steps."""
         for phase in self._all:
             phase.recording = on
             phase.settle()
 
     def watch(self, by: TrainingMemory | None) -> None:
-        """Tells `by` when a phase begins and ends; None = nobody. Call it between two steps."""
+        """Call `by` at the start and end of each phase; None = no watcher. Call it between two steps."""
         for name in LABELS:
             phase = getattr(self, name)
             phase.on_enter = partial(by.enter, name) if by else None
@@ -137,13 +137,13 @@ class Phases:
             phase.settle()
 
     def take(self) -> tuple[Any, ...]:
-        """(step, data, forward, backward, optimizer) of the step that has just ended, for `read_ms`."""
+        """Return (step, data, forward, backward, optimizer) of the finished step, for `read_ms`."""
         if self.on_device:
             spans = tuple([phase.spans for phase in self._all])
             for phase in self._all:
                 phase.spans = []
             return spans
-        step, data, forward, backward, optimizer = self._all  # without calls: every step pays for this
+        step, data, forward, backward, optimizer = self._all  # without calls, because this runs in every step
         taken = (step.total_ns, data.total_ns, forward.total_ns, backward.total_ns, optimizer.total_ns)
         step.total_ns = data.total_ns = forward.total_ns = backward.total_ns = optimizer.total_ns = 0
         return taken

@@ -1,15 +1,17 @@
-"""Records a few steps with torch.profiler, one Chrome trace per rank, then gets out of the way.
+"""Record a few steps with torch.profiler, one Chrome trace per rank, then stop.
 
-Settings that matter (facts measured on torch 2.13): plain JSON, because torch compresses at level 9 inside the
-training process; with_stack off, because Perfetto then drops every label (pytorch#174555); a name with the rank,
-because torch's own handler uses host and process id.
+Chosen settings (facts measured on torch 2.13):
 
-Nothing waits for the device where the recording begins. What it still has to do then is recorded without its launch,
-and the analysis lets the first step begin when it has ended (stratlab/analysis). A synchronisation would be less true:
-the first step would begin with an empty queue and wait for data and launches that the others hide.
+* plain JSON, because torch compresses at level 9 inside the training process
+* with_stack off, because Perfetto drops every label with it (pytorch#174555)
+* a file name with the rank, because torch's own handler uses host and process id
 
-On demand also every allocation of the recorded steps, with the line of Python that asked for it: a file for
-pytorch.org/memory_viz. torch's CUDA allocator keeps the history on the host, so that nothing of it counts for a peak.
+The start of the recording does not wait for the device. The device's earlier work is recorded without its launch, and
+the analysis lets the first step begin when that work has ended (stratlab/analysis). Synchronizing would be less
+accurate: the first step would begin with an empty queue and wait for data and launches that other steps hide.
+
+On request it also records every allocation of these steps with its line of Python, as a file for
+pytorch.org/memory_viz. torch's CUDA allocator keeps this history on the host, so it does not count for a peak.
 """
 
 from __future__ import annotations
@@ -34,22 +36,22 @@ from trainer.measuring.phases import Phases
 from trainer.run import Run
 
 MOST_EVENTS = 300_000
-"""Of a rank; the newest ones stay. Some 25,000 belong to a micro-batch of 36 decoder blocks."""
+"""Events of a rank; the newest ones are kept. A micro-batch of 36 decoder blocks has some 25,000."""
 
 
 def start_history() -> None:
-    """From now on the allocator remembers what it gives and takes back."""
+    """Make the allocator record allocations and releases from now on."""
     torch.cuda.memory._record_memory_history(
         "all", context="alloc", stacks="python", max_entries=MOST_EVENTS, clear_history=True
     )
 
 
 def write_snapshot(path: Path) -> dict[str, Any]:
-    """Writes the history since `start_history`, and ends it; whatever goes wrong costs the file, and no step.
+    """Write the history since `start_history` and stop it; an error loses the file, but no step.
 
     Returns:
-        What the manifest of the traces says of it: file, bytes, events, and whether older ones are missing; or the
-        reason why there is none.
+        The snapshot's entry in the manifest of the traces: file, bytes, events, and whether older events are missing;
+        or the reason why there is no snapshot.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -61,10 +63,10 @@ def write_snapshot(path: Path) -> dict[str, Any]:
     except (OSError, RuntimeError) as failure:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        log.warning("the memory snapshot %s is dropped, training goes on: %s", path.name, failure)
+        log.warning("the memory snapshot %s is dropped, training continues: %s", path.name, failure)
         return {"reason": str(failure)}
     finally:
-        torch.cuda.memory._record_memory_history(None)  # forgets it: not before it is written
+        torch.cuda.memory._record_memory_history(None)  # clears the history, so only after it is written
     events = max(map(len, snapshot["device_traces"]), default=0)
     return {
         "file": f"{path.parent.name}/{path.name}",
@@ -78,7 +80,7 @@ log = logging.getLogger("trainer")
 
 
 class StepProfiler:
-    """Starts before the warm-up steps and stops after the last recorded one; two integer comparisons otherwise."""
+    """Starts before the warm-up steps and stops after the last recorded one; other steps only compare two integers."""
 
     def __init__(self, run: Run, first_step: int, phases: Phases) -> None:
         config = self._config = run.config
@@ -93,7 +95,7 @@ class StepProfiler:
         """True from the first warm-up step to the last recorded one."""
 
     def begin_step(self, step: int) -> None:
-        """Before a step."""
+        """Start or advance the profiler before a step."""
         if self._config.memory_snapshot and step == self._first:
             start_history()
         if step != self._begin:
@@ -114,7 +116,7 @@ class StepProfiler:
         self._phases.record(True)
 
     def end_step(self, step: int) -> None:
-        """After a step; after the last recorded one writes this rank's trace, and the manifest on rank 0."""
+        """Advance after a step; after the last recorded one, write this rank's trace, and the manifest on rank 0."""
         if not self.active:
             return
         self._profile.step()
@@ -123,7 +125,7 @@ class StepProfiler:
         self._phases.record(False)
         self._profile.stop()
         snapshot = {}
-        if self._config.memory_snapshot:  # before the exchange below takes memory of the device
+        if self._config.memory_snapshot:  # before the exchange below, which allocates on the device
             snapshot["memory_snapshot"] = write_snapshot(self._folder.memory_snapshot(self._rank))
         entry = {**self._write_trace(), **self._measure_exposed(), **snapshot}
         self._profile = None
@@ -133,7 +135,7 @@ class StepProfiler:
             self._write_manifest(entries)
 
     def _write_manifest(self, entries: list[dict[str, Any]]) -> None:
-        """`dropped`: ranks without a trace, and why; only there if there are any."""
+        """Write the manifest; `dropped`, only if present, lists ranks without a trace and the reasons."""
         dropped = [entry for entry in entries if "reason" in entry]
         content = {
             "schema_version": 1,
@@ -146,10 +148,10 @@ class StepProfiler:
         try:
             write_json(self._folder.manifest, content)
         except OSError as failure:
-            log.warning("the manifest of the traces is dropped, training goes on: %s", failure)
+            log.warning("the manifest of the traces is dropped, training continues: %s", failure)
 
     def _write_trace(self) -> dict[str, Any]:
-        """What the manifest says of this rank. Whatever goes wrong costs the trace, and no step of training."""
+        """Return this rank's entry in the manifest; an error loses the trace, but no step of training."""
         path = self._folder.trace(self._rank)
         temporary = path.with_name(f".{path.stem}.tmp.json")
         try:
@@ -159,19 +161,19 @@ class StepProfiler:
             entry = {"rank": self._rank, "file": path.name, "bytes": path.stat().st_size}
             return entry | {"sha256": hash_file(path)}
         except (OSError, RuntimeError) as failure:
-            # Kineto writes beside it, and leaves what it could not rename (torch 2.13)
+            # Kineto writes a file next to it, and leaves it if the rename fails (torch 2.13)
             for left in path.parent.glob(f"{temporary.name}*"):
                 with suppress(OSError):
-                    os.truncate(left, 0)  # its space is free at once, also if Kineto still holds it open
+                    os.truncate(left, 0)  # frees the space immediately, even if Kineto holds it open
                     left.unlink()
-            log.warning("the trace of rank %d is dropped, training goes on: %s", self._rank, failure)
+            log.warning("the trace of rank %d is dropped, training continues: %s", self._rank, failure)
             return {"rank": self._rank, "reason": str(failure)}
 
     def _measure_exposed(self) -> dict[str, float | None]:
         try:
             share = measure_exposed(read_events(self._profile.profiler.kineto_results.events()))
-        except Exception as failure:  # a number less, and no step of training
-            log.warning("exposed communication is not known of rank %d: %r", self._rank, failure)
+        except Exception as failure:  # loses one number, but no step of training
+            log.warning("exposed communication of rank %d is unknown: %r", self._rank, failure)
             share = None
         return (
             {COMM_EXPOSED_PCT: share.pct, PROFILED_MS: share.steps_ms} if share else {COMM_EXPOSED_PCT: None}
@@ -179,7 +181,7 @@ class StepProfiler:
 
 
 def check_whole(path: Path) -> None:
-    """Raises OSError for a trace that was cut: Kineto only prints that it could not write (torch 2.13)."""
+    """Raise OSError for a truncated trace: Kineto only prints that it could not write (torch 2.13)."""
     if not path.is_file():
         raise OSError(errno.ENOSPC, f"{path.name} was not written, the volume may be full")
     with open(path, "rb") as file:
@@ -189,6 +191,6 @@ def check_whole(path: Path) -> None:
 
 
 def hash_file(path: Path) -> str:
-    """sha256 of a file's content."""
+    """Return the sha256 of a file's content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,7 +1,8 @@
-"""A registry by name. A model is a `Learner` of images, and knows its own costs.
+"""Build image classifiers by registered name, hub id or folder.
 
-The ViT family and the networks of stratlab_spec/registry.py are ours or torchvision's; everything else is Hugging
-Face's, by hub id or folder.
+`build_model` chooses between three sources. The ViT family and the networks of stratlab_spec/registry.py are
+implemented here or in torchvision. All other models come from Hugging Face. Every model is a `Learner` and counts its
+own FLOPs.
 """
 
 from __future__ import annotations
@@ -38,17 +39,19 @@ def build_model(
     whole: bool = False,
     class_names: Sequence[str] = (),
 ) -> ImageClassifier:
-    """The model on the CPU in fp32, with adapters and activation checkpointing; fresh weights depend on the seed alone.
+    """Build the model on the CPU in fp32, with adapters and activation checkpointing.
+
+    Fresh weights depend only on the seed.
 
     Args:
-        empty: on the meta device instead, without weights.
-        whole: of weights that are loaded the head too must be there.
-        class_names: of the data, in the order of its labels; the head of weights that know the same classes in another
-            order is put into this one, that of weights that know other classes is a fresh one. None = not compared.
+        empty: build on the meta device instead, without weights.
+        whole: require the head too when weights are loaded.
+        class_names: of the data, in the order of its labels. If the weights know the same classes in another order,
+            their head is reordered. If they know other classes, the head is fresh. None = do not compare.
 
     Raises:
-        ConfigError: settings that this model cannot have.
-        DataMissing: a model or weights that are not to be had.
+        ConfigError: the model does not support a setting.
+        DataMissing: the model or its weights are not available.
     """
     if problems := model_problems(config):
         raise ConfigError(problems)
@@ -90,7 +93,7 @@ def _build(
 
         return build_hugging_face(config, source, image_size, channels, num_labels, empty, whole, class_names)
     described = read_model_json(config) if pretrained and config.model_path else {}
-    weight_channels = channels  # without weights that will be loaded, those of the images
+    weight_channels = channels  # fresh weights take the channels of the images
     if pretrained:
         weight_channels = int(described.get("channels", channels)) if config.model_path else 3
     sizes = (image_size, channels, num_labels)

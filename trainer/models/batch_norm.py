@@ -1,19 +1,20 @@
-"""Batch norm over several processes, and what parity with one process means for such a model.
+"""Apply batch norm across processes.
 
-batch_norm     a layer normalises, in training, with            losses and gradients are those of one process with
+batch_norm     a layer normalises, in training, with            losses and gradients equal one process with
 local          the micro-batch of its own rank                  the same micro_batch_size
 synchronised   the micro-batches of all ranks together          all of them as its micro-batch, without accumulation
 
-Under every strategy alike. `local`: the running statistics differ from rank to rank, and so do those of one process,
-which has seen every micro-batch; before the model is judged or kept, the ranks agree on their mean.
-`synchronised`: they are equal on every rank, and those of one process. It is computed on CPUs and GPUs (torch's
-SyncBatchNorm refuses CPUs):
+This holds under every strategy. With `local` the running statistics differ between ranks and from a single process,
+which has seen every micro-batch. `average_running_statistics` gives all ranks their mean before an evaluation or a
+checkpoint. With `synchronised` they are equal on every rank and equal those in one process.
+`SynchronisedBatchNorm` runs on CPUs and GPUs (torch's SyncBatchNorm refuses CPUs):
 
-    forward    each rank's mean and variance per channel ─ all-gather ─▶ those of all samples, equal on every rank
+    forward    each rank's mean and variance per channel ─ all-gather ─▶ the values of all samples, equal on every rank
     backward   each rank's sums of dy and of dy x normalised ─ all-reduce ─▶ the gradient through mean and variance
 
-Two collectives per layer and micro-batch, 2 fp32 numbers per channel and rank in each. Every rank has equally many
-samples. The statistics cross no gradient accumulation: they are those of micro_batch_size x processes samples.
+Each layer runs two collectives per micro-batch, with 2 fp32 numbers per channel and rank in each. Every rank has
+equally many samples. Gradient accumulation does not widen the statistics: they cover micro_batch_size x processes
+samples.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 
 def find_batch_norms(model: nn.Module) -> dict[str, _NormBase]:
-    """The layers that keep running statistics, by name, in the order of the modules."""
+    """Return the layers that keep running statistics, by name, in the order of the modules."""
     return {n: m for n, m in model.named_modules() if isinstance(m, _NormBase) and m.track_running_stats}
 
 
 @torch.no_grad()
 def average_running_statistics(model: nn.Module) -> None:
-    """Replaces every rank's running statistics by their mean over all ranks: one all-reduce; collective.
+    """Replace every rank's running statistics by their mean over all ranks.
 
-    Nothing happens for a model without batch norm or with one process. To be called before an evaluation and before
-    a checkpoint of rank 0's state; calling it twice changes nothing.
+    Collective: one all-reduce. A model without batch norm and a single process stay unchanged. Call it before an
+    evaluation and before a checkpoint of rank 0's state. A second call changes nothing.
     """
     layers = find_batch_norms(model).values()
     statistics = [tensor for layer in layers for tensor in (layer.running_mean, layer.running_var)]
@@ -52,7 +53,7 @@ def average_running_statistics(model: nn.Module) -> None:
 
 
 class SynchronisedBatchNorm(_BatchNorm):
-    """Any batch norm layer of torch; in evaluation and in a single process it is what it was."""
+    """Batch norm over all ranks; in evaluation and in a single process it is torch's layer unchanged."""
 
     def forward(self, given: Tensor) -> Tensor:
         """[batch, channel, ..] -> the same shape and element type; collective in training."""
@@ -65,7 +66,7 @@ class SynchronisedBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _move(self, mean: Tensor, variance: Tensor, samples: int) -> None:
-        """The running statistics by one micro-batch; without a momentum they are the mean of all."""
+        """Update the running statistics by one micro-batch; without a momentum they are the mean of all."""
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
         momentum = self.momentum
@@ -76,11 +77,11 @@ class SynchronisedBatchNorm(_BatchNorm):
             kept.copy_(kept.to(seen.dtype).lerp(seen, share))
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Any number of dimensions behind the channel."""
+        """Accept any number of dimensions after the channel."""
 
 
 def apply_synchronised_batch_norm(model: nn.Module) -> int:
-    """Makes every batch norm layer of the model one, in place: names and weights stay. How many there are."""
+    """Convert every batch norm layer of the model in place and return their number; names and weights stay."""
     layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     for layer in layers:
         layer.__class__ = SynchronisedBatchNorm
@@ -92,13 +93,13 @@ class _Normalise(torch.autograd.Function):
     def forward(
         ctx: Any, given: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(normalised, mean, variance); the last two of all ranks, in fp32, or fp64 where that is given."""
+        """Return (normalised, mean, variance); the last two over all ranks, in fp32, or in fp64 for fp64 input."""
         if given.numel() // given.shape[1] * _processes() < 2:
             raise ValueError(
-                f"batch norm needs more than one value per channel, got {tuple(given.shape)} "
+                f"batch norm needs more than one value per channel; the input has the shape {tuple(given.shape)} "
                 "[SL-batch-norm-one-value]"
             )
-        # not var_mean: it wants the images in fp32, and on a GPU room of its own (0.4 GiB for 2048 channels of 7 x 7)
+        # not var_mean: it needs the images in fp32 and extra GPU memory (0.4 GiB for 2048 channels of 7 x 7)
         exact = given.new_zeros(given.shape[1], dtype=torch.promote_types(given.dtype, torch.float32))
         mean, variance = torch.batch_norm_update_stats(given, exact, exact, 0.0)
         if (processes := _processes()) > 1:
@@ -119,20 +120,20 @@ class _Normalise(torch.autograd.Function):
         given, weight, mean, variance = ctx.saved_tensors
         exact = None if weight is None else weight.to(mean.dtype)
         slope = torch.rsqrt(variance + ctx.eps)
-        # images whose channels lie side by side keep that: else each gradient would be copied, twice
-        beside = given.dim() == 4 and given.is_contiguous(memory_format=torch.channels_last)
-        layout = torch.channels_last if beside else torch.contiguous_format
+        # keep the channels-last memory format: otherwise each gradient would be copied, twice
+        is_channels_last = given.dim() == 4 and given.is_contiguous(memory_format=torch.channels_last)
+        layout = torch.channels_last if is_channels_last else torch.contiguous_format
         given_back = gradients[0].contiguous(memory_format=layout)
         found, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
             given_back, given, exact, None, None, mean, slope, True, ctx.eps, [True] * 3
         )
-        if (processes := _processes()) > 1:  # that was by the sums of this rank's images alone
+        if (processes := _processes()) > 1:  # the gradient so far uses only this rank's sums
             own = torch.stack([of_bias, of_weight]).to(mean.dtype)
             whole = own.clone()
             dist.all_reduce(whole)
             scale = slope if exact is None else slope * exact
             off = (own - whole / processes) / (given.numel() // given.shape[1]) * scale
-            # a normalisation itself: no copy of the images in fp32
+            # normalise here: batch_norm would copy the images to fp32
             found += F.batch_norm(given, mean, variance, off[1], off[0], training=False, eps=ctx.eps)
         wanted = ctx.needs_input_grad
         return (

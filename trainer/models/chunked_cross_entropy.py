@@ -1,18 +1,18 @@
-"""Loss of a language model, from the states before its head: no more than a chunk of logits is ever there.
+"""Compute a language model's loss from the states before its head, chunk by chunk.
 
     some tokens' states ─▶ logits ─▶ losses, and in the place of the logits their gradient ─▶ gradients of states, head
 
-The gradients are formed in the forward pass, so that no product is computed twice; backward only scales them. The sum
-of the losses has one factor for all tokens, which is what makes that possible. fp16's loss scale comes with it, too
-late for what is rounded here: there the logits' gradient has a factor of its own, and its products give fp32. In one
-chunk of 2048 tokens the rest (adding up the head's gradient in fp32) takes a tenth of the products' time of an H100;
-smaller chunks take less memory and more time.
+Memory never holds more than one chunk of logits. The forward pass forms the gradients, so each product is computed
+once; backward only scales them. This works because the sum of the losses has one factor for all tokens. fp16's loss
+scale arrives in backward, after the rounding here. So the fp16 gradient of the logits has its own factor, and its
+products return fp32. With one chunk of 2048 tokens, adding up the head's gradient in fp32 takes a tenth of the
+products' time on an H100. Smaller chunks take less memory and more time.
 
-Where tp ranks share the vocabulary, no rank ever has the logits of all words: two all-reduces of a few numbers per
-token, the largest logit and the sums, as in Megatron-LM (arXiv 1909.08053, section 3).
+If tp ranks share the vocabulary, each rank holds only its own words' logits. Two all-reduces of a few numbers per token
+exchange the largest logit and the sums, as in Megatron-LM (arXiv 1909.08053, section 3).
 
-A student beside its labels has a teacher, whose logits too are made and used chunk by chunk; where tp ranks share the
-vocabulary each makes those of its own words alone, and the two all-reduces carry a few more numbers per token.
+With a teacher (trainer/models/teacher.py) its logits too are computed and used chunk by chunk. Under tp each rank
+computes only its own words' logits, and the two all-reduces carry a few more numbers per token.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from trainer.data.text.token_rows import IGNORED
 
 @dataclass(frozen=True, eq=False)
 class TaughtStates:
-    """What a teacher's logits of the same tokens are made of (trainer/models/teacher.py), and what it counts."""
+    """Inputs of a teacher's logits for the same tokens (trainer/models/teacher.py), and its share of the loss."""
 
     states: Tensor
     """[row, token, the teacher's hidden], without a gradient."""
     weight: Tensor
-    """Of its whole head [word, the teacher's hidden]."""
+    """Weight of the teacher's whole head [word, the teacher's hidden]."""
     temperature: float
     share: float
-    """Of the loss that is the distance to the teacher."""
+    """Share of the loss that is the distance to the teacher."""
 
     def largest_gradient(self) -> float:
-        """No element of the logits' gradient is larger, of one token."""
+        """Return an upper bound of any element of one token's logits gradient."""
         return 1 - self.share + self.share * self.temperature
 
 
@@ -52,7 +52,7 @@ class Lesson:
     """The teacher's logits of some tokens, for the words of this rank.
 
     Args:
-        words: of this rank.
+        words: number of words on this rank.
         dtype: of products.
     """
 
@@ -60,7 +60,7 @@ class Lesson:
         self, taught: TaughtStates, group: dist.ProcessGroup | None, words: int, dtype: torch.dtype
     ) -> None:
         first, ranks = (group.rank() * words, group.size()) if group else (0, 1)
-        assert len(taught.weight) == words * ranks, "teacher and student have the same words"
+        assert len(taught.weight) == words * ranks, "teacher and student need the same words"
         self._states = taught.states.flatten(0, -2)
         self._weight = taught.weight[first : first + words].to(dtype)
         self._dtype = dtype
@@ -72,18 +72,18 @@ class Lesson:
 
 CHUNK_TOKENS = 2048
 FP16_UNIT = 2.0**15
-"""Factor of the logits' gradient in fp16, from -1 to 1: that of a word of a million keeps its bits as well."""
+"""Factor of the logits' gradient in fp16 (range -1 to 1); with a vocabulary of a million words no bits are lost."""
 ROWS_AT_ONCE = 256
-"""Of which the probabilities are there in fp32."""
+"""Rows with probabilities in fp32 at the same time."""
 
 
 class TokenLoss(nn.Module):
-    """Of a language model. Has no parameters: the head gives it its own.
+    """Loss of a language model. It has no parameters: the head passes its own.
 
     Args:
         smoothing: share of each label that is spread over all words, in training.
-        chunk_tokens: of how many tokens the logits are there at once.
-        group: ranks that share the vocabulary, rank i the i-th of equal parts; None = the logits are whole.
+        chunk_tokens: tokens per chunk of logits.
+        group: ranks that share the vocabulary in equal parts, rank i holds part i; None = the logits are whole.
     """
 
     def __init__(
@@ -97,28 +97,31 @@ class TokenLoss(nn.Module):
     def forward(
         self, states: Tensor, weight: Tensor, labels: Tensor, taught: TaughtStates | None = None
     ) -> Tensor:
-        """Sum of the losses, fp32 [].
+        """Return the sum of the losses, fp32 [].
 
         Args:
             states: [row, token, hidden].
             weight: [word, hidden], the words of this rank.
-            labels: int64 [row, token], IGNORED where nothing is to be learnt.
-            taught: in training, of the same tokens; where labels are IGNORED nobody is taught either.
+            labels: int64 [row, token], IGNORED for tokens without a label.
+            taught: for training, of the same tokens; tokens with IGNORED labels do not count here either.
         """
         smoothing = self.smoothing if self.training else 0.0
         return token_loss(states, weight, labels, self.group, smoothing, self.chunk_tokens, taught)
 
     def measure(self, labels: Tensor) -> Tensor:
-        """Beside the loss: in training nothing, a vocabulary makes measures dear; in evaluation (labels that count)."""
+        """Return (number of labels that count) in evaluation, and an empty tensor in training.
+
+        Measures over a whole vocabulary would slow training.
+        """
         if self.training:
             return labels.new_empty(0)
         return (labels != IGNORED).sum()[None]
 
 
 class Head(nn.Linear):
-    """From states to words. With labels it gives their loss: a sharded weight is whole only inside its forward.
+    """Map states to words. With labels it returns their loss: a sharded weight is whole only inside its forward.
 
-    The attribute `loss` is set by whoever builds the model.
+    The code that builds the model sets the attribute `loss`.
     """
 
     loss: TokenLoss
@@ -142,11 +145,11 @@ def token_loss(
     chunk_tokens: int = CHUNK_TOKENS,
     taught: TaughtStates | None = None,
 ) -> Tensor:
-    """Sum of the tokens' losses, fp32, equal on every rank of `group`; see `TokenLoss` for the shapes.
+    """Return the sum of the tokens' losses, fp32, equal on every rank of `group`; see `TokenLoss` for the shapes.
 
-    Under autocast the products are in its element type, losses and sums always in fp32.
+    Under autocast the products use its element type; losses and sums always use fp32.
     """
-    if isinstance(weight, DTensor):  # each rank's words give a part of the states' gradient
+    if isinstance(weight, DTensor):  # each rank's words contribute a partial gradient of the states
         assert isinstance(states, DTensor)
         states, weight = states.to_local(grad_placements=[Partial()]), weight.to_local()
     kind = states.device.type
@@ -185,7 +188,7 @@ class _ChunkedLoss(torch.autograd.Function):
             for at in _slices(len(states), chunk_tokens):
                 some = states[at].to(dtype)
                 logits = some @ cast_weight.T
-                # all-reduces of a whole chunk: many small ones would take longer than all the rest
+                # one all-reduce per chunk: many small ones would take longer than the rest of the loss
                 wanted = None if lesson is None else lesson.logits(at)
                 for part in _slices(len(logits), len(logits) if group else ROWS_AT_ONCE):
                     theirs: Any = ()
@@ -218,19 +221,19 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b; of fp16 in fp32, for a sum over tokens or words leaves the range of fp16."""
+    """Return a @ b; for fp16 in fp32, because a sum over tokens or words exceeds the range of fp16."""
     if a.dtype != torch.float16:
         return a @ b
     return _multiply_into_fp32(a, b)
 
 
 def _multiply_into_fp32(a: Tensor, b: Tensor) -> Tensor:
-    """torch has such a product for CUDA alone (torch 2.13)."""
+    """Return a @ b in fp32; torch has such a product only for CUDA (torch 2.13)."""
     return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
 
 
 def _add(total: Tensor | None, more: Tensor, alone: bool) -> Tensor:
-    """In fp32, so that the number of chunks makes no difference; a chunk that is `alone` stays as it is."""
+    """Add in fp32, so that the number of chunks does not change the sum; a single chunk (`alone`) stays unchanged."""
     if alone:
         return more
     return more.float() if total is None else total.add_(more)
@@ -251,18 +254,18 @@ def _score(
     temperature: float = 1.0,
     share: float = 0.0,
 ) -> Tensor:
-    """Sum of the losses of the tokens that count, fp32; the logits are overwritten with its gradient.
+    """Return the sum of the losses of the tokens that count, fp32; overwrite the logits with its gradient.
 
-    With a teacher (1 - share) x the labels' loss + share x T^2 KL(teacher || student) at temperature T. With softmaxes
-    q of the logits, p and t of student and teacher at T, the logits' gradient is (1 - share) (q - labels) +
-    share T (p - t).
+    With a teacher the loss is (1 - share) x the labels' loss + share x T^2 KL(teacher || student) at temperature T. Let
+    q be the softmax of the logits, and p and t the softmaxes of student and teacher at T. The logits' gradient is (1 -
+    share) (q - labels) + share T (p - t).
 
     Args:
         logits: [token, words of this rank].
         labels: int64 [token].
         group: ranks that share the words.
-        unit: factor of the gradient; 0 = the logits stay as they are.
-        wanted: the teacher's logits [token, words of this rank], which are overwritten; None = no teacher.
+        unit: factor of the gradient; 0 = the logits stay unchanged.
+        wanted: the teacher's logits [token, words of this rank], overwritten; None = no teacher.
         share: of the loss that is the distance to the teacher.
     """
     ranks, rank = (group.size(), group.rank()) if group else (1, 0)
@@ -277,7 +280,8 @@ def _score(
     if group:
         dist.all_reduce(peaks, dist.ReduceOp.MAX, group=group)
     lowered = both[0].sub_(peaks[0][:, None]) if trains else both[0] - peaks[0][:, None]
-    # of exp, of the label's logit, of all logits; at temperature T of exp, ours and theirs, of theirs x distance
+    # rows: 0 exp, 1 the label's logit, 2 all logits; at temperature T: 3 the student's exp, 4 the teacher's, 5 its
+    # distance
     sums = peaks.new_zeros(3 * len(both), len(labels))
     sums[1] = torch.where(mine, lowered.gather(1, column).squeeze(1), 0.0)
     if smoothing:
@@ -302,7 +306,7 @@ def _score(
             soft = counts * (share * temperature)
             lowered += softer.mul_((soft / sums[3])[:, None])
             lowered -= softer_theirs.mul_((soft / sums[4])[:, None])
-        if logits.dtype != torch.float32:  # else they are the same numbers
+        if logits.dtype != torch.float32:  # fp32 logits share memory with `lowered`
             logits.copy_(lowered if unit == 1.0 else lowered.mul_(unit))
     losses = sums[0].log() - (1 - smoothing) * sums[1] - smoothing / words * sums[2]
     if wanted is not None:

@@ -1,4 +1,7 @@
-"""A small convolutional network: three halvings, group norm (batch norm would differ with the batch per rank)."""
+"""A small convolutional network that halves the image three times.
+
+It uses group norm, because batch norm would differ with the batch per rank.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ WIDTHS = (32, 64, 128)
 
 
 class ConvNet(ImageClassifier):
-    """Convolution, group norm, ReLU and pooling, three times; then the mean over the image and a linear head."""
+    """Three times convolution, group norm, ReLU and pooling; then the mean over the image and a linear head."""
 
     def __init__(self, image_size: int, channels: int, num_labels: int) -> None:
         super().__init__()
@@ -40,7 +43,7 @@ def build_stages(channels: int) -> nn.Sequential:
 
 
 def stage_flops(channels: int, height: int, width: int) -> float:
-    """2 * 9 * (channels in) * (channels out) * pixels, over the three convolutions."""
+    """Return 2 * 9 * (channels in) * (channels out) * pixels, summed over the three convolutions."""
     total, before = 0.0, channels
     for after in WIDTHS:
         total += 2 * 9 * before * after * height * width
@@ -54,5 +57,5 @@ def _stage(before: int, after: int) -> nn.Module:
 
 
 def build(config: Config, image_size: int, channels: int, num_labels: int) -> ConvNet:
-    """Fresh, by torch's random numbers."""
+    """Build the network with weights from torch's random generator."""
     return ConvNet(image_size, channels, num_labels)

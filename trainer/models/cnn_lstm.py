@@ -18,8 +18,8 @@ HIDDEN = 128
 class ConvLstm(ImageClassifier):
     """The stages of `cnn` on every frame, the mean over the frame, an LSTM over the frames, a linear head.
 
-    A still image becomes FRAMES frames: a window of its full height and half its width moves from the left edge to
-    the right one in equal steps. Real sequences may have any length and size.
+    A still image becomes FRAMES frames. A window of the image's full height and half its width moves from the left edge
+    to the right in equal steps. Real sequences may have any length and size.
     """
 
     def __init__(self, image_size: int, channels: int, num_labels: int) -> None:
@@ -44,7 +44,7 @@ class ConvLstm(ImageClassifier):
 class Lstm(nn.Module):
     """`nn.LSTM` of one layer (same gates, same order), written with two linear layers.
 
-    cuDNN's wants its weights in one piece of memory, which a strategy that shards or flattens them takes apart.
+    cuDNN's LSTM needs its weights in one block of memory. Strategies that shard or flatten weights split that block.
     """
 
     def __init__(self, inputs: int, hidden: int) -> None:
@@ -73,5 +73,5 @@ def pan(images: Tensor) -> Tensor:
 
 
 def build(config: Config, image_size: int, channels: int, num_labels: int) -> ConvLstm:
-    """Fresh, by torch's random numbers."""
+    """Build the network with weights from torch's random generator."""
     return ConvLstm(image_size, channels, num_labels)

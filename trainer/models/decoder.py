@@ -1,8 +1,8 @@
-"""Language models: transformers' Qwen2ForCausalLM and Qwen3MoeForCausalLM behind the contract of this registry.
+"""Adapt transformers' Qwen2ForCausalLM and Qwen3MoeForCausalLM to `Learner`.
 
-Causal attention inside documents is registered with transformers under the name `stratlab`. transformers builds no mask
-for a name that its mask registry does not know (masking_utils.py, _preprocess_mask_arguments, 5.23), and hands keyword
-arguments of the model's forward on to the attention function.
+`causal_attention` restricts attention to one document; transformers finds it under the name `stratlab`. transformers
+does not build a mask for a name that its mask registry does not know (masking_utils.py, _preprocess_mask_arguments,
+5.23). It passes keyword arguments of the model's forward to the attention function.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ NAME = "stratlab"
 def causal_attention(
     q: Tensor, k: Tensor, v: Tensor, packing: Packing | None, dropout: float, scaling: float | None
 ) -> Tensor:
-    """Each token looks at itself and at the earlier ones of its document.
+    """Attend from each token to itself and the earlier tokens of its document.
 
     Args:
         q: [row, head, query, dim].
         k, v: [row, kv head, key, dim]; each kv head serves heads / kv heads neighbouring heads.
-        packing: where documents are, made once for all layers; None = a row is one document, queries are all of it.
-        dropout: rate on the attention's weights; only of rows that are one document.
+        packing: the documents' positions, built once for all layers; None = a row is one document with all its queries.
+        dropout: rate on the attention's weights; only for rows with one document.
         scaling: factor on q k^T; None = dim ** -0.5.
 
     Returns:
@@ -47,10 +47,10 @@ def causal_attention(
         return F.scaled_dot_product_attention(
             q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=k.shape[1] != q.shape[1]
         )
-    assert dropout == 0.0, "no dropout in packed rows"
+    assert dropout == 0.0, "packed rows do not support dropout"
     if isinstance(packing, Spans):
         return attend_spans(q, k, v, packing, scaling)
-    # kv heads are repeated: with a mask and enable_gqa CUDA has but the kernel that holds all the scores
+    # repeat kv heads: with a mask and enable_gqa CUDA only has the kernel that stores all scores
     k, v = (repeat_heads(t, q.shape[1]) for t in (k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=packing.bias, scale=scaling)
 
@@ -71,8 +71,11 @@ def _from_transformers(
     packing: Packing | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls: heads before tokens in, tokens before heads out; no weights of the attention."""
-    assert attention_mask is None, "a mask was built, although the name is in no mask registry"
+    """Attend with transformers' signature: heads before tokens in, tokens before heads out.
+
+    It does not return the attention's weights.
+    """
+    assert attention_mask is None, "transformers built a mask for an unregistered name"
     attended = causal_attention(query, key, value, packing, dropout, scaling)
     return attended.transpose(1, 2).contiguous(), None
 
@@ -81,18 +84,18 @@ AttentionInterface.register(NAME, _from_transformers)
 
 
 class Decoder(Learner):
-    """Token ids with positions to logits of the next token; transformers' names below `hf.`.
+    """Map token ids with positions to logits of the next token; transformers' names are below `hf.`.
 
     Args:
         hf: a causal language model of transformers with the attention `stratlab`.
         packed: rows hold several documents, which do not see each other.
         seq_len: tokens of a row.
-        bounds: of the rows that it will meet; None = nothing is known, which is right and slow.
+        bounds: for all rows of the run; None = use bounds that fit any row, which is slower.
     """
 
     core = "hf"
     heads: ClassVar[list[str]] = []
-    """Nothing depends on the data set."""
+    """Empty: no module depends on the data set."""
     peft_task = "CAUSAL_LM"
 
     def __init__(
@@ -101,7 +104,7 @@ class Decoder(Learner):
         super().__init__()
         self.hf, given = hf, hf.lm_head
         head = self.hf.lm_head = Head(given.in_features, given.out_features, bias=False, device="meta")
-        head.weight = given.weight  # which may be the embedding's
+        head.weight = given.weight  # may be shared with the embedding
         head.loss = TokenLoss()
         for layer in self.blocks():
             if hasattr(layer.mlp, "experts"):
@@ -112,26 +115,29 @@ class Decoder(Learner):
         self.part = (0, 1)
         """(i, n): queries are the i-th of n parts of the row (trainer/parallel/context.py)."""
         self.columns = (0, 1)
-        """(i, n): what it is given of a row is the i-th of n parts (likewise)."""
+        """(i, n): the input holds the i-th of n parts of each row (trainer/parallel/context.py)."""
         attention_flops = 2.0 * shape.layers * shape.queries * seq_len**2
         self.forward_flops = ForwardFlops(2.0 * count_matmul_parameters(shape) * seq_len, attention_flops)
         self.flops_per_sample = self.forward_flops.training()
         """Forward and backward of one row as one document, causal-exact; with LoRA 4 N."""
         self.flops_per_token_literature = count_flops_per_token(shape, seq_len, causal=False)
-        """The same per token, the attention as if it were not causal."""
+        """FLOPs per token with attention counted as if it were not causal."""
 
     def predict(self, inputs: Tensor) -> Tensor:
         """int64 [row, 2, token] (ids, positions in the document) -> logits [row, token, vocab]."""
         return self.hf.lm_head(self.states(inputs))
 
     def score(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The same inputs, labels int64 [row, token] -> (sum of the tokens' losses, measures); no logits are kept."""
+        """Return (sum of the tokens' losses, measures) for inputs as in `predict`, labels int64 [row, token].
+
+        No logits are kept.
+        """
         taught = self.teacher.explain(inputs) if self.teacher and self.training else None
         loss = self.hf.lm_head(self.states(inputs), labels=labels, taught=taught)
         return loss, self.loss.measure(labels)
 
     def states(self, inputs: Tensor) -> Tensor:
-        """The same inputs -> what enters the head [row, token, hidden]."""
+        """Return the states before the head [row, token, hidden], for inputs as in `predict`."""
         packing = None
         if self.needs_packing:
             packing = self.pack(documents_of(inputs), self.hf.model.embed_tokens.weight.dtype)
@@ -145,53 +151,54 @@ class Decoder(Learner):
 
     @property
     def needs_packing(self) -> bool:
-        """Whether layers must be told what a query may look at."""
+        """Whether the layers need to know which tokens a query may attend to."""
         return self.packed or self.part[1] > 1
 
     def pack(self, documents: Tensor, weights: torch.dtype) -> Packing:
-        """What all layers get of one micro-batch: `documents` of the whole rows as of `documents_of`.
+        """Build the packing that all layers of one micro-batch share.
 
         Args:
-            weights: their element type, in which products are computed where nothing else is said.
+            documents: of the whole rows, from `documents_of`.
+            weights: their element type; products use it without `products_dtype`.
         """
         return build_packing(documents, self.part, self.products_dtype or weights, self.bounds)
 
     @property
     def loss(self) -> TokenLoss:
-        """Computed by the head, see trainer/models/chunked_cross_entropy.py."""
+        """The head's loss, see trainer/models/chunked_cross_entropy.py."""
         return self.hf.lm_head.loss
 
     def network(self) -> nn.Module:
-        """transformers' model."""
+        """Return transformers' model."""
         return self.hf
 
     def blocks(self) -> list[nn.Module]:
-        """The decoder layers, in order."""
+        """Return the decoder layers, in order."""
         return list(self.hf.model.layers)
 
     def tie_weights(self) -> None:
-        """Makes the head the embedding again where the shape says so.
+        """Share the embedding's weight with the head again if the shape is tied.
 
-        To be called after `to("meta")` or `to_empty`: torch gives each module a parameter of its own then.
+        Call it after `to("meta")` or `to_empty`, because torch then gives each module its own parameter.
         """
         if self.shape.tied:
             self.hf.lm_head.weight = self.hf.model.embed_tokens.weight
 
 
 def documents_of(inputs: Tensor) -> Tensor:
-    """int64 [row, token] from [row, 2, token]: the column at which each token's document starts."""
+    """Return the column at which each token's document starts: int64 [row, token] from [row, 2, token]."""
     return torch.arange(inputs.shape[2], device=inputs.device) - inputs[:, 1]
 
 
 def build_hugging_face(shape: DecoderShape) -> Any:
-    """transformers' model of this shape on the current device; its random weights mean nothing."""
+    """Build transformers' model of this shape on the current device; the caller overwrites its random weights."""
     import transformers
 
     return getattr(transformers, FAMILIES[shape.family].model)(describe(shape)).train()
 
 
 def describe(shape: DecoderShape) -> Any:
-    """transformers' configuration: no dropout, no cache, no sliding window, no auxiliary loss."""
+    """Return transformers' configuration: no dropout, no cache, no sliding window, no auxiliary loss."""
     import transformers
 
     common: dict[str, Any] = {
@@ -207,7 +214,7 @@ def describe(shape: DecoderShape) -> Any:
         "rms_norm_eps": shape.norm_eps,
         "max_position_embeddings": shape.max_positions,
         "use_cache": False,
-        "pad_token_id": None,  # no row of the embedding is left out of training
+        "pad_token_id": None,  # so that every row of the embedding is trained
         "attention_dropout": 0.0,
         "attn_implementation": NAME,
         "dtype": torch.float32,
@@ -225,7 +232,7 @@ def describe(shape: DecoderShape) -> Any:
 
 
 def restore_buffers(module: nn.Module, device: str) -> None:
-    """Computes the rotary frequencies again, which are in no state and which the meta device has lost."""
+    """Recompute the rotary frequencies, which the meta device lost and state dicts do not contain."""
     for owner in list(module.modules()):
         rotary = getattr(owner, "rotary_emb", None)
         if rotary is not None:

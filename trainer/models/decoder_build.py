@@ -1,9 +1,10 @@
-"""A language model as a run trains it: its weights, its adapters, and the activation checkpointing of any model.
+"""Build a language model for a run, and apply activation checkpointing to any model.
 
-What of a block is kept for the backward pass, and what is computed again in it:
+`build_decoder` loads the weights, adds the adapters and calls `apply_checkpointing`. The setting decides which
+activations of a block stay in memory for the backward pass:
 
-activation_checkpointing   keeps of a block                                computes again
-none                       all that autograd asks for                      nothing
+activation_checkpointing   keeps of a block                                recomputes
+none                       everything that autograd saves                  nothing
 selective                  results of products and attention, its input    norms, activation functions, casts
 every_N                    of every Nth block its input, of others all     every Nth block
 blocks                     its input                                       the whole block
@@ -33,7 +34,7 @@ from trainer.models.packing import Bounds
 from trainer.models.weights import fill_weights, open_weights
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
-"""Around the forward pass, and around the recomputation."""
+"""Contexts of the forward pass and of the recomputation."""
 
 _NAMES = (
     *("mm", "addmm", "bmm", "baddbmm", "convolution", "_grouped_mm"),
@@ -42,18 +43,18 @@ _NAMES = (
 )
 KEPT = [getattr(torch.ops.aten, name).default for name in _NAMES if hasattr(torch.ops.aten, name)]
 """Results that `selective` keeps: nearly all of a block's arithmetic."""
-if packing.varlen is not None:  # an operator of its own, which its module registers
+if packing.varlen is not None:  # trainer/models/packing.py registers this operator
     KEPT.append(torch.ops.torch_attn._varlen_attn.default)
 
 
 def apply_checkpointing(model: ImageClassifier | Decoder, config: Config) -> None:
-    """Makes blocks of the model recompute themselves while it trains, in place (non-reentrant).
+    """Make the model's blocks recompute themselves in training, in place (non-reentrant).
 
-    The block's `forward` is replaced, not the block wrapped: names stay, and the hooks by which strategies gather
-    parameters run outside of what is recomputed, once (as in transformers' GradientCheckpointingLayer).
+    It replaces the block's `forward` instead of wrapping the block. So names stay, and the hooks that gather parameters
+    run once, outside the recomputation (as in transformers' GradientCheckpointingLayer).
 
     Raises:
-        ConfigError: batch norm inside of blocks that are compiled (torch 2.13: BackendCompilerFailed).
+        ConfigError: a compiled block contains batch norm (torch 2.13: BackendCompilerFailed).
     """
     setting = config.activation_checkpointing
     for index, block in enumerate(model.blocks()):
@@ -83,7 +84,7 @@ def _with_statistics_kept(block: nn.Module, kept: Callable[[], Contexts] | None)
 
 @contextmanager
 def _statistics_kept(block: nn.Module, inner: AbstractContextManager[Any]) -> Iterator[None]:
-    """Batch norm must not count the same micro-batch twice: a momentum of 0 leaves its statistics as they are."""
+    """Freeze batch norm statistics with a momentum of 0, so that recomputation does not count a micro-batch twice."""
     layers = find_batch_norms(block).values()
     before = [(layer, layer.momentum, layer.num_batches_tracked) for layer in layers]
     try:
@@ -97,18 +98,18 @@ def _statistics_kept(block: nn.Module, inner: AbstractContextManager[Any]) -> It
 
 
 def build_decoder(config: Config, *, empty: bool = False, bounds: Bounds | None = None) -> Decoder:
-    """The model on the CPU in fp32 with its weights, adapters and activation checkpointing.
+    """Build the model on the CPU in fp32 with its weights, adapters and activation checkpointing.
 
-    Fresh weights depend on the seed and each parameter's name alone. The router's auxiliary loss of a mixture of
-    experts is off: the loss is the cross-entropy, as for dense models.
+    Fresh weights depend only on the seed and each parameter's name. The router's auxiliary loss of a mixture of experts
+    is off: the loss is the cross-entropy, as for dense models.
 
     Args:
-        empty: on the meta device instead, without weights: nothing is allocated.
+        empty: build on the meta device instead, without allocating weights.
         bounds: of packed rows, see `Decoder`.
 
     Raises:
-        ConfigError: settings that this model cannot have.
-        DataMissing: a model or weights that are not to be had.
+        ConfigError: the model does not support a setting.
+        DataMissing: the model or its weights are not available.
     """
     if problems := decoder_problems(config):
         raise ConfigError(problems)

@@ -1,4 +1,4 @@
-"""Several networks that answer together."""
+"""An ensemble of networks that averages their logits."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MEMBERS = 3
 
 
 def member_seeds(seed: int) -> list[int]:
-    """A seed of its own for every member of every run."""
+    """Return a distinct seed for every member of every run."""
     return [seed * MEMBERS + i for i in range(MEMBERS)]
 
 
 class Ensemble(ImageClassifier):
-    """The mean of the members' logits. They are trained together, on the loss of that mean."""
+    """The mean of the members' logits. The members train together, on the loss of that mean."""
 
     def __init__(self, members: Sequence[ImageClassifier]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Ensemble(ImageClassifier):
 
 
 def build(config: Config, image_size: int, channels: int, num_labels: int) -> Ensemble:
-    """Members with seeds of their own."""
+    """Build the members, each from its own seed."""
     members = []
     for seed in member_seeds(config.seed):
         torch.manual_seed(seed)

@@ -1,20 +1,18 @@
-"""Experts of a mixture, with one grouped product for all of them: the same under every strategy.
+"""Run a mixture of experts with one grouped product for all experts, the same under every strategy.
 
     tokens ─▶ rows sorted by expert ─▶ gate, up ─▶ silu(gate) up ─▶ down ─▶ each token's answers, weighted and added up
 
-Nothing in here waits for the device: how many rows an expert has stays there. Kept for the backward pass are the tokens
-as they came and what the first product gave; rows, copies of weights in 16 bits and answers are made anew or not
-needed. The gradient of an answer's weight, which is <gradient, answer>, is taken before the second product instead of
-behind it: <down^T gradient, inner>.
+`Router` chooses the experts of each token, `Experts` computes their answers. The host never waits for the device: the
+number of rows per expert stays there. The backward pass keeps the tokens unchanged and the output of the first product.
+Rows and 16-bit copies of weights are rebuilt; answers are not needed. The gradient of an answer's weight is
+<gradient, answer>. It is computed before the second product as <down^T gradient, inner>.
 
-Where torch has no kernel for a grouped product (anything but bf16 on compute capability 9.0 or 10.0, torch 2.13) its
-own fallback reads the counts and takes one product per expert.
+torch 2.13 has a grouped kernel only for bf16 on compute capability 9.0 or 10.0. Its fallback reads the counts and
+computes one product per expert.
 
-Which experts a token goes to, decided in fp32 whatever the products are in.
-
-A choice has no small errors: where two experts are nearly alike, the last bit of a 16-bit logit sends the token
-elsewhere, and its whole answer with it. The input comes in the element type of the stream. The exception is
-bf16_native, whose weight has been rounded to bf16 before it comes here.
+The router computes in fp32 under every precision, because a choice has no small errors. If two experts score nearly
+alike, the last bit of a 16-bit logit sends the token and its whole answer elsewhere. The input has the element type of
+the stream. The exception is bf16_native, which rounds the router's weight to bf16 before this module.
 """
 
 from __future__ import annotations
@@ -29,10 +27,10 @@ from trainer.models.mixed_precision import EXPERTS, cast_to_products
 
 
 class Router(nn.Module):
-    """transformers' router (Qwen3MoeTopKRouter), of which it takes the weight [expert, hidden].
+    """transformers' router (Qwen3MoeTopKRouter), computed in fp32.
 
     Args:
-        given: the router of transformers.
+        given: the router of transformers; provides the weight [expert, hidden].
     """
 
     weight: nn.Parameter
@@ -54,12 +52,12 @@ class Router(nn.Module):
         return logits, shares, chosen
 
     def choose(self, logits: Tensor) -> Tensor:
-        """The k experts with the largest logits: int64 [token, k]."""
+        """Return the k experts with the largest logits: int64 [token, k]."""
         return logits.detach().topk(self.k, dim=1).indices
 
 
 class _Logits(torch.autograd.Function):
-    """Keeps the tokens as they came; autograd would keep them in fp32."""
+    """Keep the tokens unchanged; autograd would keep them in fp32."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, weight: Tensor) -> Tensor:
@@ -79,11 +77,12 @@ class _Logits(torch.autograd.Function):
 
 
 class Experts(nn.Module):
-    """transformers' fused experts (Qwen3MoeExperts): gate_up_proj [expert, 2 x intermediate, hidden], down_proj
-    [expert, hidden, intermediate], with silu.
+    """transformers' fused experts (Qwen3MoeExperts) with silu.
+
+    The weights are gate_up_proj [expert, 2 x intermediate, hidden] and down_proj [expert, hidden, intermediate].
 
     Args:
-        given: whose parameters it takes, under their names.
+        given: the experts of transformers; their parameters keep their names.
     """
 
     gate_up_proj: nn.Parameter
@@ -97,7 +96,7 @@ class Experts(nn.Module):
 
     @torch.compiler.disable
     def forward(self, tokens: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
-        """Sum over each token's experts, weighted: [token, hidden], under autocast in its element type.
+        """Return the weighted sum over each token's experts: [token, hidden], under autocast in its element type.
 
         Args:
             tokens: [token, hidden].
@@ -108,20 +107,22 @@ class Experts(nn.Module):
 
 
 def answer_tokens(tokens: Tensor, chosen: Tensor, shares: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """`Experts.forward` with weights given; products are in the element type of the tokens. An expert without tokens
-    gets a gradient of zero."""
+    """Compute `Experts.forward` with explicit weights; products use the element type of the tokens.
+
+    An expert without tokens gets a gradient of zero.
+    """
     order, places, ends = sort_by_expert(chosen, len(gate_up))
     found: Tensor = _Answers.apply(tokens, shares, gate_up, down, order, places, ends)  # type: ignore[no-untyped-call]
     return found
 
 
 def sort_by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of int64 [token, k]: (order, places, ends).
+    """Sort the choices int64 [token, k] by expert and return (order, places, ends).
 
     Returns:
         order: int64 [token x k], for each sorted row its place in `chosen`, flat.
         places: int64 [token, k], for each place in `chosen` its sorted row.
-        ends: int32 [experts], where each expert's rows end.
+        ends: int32 [experts], the end of each expert's rows.
     """
     names, order = chosen.flatten().sort(stable=True)
     rows = torch.arange(len(order), device=order.device)
@@ -131,7 +132,7 @@ def sort_by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def add_answers(answers: Tensor, places: Tensor, shares: Tensor | None = None) -> Tensor:
-    """[row, n] -> [token, n]: the sum of each token's rows, weighted, added up in fp32 and in the same order always.
+    """Add up each token's rows, weighted, in fp32 and always in the same order: [row, n] -> [token, n].
 
     Args:
         places: int64 [token, k], rows.
@@ -196,5 +197,5 @@ class _Answers(torch.autograd.Function):
 
 
 def _origin(order: Tensor, places: Tensor) -> Tensor:
-    """The token of each sorted row."""
+    """Return the token of each sorted row."""
     return order // places.shape[1]

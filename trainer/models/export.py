@@ -1,4 +1,7 @@
-"""A trained model as files that others can read: safetensors only, no pickles; adapters are added to the weights."""
+"""Export a trained model to safetensors, readable by transformers and peft; no pickles.
+
+`export_model` merges adapters into the weights and writes a folder by the model's kind.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +23,26 @@ from trainer.models.model_with_loss import ImageClassifier
 def export_model(
     model: nn.Module, state: dict[str, Tensor], config: Config, facts: dict[str, Any], folder: Path
 ) -> None:
-    """Writes config.json and model.safetensors into `folder`, and of a classifier its
-    preprocessor_config.json; on one rank.
+    """Write config.json and model.safetensors into `folder`; call it on one rank.
 
-    A model of transformers is written by transformers: `AutoModelForImageClassification.from_pretrained(folder)`,
-    for a language model `AutoModelForCausalLM`, its tokenizer beside it.
-    Ours and torchvision's get a config.json that names the architecture. Both load again with TRAINER_MODEL_PATH
-    and TRAINER_INIT=pretrained. With LoRA the adapters are merged, and `folder`/adapter holds them alone in peft's
-    format.
+    A classifier also gets a preprocessor_config.json.
+
+    transformers writes its own models: `AutoModelForImageClassification.from_pretrained(folder)` loads a classifier,
+    `AutoModelForCausalLM` a language model, with its tokenizer in the same folder. Other networks get a config.json
+    that names the architecture. Both load again with TRAINER_MODEL_PATH and TRAINER_INIT=pretrained. With LoRA the
+    adapters are merged, and `folder`/adapter holds only the adapters, in peft's format.
 
     Args:
-        model: tells the names; may be wrapped, sharded or empty.
+        model: provides the names; may be wrapped, sharded or empty.
         state: the whole model's tensors on the CPU, by the names of `build_model`.
-        facts: image_size, channels, num_labels, class_names, preprocessing; of a language model its
-            `tokenizer`, if there is one.
+        facts: image_size, channels, num_labels, class_names, preprocessing; for a language model its `tokenizer`, if
+            any.
     """
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     folder.mkdir(parents=True, exist_ok=True)
-    # inside whatever a strategy wrapped around it
+    # inside the strategy's wrapper
     inner = next(part for part in model.modules() if isinstance(part, Decoder | ImageClassifier))
     if config.lora_rank:
         from trainer.models.lora import save_adapter
@@ -55,7 +58,7 @@ def export_model(
 def _write_decoder(
     decoder: Decoder, state: dict[str, Tensor], config: Config, tokenizer: Any, folder: Path
 ) -> None:
-    """`AutoModelForCausalLM.from_pretrained(folder)` gives the same logits."""
+    """Write a decoder so that `AutoModelForCausalLM.from_pretrained(folder)` gives the same logits."""
     merged = merge_adapters(decoder, state, config)
     if decoder.shape.tied:
         merged["lm_head.weight"] = merged["model.embed_tokens.weight"]
@@ -77,7 +80,7 @@ def _write_decoder(
 def _write_hugging_face(
     classifier: ImageClassifier, state: dict[str, Tensor], config: Config, facts: dict[str, Any], folder: Path
 ) -> None:
-    """Through a fresh model of the same configuration: the one at hand may be sharded."""
+    """Write the classifier through a fresh model of the same configuration, because `classifier` may be sharded."""
     from transformers import AutoModelForImageClassification
 
     settings = copy.deepcopy(classifier.hf.config)  # type: ignore[union-attr]
@@ -108,7 +111,7 @@ def _write_own(
 def merge_adapters(
     classifier: ImageClassifier | Decoder, state: dict[str, Tensor], config: Config
 ) -> dict[str, Tensor]:
-    """The state by the names inside the core, each adapter added to its weight: W + alpha / rank * B A."""
+    """Return the state by the names inside the core, each adapter merged: W + alpha / rank * B A."""
     prefix = f"{classifier.core}." if classifier.core else ""
     inside = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
     merged = {name.replace(".base_layer.", "."): t for name, t in inside.items() if ".lora_" not in name}

@@ -1,6 +1,7 @@
-"""Any image classification model that Hugging Face's library builds from a config.json: by hub id or from a folder.
+"""Build any Hugging Face image classification model, by hub id or from a folder.
 
-Also vision transformers from a shape instead of a download, in Hugging Face's implementation.
+`build_hugging_face` takes each model that transformers builds from a config.json. `build_vit` builds a vision
+transformer from a shape, without a download, in Hugging Face's implementation.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from trainer.models.weights import reorder_head
 
 
 def vit_config(shape: VitShape, image_size: int, channels: int, num_labels: int) -> ViTConfig:
-    """ViT with a linear head on the class token, without dropout."""
+    """Return the configuration of a ViT with a linear head on the class token, without dropout."""
     return ViTConfig(  # type: ignore[call-arg]
         hidden_size=shape.hidden,
         num_hidden_layers=shape.layers,
@@ -44,7 +45,10 @@ def vit_config(shape: VitShape, image_size: int, channels: int, num_labels: int)
 
 
 def forward_flops(shape: VitShape, image_size: int, channels: int) -> ForwardFlops:
-    """2 T L (4 D^2 + 2 D F) + 2 n D C p^2 and 4 T^2 D L for T = n + 1 tokens of n patches; head left out."""
+    """Return 2 T L (4 D^2 + 2 D F) + 2 n D C p^2 and 4 T^2 D L, without the head.
+
+    T = n + 1 is the number of tokens of n patches.
+    """
     patches = (image_size // shape.patch) ** 2
     tokens, width = patches + 1, shape.hidden
     linear = 2 * tokens * shape.layers * (4 * width**2 + 2 * width * shape.mlp)
@@ -53,10 +57,10 @@ def forward_flops(shape: VitShape, image_size: int, channels: int) -> ForwardFlo
 
 
 class HuggingFaceModel(ImageClassifier):
-    """A model of transformers behind the contract of this registry; its own names below `hf.`.
+    """Adapt a model of transformers to `ImageClassifier`; its own names are below `hf.`.
 
     Args:
-        repeat: images have one channel and are repeated to so many; 0 = they fit.
+        repeat: repeat the single channel of the images this many times; 0 = the channels fit.
     """
 
     core = "hf"
@@ -73,7 +77,7 @@ class HuggingFaceModel(ImageClassifier):
         return self.hf(pixel_values=images).logits
 
     def blocks(self) -> list[nn.Module]:
-        """The longest part of the model that is a list: layers of a transformer, stages of most others."""
+        """Return the model's longest ModuleList: layers of a transformer, stages of most others."""
         lists = [m for m in self.hf.modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
         if not lists:
             return [child for child in self.hf.children() if any(True for _ in child.parameters())]
@@ -81,7 +85,7 @@ class HuggingFaceModel(ImageClassifier):
 
 
 def build_vit(shape: VitShape, image_size: int, channels: int, num_labels: int) -> ImageClassifier:
-    """A vision transformer with fresh weights."""
+    """Build a vision transformer with fresh weights."""
     model = HuggingFaceModel(ViTForImageClassification(vit_config(shape, image_size, channels, num_labels)))
     model.set_flops(forward_flops(shape, image_size, channels))
     return model
@@ -97,23 +101,23 @@ def build_hugging_face(
     whole: bool = False,
     class_names: Sequence[str] = (),
 ) -> ImageClassifier:
-    """The model of `source` (hub id or folder), fresh or with its weights, a head for `num_labels`, no dropout.
+    """Build the model of `source` (hub id or folder), fresh or with its weights.
 
-    Position embeddings of the ViT family are interpolated once, to `image_size`. Images of one channel are repeated
-    for weights that take three.
+    It has a head for `num_labels` and no dropout. Position embeddings of the ViT family are interpolated once, to
+    `image_size`. Images with one channel are repeated for weights with three.
 
     Args:
-        whole: of weights that are loaded the head too must be there.
-        class_names: as of `build_model`.
+        whole: require the head too when weights are loaded.
+        class_names: see `build_model`.
 
     Raises:
-        DataMissing: nothing to be had there, or another architecture than its config.json says.
-        ConfigError: channels or an image size that the weights do not take.
+        DataMissing: the model is not available, or has another architecture than its config.json.
+        ConfigError: the weights do not support the channels or the image size.
     """
     pretrained, loads = config.init == "pretrained", config.init == "pretrained" and not empty
     with _refusing(config, source):
         settings = AutoConfig.from_pretrained(source)
-    seen = getattr(settings, "vision_config", settings)  # of a model for images and text
+    seen = getattr(settings, "vision_config", settings)  # a model for images and text
     size, taken = getattr(seen, "image_size", None), getattr(seen, "num_channels", None)
     if not pretrained and size is not None:
         seen.image_size = image_size
@@ -143,16 +147,16 @@ def build_hugging_face(
         if pretrained and size != image_size:
             resize_positions(hf, image_size)
         model.set_flops(_forward_flops(model, image_size, channels))
-    except Exception as failure:  # it is a dry run: what a model raises for a size is its own affair
+    except Exception as failure:  # a dry run: models raise various errors for a wrong size
         raise ConfigError(
-            f"TRAINER_IMAGE_SIZE={image_size}: {config.model_name} was made for {size} and fails: {failure} "
+            f"TRAINER_IMAGE_SIZE={image_size}: {config.model_name} expects {size} and fails: {failure} "
             "[SL-image-size-fails]"
         ) from failure
     return model
 
 
 def find_heads(hf: Any) -> list[str]:
-    """Children beside the body that hold a linear layer; without any, the last linear layer of all."""
+    """Return the children outside the body that hold a linear layer, or else the last linear layer."""
     body = getattr(hf, "base_model_prefix", "")
     linear = [name for name, module in hf.named_modules() if isinstance(module, nn.Linear)]
     beside = {name.partition(".")[0]: None for name in linear if not name.startswith(f"{body}.")}
@@ -160,14 +164,14 @@ def find_heads(hf: Any) -> list[str]:
 
 
 def switch_dropout_off(settings: Any) -> None:
-    """Sets every rate of dropout or drop path in a configuration of transformers to 0."""
+    """Set every rate of dropout or drop path in a configuration of transformers to 0."""
     for name, value in settings.to_dict().items():
         if "drop" in name and isinstance(value, float):
             setattr(settings, name, 0.0)
 
 
 def resize_positions(hf: nn.Module, image_size: int) -> None:
-    """Interpolates learned position embeddings (bicubic, transformers' own) where a model has them."""
+    """Interpolate learned position embeddings, if any (bicubic, transformers' own)."""
     for part in hf.modules():
         positions = getattr(part, "position_embeddings", None)
         if not isinstance(positions, nn.Parameter) or not hasattr(part, "interpolate_pos_encoding"):
@@ -184,18 +188,18 @@ def resize_positions(hf: nn.Module, image_size: int) -> None:
 
 
 def _missing(config: Config, source: str, failure: object) -> DataMissing:
-    place = (
-        "" if config.model_path else f" {source} from the hub, its cache in HF_HOME, or TRAINER_MODEL_PATH:"
-    )
+    place = "it"
+    if not config.model_path:
+        place = f"{source} from the hub or its cache in HF_HOME (TRAINER_MODEL_PATH names a folder instead)"
     return DataMissing(
-        f"{config.model_setting}: expected{place} an image classification model in Hugging Face format "
-        f"(config.json, *.safetensors); it cannot be loaded: {failure} [SL-model-unloadable]"
+        f"{config.model_setting}: cannot load {place}; use an image classification model in Hugging Face format "
+        f"(config.json, *.safetensors): {failure} [SL-model-unloadable]"
     )
 
 
 @contextmanager
 def _refusing(config: Config, source: str) -> Iterator[None]:
-    """Network, disk, an unknown architecture or one for something else: they all mean "not to be had"."""
+    """Raise DataMissing for errors of network and disk, unknown architectures and models for other tasks."""
     try:
         yield
     except Exception as failure:
@@ -217,7 +221,7 @@ def _load(config: Config, source: str, settings: Any, whole: bool) -> Any:
     heads = () if whole else tuple(f"{head}." for head in find_heads(hf))
     if lost := sorted(key for key in fresh if not key.startswith(heads)):
         raise _missing(
-            config, source, f"{len(lost)} tensors are not there or of another shape, first {lost[0]}"
+            config, source, f"{len(lost)} tensors are missing or have another shape, first {lost[0]}"
         )
     return hf.train()
 

@@ -1,9 +1,9 @@
-"""LoRA (Hu et al., arXiv 2106.09685) with peft: the base is frozen, small adapters and the head are trained.
+"""Train small adapters and the head on a frozen base: LoRA (Hu et al., arXiv 2106.09685) with peft.
 
-The adapters are put into the layers where they are; nothing is wrapped around the model. Without names given, the
-attention's linear layers are adapted; of a network without attention every linear layer and every convolution that is
-not grouped. The head stays one module, trained whole: its size depends on the data, so there is no base to adapt. FLOPs
-follow the 4N convention (trainer/models/model_with_loss.py, `frozen`).
+`apply_lora` inserts the adapters into the layers and does not wrap the model. By default it adapts the attention's
+linear layers. A network without attention gets adapters on every linear layer and every ungrouped convolution. The head
+stays one module and trains whole: its size depends on the data, so there is no base to adapt. `save_adapter` writes the
+adapters. FLOPs follow the 4N convention (trainer/models/model_with_loss.py, `frozen`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from trainer.models.model_with_loss import ImageClassifier
 
 ADAPTABLE = (nn.Linear, nn.Conv2d)
 SEED_OFFSET = 1_000_003
-"""The adapters' random numbers shall not be those of the first weights of the base."""
+"""Keeps the adapters' random numbers apart from the base's initial weights."""
 
 
 def apply_lora(model: ImageClassifier | Decoder, config: Config) -> None:
-    """Freezes the model and gives the named layers adapters; A is random by the seed, B is zero.
+    """Freeze the model and add adapters to the chosen layers; A is random by the seed, B is zero.
 
     Raises:
-        ConfigError: targets that the model does not have, or no attention to find them in.
+        ConfigError: the model lacks the targets, or has no layer to adapt.
     """
     network = model.network()
     given = [name for name in config.lora_targets.split(",") if name]
@@ -43,19 +43,19 @@ def apply_lora(model: ImageClassifier | Decoder, config: Config) -> None:
     if not targets:
         raise ConfigError(nothing_to_adapt(config.model_name))
     torch.manual_seed(config.seed + SEED_OFFSET)
-    alpha: Any = config.lora_alpha  # peft says int, and takes any number
+    alpha: Any = config.lora_alpha  # peft declares int, but accepts any number
     adapters = LoraConfig(
         r=config.lora_rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=targets
     )
     try:
         inject_adapter_in_model(adapters, network)
-    except ValueError as failure:  # a rank that grouped convolutions do not divide, for example
+    except ValueError as failure:  # for example, a rank that the groups of a convolution do not divide
         raise ConfigError(
             f"TRAINER_LORA_RANK={config.lora_rank}, TRAINER_LORA_TARGETS={config.lora_targets!r}: {failure} "
             "[SL-lora-rank]"
         ) from failure
     for module in network.modules():
-        # the model says what enters products in which type; peft would cast the input to fp32 for each adapter
+        # the model decides the type of products; peft would cast the input to fp32 for each adapter
         if isinstance(module, LoraLayer) and hasattr(module, "cast_input_dtype_enabled"):
             module.cast_input_dtype_enabled = False
     for head in model.heads:
@@ -64,7 +64,7 @@ def apply_lora(model: ImageClassifier | Decoder, config: Config) -> None:
 
 
 def find_attention(network: nn.Module) -> list[str]:
-    """Full names of the linear layers inside a module that is called attention: q, k, v and the output."""
+    """Return full names of the linear layers inside modules named attention: q, k, v and the output."""
 
     def inside_attention(name: str) -> bool:
         return any("attn" in part or "attention" in part for part in name.lower().split("."))
@@ -73,17 +73,17 @@ def find_attention(network: nn.Module) -> list[str]:
 
 
 def find_products(model: ImageClassifier | Decoder) -> list[str]:
-    """Full names of all linear and ungrouped convolution layers but the heads."""
+    """Return full names of all linear and ungrouped convolution layers except the heads."""
     return [name for name in _adaptable(model.network()) if not _is_in(name, model.heads)]
 
 
 def save_adapter(
     state: dict[str, Tensor], model: ImageClassifier | Decoder, config: Config, folder: Path
 ) -> None:
-    """Writes adapters, head and batch norm, whose statistics have moved, in peft's format; on one rank.
+    """Write adapters, head and batch norm in peft's format; call it on one rank.
 
-    `peft.PeftModel.from_pretrained(base, folder)` gives the same logits where `base` is the model that training
-    started from, with as many classes.
+    Batch norm is included because its statistics changed. `peft.PeftModel.from_pretrained(base, folder)` gives the same
+    logits if `base` is the model that training started from, with as many classes.
 
     Args:
         state: the whole model's, by the names of `build_model`.
@@ -98,7 +98,7 @@ def save_adapter(
             file_name = f"base_model.model.{inside.replace('.default.', '.')}"
             kept[file_name] = tensor.detach().cpu().contiguous().clone()
     empty = [name for name, tensor in kept.items() if tensor.numel() == 0]
-    assert kept and not empty, f"not the whole state: {empty}"  # what a sharded module would write, silently
+    assert kept and not empty, f"not the whole state: {empty}"  # sharded modules give empty tensors
     folder.mkdir(parents=True, exist_ok=True)
     adapters = next(m for m in model.modules() if isinstance(m, LoraLayer))
     settings: dict[str, Any] = {
@@ -139,12 +139,12 @@ def _find_targets(model: ImageClassifier | Decoder, given: list[str]) -> list[st
         if not found:
             kinds = sorted({name.rpartition(".")[2] for name in names})
             problems.append(
-                f"TRAINER_LORA_TARGETS={target!r}: no linear or ungrouped convolution layer is called so, "
-                f"expected some of {', '.join(kinds[:12])} [SL-lora-target-absent]"
+                f"TRAINER_LORA_TARGETS={target!r} matches no linear or ungrouped convolution layer; "
+                f"use some of {', '.join(kinds[:12])} [SL-lora-target-absent]"
             )
         elif any(_is_in(name, model.heads) for name in found):
             problems.append(
-                f"TRAINER_LORA_TARGETS={target!r}: is the head, which is trained whole anyway "
+                f"TRAINER_LORA_TARGETS={target!r} is in the head, which LoRA trains whole; remove this target "
                 "[SL-lora-target-head]"
             )
     if problems:

@@ -1,29 +1,28 @@
-"""Products in 16 bits with weights that are kept in fp32, without a second copy of the weights.
+"""Train with products in bf16 or fp16: one recipe under every strategy.
 
-    fp32 weight ──▶ 16 bits, for this product ──▶ y        autocast would keep what it casts until the backward pass:
-         └────────▶ 16 bits, once more ──▶ gradients       half as much again as the weights themselves
-
-Casting twice takes 6 bytes of traffic per weight and micro-batch, one or two per cent of a language model's step. Where
-a strategy gathers its weights, they come in 16 bits (`is_product_weight` tells which) and nothing is cast.
-Convolutions stay autocast's own: their weights are small.
-
-Norms computed in fp32 whose input and output have 16 bits: autocast would keep an fp32 copy of both.
-
-Kept for the backward pass: the input as it came, and one or two fp32 numbers per token.
-
-What bf16 and fp16 make of a model, one recipe under every strategy.
-
-    weights            fp32 where they are kept; gathered in 16 bits those of products, all others in fp32
+    weights            fp32 in storage; a strategy gathers the products' weights in 16 bits, all others in fp32
     products           in 16 bits
     stream, gradients  between layers in 16 bits
     norms, losses      in fp32
     gradients of weights, their reduction, optimizer    fp32
 
-Autocast decides what is computed in which type. Left to itself it keeps what it casts: 16-bit copies of all weights
-from the forward to the backward pass, fp32 copies around norms, an input once for each product that it enters. The
-classes in here keep one.
+`apply_low_precision` replaces the classes of linear layers, embeddings and norms. Autocast still decides the type of
+each operation. On its own it keeps each cast for the backward pass: 16-bit copies of all weights, fp32 copies around
+norms, and an input once for each product. The classes below keep a single copy.
 
-The factor of a loss whose gradients are fp16, found while it trains (precision: fp16).
+Products keep their weights in fp32, without a second copy:
+
+    fp32 weight ──▶ 16 bits, for this product ──▶ y        autocast would keep its cast until the backward pass:
+         └────────▶ 16 bits, once more ──▶ gradients       half as much again as the weights themselves
+
+Casting twice takes 6 bytes of traffic per weight and micro-batch, one or two per cent of a language model's step. A
+strategy that gathers its weights gathers them in 16 bits (see `is_product_weight`), so they need no cast. Convolutions
+use plain autocast: their weights are small.
+
+Norms compute in fp32 with 16-bit input and output. They keep the unchanged input and one or two fp32 numbers per token
+for the backward pass; autocast would keep an fp32 copy of input and output.
+
+`LossScale` adapts the loss factor that fp16 gradients need (precision: fp16).
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ from stratlab_spec.exit_codes import NotFinite
 from trainer.models.model_with_loss import Learner
 
 EXPERTS = ("gate_up_proj", "down_proj")
-"""Weights of the products of a mixture of experts, [expert, out, in]."""
+"""Product weights of a mixture of experts, [expert, out, in]."""
 
 
 class ProductLinear(nn.Linear):
-    """A linear layer; under autocast as told above."""
+    """A linear layer; under autocast it casts its weight twice instead of keeping the cast."""
 
     def forward(self, given: Tensor) -> Tensor:
         """[.., in] -> [.., out]."""
@@ -58,8 +57,11 @@ class ProductLinear(nn.Linear):
 
 
 class GatheredLinear(nn.Linear):
-    """A linear layer whose weight is whole only while it computes, without autocast. Autograd would keep a view of it,
-    and with the view all that was gathered; this keeps the parameter, which the strategy empties and fills again."""
+    """A linear layer without autocast whose weight is whole only while it computes.
+
+    Autograd would keep a view of the weight, and with it the whole gathered buffer. This layer keeps the parameter
+    instead, which the strategy empties and refills.
+    """
 
     def forward(self, given: Tensor) -> Tensor:
         """[.., in] -> [.., out], in the type of the weight."""
@@ -68,15 +70,18 @@ class GatheredLinear(nn.Linear):
 
 
 def apply_gathered_linears(model: nn.Module) -> None:
-    """In place; names and weights stay."""
+    """Turn every linear layer into a `GatheredLinear`, in place; names and weights stay."""
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = GatheredLinear
 
 
 class ProductEmbedding(nn.Embedding):
-    """A table of words. A look-up is a product with zeros and a one: under autocast its result has 16 bits, the
-    same whether or not a strategy gathers the table so."""
+    """A word embedding whose result has 16 bits under autocast.
+
+    A look-up is a product with zeros and a one. So the result does not depend on the type in which a strategy gathers
+    the table.
+    """
 
     def forward(self, ids: Tensor) -> Tensor:
         """int64 [..] -> [.., hidden]."""
@@ -84,7 +89,7 @@ class ProductEmbedding(nn.Embedding):
 
 
 def cast_to_products(given: Tensor) -> Tensor:
-    """In the products' element type where there is autocast."""
+    """Cast to the products' element type under autocast."""
     kind = given.device.type
     return given.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else given
 
@@ -92,7 +97,7 @@ def cast_to_products(given: Tensor) -> Tensor:
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, given: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        # of a frozen weight no input is kept, as autograd does it
+        # autograd also drops the input of a frozen weight
         of_given, of_weight = ctx.needs_input_grad[:2]
         ctx.save_for_backward(given if of_weight else None, weight if of_given else None)
         ctx.weight_dtype = weight.dtype
@@ -116,15 +121,17 @@ class _Product(torch.autograd.Function):
 
 
 def is_product_weight(owner: nn.Module, name: str) -> bool:
-    """Whether a parameter of `owner`, by its name there, enters products only: it may be gathered in 16 bits. All
-    others (of norms, biases, positions, routers) are gathered as they are."""
+    """Whether `owner`'s parameter of this name enters only products, so that it may be gathered in 16 bits.
+
+    All others (of norms, biases, positions, routers) are gathered in their own type.
+    """
     if name in EXPERTS:
         return True
     return name == "weight" and isinstance(owner, (nn.Linear, nn.Embedding, _ConvNd))
 
 
 class ProductLayerNorm(nn.LayerNorm):
-    """Layer norm; under autocast as told above, what comes out enters products."""
+    """Layer norm that computes in fp32 under autocast and returns the products' type."""
 
     def forward(self, given: Tensor) -> Tensor:
         """[.., *normalized_shape] -> the same shape."""
@@ -137,7 +144,7 @@ class ProductLayerNorm(nn.LayerNorm):
 
 
 class ProductRmsNorm(nn.Module):
-    """The forward of transformers' RMS norms (weight, variance_epsilon); under autocast as told above."""
+    """The forward of transformers' RMS norms (weight, variance_epsilon), in fp32 under autocast."""
 
     weight: Tensor
     variance_epsilon: float
@@ -207,13 +214,13 @@ _KINDS: dict[type[nn.Module], type[nn.Module]] = {
     nn.LayerNorm: ProductLayerNorm,
 }
 ATTENTION = "Attention"
-"""End of a class's name: its block is a layer of a transformer, with a stream."""
+"""Suffix of class names; a block with such a module is a transformer layer with a stream."""
 RMS_NORM = "RMSNorm"
-"""End of a class's name: transformers has one for every family, alike in all."""
+"""Suffix of class names; transformers has one such class per family, all with the same forward."""
 
 
 def apply_low_precision(model: Learner, dtype: torch.dtype) -> None:
-    """Makes the model compute so, in place, before a strategy has it: names and weights stay."""
+    """Apply the module's recipe to the model in place, before a strategy wraps it; names and weights stay."""
     model.products_dtype = dtype
     for module in model.modules():
         if kind := _KINDS.get(type(module)):
@@ -226,9 +233,9 @@ def apply_low_precision(model: Learner, dtype: torch.dtype) -> None:
 
 
 def _forward_cast(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A layer whose stream, the first argument or `hidden_states`, has 16 bits.
+    """Run a layer with its stream, the first argument or `hidden_states`, cast to 16 bits.
 
-    In the place of forward, not as a hook before it: what a strategy does to inputs in hooks comes first.
+    It replaces forward instead of adding a hook, so that it runs after the strategy's hooks on the inputs.
     """
     if args:
         return forward(cast_to_products(args[0]), *args[1:], **kwargs)
@@ -237,14 +244,14 @@ def _forward_cast(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
 
 @dataclass
 class LossScale:
-    """Dynamic loss scaling with the rules and constants of torch.amp.GradScaler, from the global gradient norm.
+    """Dynamic loss scaling by the global gradient norm, with the rules and constants of torch.amp.GradScaler.
 
-    It has a floor, as DeepSpeed's (min_loss_scale 1) and unlike torch's: from 65536 the 17th step in a row that is
-    skipped ends the run, which would skip all others as well.
+    Unlike torch's scaler it has a floor, like DeepSpeed's (min_loss_scale 1). From 65536, the 17th skipped step in a
+    row ends the run, because all later steps would be skipped too.
 
-    One object for every strategy: the norm is the same number on all ranks, so they skip and back off together.
-    DeepSpeed's own scaler for autocast is not used: after a skipped step it never lowers its scale, and its norm
-    stays scaled (deepspeed 0.19.8, stage_1_and_2.py and stage3.py, `torch_autocast_gradscaler`).
+    Every strategy uses the same class. The norm is the same number on all ranks, so they skip and back off together.
+    DeepSpeed's own scaler for autocast is not used: it never lowers its scale after a skipped step, and its norm stays
+    scaled (deepspeed 0.19.8, stage_1_and_2.py and stage3.py, `torch_autocast_gradscaler`).
     """
 
     enabled: bool
@@ -255,14 +262,14 @@ class LossScale:
     BACKOFF = 0.5
     INTERVAL = 2000
     FLOOR = 1.0
-    """A lower scale would make gradients smaller than they are."""
+    """A scale below 1 would shrink the gradients."""
 
     def __post_init__(self) -> None:
         if not self.enabled:
             self.scale = 1.0
 
     def update(self, skipped: bool) -> None:
-        """After a step: halve after a skipped one, double after 2000 good ones.
+        """Halve the scale after a skipped step, double it after 2000 good ones.
 
         Raises:
             NotFinite: a step was skipped at the lowest scale.
@@ -271,8 +278,8 @@ class LossScale:
             return
         if skipped and self.scale <= self.FLOOR:
             raise NotFinite(
-                f"gradients in fp16 are not finite at a loss scale of {self.FLOOR:g} either, the lowest: the model has "
-                "diverged, or needs a wider range; lower TRAINER_LR, or take TRAINER_PRECISION=bf16 or fp32 "
+                f"fp16 gradients are not finite even at the lowest loss scale, {self.FLOOR:g}: the model diverged "
+                "or needs a wider range; lower TRAINER_LR, or use TRAINER_PRECISION=bf16 or fp32 "
                 "[SL-loss-scale-floor]"
             )
         if skipped:
@@ -283,11 +290,12 @@ class LossScale:
             self.good_steps += 1
 
     def take_out(self, gradients: Iterable[torch.Tensor], norm: torch.Tensor) -> tuple[torch.Tensor, bool]:
-        """Takes the scale out of gradients, in place, and of their norm, and adapts to it; (norm, whether the update
-        must be left out). The host waits for the norm; without a scale nothing happens.
+        """Remove the scale from gradients and norm, adapt it, and return (norm, whether to skip the update).
+
+        Gradients change in place. The host waits for the norm. Without a scale the gradients stay unchanged.
 
         Args:
-            gradients: this rank's parts; not looked at without a scale.
+            gradients: this rank's parts; not read without a scale.
             norm: of the whole scaled gradient, the same on every rank.
         """
         if not self.enabled:
@@ -299,13 +307,13 @@ class LossScale:
         return norm, skip
 
     def must_skip(self, norm: float) -> bool:
-        """Whether an update with gradients of this norm must be left out."""
+        """Whether to skip an update with gradients of this norm."""
         return self.enabled and not math.isfinite(norm)
 
     def state(self) -> torch.Tensor:
-        """What a checkpoint keeps: (scale, good steps) as float64."""
+        """Return the checkpoint's tensor: (scale, good steps) as float64."""
         return torch.tensor([self.scale, self.good_steps], dtype=torch.float64)
 
     def load(self, state: torch.Tensor) -> None:
-        """The counterpart of `state`."""
+        """Restore a tensor from `state`."""
         self.scale, self.good_steps = float(state[0]), int(state[1])

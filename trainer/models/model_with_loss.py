@@ -1,7 +1,8 @@
-"""What an engine trains: a network that knows its loss. The task's models are these; an engine knows nothing more.
+"""Define the models that engines train: a network together with its loss.
 
-All models share their costs, their repeated parts, and where the network lies that is known elsewhere. The forward pass
-of any model of images is counted with torch's counter, on the meta device: nothing is computed.
+`Learner` is the interface that an engine uses. `ImageClassifier` adds the head's names and the FLOPs.
+`count_forward_flops` counts the forward pass of any image model with torch's counter on the meta device, without
+computing.
 """
 
 from __future__ import annotations
@@ -22,26 +23,28 @@ TOP = 5
 
 
 class Learner(nn.Module):
-    """With labels a learner gives (sum of the losses, measures), without them what it predicts.
+    """A model that returns (sum of the losses, measures) with labels, and its prediction without them.
 
-    The loss is computed inside its forward, so that whatever a strategy wraps around it sees all of the computation.
+    Its forward computes the loss, so that a strategy's wrapper sees the whole computation.
     """
 
     step_measures: tuple[str, ...] = ()
-    """Names of the measures in training, in their order: each counts samples, and a line of metrics.jsonl has it as
-    train_<name>_pct of them. The `accuracy` is also given per epoch."""
+    """Names of the training measures, in order; each counts samples.
+
+    metrics.jsonl has each as train_<name>_pct of the samples. `accuracy` is also reported per epoch.
+    """
     products_dtype: torch.dtype | None = None
-    """Element type of products under autocast (trainer/models/mixed_precision.py); None = that of the weights."""
+    """Element type of products under autocast (trainer/models/mixed_precision.py); None = the weights' type."""
 
     teacher: Any = None
-    """Whom it learns from in training (trainer/models/teacher.py): no module, so that nothing wraps or saves it."""
+    """Teacher in training (trainer/models/teacher.py). It is not a module, so that it is neither wrapped nor saved."""
 
     def predict(self, inputs: Tensor) -> Tensor:
         """Inputs -> logits."""
         raise NotImplementedError
 
     def score(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and labels as `Batch.micro` holds them -> (fp32 [], int64 [n])."""
+        """Map inputs and labels in the format of `Batch.micro` to (fp32 [], int64 [n])."""
         raise NotImplementedError
 
     def forward(self, inputs: Tensor, labels: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
@@ -50,19 +53,19 @@ class Learner(nn.Module):
             return self.predict(inputs) if labels is None else self.score(inputs, labels)
 
     def autocast(self, device_type: str) -> AbstractContextManager[None]:
-        """Of what is computed inside; without effect where `products_dtype` is None."""
+        """Return the autocast context of the model; it has no effect without `products_dtype`."""
         if self.products_dtype is None:
             return nullcontext()
         return torch.autocast(device_type, dtype=self.products_dtype)
 
     def blocks(self) -> list[nn.Module]:
-        """The repeated parts, in order, none inside another."""
+        """Return the repeated parts, in order, not nested."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class Taught:
-    """What a teacher says of the same inputs (trainer/models/teacher.py), and what it counts."""
+    """A teacher's logits for the same inputs (trainer/models/teacher.py), and their share of the loss."""
 
     logits: Tensor
     """[batch, class], without a gradient."""
@@ -72,9 +75,11 @@ class Taught:
 
 
 class ClassLoss(nn.Module):
-    """Of an image classifier. Measures in training: `step_measures`, with mixup by the larger share; in
-    evaluation, without smoothing: (samples whose class is among the five likeliest, then the confusion matrix by
-    rows, which are the true classes).
+    """Loss and measures of an image classifier.
+
+    Measures in training are `step_measures`, with mixup by the larger share. Measures in evaluation, without smoothing,
+    are the number of samples with their class among the five likeliest, then the confusion matrix by rows (true
+    classes).
 
     Args:
         smoothing: share of the labels that is spread over all classes.
@@ -87,8 +92,13 @@ class ClassLoss(nn.Module):
         self.smoothing = smoothing
 
     def forward(self, logits: Tensor, labels: Tensor, taught: Taught | None = None) -> tuple[Tensor, Tensor]:
-        """Logits [batch, class]; labels int64 [batch], IGNORED for padding, or with mixup the shares of all classes
-        [batch, class]. `taught`: in training, of the same images."""
+        """Return (sum of the losses, measures).
+
+        Args:
+            logits: [batch, class].
+            labels: int64 [batch], IGNORED for padding; with mixup the shares of all classes [batch, class].
+            taught: for training, the teacher's logits of these images.
+        """
         if not self.training:
             return self._judge(logits.float(), labels)
         wanted = labels if labels.dtype == torch.int64 else labels.argmax(1)
@@ -110,24 +120,24 @@ class ClassLoss(nn.Module):
 
 
 def sum_distances(logits: Tensor, wanted: Tensor, temperature: float) -> Tensor:
-    """Sum of T^2 KL(teacher || student), both softmaxes at temperature T, in fp32 (Hinton et al., arXiv 1503.02531).
+    """Return the sum of T^2 KL(teacher || student), both softmaxes at temperature T, in fp32.
 
-    T^2 keeps its gradients as large as those of the labels, whatever T is.
+    T^2 keeps the gradients as large as the labels' gradients for every T (Hinton et al., arXiv 1503.02531).
 
     Args:
         logits, wanted: the student's and the teacher's [batch, class].
     """
-    assert logits.shape == wanted.shape, "teacher and student tell the same classes apart"
+    assert logits.shape == wanted.shape, "teacher and student need the same classes"
     ours, theirs = (F.log_softmax(part.float() / temperature, dim=1) for part in (logits, wanted))
     return temperature**2 * F.kl_div(ours, theirs, reduction="sum", log_target=True)
 
 
 def sum_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Sum of the cross-entropies, in fp32, or fp64 where the logits have it.
+    """Return the sum of the cross-entropies, in fp32, or in fp64 for fp64 logits.
 
     Args:
         logits: [..., class].
-        labels: int64 [...], IGNORED where there is none, or the shares of all classes [batch, class] (mixup).
+        labels: int64 [...], IGNORED for missing labels; or the shares of all classes [batch, class] (mixup).
     """
     if labels.dtype == torch.int64:
         logits, labels = logits.flatten(0, -2), labels.flatten()
@@ -138,58 +148,58 @@ def sum_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor
 
 
 class ForwardFlops(NamedTuple):
-    """Floating-point operations of one image's forward pass; an addition and a multiplication are two."""
+    """Floating-point operations of one image's forward pass; an addition and a multiplication count as two."""
 
     weights: float
-    """Matrix products and convolutions with a weight, the head left out."""
+    """Matrix products and convolutions with a weight, without the head."""
     products: float = 0.0
-    """Matrix products of two activations: the attention's."""
+    """Matrix products of two activations: attention."""
 
     def training(self) -> float:
-        """Forward and backward: a backward pass has the gradients of both factors to compute."""
+        """Return the FLOPs of forward and backward; backward computes the gradients of both factors."""
         return 3.0 * (self.weights + self.products)
 
     def frozen(self) -> float:
-        """The same without the weights' gradients ("4N" of LoRA); the adapters' own share is left out."""
+        """Return `training` without the weights' gradients ("4N" of LoRA); the adapters' own share is not counted."""
         return 2.0 * self.weights + 3.0 * self.products
 
 
 class ImageClassifier(Learner):
-    """Predicts from float images [batch, channel, height, width] the logits [batch, class]."""
+    """Predict logits [batch, class] from float images [batch, channel, height, width]."""
 
     step_measures = ClassLoss.step_measures
     core = ""
-    """Name of the submodule that others know by its own names (transformers', torchvision's); "" = the model."""
+    """Name of the submodule that keeps the names of its library (transformers, torchvision); "" = the model."""
     loss: nn.Module
-    """(logits, labels) -> (sum of the losses, measures); has no parameters."""
+    """(logits, labels) -> (sum of the losses, measures); without parameters."""
     heads: list[str]
     """Names, inside the core, of the modules that depend on the number of classes."""
     flops_per_sample: float
 
     def score(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Images and labels -> what the loss says of their logits."""
-        # the teacher first: what it needs on the way is gone before the student keeps anything
+        """Return the loss and measures of the images' logits."""
+        # the teacher first: its activations are freed before the student keeps any
         taught = self.teacher.answer(inputs) if self.teacher and self.training else None
         found: tuple[Tensor, Tensor] = self.loss(self.predict(inputs), labels, taught)
         return found
 
     def set_flops(self, forward: ForwardFlops) -> None:
-        """Sets what a training step costs per image."""
+        """Set the FLOPs per image of a training step."""
         self.forward_flops = forward
         self.flops_per_sample = forward.training()
 
     def network(self) -> nn.Module:
-        """The core itself."""
+        """Return the core."""
         return self.get_submodule(self.core)
 
 
 def repeat_channel(images: Tensor, channels: int) -> Tensor:
-    """One grey channel as `channels` equal ones; a view, nothing is copied."""
+    """Repeat one grey channel `channels` times; a view, without a copy."""
     return images.expand(-1, channels, -1, -1)
 
 
 def wrong_channels(name: str, wanted: int, channels: int) -> str:
-    """The sentence for images whose channels do not fit the weights (one grey channel is repeated instead)."""
+    """Return the message for channels that do not fit the weights; one grey channel is repeated instead."""
     return (
         f"TRAINER_INIT='pretrained': the weights of {name} take {wanted} channels, the images have {channels} "
         "[SL-channels-differ]"
@@ -200,10 +210,10 @@ ATTENTION = ("bmm", "baddbmm")
 
 
 def count_forward_flops(model: ImageClassifier, image_size: int, channels: int) -> ForwardFlops:
-    """What one image costs in `model`, whose tensors may be anywhere; the linear layers of the head are left out.
+    """Count one image's FLOPs in `model`, without the linear layers of the head; tensors may be on any device.
 
     Raises:
-        Exception: whatever the model raises for images of this shape.
+        Exception: the model's own error for images of this shape.
     """
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     empty = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
@@ -211,7 +221,7 @@ def count_forward_flops(model: ImageClassifier, image_size: int, channels: int) 
     was_training = model.training
     model.eval()
     try:
-        # the other kernels of attention are not counted, or not there for the meta device
+        # the counter misses the other kernels of attention, or the meta device lacks them
         with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             torch.func.functional_call(model, empty, (image,))
     finally:

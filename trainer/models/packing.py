@@ -1,13 +1,13 @@
-"""What the layers know of the documents in packed rows: made once per micro-batch, where the model is entered, and
-handed to every layer as it is.
+"""Describe the documents of packed rows to the attention layers.
 
-    path    chosen where                                    what is made                             key heads
-    varlen  CUDA, 16 bits, torch has varlen_attn            int32 per document: where it begins      as they are
-    mask    anywhere else                                   [row, 1, query, key] of 0 and -inf       repeated
+`build_packing` runs once per micro-batch, at the model's input; every layer receives its result unchanged.
 
-Both are exact. A mask has rows x tokens^2 numbers and its kernel computes all of them; varlen computes no pair of
-tokens of two documents. Nothing in here waits for a device: what must be known beforehand are bounds, from the token
-cache.
+    path    chosen for                                      builds                                   key heads
+    varlen  CUDA, 16 bits, torch has varlen_attn            int32 start of each document             unchanged
+    mask    everything else                                 [row, 1, query, key] of 0 and -inf       repeated
+
+Both are exact. A mask has rows x tokens^2 numbers, and its kernel computes all of them. varlen does not compute pairs
+of tokens from two documents. The host never waits for a device: the bounds come from the token cache.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from torch import Tensor
 
 from stratlab_spec.settings.config import Config
 
-try:  # from torch 2.10 on
+try:  # torch >= 2.10
     from torch.nn.attention import varlen
 except ImportError:  # pragma: no cover
     varlen = None  # type: ignore[assignment]
 
 CAUSAL, VARLEN, MASK = "causal", "varlen", "mask"
-"""The paths: rows of one document need nothing at all."""
+"""The attention paths; `causal` is for rows of one document and needs neither structure."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What there is to attend with."""
+    """The hardware and software support for attention."""
 
     device_type: str
     capability: tuple[int, int]
-    """Of a CUDA device; (0, 0) elsewhere."""
+    """Compute capability of the CUDA device; (0, 0) elsewhere."""
     varlen: bool
-    """torch has varlen_attn, and the kernel that it calls."""
+    """Whether torch has varlen_attn and the kernel that it calls."""
 
 
 VARLEN_DTYPES = (torch.bfloat16, torch.float16)
 VARLEN_CAPABILITY = (8, 0)
-"""The lowest."""
+"""The lowest supported compute capability."""
 
 
 def choose_path(offer: Offer, dtype: torch.dtype) -> str:
-    """varlen or mask, for products in `dtype`."""
+    """Return varlen or mask, for products in `dtype`."""
     fits = offer.varlen and offer.device_type == "cuda" and offer.capability >= VARLEN_CAPABILITY
     return VARLEN if fits and dtype in VARLEN_DTYPES else MASK
 
 
 @functools.cache
 def read_offer(device: torch.device) -> Offer:
-    """Of a device, as torch tells it."""
+    """Ask torch for the support on a device."""
     if device.type != "cuda":
         return Offer(device.type, (0, 0), varlen is not None)
     flash = torch.backends.cuda.is_flash_attention_available()
@@ -64,11 +64,11 @@ def read_offer(device: torch.device) -> Offer:
 
 
 def describe_attention(config: Config, device: str, dtype: torch.dtype, cp: int) -> str:
-    """The path of a run: causal, varlen or mask.
+    """Return the attention path of a run: causal, varlen or mask.
 
     Args:
         dtype: of products.
-        cp: ranks that share a sequence; where they gather its keys, rows of one document need a path too.
+        cp: ranks that share a sequence; if they gather its keys, rows of one document need a path too.
     """
     if not config.packing and (cp == 1 or config.cp_method != "allgather"):
         return CAUSAL
@@ -77,48 +77,53 @@ def describe_attention(config: Config, device: str, dtype: torch.dtype, cp: int)
 
 @dataclass(frozen=True)
 class Bounds:
-    """What holds for every row that a model may meet; too low ones give wrong results, too high ones cost time."""
+    """Limits for every row. If they are too low, results are wrong; if they are too high, steps take longer."""
 
     documents: int
-    """The most that a row has, its padding being one."""
+    """Most documents in a row, counting its padding as one."""
     longest: int
     """Tokens of the longest document or padding."""
 
 
 def _takes_grouped() -> bool:
-    """torch 2.13 does; 2.11 takes fewer kv heads as they are, and does not know the word. Not asked inside the layers,
-    which may be compiled."""
+    """Whether varlen_attn has the `enable_gqa` argument for fewer kv heads.
+
+    torch 2.13 has it. torch 2.11 accepts fewer kv heads without it. It is not checked inside the layers, because they
+    may be compiled.
+    """
     return "enable_gqa" in inspect.signature(varlen.varlen_attn).parameters
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Of the path varlen. Documents are counted through all rows; those that are not there have no tokens."""
+    """Document boundaries of the path varlen, over all rows; missing documents have zero tokens."""
 
     of_queries: Tensor
-    """int32 [document + 1]: how many of this rank's queries lie before each document, rows laid end to end."""
+    """int32 [document + 1]: this rank's queries before each document, over the concatenated rows."""
     of_keys: Tensor
-    """The same of the keys."""
+    """int32 [document + 1]: the keys before each document."""
     longest: int
-    """At least as many tokens as any document has."""
+    """At least the tokens of the longest document."""
     grouped: bool = field(default_factory=_takes_grouped)
-    """varlen_attn wants to be told of fewer kv heads."""
+    """varlen_attn needs an argument for fewer kv heads."""
 
 
 @dataclass(frozen=True)
 class DocumentMask:
-    """Of the path mask."""
+    """Mask of the path mask."""
 
     bias: Tensor
-    """[row, 1, query, key] in the type of products: 0 where a query looks, else -inf. As numbers, because every call
-    of the attention would make them from a mask of bits, and keep them."""
+    """[row, 1, query, key] in the type of products: 0 for visible keys, else -inf.
+
+    It holds numbers, because each attention call would otherwise convert a boolean mask and keep the result.
+    """
 
 
 Packing = Spans | DocumentMask
 
 
 def build_packing(documents: Tensor, part: tuple[int, int], dtype: torch.dtype, bounds: Bounds) -> Packing:
-    """What every layer gets.
+    """Build the packing for all layers.
 
     Args:
         documents: int64 [row, token], the column at which each token's document begins; of the whole row.
@@ -132,17 +137,20 @@ def build_packing(documents: Tensor, part: tuple[int, int], dtype: torch.dtype, 
 
 
 def build_spans(documents: Tensor, first: int, dtype: torch.dtype, bounds: Bounds) -> Spans:
-    """Queries are the columns from `first` on, keys all; a document that ends before `first` has keys alone."""
+    """Build the spans for queries from column `first` and all keys.
+
+    Documents that end before `first` only have keys.
+    """
     rows, columns = documents.shape
     order = torch.arange(columns, device=documents.device)
-    number = (documents == order).flatten().cumsum(0).view(rows, columns)  # of each token's document, from 1
+    number = (documents == order).flatten().cumsum(0).view(rows, columns)  # documents, from 1
     size = rows * bounds.documents + 1
     of_queries, of_keys = (_count(some, size) for some in (number[:, first:], number))
     return Spans(of_queries, of_keys, min(bounds.longest, columns))
 
 
 def _count(numbers: Tensor, size: int) -> Tensor:
-    """How many `numbers` are at most 0, 1, ... size - 1: int32."""
+    """Count the `numbers` that are at most 0, 1, ... size - 1: int32."""
     flat = numbers.flatten()
     counts = torch.zeros(size, dtype=torch.int32, device=flat.device)
     counts.scatter_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
@@ -150,7 +158,7 @@ def _count(numbers: Tensor, size: int) -> Tensor:
 
 
 def build_mask(documents: Tensor, first: int, dtype: torch.dtype, bounds: Bounds) -> DocumentMask:
-    """Queries are the columns from `first` on, keys all."""
+    """Build the mask for queries from column `first` and all keys."""
     order = torch.arange(documents.shape[1], device=documents.device)
     seen = (order <= order[first:, None]) & (order >= documents[:, first:, None])
     bias = torch.full((), float("-inf"), dtype=dtype, device=documents.device)
@@ -164,8 +172,9 @@ BUILDERS: dict[str, Callable[[Tensor, int, torch.dtype, Bounds], Packing]] = {
 
 
 def attend_spans(q: Tensor, k: Tensor, v: Tensor, spans: Spans, scaling: float | None) -> Tensor:
-    """Causal inside documents, by torch's varlen_attn; where a document has more keys than queries, the queries are
-    its last tokens.
+    """Attend causally inside documents with torch's varlen_attn.
+
+    If a document has more keys than queries, the queries are its last tokens.
 
     Args:
         q: [row, head, query, dim].

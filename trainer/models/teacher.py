@@ -1,9 +1,9 @@
-"""A teacher: a frozen network whose answers a student learns from beside the labels (Hinton et al., arXiv 1503.02531).
+"""Train a student with a frozen teacher's answers in addition to the labels (Hinton et al., arXiv 1503.02531).
 
     loss = (1 - weight) x the task's loss + weight x T^2 KL(teacher || student), softmaxes at temperature T
 
-It is whole on every rank that computes a loss, sees what the student sees (crops, augmentation), is never trained,
-sharded or saved, and its forward pass comes before the student's.
+`place_teacher` prepares the teacher on each rank that computes a loss. It is whole and sees the student's inputs,
+including crops and augmentation. It is never trained, sharded or saved. Its forward pass runs before the student's.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from trainer.models.model_with_loss import Learner, Taught
 
 
 class Teacher:
-    """No module: whatever wraps, shards, saves or trains the student does not see it; copies of the student share it.
+    """A teacher. It is not a module, so that wrapping, sharding and saving skip it.
+
+    Copies of the student share it.
 
     Args:
         model: on its device, see `place_teacher`.
-        rescale: (factor, offset) by channel, from the student's pixels to those that the teacher was trained with;
-            None = the same.
+        rescale: (factor, offset) by channel, from the student's pixels to the teacher's; None = the same pixels.
     """
 
     def __init__(
@@ -40,13 +41,13 @@ class Teacher:
         return self
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that it holds."""
+        """Return all tensors that it holds."""
         yield from self.model.parameters()
         yield from self.model.buffers()
 
     @torch.no_grad()
     def answer(self, images: Tensor) -> Taught:
-        """Of images, as the student gets them."""
+        """Return the teacher's logits for the student's images."""
         if self._rescale:
             factor, offset = (part.to(images.device) for part in self._rescale)
             images = images * factor + offset
@@ -54,10 +55,12 @@ class Teacher:
 
     @torch.no_grad()
     def explain(self, inputs: Tensor, columns: tuple[int, int] = (0, 1)) -> TaughtStates:
-        """Of whole rows of text, int64 [row, 2, token]: not the logits, but what they are made of, chunk by chunk.
+        """Return the inputs of the teacher's logits for whole rows of text, int64 [row, 2, token].
+
+        The loss computes the logits from them chunk by chunk.
 
         Args:
-            columns: (i, n): the i-th of n parts of each row is wanted.
+            columns: (i, n): return the i-th of n parts of each row.
         """
         with self.model.autocast(inputs.device.type):
             states = self.model.states(inputs)
@@ -66,11 +69,11 @@ class Teacher:
 
 
 def place_teacher(model: Learner, device: str, dtype: torch.dtype | None) -> Learner:
-    """The model frozen, in evaluation mode, on its device, in place.
+    """Freeze the model and move it to its device in evaluation mode, in place.
 
     Args:
-        dtype: of products, None = fp32. Their weights are kept in it: half the memory, and the same numbers, for
-            nothing is added to them.
+        dtype: of products, None = fp32. Product weights are stored in it, which halves their memory. The results do not
+            change, because the weights are never updated.
     """
     if dtype is not None:
         apply_low_precision(model, dtype)

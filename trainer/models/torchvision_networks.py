@@ -1,9 +1,9 @@
 """Published convolutional networks from torchvision: MobileNetV3-Large, EfficientNet-B0, VGG-16, ResNet-50.
 
-Dropout and stochastic depth are off, so that a run can be repeated and compared. All but VGG keep their batch norm:
-see trainer/models/batch_norm.py for what that means when several processes train. From scratch ResNet's residual
-branches begin at zero (Goyal et al., arXiv 1706.02677, 5.1): else its first gradients are 40 times as long, and their
-rounding is enlarged to some percent within a step.
+Dropout and stochastic depth are off, so that runs are repeatable and comparable. All except VGG keep their batch norm;
+trainer/models/batch_norm.py explains its effect with several processes. From scratch, ResNet's residual branches begin
+at zero (Goyal et al., arXiv 1706.02677, 5.1). Otherwise its first gradients are 40 times as long, and one step enlarges
+their rounding errors to some percent.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ PUBLISHED_CHANNELS = 3
 
 @dataclass(frozen=True)
 class Published:
-    """Where torchvision keeps what differs between its networks."""
+    """The names that differ between torchvision's networks."""
 
     function: str
     first: str
     """Name of the first convolution."""
     head: str
     settings: dict[str, Any] = field(default_factory=dict)
-    """Arguments that switch off what is random in training, or say how it begins."""
+    """Arguments that switch off randomness in training or set the initialisation."""
 
 
 NETWORKS = {
@@ -51,10 +51,10 @@ NETWORKS = {
 
 
 class TorchvisionNetwork(ImageClassifier):
-    """One of NETWORKS behind the contract of this registry; torchvision's names below `inner.`.
+    """Adapt one of NETWORKS to `ImageClassifier`; torchvision's names are below `inner.`.
 
     Args:
-        repeat: images have one channel and the network takes three, because its weights do.
+        repeat: repeat the images' single channel for the three channels of the weights.
     """
 
     core = "inner"
@@ -72,7 +72,7 @@ class TorchvisionNetwork(ImageClassifier):
         return self.inner(repeat_channel(images, PUBLISHED_CHANNELS) if self._repeat else images)
 
     def blocks(self) -> list[nn.Module]:
-        """Residual blocks; of VGG the five stages between its poolings and the two large linear layers."""
+        """Return residual blocks; for VGG the five stages between its poolings and the two large linear layers."""
         inner: Any = self.inner
         match self._name:
             case "resnet":
@@ -87,13 +87,13 @@ class TorchvisionNetwork(ImageClassifier):
 def build_torchvision(
     name: str, image_size: int, channels: int, num_labels: int, weight_channels: int
 ) -> ImageClassifier:
-    """The network with fresh weights.
+    """Build the network with fresh weights.
 
     Args:
-        weight_channels: of the weights that will be loaded; equal to `channels` without any.
+        weight_channels: of the weights to load; equal to `channels` for fresh weights.
 
     Raises:
-        ConfigError: weights for three channels and images of another number but one.
+        ConfigError: the images have neither one channel nor the three channels of the weights.
     """
     published = NETWORKS[name]
     inner = getattr(torchvision.models, published.function)(num_classes=num_labels, **published.settings)
@@ -108,24 +108,27 @@ def build_torchvision(
 
 
 def download_weights(name: str) -> dict[str, Tensor]:
-    """torchvision's best published weights for ImageNet, from its cache (TORCH_HOME) or its server.
+    """Return torchvision's best published weights for ImageNet, from its cache (TORCH_HOME) or its server.
 
     Raises:
-        DataMissing: neither is there.
+        DataMissing: neither has them.
     """
     weights = torchvision.models.get_model_weights(NETWORKS[name].function).DEFAULT
     try:
         state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
-    except Exception as failure:  # network, disk and hash: all mean "not to be had"
+    except Exception as failure:  # network, disk and hash errors mean that the weights are not available
         raise DataMissing(
-            f"TRAINER_INIT='pretrained', TRAINER_MODEL={name!r}: expected {weights.url}, or its file below "
-            f"TORCH_HOME; it cannot be loaded: {failure} [SL-published-unloadable]"
+            f"TRAINER_INIT='pretrained', TRAINER_MODEL={name!r}: cannot load {weights.url} or its file in "
+            f"TORCH_HOME: {failure} [SL-published-unloadable]"
         ) from failure
     return rename_stages(state) if name == "vgg" else state
 
 
 def group_stages(features: nn.Sequential) -> nn.Sequential:
-    """VGG's flat list of layers as five stages that end with a pooling: one layer alone is no block to recompute."""
+    """Group VGG's flat list of layers into five stages, each ending with a pooling.
+
+    Recomputing a block of a single layer would not save memory.
+    """
     stages: list[OrderedDict[str, nn.Module]] = [OrderedDict()]
     for name, layer in features.named_children():
         stages[-1][name] = layer
@@ -138,7 +141,7 @@ POOLINGS = (4, 9, 16, 23, 30)
 
 
 def rename_stages(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """VGG-16's published names `features.N.` as `features.stageS.N.`."""
+    """Rename VGG-16's published `features.N.` to `features.stageS.N.`."""
 
     def rename(match: re.Match[str]) -> str:
         stage = sum(int(match[1]) > pooling for pooling in POOLINGS)
@@ -148,7 +151,7 @@ def rename_stages(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _replace_first(inner: nn.Module, name: str, channels: int) -> None:
-    """The first convolution for another number of channels, initialised as torchvision does."""
+    """Replace the first convolution for another number of channels, initialised like torchvision's."""
     parent, _, child = name.rpartition(".")
     old = inner.get_submodule(name)
     assert isinstance(old, nn.Conv2d)

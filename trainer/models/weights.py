@@ -1,7 +1,8 @@
-"""The weights that a model starts from, without pickles.
+"""Read or draw a model's initial weights, without pickles.
 
-A decoder's come by name, one parameter at a time, from the seed, a folder or the hub: the same on every stage, mesh and
-number of ranks. Those of our own networks of images are read from a folder, whole.
+A decoder loads one parameter at a time by name (`open_weights`, `fill_weights`): from the seed, a folder or the hub.
+The values do not depend on stage, mesh or number of ranks. The image networks read whole files from a folder
+(`read_weights`, `load_weights`).
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from stratlab_spec.settings.wording import name_first
 from trainer.models.model_with_loss import ImageClassifier
 
 STANDARD_DEVIATION = 0.02
-"""Of fresh matrices: initializer_range of Qwen2 and Qwen3-MoE."""
+"""Standard deviation of fresh matrices: initializer_range of Qwen2 and Qwen3-MoE."""
 
 
 class Weights:
-    """Whole parameters by their names inside the Decoder. A tied head has none: it is the embedding.
+    """Whole parameters by their names inside the Decoder. A tied head is not listed: it is the embedding.
 
     Args:
         shapes: by name, in the order of the model.
@@ -43,27 +44,27 @@ class Weights:
 
     @property
     def names(self) -> list[str]:
-        """Of all parameters, in the order of the model."""
+        """Return the names of all parameters, in the order of the model."""
         return list(self._shapes)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of one parameter, without reading it."""
+        """Return the shape of a parameter without reading it."""
         return self._shapes[name]
 
     def tensor(self, name: str) -> Tensor:
-        """One parameter, whole: fp32 on the CPU.
+        """Return one parameter, whole: fp32 on the CPU.
 
         Raises:
-            DataMissing: it is not there or has another shape.
+            DataMissing: the parameter is missing or has another shape.
         """
         raise NotImplementedError
 
 
 class RandomWeights(Weights):
-    """Matrices normal(0, 0.02), norms one, biases zero; LoRA's A as peft draws it (kaiming uniform), B zero.
+    """Matrices normal(0, 0.02), norms one, biases zero; LoRA's A like peft's (kaiming uniform), B zero.
 
-    Each parameter has a generator of its own, seeded by the run's seed and the parameter's name, so that neither the
-    order nor the ranks that ask matter.
+    The run's seed and the parameter's name seed each parameter's own generator. So the values do not depend on the
+    order or on the ranks.
     """
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], seed: int) -> None:
@@ -76,7 +77,7 @@ class RandomWeights(Weights):
             return torch.zeros(size)
         if len(size) == 1:
             return torch.ones(size)
-        # the base of an adapter is what it would be without one
+        # draw the base of an adapter like a weight without adapter
         drawn_as = name.replace(".base_layer.", ".")
         digest = hashlib.sha256(f"{self._seed} {drawn_as}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
@@ -88,13 +89,16 @@ class RandomWeights(Weights):
 
 @torch.no_grad()
 def fill_weights(module: nn.Module, weights: Weights) -> None:
-    """Copies every parameter's weights into a whole module, whose names are the Decoder's."""
+    """Copy every parameter's weights into a whole module that uses the Decoder's names."""
     for name, parameter in module.named_parameters():
         parameter.copy_(weights.tensor(name))
 
 
 def hash_weights_by_name(weights: Weights, names: Sequence[str], rank: int, world_size: int) -> str:
-    """sha256 over all parameters, each hashed by one rank; equal on every rank, whatever their number; collective."""
+    """Return the sha256 over all parameters, equal on every rank and for every number of ranks.
+
+    Collective: one rank hashes each parameter.
+    """
     lines = [_line(name, weights.tensor(name)) for name in names[rank::world_size]]
     if world_size == 1:
         return _hash_lines(lines)
@@ -104,7 +108,7 @@ def hash_weights_by_name(weights: Weights, names: Sequence[str], rank: int, worl
 
 
 def hash_of_state(model: nn.Module) -> str:
-    """The same string for a whole model in memory."""
+    """Return the hash of `hash_weights_by_name` for a whole model in memory."""
     return _hash_lines(_line(name, parameter.detach()) for name, parameter in model.named_parameters())
 
 
@@ -119,23 +123,23 @@ def _hash_lines(lines: Iterable[str]) -> str:
 
 MOST_NAMED = 3
 _IDLE = re.compile(r"^lm_head\.weight$|\.rotary_emb\.inv_freq$")
-"""A tied head that is stored beside its embedding; what is computed anyway."""
+"""Names to ignore: a tied head stored next to its embedding, and computed buffers."""
 _EXPERTS = re.compile(r"(.*\.mlp\.experts)\.(gate_up_proj|down_proj)$")
 
 
 class SafetensorsWeights(Weights):
-    """Parameters in the *.safetensors of a folder in Hugging Face format, read when asked for.
+    """Parameters in the *.safetensors of a folder in Hugging Face format, read on demand.
 
-    The files hold one tensor per expert and matrix (transformers, conversion_mapping.py, "qwen2_moe"); they are put
-    together to the fused ones. Adapters are in no such file: they come from `fresh`.
+    The files hold one tensor per expert and matrix (transformers, conversion_mapping.py, "qwen2_moe"); this class fuses
+    them. Adapters are not in these files: they come from `fresh`.
 
     Args:
         folder: with model.safetensors, or several files and their model.safetensors.index.json.
         fresh: names and shapes of all parameters, and the adapters' values.
-        named: the setting that led here, for errors.
+        named: the setting that names the folder, for errors.
 
     Raises:
-        DataMissing: no weights are there, or some that nobody would read: the model would be another one.
+        DataMissing: the folder has no weights, or has tensors that the model does not use.
     """
 
     def __init__(self, folder: Path, fresh: Weights, named: str) -> None:
@@ -153,7 +157,7 @@ class SafetensorsWeights(Weights):
             if not _IDLE.search(name) and not name.startswith(experts)
         ):
             raise self._missing(
-                f"has tensors that this model does not: {name_first(unread, MOST_NAMED)} [SL-tensors-unknown]"
+                f"has tensors that this model lacks: {name_first(unread, MOST_NAMED)} [SL-tensors-unknown]"
             )
 
     def tensor(self, name: str) -> Tensor:
@@ -184,7 +188,7 @@ class SafetensorsWeights(Weights):
             if file not in self._open:
                 self._open[file] = safe_open(self._folder / file, framework="pt")
             tensor: Tensor = self._open[file].get_tensor(stored)
-        except Exception as failure:  # safetensors has an error class of its own, beside the disk's
+        except Exception as failure:  # safetensors raises its own error class in addition to OSError
             raise _unreadable(self._named, file, failure) from failure
         if tuple(tensor.shape) != wanted:
             raise self._missing(
@@ -201,7 +205,7 @@ def _stored_name(name: str) -> str:
 
 
 def _read_index(folder: Path, named: str) -> dict[str, str]:
-    """File by tensor name, of the index if there is one, else of the files' own headers."""
+    """Return the file of each tensor, from the index if it exists, else from the files' headers."""
     path = folder / "model.safetensors.index.json"
     try:
         if path.exists():
@@ -210,7 +214,7 @@ def _read_index(folder: Path, named: str) -> dict[str, str]:
         for path in sorted(folder.glob("*.safetensors")):
             with safe_open(path, framework="pt") as opened:
                 files |= dict.fromkeys(opened.keys(), path.name)
-    except Exception as failure:  # as above, and JSON's
+    except Exception as failure:  # errors of safetensors, the disk or JSON
         raise _unreadable(named, path.name, failure) from failure
     if not files:
         raise DataMissing(no_weights(named))
@@ -218,28 +222,28 @@ def _read_index(folder: Path, named: str) -> dict[str, str]:
 
 
 def _unreadable(named: str, file: str, failure: Exception) -> DataMissing:
-    """What to raise for a file of weights; `named`: the setting that led to it."""
+    """Return the error for a file of weights; `named` is the setting that names it."""
     return DataMissing(f"{named}: {file} cannot be read: {failure} [SL-weights-unreadable]")
 
 
 def _fetch_weights(source: str, named: str) -> Path:
-    """The folder of a hub id's weights, from the cache or the hub."""
+    """Return the folder of a hub id's weights, from the cache or the hub."""
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(source, allow_patterns=["*.safetensors", "*.safetensors.index.json"]))
-    except Exception as failure:  # network, disk, no such model: all mean "not to be had"
+    except Exception as failure:  # network, disk or unknown model
         raise DataMissing(
-            f"{named}: expected the weights of {source} from the hub, its cache in HF_HOME, or "
-            f"TRAINER_MODEL_PATH: {failure} [SL-weights-unfetched]"
+            f"{named}: cannot fetch the weights of {source} from the hub or its cache in HF_HOME; "
+            f"set TRAINER_MODEL_PATH to use a folder: {failure} [SL-weights-unfetched]"
         ) from failure
 
 
 def open_weights(config: Config, shape: DecoderShape) -> Weights:
-    """Fresh weights by the seed, or those of `model_path` or of the hub; nothing is read yet.
+    """Return fresh weights by the seed, or a reader for `model_path` or the hub; no tensor is read yet.
 
     Raises:
-        DataMissing: no files to be had.
+        DataMissing: the files are not available.
     """
     fresh = RandomWeights(weight_shapes(shape, config), config.seed)
     if config.init == "scratch":
@@ -251,10 +255,10 @@ def open_weights(config: Config, shape: DecoderShape) -> Weights:
 
 
 def read_weights(config: Config) -> dict[str, Tensor]:
-    """All tensors of the *.safetensors in `model_path`.
+    """Return all tensors of the *.safetensors in `model_path`.
 
     Raises:
-        DataMissing: there are none, or they cannot be read.
+        DataMissing: a file or the folder cannot be read.
     """
     state: dict[str, Tensor] = {}
     try:
@@ -266,7 +270,7 @@ def read_weights(config: Config) -> dict[str, Tensor]:
     for path in files:
         try:
             state |= load_file(path)
-        except Exception as failure:  # safetensors has an error class of its own, beside the disk's
+        except Exception as failure:  # safetensors raises its own error class in addition to OSError
             raise _unreadable(config.model_setting, path.name, failure) from failure
     return state
 
@@ -278,14 +282,15 @@ def load_weights(
     whole: bool = False,
     order: list[int] | None = None,
 ) -> None:
-    """Copies `state` (names inside the core) into the model; a head of another size keeps its fresh weights.
+    """Copy `state` (names inside the core) into the model; a head of another size keeps its fresh weights.
 
     Args:
-        whole: the head too must be there.
-        order: for each class its place among those of `state`; None: they are others, the head keeps its fresh weights.
+        whole: require the head too.
+        order: for each class its place among the classes of `state`. None = the classes differ, so the head keeps its
+            fresh weights.
 
     Raises:
-        DataMissing: a tensor of the body is not there or has another shape.
+        DataMissing: a tensor of the body is missing or has another shape.
     """
     network = model.network()
     named_heads = tuple(f"{head}." for head in model.heads)
@@ -296,7 +301,7 @@ def load_weights(
     fits = {name: t for name, t in state.items() if name in wanted and wanted[name].shape == t.shape}
     if lost := sorted(name for name in wanted if name not in fits and not name.startswith(heads)):
         raise DataMissing(
-            f"{config.model_setting}: expected the tensors of {config.model_name}; {len(lost)} are not there or of "
+            f"{config.model_setting} does not fit {config.model_name}: {len(lost)} tensors are missing or have "
             f"another shape, first {lost[0]} [SL-weights-differ]"
         )
     network.load_state_dict(fits, strict=False)
@@ -306,11 +311,11 @@ def load_weights(
 
 @torch.no_grad()
 def reorder_head(network: nn.Module, heads: list[str], order: list[int]) -> None:
-    """Puts the outputs of a network into another order, in place.
+    """Reorder the outputs of a network in place.
 
     Args:
-        heads: names of the modules that end with them.
-        order: for each output its place now.
+        heads: names of the modules that produce the outputs.
+        order: for each output its current place.
     """
     if order == list(range(len(order))):
         return

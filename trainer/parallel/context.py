@@ -1,13 +1,13 @@
-"""Context parallelism: cp ranks hold consecutive parts of each sequence and meet only in the attention.
+"""Context parallelism: cp ranks hold consecutive parts of each sequence and communicate only in the attention.
 
     ulysses    exchange: [rows, heads, seq/cp] -> [rows, heads/cp, seq], attend, exchange back (arXiv 2309.14509)
-               3 all-to-all there, 1 back; cp must divide the heads of a tp rank; few key heads are repeated
+               3 all-to-all before attention, 1 after; cp must divide the heads of a tp rank; few key heads are repeated
     allgather  queries stay, keys and values of all ranks are gathered (Llama 3, arXiv 2407.21783, 3.3.2)
-               any number of heads; the rank with the end of the sequence works most
+               any number of heads; the rank with the end of the sequence computes most
 
-Packed documents: every rank knows where the document of each token of the whole row starts, so that no mask travels.
-With allgather a rank's queries are a part of the row: what they may look at is made with that part in mind
-(trainer/models/packing.py), also where a row is one document.
+Packed documents: every rank knows the document start of each token of the whole row, so that masks are never sent. With
+allgather a rank's queries are a part of the row. trainer/models/packing.py builds the packing for that part, also for a
+row with a single document.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainer.parallel.process_groups import all_to_all, gather
 
 
 def apply_context(decoder: nn.Module, layers: list[nn.Module], cp: DeviceMesh, kind: str) -> None:
-    """Replaces the attention of `layers`, in place; with one cp rank it stays the decoder's own.
+    """Replace the attention of `layers`, in place; with one cp rank the decoder keeps its own.
 
     Args:
         kind: ulysses or allgather.
@@ -38,12 +38,12 @@ def apply_context(decoder: nn.Module, layers: list[nn.Module], cp: DeviceMesh, k
         layer.self_attn.context_group = cp.get_group()
     if kind == "allgather":
         decoder.part = (cp.get_local_rank(), cp.size())
-    # a name that transformers has no mask for: it builds none
+    # transformers does not build a mask for this name
     decoder.hf.config._attn_implementation = f"stratlab_{kind}"
 
 
 def split_context(whole: Tensor, cp: DeviceMesh) -> Tensor:
-    """This rank's columns of [rows, seq]."""
+    """Return this rank's columns of [rows, seq]."""
     if cp.size() == 1:
         return whole
     return whole.chunk(cp.size(), dim=1)[cp.get_local_rank()].contiguous()
@@ -82,8 +82,8 @@ def _gathered(
 ) -> tuple[Tensor, None]:
     group = module.context_group
     assert isinstance(group, ProcessGroup)
-    assert packing is not None, "queries are not all of the row: the decoder's part says so"
-    end = (group.rank() + 1) * query.shape[2]  # nobody of this rank looks further
+    assert packing is not None, "the decoder's part covers only some columns of the row"
+    end = (group.rank() + 1) * query.shape[2]  # this rank's queries attend to nothing later
     key, value = (gather(part, 2, group)[:, :, :end] for part in (key, value))
     attended = causal_attention(query, key, value, packing, dropout, scaling)
     return attended.transpose(1, 2).contiguous(), None

@@ -1,10 +1,11 @@
-"""Expert parallelism: each ep rank holds some whole experts of every layer, and tokens travel to them (GShard,
-arXiv 2006.16668; without capacity limits: no token is dropped).
+"""Expert parallelism: each ep rank holds some whole experts of every layer, and tokens travel to them.
+
+This is GShard (arXiv 2006.16668) without capacity limits: every token is processed.
 
     route ─▶ sort by expert ─▶ all-to-all of counts, then of tokens and their weights
           ─▶ weighted answers of trainer/models/experts.py ─▶ all-to-all back ─▶ sum
 
-How many rows go where has to be known on the host: it waits once per layer of a forward pass, for both directions.
+The host needs the number of rows per destination. So it waits once per layer of a forward pass, for both directions.
 """
 
 from __future__ import annotations
@@ -24,18 +25,17 @@ from trainer.parallel.process_groups import all_to_all
 
 
 def apply_experts(layers: list[nn.Module], ep: DeviceMesh | None) -> None:
-    """Deals the experts of every layer that has some out to the ranks of `ep`, in place; nothing happens on an axis of
-    one."""
+    """Distribute each layer's experts over the ranks of `ep`, in place; an axis of size one changes nothing."""
     for layer in layers:
         if ep is not None and ep.size() > 1 and hasattr(layer.mlp, "experts"):
             layer.mlp.experts = TravellingExperts(layer.mlp.experts, ep)
 
 
 class TravellingExperts(Experts):
-    """Experts of which this rank holds experts / ep, one after the other.
+    """Experts of which this rank holds experts / ep consecutive ones.
 
     Args:
-        whole: all of them.
+        whole: all experts.
     """
 
     def __init__(self, whole: Experts, ep: DeviceMesh) -> None:
@@ -49,13 +49,13 @@ class TravellingExperts(Experts):
 
     @torch.compiler.disable
     def forward(self, tokens: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
-        """As `Experts.forward`, of tokens of this rank."""
+        """Run `Experts.forward` for the tokens of this rank."""
         tokens = cast_to_products(tokens)
         order, places, ends = sort_by_expert(chosen, self.experts)
         sent = ends.diff(prepend=ends.new_zeros(1)).view(self.group.size(), -1)  # [to rank, its expert]
-        got = torch.empty_like(sent)  # [from rank, expert of mine]
+        got = torch.empty_like(sent)  # [from rank, this rank's expert]
         dist.all_to_all_single(got, sent, group=self.group)
-        counts = torch.stack([sent.sum(1), got.sum(1)]).tolist()  # the one wait, for both directions
+        counts = torch.stack([sent.sum(1), got.sum(1)]).tolist()  # the only wait, for both directions
         given, taken = read_splits(counts, len(order))
         rows: Tensor = _Spread.apply(tokens, order, places)  # type: ignore[no-untyped-call]
         arrived = all_to_all(rows, self.group, given, taken)
@@ -70,18 +70,18 @@ class TravellingExperts(Experts):
 
 
 def read_splits(counts: list[list[int]], rows: int) -> list[list[int]]:
-    """Rows for each rank and from each rank.
+    """Return the rows for each rank and from each rank.
 
     Args:
-        counts: the same, as the device has told them; a count of memory, which has no device, puts others in place.
-        rows: that this rank sends.
+        counts: the counts as read from the device. A memory count has no device and replaces this function.
+        rows: rows that this rank sends.
     """
     assert sum(counts[0]) == rows
     return counts
 
 
 class _Spread(torch.autograd.Function):
-    """[token, hidden] -> [token x k, hidden], sorted by expert; nothing but the order is kept."""
+    """[token, hidden] -> [token x k, hidden], sorted by expert; backward only needs the order."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, order: Tensor, places: Tensor) -> Tensor:

@@ -1,15 +1,16 @@
-"""fully_shard (FSDP2) for fsdp, hsdp and nd: what is gathered when and in which type, and when gradients are reduced.
+"""Apply fully_shard (FSDP2) for fsdp, hsdp and nd.
+
+`apply_sharding` sets the gathered types, `apply_prefetch` the time of gathering, `apply_sync` the reduction:
 
 precision      gathered                                      gradients reduced
 fp32           fp32                                          in the setting reduce_dtype
-bf16, fp16     weights of products in 16 bits, others fp32   the same
+bf16, fp16     weights of products in 16 bits, others fp32   in the setting reduce_dtype
 
 accumulate    each micro-batch                          the last one          between them
 sharded       reduce-scatter, added to the shards       all-reduce, if any    1/n of the gradients
 whole         nothing                                   both                  all of them
 
-n is the number of shards, the all-reduce that between replicas. A pipeline does the second by itself, in torch's
-schedules.
+n is the number of shards; the all-reduce is between replicas. With a pipeline, torch's schedules control the reduction.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ from trainer.models.experts import Experts
 from trainer.models.mixed_precision import is_product_weight
 
 TORCHS_OWN = 1
-"""Without being told, torch gathers one block ahead: forward because the host is ahead of the device, backward in the
-opposite order."""
+"""By default torch gathers one block ahead: in forward because the host runs ahead of the device, in backward in
+reverse order.
+"""
 
 
 def apply_sharding(
@@ -48,14 +50,14 @@ def apply_sharding(
     experts_mesh: DeviceMesh | None = None,
     stages: int = 1,
 ) -> None:
-    """Shards in place: each block on its own, its experts before it, what is left with the root.
+    """Shard in place: each block on its own, its experts before it, and the remaining parameters with the root.
 
-    It is the innermost wrapping, always: also over one rank it casts parameters, and gives every gradient the layout of
-    its parameter.
+    It is always the innermost wrapper. Over a single rank it also casts parameters and gives every gradient the layout
+    of its parameter.
 
     Args:
         mesh: (shards) or (replicas, shards).
-        experts_mesh: the same for experts; None = they are sharded like the rest of their block.
+        experts_mesh: the same for experts; None = shard them like the rest of their block.
         stages: of a pipeline.
     """
     offload = OffloadPolicy()
@@ -65,7 +67,7 @@ def apply_sharding(
         "mp_policy": MixedPrecisionPolicy(
             param_dtype=precision.autocast_dtype,
             reduce_dtype=REDUCED[config.reduce_dtype],
-            cast_forward_inputs=False,  # the model casts what enters the products itself
+            cast_forward_inputs=False,  # the model itself casts the inputs of products
         ),
         "offload_policy": offload,
     }
@@ -81,16 +83,16 @@ def apply_sharding(
     apply_prefetch(sharded, config.prefetch_blocks)
     apply_gathered_types(model, precision)
     for module in _sharded_modules(model):
-        # summed, not averaged: the loss is divided by the whole step's labels already
+        # sum instead of average: the loss is already divided by the whole step's labels
         module.set_gradient_divide_factor(1.0)
-        module.set_force_sum_reduction_for_comms(True)  # gloo has no PREMUL_SUM
+        module.set_force_sum_reduction_for_comms(True)  # gloo lacks PREMUL_SUM
 
 
 def apply_prefetch(blocks: Sequence[Sequence[FSDPModule]], ahead: int) -> None:
-    """Makes each block gather the `ahead` blocks that come next, forward and backward, in place.
+    """Make each block gather the next `ahead` blocks, forward and backward, in place.
 
     Args:
-        blocks: in the order of the model, what of each is sharded; the block itself is the last one.
+        blocks: in the order of the model, the sharded modules of each; the block itself is the last one.
     """
     if ahead == TORCHS_OWN:
         return
@@ -104,11 +106,11 @@ def _flat(blocks: Sequence[Sequence[FSDPModule]]) -> list[FSDPModule]:
 
 
 def apply_sync(model: FSDPModule, sharded: bool, completes_step: bool) -> None:
-    """Tells a sharded model, in place, what to do after the next backward pass.
+    """Set, in place, how a sharded model reduces after the next backward pass.
 
     Args:
-        sharded: of `stratlab_spec.strategies.accumulates_sharded`.
-        completes_step: no micro-batch of the step follows.
+        sharded: from `stratlab_spec.strategies.accumulates_sharded`.
+        completes_step: whether this is the last micro-batch of the step.
     """
     if sharded:
         model.set_requires_all_reduce(completes_step)
@@ -117,13 +119,13 @@ def apply_sync(model: FSDPModule, sharded: bool, completes_step: bool) -> None:
 
 
 def apply_gathered_types(model: nn.Module, precision: Precision) -> None:
-    """Exempts from the policy what enters no product, in a model that is sharded and has not run yet.
+    """Exempt parameters outside products from the 16-bit policy, in a sharded model that has not run yet.
 
-    fully_shard knows one type per module. Its gathering takes any mixture (as bytes), its reduction wants gradients of
-    one type: the gathered parameters ask autograd for fp32 ones, in which they are reduced anyway.
+    fully_shard has one type per module. Its gathering accepts mixed types (as bytes), but its reduction needs gradients
+    of one type. So the gathered parameters ask autograd for fp32 gradients, the type of the reduction.
     """
     for parameter in _sharded_parameters(model):
-        # a gradient stays where autograd adds to it, in fp32: not in the type of its reduction
+        # autograd accumulates gradients here in fp32, not in the type of the reduction
         parameter.to_accumulated_grad_if_needed = lambda: None
         if precision.autocast_dtype is None:
             continue
@@ -158,7 +160,7 @@ def _sharded_modules(model: nn.Module) -> Iterator[Any]:
 
 
 def _sharded_parameters(model: nn.Module) -> Iterator[Any]:
-    """torch's FSDPParam of every parameter (torch 2.13 has several groups to a module, 2.11 one)."""
+    """Return torch's FSDPParam of every parameter (torch 2.13 has several groups per module, 2.11 one)."""
     for module in _sharded_modules(model):
         state = module._get_fsdp_state()
         groups = getattr(state, "_fsdp_param_groups", None)

@@ -1,6 +1,7 @@
-"""The engine of the strategy nd: steps, evaluation and state of the stages that one rank holds.
+"""The engine of the strategy nd: steps, evaluation and state of one rank's stages.
 
-Every mesh writes the same names into a checkpoint, so that any mesh reads what another has written:
+`ScheduleEngine` runs the pipeline's schedule. Every mesh writes the same names into a checkpoint, so that any mesh can
+read it:
 
     rank 0  hf.model.layers.0 ...  ─┐                       ┌─  any other stages, shards, experts
     rank 1  hf.model.layers.18 ... ─┴─ one flat name space ─┴─  torch.distributed.checkpoint reshards when it reads
@@ -34,7 +35,7 @@ from trainer.run import Run
 
 
 class ScheduleEngine(TorchEngine):
-    """One optimizer step over all micro-batches: a schedule of the pipeline, or one after the other without one.
+    """Run one optimizer step over all micro-batches, by a schedule of the pipeline or sequentially.
 
     Args:
         stages: of this rank, in the order of the model.
@@ -78,7 +79,7 @@ class ScheduleEngine(TorchEngine):
         ids, known = self._own_columns(inputs, labels)
         given = (ids,) if self.stages[0].is_first else ()
         losses: list[Tensor] = []
-        # as target again: without one torch's schedules compute no loss
+        # labels are also the target: without a target torch's schedules skip the loss
         ending = {"target": known["labels"], "losses": losses} if self.stages[-1].is_last else {}
         self._schedule.step(*given, **known, **ending, return_outputs=False)
         if not self._counts_loss:
@@ -97,13 +98,13 @@ class ScheduleEngine(TorchEngine):
         return build_schedule(self._config.pp_schedule, stages, micro_batches, share)
 
     def _own_columns(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Ids of this cp rank's columns, and what every stage knows about them."""
+        """Return the ids of this cp rank's columns, and the inputs that every stage receives."""
         ids, positions = inputs.unbind(1)
         cp = self.meshes.cp
         known = {"positions": split_context(positions, cp), "labels": split_context(labels, cp)}
-        if self.stages[-1].module.teacher:  # which reads what this rank has only a part of
+        if self.stages[-1].module.teacher:  # the teacher reads whole rows
             known["rows"] = inputs
-        if self.stages[0].module.needs_packing:  # of the whole row: attention crosses the cp ranks' borders
+        if self.stages[0].module.needs_packing:  # of the whole row: attention crosses cp ranks
             known["documents"] = documents_of(inputs)
         return split_context(ids, cp), known
 
@@ -114,7 +115,7 @@ class ScheduleEngine(TorchEngine):
         return [p.grad for p in trained], [p.grad for p in trained if p is not twice]
 
     def _sum_tied(self) -> nn.Parameter | None:
-        """Adds up the gradients of the embedding on the first and the last stage; gives the last one's copy."""
+        """Add up the embedding's gradients of the first and the last stage; return the last stage's copy."""
         if not self.tied:
             return None
         copy = None
@@ -147,10 +148,10 @@ class ScheduleEngine(TorchEngine):
 
 @torch.no_grad()
 def gather(stages: list[Stage]) -> dict[str, Tensor]:
-    """The whole state by the names of the whole decoder, fp32, on rank 0's CPU; empty elsewhere; collective.
+    """Gather the whole state by the names of the whole decoder, fp32, on rank 0's CPU; collective.
 
-    One parameter at a time: no device holds more than one that is whole, beside what it has. A tied head is there
-    twice, as in the decoder's own state, and is one tensor.
+    Other ranks return an empty dict. It gathers one parameter at a time, so a device holds at most one whole parameter
+    in addition to its own part. A tied head appears twice, as in the decoder's own state, and is one tensor.
     """
     rank = dist.get_rank()
     held = {key: value for stage in stages for key, value in get_model_state_dict(stage.module).items()}

@@ -1,11 +1,11 @@
-"""Pipeline parallelism: each rank holds a run of layers and passes the stream between the layers on.
+"""Pipeline parallelism: each rank holds consecutive layers and sends the stream between layers to the next rank.
 
     rank 0  layers 0-17    F0 F1    B0 F2 B1 ...       1f1b: after the start-up one forward, one backward
     rank 1  layers 18-35      F0 B0 F1 B1 ...          (arXiv 2104.04473); gpipe: all forward, then all backward
 
-interleaved1f1b gives each rank two shorter runs and so halves the bubble. The zero-bubble schedules are not offered:
-with fully_shard they lose gradients silently (torch 2.13). Positions and documents are known to every rank from the
-data and never sent. All micro-batches of a run have one shape.
+interleaved1f1b gives each rank two shorter runs of layers and so halves the bubble. Zero-bubble schedules are not
+supported: with fully_shard they lose gradients silently (torch 2.13). Every rank reads positions and documents from the
+data; they are never sent. All micro-batches of a run have one shape.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ SCHEDULES: dict[str, Any] = {
 
 
 def apply_stage(decoder: nn.Module, index: int, stages: int) -> None:
-    """Leaves the parts of one stage in `decoder`, under their old names.
+    """Keep only one stage's parts of `decoder`, under their old names.
 
-    Its forward becomes (ids, or the stream of the stage before; positions; documents; labels; with a teacher whole
-    rows, which only the end looks at) -> stream, or at the end the sum of the losses.
+    The inputs of its forward become (ids, or the previous stage's stream; positions; documents; labels; with a teacher
+    whole rows, used only by the last stage). It returns the stream, or at the end the sum of the losses.
     """
     core = decoder.hf.model
     mine = split_layers(len(core.layers), stages)[index]
@@ -46,7 +46,7 @@ def apply_stage(decoder: nn.Module, index: int, stages: int) -> None:
 
 
 def layers_of(decoder: nn.Module) -> dict[str, nn.Module]:
-    """The layers of a stage by their number in the whole decoder."""
+    """Return the layers of a stage by their number in the whole decoder."""
     return dict(decoder.hf.model.layers.items())
 
 
@@ -61,7 +61,7 @@ def _forward(
     core = decoder.hf.model
     taught = None
     if rows is not None and core.norm is not None and decoder.training:
-        taught = decoder.teacher.explain(rows, decoder.columns)  # before the student keeps anything
+        taught = decoder.teacher.explain(rows, decoder.columns)  # before the student keeps activations
     with decoder.autocast(entering.device.type):
         stream = entering if core.embed_tokens is None else core.embed_tokens(entering)
         rotation = core.rotary_emb(stream, positions)
@@ -97,19 +97,19 @@ class LabelledStage(PipelineStage):
 
 
 def build_schedule(name: str, stages: list[LabelledStage], micro_batches: int, share: Any) -> Any:
-    """The order of work of one rank; `share(loss, labels)` is the part of the step's mean: gradients are sums."""
+    """Build one rank's schedule; `share(loss, labels)` is the part of the step's mean: gradients are sums."""
     given: Any = stages if name == "interleaved1f1b" else stages[0]
     return SCHEDULES[name](given, n_microbatches=micro_batches, loss_fn=share, scale_grads=False)
 
 
 def build_tied_group(peers: list[list[int]]) -> dist.ProcessGroup:
-    """This rank's group of (first, last) stage, which hold the same embedding; collective.
+    """Build this rank's group of (first, last) stage, which hold the same embedding; collective.
 
     Args:
         peers: ranks along the pipeline, for every place on the other axes.
     """
     mine = None
-    for ranks in peers:  # every rank takes part in making every group
+    for ranks in peers:  # collective: every rank creates every group
         ends = [ranks[0], ranks[-1]]
         group = dist.new_group(ends, group_desc="tied")
         if dist.get_rank() in ends:
@@ -120,14 +120,14 @@ def build_tied_group(peers: list[list[int]]) -> dist.ProcessGroup:
 def pass_through(
     modules: dict[int, nn.Module], stages: int, entering: Tensor, stream: Tensor, pp: Any, **known: Any
 ) -> Tensor | None:
-    """Forward only, one micro-batch through all stages; the loss where the last stage is, None elsewhere; collective.
+    """Run one micro-batch forward through all stages and return the loss on the last stage, elsewhere None; collective.
 
-    Unlike torch's schedules it takes batches of any shape at any time; those after each other overlap.
+    Unlike torch's schedules it takes batches of any shape at any time. Consecutive batches overlap.
 
     Args:
         modules: this rank's stages by index.
         entering: token ids.
-        stream: an empty tensor with shape and element type of what stages send.
+        stream: an empty tensor with the shape and element type that stages send.
     """
     group, ranks, rank = pp.get_group(), pp.size(), pp.get_local_rank()
     output = None

@@ -1,13 +1,15 @@
-"""The meshes that the parts of a decoder live on, all views of the same processes.
+"""Build the meshes of a decoder's parts, and collectives with a backward pass.
+
+`build_meshes` returns two views of the same processes:
 
     mesh      pp x dp_replicate x dp_shard x cp x tp      everything but experts
     experts   pp x dp_replicate x  efsdp  x  ep           efsdp = dp_shard x cp x tp / ep
 
-Every rank of dp_shard x cp x tp sees tokens of its own (with sequence parallelism on tp), so that experts may be dealt
-out to them in any way. cp ranks hold the same parameters and gradients of different tokens: for fully_shard they are
-further data ranks.
+Every rank of dp_shard x cp x tp sees its own tokens (with sequence parallelism on tp), so that experts may be assigned
+to these ranks in any way. cp ranks hold the same parameters and gradients of different tokens, so fully_shard treats
+them as further data ranks.
 
-Collectives that autograd can go back through; each one's backward pass is its reverse.
+The backward pass of each collective is its reverse.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 @dataclass(frozen=True)
 class Meshes:
-    """Where this rank is, and with whom it shares what."""
+    """The position of this rank, and the groups that it shares with other ranks."""
 
     world: DeviceMesh
     pp: DeviceMesh
@@ -33,7 +35,7 @@ class Meshes:
     shard: DeviceMesh
     """For fully_shard: one axis, or (dp_replicate, shards)."""
     experts: DeviceMesh | None
-    """The same for experts; None without any."""
+    """For the experts' fully_shard; None without experts."""
     ep: DeviceMesh | None
 
     @property
@@ -42,18 +44,18 @@ class Meshes:
 
     @property
     def stage_peers(self) -> list[list[int]]:
-        """Ranks along the pipeline, one list per place on the other axes."""
+        """Return the ranks along the pipeline, one list per place on the other axes."""
         rows: list[list[int]] = self.world.mesh.reshape(self.pp.size(), -1).T.tolist()
         return rows
 
 
 def build_meshes(world: DeviceMesh, ep: int, has_experts: bool) -> Meshes:
-    """Cuts the mesh of stratlab_spec.strategies.ND_AXES; collective, because further process groups are made.
+    """Split the mesh of stratlab_spec.strategies.ND_AXES; collective, because it creates process groups.
 
     Args:
         ep: size of the expert axis; divides dp_shard x cp x tp.
     """
-    backend: Any = dist.get_backend()  # named, so that no group is the default one (world.build_mesh)
+    backend: Any = dist.get_backend()  # named, so that no group equals the default group (world.build_mesh)
     shards = world["dp_shard"]
     if world["cp"].size() > 1:
         shards = world["dp_shard", "cp"]._flatten("fsdp", backend_override=backend)
@@ -122,15 +124,15 @@ class _Wait(torch.autograd.Function):
 
 
 def wait_for(coming: Tensor) -> Tensor:
-    """A plain tensor with the history of `coming`, which one of torch's own collectives may not have filled yet."""
+    """Return a plain tensor with the history of `coming`, which a torch collective may still be filling."""
     result: Tensor = _Wait.apply(coming)  # type: ignore[no-untyped-call]
     return result
 
 
-# Inside a compiled block an autograd function of ours loses its gradient (torch 2.11), so it stays outside.
+# Stay outside compiled blocks: there an autograd function of this module loses its gradient (torch 2.11).
 @torch.compiler.disable
 def all_to_all(sent: Tensor, group: dist.ProcessGroup, given: Splits = None, taken: Splits = None) -> Tensor:
-    """Rows of `sent` to the ranks of `group`, in rank order.
+    """Send rows of `sent` to the ranks of `group`, in rank order, and return the received rows.
 
     Args:
         given: rows for each rank; None = equally many.
@@ -142,6 +144,6 @@ def all_to_all(sent: Tensor, group: dist.ProcessGroup, given: Splits = None, tak
 
 @torch.compiler.disable
 def gather(part: Tensor, dim: int, group: dist.ProcessGroup) -> Tensor:
-    """The parts of all ranks, joined along `dim` in rank order; gradients are summed and cut again."""
+    """Join the parts of all ranks along `dim` in rank order; backward sums the gradients and splits them."""
     result: Tensor = _Gather.apply(part, dim, group)  # type: ignore[no-untyped-call]
     return result

@@ -1,4 +1,4 @@
-"""One stage of the pipeline, built up in the order that trainer/parallel/__init__.py tells."""
+"""Build one stage of the pipeline, in the order of trainer/parallel/__init__.py."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from trainer.run import Run
 
 @dataclass
 class Stage(StatePart):
-    """A run of layers with its optimizer: the decoder without the parts of other stages, under their old names."""
+    """A stage with its optimizer: the decoder without the parts of other stages, under their old names."""
 
     index: int
     stages: int
-    """Of the whole pipeline."""
+    """Number of stages of the whole pipeline."""
 
     @property
     def is_first(self) -> bool:
@@ -44,19 +44,22 @@ class Stage(StatePart):
         return self.index == self.stages - 1
 
     def stored_name(self, key: str) -> str:
-        """A tied head is stored as the embedding: a mesh whose last stage is the first one too has no other."""
+        """Return the name in the checkpoint: a tied head is stored as the embedding.
+
+        On a mesh with a single stage, head and embedding are one parameter.
+        """
         return key.replace(HEAD, EMBEDDING) if self.is_last and self.module.shape.tied else key
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """Parameters that get gradients, by name."""
+        """Return the parameters that get gradients, by name."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
 
 def build_stages(run: Run, decoder: nn.Module, meshes: Meshes, weights: Weights) -> list[Stage]:
-    """This rank's stages: one, or two with the interleaved schedule.
+    """Build this rank's stages: one, or two with the interleaved schedule.
 
     Args:
-        decoder: on the meta device, with adapters and activation checkpointing; stays as it is.
+        decoder: on the meta device, with adapters and activation checkpointing; stays unchanged.
     """
     config, layout, ranks = run.config, run.plan.layout, meshes.pp.size()
     assert layout is not None
@@ -86,7 +89,10 @@ def build_stages(run: Run, decoder: nn.Module, meshes: Meshes, weights: Weights)
 
 @torch.no_grad()
 def fill_parameters(module: nn.Module, weights: Weights) -> None:
-    """This rank's part of every parameter, one at a time; on a last stage of its own a tied head is the embedding."""
+    """Load this rank's part of every parameter, one at a time.
+
+    A tied head on a separate last stage loads the embedding.
+    """
     known = set(weights.names)
     for name, parameter in module.named_parameters():
         assert isinstance(parameter, DTensor), name
@@ -95,7 +101,7 @@ def fill_parameters(module: nn.Module, weights: Weights) -> None:
 
 
 def build_stage_optimizer(config: Config, parameters: Iterable[nn.Parameter]) -> Any:
-    """One optimizer; its kernels take many parameters at once, but of one mesh: a parameter group for each."""
+    """Build one optimizer with a parameter group per mesh, because its kernels take many parameters of one mesh."""
     by_mesh: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
         assert isinstance(parameter, DTensor)

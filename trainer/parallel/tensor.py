@@ -5,18 +5,17 @@
     embedding, head  by words    ─▶  the loss is computed on parts of the vocabulary
     norms, router    whole on each rank
 
-The stream between the layers is a plain tensor: [rows, seq, hidden], or with sequence parallelism [rows, seq/tp,
-hidden]; it is also what stages of the pipeline send each other. Per layer forward: 2 all-reduces of it, or 2
-all-gathers and 2 reduce-scatters; the same backward.
+`apply_tensor` splits a stage by `build_plan`. The stream between the layers is a plain tensor: [rows, seq, hidden], or
+with sequence parallelism [rows, seq/tp, hidden]. Pipeline stages send the same tensor. Forward takes 2 all-reduces of
+it per layer, or 2 all-gathers and 2 reduce-scatters; backward takes the same.
 
-LoRA: an adapter B A beside a matrix that tp ranks share.
+LoRA adds an adapter B A to a matrix that tp ranks share.
 
     W by columns (q k v gate up)    A whole, B by columns: W's output and B's are the same part
     W by rows (o down)              A by rows too, its small output is added up; B whole
 
-An A or B that is whole has, on each tp rank, a part of its gradient's sum; DTensor calls it Partial, and fully_shard
-adds the parts up before it reduces over the data ranks. Other targets are refused in
-stratlab_spec/layout/layout_rules.py.
+On each tp rank a whole A or B has a part of its gradient's sum. DTensor calls it Partial, and fully_shard adds the
+parts up before it reduces over the data ranks. stratlab_spec/layout/layout_rules.py rejects other targets.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ from trainer.parallel.process_groups import wait_for
 
 
 def replicate_parameters(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Each parameter of the module itself as a DTensor that is whole on every rank of `mesh`, in place."""
+    """Turn each parameter of the module itself into a DTensor that is whole on every rank of `mesh`, in place."""
     for name, parameter in list(module.named_parameters(recurse=False)):
         whole = DTensor.from_local(parameter.data, mesh, [Replicate()], run_check=False)
         module.register_parameter(name, nn.Parameter(whole, requires_grad=parameter.requires_grad))
 
 
 def plan_column(name: str, linear: nn.Module) -> Plan:
-    """A matrix cut by columns, whose input is whole on every tp rank."""
+    """Plan a matrix split by columns; its input is whole on every tp rank."""
     if not isinstance(linear, LoraLayer):
         return {name: ColwiseParallel()}
     plan: Plan = {f"{name}.base_layer": ColwiseParallel()}
@@ -59,7 +58,7 @@ def plan_column(name: str, linear: nn.Module) -> Plan:
 
 
 def plan_row(name: str, linear: nn.Module, stream: Placement) -> Plan:
-    """A matrix cut by rows, whose output becomes the stream between the layers."""
+    """Plan a matrix split by rows; its output becomes the stream between the layers."""
     if not isinstance(linear, LoraLayer):
         return {name: RowwiseParallel(output_layouts=stream)}
     plan: Plan = {f"{name}.base_layer": RowwiseParallel(output_layouts=stream)}
@@ -70,11 +69,11 @@ def plan_row(name: str, linear: nn.Module, stream: Placement) -> Plan:
 
 
 class Whole(ParallelStyle):
-    """A linear layer or norm that every tp rank has whole.
+    """A linear layer or norm that every tp rank holds whole.
 
     Args:
-        layout: of a plain tensor that comes in; left out, all tp ranks see the same.
-        use_local_output: gives a plain tensor.
+        layout: of a plain input tensor; by default all tp ranks have the same input.
+        use_local_output: return a plain tensor.
     """
 
     def __init__(self, layout: Placement | None = None, *, use_local_output: bool = True) -> None:
@@ -100,21 +99,21 @@ Plan = dict[str, ParallelStyle]
 
 
 def apply_tensor(decoder: nn.Module, tp: DeviceMesh, sequence_parallel: bool) -> None:
-    """Cuts the parameters of a stage over `tp`, in place; nothing happens on an axis of one."""
+    """Split the parameters of a stage over `tp`, in place; an axis of size one changes nothing."""
     if tp.size() == 1:
         return
     trained = {name: p.requires_grad for name, p in decoder.named_parameters()}
     core, head = decoder.hf.model, decoder.hf.lm_head
     tied = core.embed_tokens is not None and head is not None and head.weight is core.embed_tokens.weight
     parallelize_module(decoder.hf, tp, build_plan(decoder, sequence_parallel))
-    if tied:  # cut the same way, but twice
+    if tied:  # split the same way, but in two copies
         head.weight = core.embed_tokens.weight
-    for name, parameter in decoder.named_parameters():  # some styles make parameters anew, all to be trained
+    for name, parameter in decoder.named_parameters():  # some styles create trainable parameters
         parameter.requires_grad_(trained[name])
 
 
 def build_plan(decoder: nn.Module, sequence_parallel: bool) -> Plan:
-    """Module of `decoder.hf` -> how it is cut; only of the modules that this stage has."""
+    """Return the split of each module of `decoder.hf` that this stage has."""
     core = decoder.hf.model
     stream: Placement = Shard(1) if sequence_parallel else Replicate()
     plan: Plan = {}
@@ -134,7 +133,7 @@ def _plan_layer(at: str, layer: nn.Module, stream: Placement) -> Plan:
     plan: Plan = {f"{at}input_layernorm": SequenceParallel() if split else Whole()}
     after = SequenceParallel(use_local_output=has_experts) if split else Whole()
     plan[f"{at}post_attention_layernorm"] = after
-    # gathered once for q, k and v, whose gradients are added up before they are reduced
+    # gathered once for q, k and v; their gradients are added up before the reduction
     plan[f"{at}self_attn"] = PrepareModuleInput(
         input_kwarg_layouts={"hidden_states": stream},
         desired_input_kwarg_layouts={"hidden_states": Replicate()},
@@ -142,11 +141,11 @@ def _plan_layer(at: str, layer: nn.Module, stream: Placement) -> Plan:
     for name in ("q_proj", "k_proj", "v_proj"):
         plan |= plan_column(f"{at}self_attn.{name}", getattr(layer.self_attn, name))
     plan |= plan_row(f"{at}self_attn.o_proj", layer.self_attn.o_proj, stream)
-    for name in ("q_norm", "k_norm"):  # of [rows, seq, heads of this rank, dim], each head by itself
+    for name in ("q_norm", "k_norm"):  # of [rows, seq, heads of this rank, dim], each head separately
         if hasattr(layer.self_attn, name):
             plan[f"{at}self_attn.{name}"] = SequenceParallel(sequence_dim=2, use_local_output=True)
     if has_experts:
-        assert split, "experts and tp need sequence parallelism: else tp ranks send the same tokens"
+        assert split, "experts with tp need sequence parallelism: otherwise tp ranks send the same tokens"
         plan[f"{at}mlp.gate"] = WholeRouter()
         return plan
     plan[f"{at}mlp"] = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(Replicate(),))
@@ -156,11 +155,10 @@ def _plan_layer(at: str, layer: nn.Module, stream: Placement) -> Plan:
 
 
 class SplitEmbedding(RowwiseParallel):
-    """Cut by words; its sum over tp has arrived when it comes out.
+    """An embedding split by words; its sum over tp is complete when forward returns.
 
-    A sum that is still on its way is a tensor of another class, and a compiled layer takes what is inside without its
-    history: the embedding then has no gradient from the layers, silently (torch 2.13, AOTAutograd's runtime wrappers;
-    2.11 does not).
+    An unfinished sum is a tensor of another class. A compiled layer would read its content without its history, and the
+    embedding would silently get no gradient from the layers (torch 2.13, AOTAutograd's runtime wrappers; not 2.11).
     """
 
     @staticmethod
@@ -170,13 +168,13 @@ class SplitEmbedding(RowwiseParallel):
 
 
 class SplitHead(ColwiseParallel):
-    """Cut by words; what comes out is the loss already, equal on all tp ranks."""
+    """A head split by words; its output is the loss, equal on all tp ranks."""
 
     _prepare_output_fn = staticmethod(lambda output_layouts, use_local_output, mod, outputs, mesh: outputs)
 
 
 class WholeRouter(ParallelStyle):
-    """tp ranks route different tokens with the same weight: each one's gradient of it is a part of the sum."""
+    """A router whose tp ranks route different tokens with the same weight, so each gradient is a part of the sum."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         replicate_parameters(module, device_mesh)

@@ -1,4 +1,4 @@
-"""`python -m trainer.prepare`: a data set, a model or a token cache onto the results volume, once."""
+"""Run `python -m trainer.prepare`: put a data set, a model or a token cache onto the results volume, once."""
 
 import sys
 

@@ -1,9 +1,11 @@
-"""The folder under its name: whether it is there and is what was asked for, who is at work on it, how it gets there.
+"""Manage the destination folder: its lock, its completion record and the final rename.
 
-Who is at work: numbered files in one folder. The highest number is the owner. A lock whose heartbeat stops is never
-deleted or overwritten but outnumbered, and only one process can create the next number. So two that find the same stale
-lock cannot both take over, and an owner that was only paused sees that it was overtaken. Staleness is "has not changed
-while I watched", so that the clocks of the nodes do not matter.
+The lock is a folder of numbered files. The highest number is the owner. A lock whose heartbeat stops is never deleted
+or overwritten: a new owner creates the next number, which only one process can do. Two processes that find the same
+stale lock therefore cannot both become owners, and a paused owner notices that it was replaced. A lock is stale if it
+did not change while this process watched it, so the clocks of the nodes do not matter.
+
+`read_done` checks an existing folder, `write_done` records a finished one, and `publish` renames it.
 """
 
 from __future__ import annotations
@@ -33,21 +35,21 @@ from trainer.data.text.token_cache import DONE, PREPARED
 from trainer.prepare.origin import WrittenFolder
 from trainer.prepare.request import Request
 
-BEATS = 6  # heartbeats in the time after which a lock counts as stale
+BEATS = 6  # heartbeats within the time after which a lock is stale
 
 
 class Overtaken(Exception):
-    """Another process has taken this one for dead and does its work."""
+    """Another process considers this one dead and does its work."""
 
 
 @dataclass(frozen=True)
 class SeenLock:
-    """A lock as it was looked at."""
+    """A lock as observed once."""
 
     number: int
     heartbeat: int
     since_s: float
-    """when this heartbeat was first seen, on the clock of the one who looks"""
+    """when this heartbeat was first seen, on the observer's clock"""
     owner: str
     stale_after_s: float
 
@@ -56,17 +58,17 @@ class SeenLock:
 
 
 def observe(folder: Path, before: SeenLock | None, now_s: float, stale_after_s: float) -> SeenLock | None:
-    """The newest lock in the folder, None without one.
+    """Return the newest lock in the folder, None without one.
 
     Args:
-        before: what the last call returned.
-        stale_after_s: for a lock that does not say so itself, because its owner died while writing it.
+        before: result of the previous call.
+        stale_after_s: for a lock without its own value, because its owner died while writing it.
     """
     number = _newest(folder)
     if number is None:
         return None
     try:
-        with open(folder / str(number)) as file:  # only then NFS asks the server for the file's time
+        with open(folder / str(number)) as file:  # opening makes NFS ask the server for the file's time
             heartbeat, text = os.fstat(file.fileno()).st_mtime_ns, file.read()
     except FileNotFoundError:
         return None
@@ -90,29 +92,29 @@ class Lock:
         self._lost = threading.Event()
 
     def beat(self) -> None:
-        """Says "alive", and notices when nobody believes it any more."""
-        with contextlib.suppress(OSError):  # a full or slow volume; the next beat may get through
+        """Write a heartbeat, and notice if another process is the owner now."""
+        with contextlib.suppress(OSError):  # a full or slow volume; the next heartbeat may succeed
             if self._is_held():
                 os.utime(self.path)
             else:
                 self._lost.set()
 
     def check(self) -> None:
-        """Raises Overtaken where another process has taken over."""
+        """Raise Overtaken if another process is the owner now."""
         if self._lost.is_set() or not self._is_held():
             raise Overtaken
 
     def release(self) -> None:
-        """Removes this lock and the stale ones below it; nothing where another process has taken over."""
+        """Remove this lock and the stale ones below it, unless another process is the owner now."""
         if not self._is_held():
             return
         for number in _numbers(self.folder):
             (self.folder / str(number)).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # somebody's next lock is in it
+        with contextlib.suppress(OSError):  # another process's next lock is in the folder
             self.folder.rmdir()
 
     def _is_held(self) -> bool:
-        """Whether this is the newest lock, and the file still the one that this process wrote."""
+        """Return whether this is the newest lock and this process wrote its file."""
         if _newest(self.folder) != self.number:
             return False
         try:
@@ -122,11 +124,11 @@ class Lock:
 
 
 def acquire(folder: Path, number: int, stale_after_s: float) -> Lock | None:
-    """The lock of this number, or None where another process was faster."""
+    """Return the lock of this number, or None if another process was faster."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         descriptor = os.open(folder / str(number), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-    except (FileExistsError, FileNotFoundError):  # taken; or the folder went with the lock before
+    except (FileExistsError, FileNotFoundError):  # taken, or the folder was removed with the previous lock
         return None
     owner = f"process {os.getpid()} on {socket.gethostname()}"
     text = json.dumps({"owner": owner, "start": uuid.uuid4().hex, "stale_after_s": stale_after_s})
@@ -141,7 +143,7 @@ def acquire(folder: Path, number: int, stale_after_s: float) -> Lock | None:
 
 @contextmanager
 def ticking(interval_s: float, action: Callable[[], None]) -> Iterator[None]:
-    """Calls `action` every so many seconds, from a thread, until the block is left."""
+    """Call `action` every `interval_s` seconds in a thread until the block ends."""
     stop = threading.Event()
 
     def run() -> None:
@@ -172,7 +174,7 @@ PACKAGES = ("datasets", "huggingface-hub", "pyarrow", "safetensors")
 
 
 class Destination:
-    """Names of all that belongs to one prepared data set or model."""
+    """Paths of one prepared data set, model or token cache."""
 
     def __init__(self, results: Path, name: str) -> None:
         self.root = results / PREPARED
@@ -182,27 +184,27 @@ class Destination:
         self._partial_prefix = f".{name}.partial-"
 
     def partial(self, token: str) -> Path:
-        """Where a start writes, before the rename."""
+        """Return the folder in which a start writes before the rename."""
         return self.root / f"{self._partial_prefix}{token}"
 
     def partials(self) -> list[Path]:
-        """Of every start, also of dead ones."""
+        """Return the partial folders of every start, dead ones included."""
         return sorted(path for path in self.root.iterdir() if path.name.startswith(self._partial_prefix))
 
 
 def read_done(place: Destination, request: Request) -> dict[str, Any] | None:
-    """The content of DONE.json, or None where nothing was prepared yet.
+    """Return the content of DONE.json, or None before the first preparation.
 
     Raises:
-        ConfigError: the name is taken by another source, or by a folder that was not made here.
-        DataMissing: files have gone or changed their size since.
+        ConfigError: the folder holds another source, or was not written by prepare.
+        DataMissing: files are missing or changed their size.
     """
     try:
         done: dict[str, Any] = json.loads(place.done.read_text())
     except FileNotFoundError:
         if place.folder.is_dir() and any(place.folder.iterdir()) and not place.done.exists():
             raise ConfigError(
-                f"--name {request.name!r}: {place.folder} is there and was not made by prepare "
+                f"--name {request.name!r}: {place.folder} exists and was not written by prepare "
                 "[SL-prepared-foreign]"
             ) from None
         return None
@@ -213,21 +215,21 @@ def read_done(place: Destination, request: Request) -> dict[str, Any] | None:
     ):
         content = " ".join(filter(None, (done[key] for key in (*asked, "asked_revision"))))
         raise ConfigError(
-            f"--name {request.name!r}: {place.folder} holds {content} "
-            f"already; choose another name, or remove the folder [SL-prepared-taken]"
+            f"--name {request.name!r}: {place.folder} already holds {content}; "
+            "choose another name, or remove the folder [SL-prepared-taken]"
         )
     for entry in done["files"]:
         path = place.folder / entry["path"]
         if not path.is_file() or path.stat().st_size != entry["bytes"]:
             raise DataMissing(
-                f"{path}: gone or of another size than in DONE.json; remove {place.folder} to start over "
+                f"{path}: missing, or its size differs from DONE.json; remove {place.folder} to start over "
                 "[SL-prepared-changed]"
             )
     return done
 
 
 def write_done(folder: Path, request: Request, written: WrittenFolder, seconds: float) -> dict[str, Any]:
-    """Hashes every file, brings them to the disk, and writes DONE.json beside them; its content."""
+    """Hash and sync every file, write DONE.json next to them, and return its content."""
     files = [_hash_file(path, folder) for path in walk_files(folder)]
     versions = {}
     for name in PACKAGES:
@@ -263,7 +265,7 @@ def _hash_file(path: Path, folder: Path) -> dict[str, Any]:
 
 
 def publish(place: Destination, data: Path) -> None:
-    """Renames the finished folder to its name.
+    """Rename the finished folder to its name.
 
     Raises:
         Overtaken: another start was faster.

@@ -1,7 +1,7 @@
-"""Where data sets and models come from, how they are written, and whether what was written can be read again.
+"""Read data sets and models from their source, write them, and verify that the written files can be read.
 
-What a data set of images lacks, over which every run would stumble, is said before it is written. Weights that
-torchvision publishes are downloaded without torch, to where torch looks for them below a TORCH_HOME.
+`write_source` does all three. `check_images` rejects faulty image data sets before anything is written, because every
+run would fail on them. Weights of torchvision are downloaded without torch, to the path that torch reads in TORCH_HOME.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ def check_images(
     note: Callable[[str], None] = say_nothing,
     say: Callable[[str], None] = say_nothing,
 ) -> None:
-    """Looks at the class of every sample, and decodes every picture once; nothing of a table without pictures.
+    """Check the class of every sample and decode every picture once; skip a table without pictures.
 
-    Args:
-        note: is given how far it has come; say: a line for what is odd.
+    Calls `note` with the progress and `say` with one line per unusual fact.
 
     Raises:
-        DataMissing: samples without a class, or pictures that cannot be decoded.
+        DataMissing: samples have no class, or pictures cannot be decoded.
     """
     import datasets
 
@@ -57,7 +56,7 @@ def check_images(
     if not pictures:
         return
     splits, columns = choose_splits(tables, data), None
-    with contextlib.suppress(ConfigError):  # a setting of the runs says which column is which
+    with contextlib.suppress(ConfigError):  # a setting of the runs names the columns
         columns = pick_columns(Config(run="prepare"), splits["train"], data=data)
     if columns:
         names, codes = read_labels(splits, columns)
@@ -81,48 +80,49 @@ def check_images(
 
 
 MODEL_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.md", "LICENSE*")
-"""Of a model, only what cannot run code when it is read."""
+"""Files of a model that cannot run code when read."""
 _NOT_TO_BE_HAD = (
     *("RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError", "EntryNotFoundError"),
     *("RemoteEntryNotFoundError", "DatasetNotFoundError", "DataFilesNotFoundError", "EmptyDatasetError"),
     "HFValidationError",
 )
-"""Of the hub's client and of `datasets`: the same request would fail again. By name, to import neither here."""
+"""Permanent errors of the hub's client and of `datasets`; names, because importing either here would be slow."""
 _AWAY = ("ConnectError", "ConnectTimeout", "ConnectionError", "OfflineModeIsEnabled")
-"""Of the first call of all, so nothing has been loaded yet: a name that is not known, nobody who answers."""
+"""Errors of the first call, before any data: an unknown host name, or no answer."""
 QUIET = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_HUB_DISABLE_TELEMETRY")
 BELOW_HOME = Path("hub", "checkpoints")
 PIECE_BYTES = 1 << 20
 SILENCE_S = 60.0
-"""Without a byte, after which the server counts as not reached."""
+"""Seconds without a byte after which the server counts as unreachable."""
 
 
 @dataclass(frozen=True)
 class WrittenFolder:
-    """What lies in the folder now."""
+    """Facts of the written folder."""
 
     revision: str | None
     """commit on the hub"""
     samples: dict[str, int] | None
-    """by split, of a data set"""
+    """by split; data sets only"""
     parameters: int | None
-    """of a model"""
+    """models only"""
 
 
 def write_source(
     request: Request, folder: Path, scratch: Path, note: Callable[[str], None], say: Callable[[str], None]
 ) -> WrittenFolder:
-    """Writes the data set or model into `folder` and opens it again.
+    """Write the data set or model into `folder` and open it again.
+
+    Calls `note` with the progress and `say` with one line per unusual fact about the data.
 
     Args:
-        scratch: for downloads; on the same volume, because a node's own disk may be small.
-        note: is given how far it has come; say: a line for what is odd about the data.
+        scratch: folder for downloads, on the same volume, because a node's own disk may be small.
 
     Raises:
-        DataMissing: there is no such source, or it cannot be read.
-        OSError: with ENOSPC somewhere in its causes: the volume is full.
+        DataMissing: the source does not exist or cannot be read.
+        OSError: the volume is full; ENOSPC is in the chain of causes.
     """
-    # read once, when the hub's client is imported
+    # the hub's client reads it once, at its import
     os.environ |= {"HF_HOME": str(scratch)} | dict.fromkeys(QUIET, "1")
     try:
         if request.kind == "weights":
@@ -139,7 +139,7 @@ def write_source(
 
 
 class HubAway(Exception):
-    """Nobody answers where the hub should be. The same may go well in a minute, and a Job tries again."""
+    """The hub does not answer; a Job retries, because the same request may succeed a minute later."""
 
 
 def _write_dataset(
@@ -187,7 +187,7 @@ def _open_hub(request: Request, revision: str | None) -> Any:
 
 
 def _resolve(request: Request) -> str:
-    """The commit that the revision stands for now, so that a download cannot change half-way."""
+    """Return the current commit of the revision, so that the source cannot change during the download."""
     from huggingface_hub import HfApi
 
     try:
@@ -196,12 +196,12 @@ def _resolve(request: Request) -> str:
         if type(failure).__name__ not in _AWAY:
             raise
         raise HubAway(
-            f"--{request.kind} {request.source!r}: the hub cannot be reached from here ({failure}); on a cluster "
-            "manifests/components/hub-access lets the pods of charts/prepare out [SL-hub-away]"
+            f"--{request.kind} {request.source!r}: the hub is unreachable ({failure}); on a cluster, apply "
+            "manifests/components/hub-access, which opens it to the pods of charts/prepare [SL-hub-away]"
         ) from failure
     if not info.sha:
         raise DataMissing(
-            f"--{request.kind} {request.source!r}: the hub names no commit [SL-source-no-commit]"
+            f"--{request.kind} {request.source!r}: the hub does not name a commit [SL-source-no-commit]"
         )
     return info.sha
 
@@ -230,7 +230,7 @@ def _write_model(request: Request, folder: Path) -> WrittenFolder:
     names = HfApi().list_repo_files(request.source, revision=revision)
     if not fnmatch.filter(names, "*.safetensors"):
         raise DataMissing(
-            f"--model {request.source!r}: holds no *.safetensors; weights in other formats can run code when read "
+            f"--model {request.source!r}: has no *.safetensors; weights in other formats can run code when read "
             "[SL-source-no-safetensors]"
         )
     snapshot_download(request.source, revision=revision, local_dir=folder, allow_patterns=list(MODEL_FILES))
@@ -248,7 +248,7 @@ def _count_parameters(folder: Path) -> int:
             for part in sorted(parts):
                 if not (index.parent / part).is_file():
                     raise DataMissing(
-                        f"{index.name} names {part}, which the model does not hold [SL-source-parts-absent]"
+                        f"{index.name} lists {part}, which the model does not contain [SL-source-parts-absent]"
                     )
         total = 0
         for path in sorted(folder.rglob("*.safetensors")):
@@ -260,11 +260,11 @@ def _count_parameters(folder: Path) -> int:
 
 
 def write_weights(request: Request, folder: Path) -> WrittenFolder:
-    """The file of one network, in `folder`/hub/checkpoints; its name holds the first digits of its sha256.
+    """Download the file of one network to `folder`/hub/checkpoints; its name holds the first digits of its sha256.
 
     Raises:
-        DataMissing: the server has no such file.
-        OSError: the server cannot be reached, the volume is full, or what came is not that file.
+        DataMissing: the server does not have the file.
+        OSError: the server is unreachable, the volume is full, or the hash of the download is wrong.
     """
     name = PUBLISHED_FILES[request.source]
     place = folder / BELOW_HOME
@@ -287,14 +287,14 @@ def write_weights(request: Request, folder: Path) -> WrittenFolder:
     wanted = name.rpartition("-")[2].removesuffix(".pth")
     if not digest.hexdigest().startswith(wanted):
         raise OSError(
-            f"{name}: its sha256 begins with {digest.hexdigest()[:8]}, not with {wanted} "
+            f"{name}: its sha256 starts with {digest.hexdigest()[:8]}, expected {wanted} "
             "[SL-published-sha256]"
         )
     return WrittenFolder(None, None, None)
 
 
 def find_os_error(failure: BaseException | None) -> OSError | None:
-    """The error of the operating system behind a failure: libraries wrap it."""
+    """Return the error of the operating system in a chain of causes; libraries wrap it."""
     while failure is not None:
         if isinstance(failure, OSError) and failure.errno and not isinstance(failure, FileNotFoundError):
             return failure

@@ -1,8 +1,8 @@
-"""The work itself: look whether it is there, else take the lock, write beside the place, verify, rename.
+"""Prepare a data set, a model or a token cache unless it exists: lock, write to a partial folder, verify, rename.
 
-It is started by the command `python -m trainer.prepare`, whose settings are in request.py, and by the launcher, which
-makes the token cache of its run before ranks start. A token cache is a data set as rows of token ids, made once for all
-runs that read it: see docs/text_data.md.
+Two callers start it: the command `python -m trainer.prepare` (options in request.py) and the launcher, which
+builds the token cache of its run before ranks start (`ensure_cache`). A token cache is a data set as rows of token ids,
+built once for all runs that read it: see docs/text_data.md.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from trainer.prepare.request import TOKEN_OPTIONS, Request, read_request, token_
 def write_tokens(
     request: Request, config: Config, folder: Path, scratch: Path, note: Callable[[str], None]
 ) -> WrittenFolder:
-    """Tokenises and packs the data set of a run into `folder`.
+    """Tokenize and pack the data set of a run into `folder`.
 
     Raises:
-        ConfigError: columns, a tokenizer or a row length that do not fit.
-        DataMissing: no data set or no tokenizer.
+        ConfigError: columns, tokenizer or row length do not fit.
+        DataMissing: the data set or the tokenizer does not exist.
         OSError: the volume is full.
     """
     if request.own_process:
-        # read once, when the hub's client is imported
+        # the hub's client reads it once, at its import
         os.environ |= {"HF_HOME": str(scratch / "hub"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     revision = None
     if not config.dataset_path and not is_built_in(config):
         from huggingface_hub import HfApi
 
-        # offline or unknown: a cached copy is used, and where there is none, opening it says so in a sentence
+        # offline or unknown: a cached copy is used; without one, opening it raises a clear error
         with contextlib.suppress(Exception):
             revision = HfApi().repo_info(hub_id(config), repo_type="dataset").sha
     index = write_cache(config, folder, scratch, note, revision)
@@ -76,11 +76,11 @@ MIB = 1 << 20
 
 
 def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
-    """The content of DONE.json: of an earlier start, of another one that is waited for, or of this one.
+    """Return the content of DONE.json, from an earlier start, from a concurrent start after waiting, or from this one.
 
     Raises:
-        ConfigError: the name is taken, or the volume cannot be written.
-        DataMissing: no such source.
+        ConfigError: the name is taken, or the volume is not writable.
+        DataMissing: the source does not exist.
         OSError: the volume is full.
     """
     place = Destination(request.results, request.name)
@@ -94,7 +94,7 @@ def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
     while True:
         done = read_done(place, request)
         if done is not None:
-            say(f"{place.folder} is there: {describe(done)}, since {done['created']}")
+            say(f"{place.folder} exists: {describe(done)}, since {done['created']}")
             _say_notes(request, place, say)
             return done
         now_s = time.monotonic()
@@ -103,14 +103,12 @@ def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
             if now_s - told_s >= PROGRESS_S:
                 told_s = now_s
                 say(
-                    f"{request.name}: {seen.owner} is at it, last sign of life {now_s - seen.since_s:.0f} s ago"
+                    f"{request.name}: waiting for {seen.owner}, last heartbeat {now_s - seen.since_s:.0f} s ago"
                 )
             time.sleep(min(1.0, seen.stale_after_s / BEATS))
             continue
         if seen is not None:
-            say(
-                f"{request.name}: {seen.owner} gave no sign of life for {seen.stale_after_s:g} s, taking over"
-            )
+            say(f"{request.name}: {seen.owner} had no heartbeat for {seen.stale_after_s:g} s, taking over")
         lock = acquire(place.locks, seen.number + 1 if seen else 1, request.stale_after_s)
         if lock is None:
             continue
@@ -120,27 +118,27 @@ def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
             _say_notes(request, place, say)
             return done
         except Overtaken:
-            say(f"{request.name}: another start has taken over, waiting for it")
+            say(f"{request.name}: another start took over, waiting for it")
         finally:
             lock.release()
 
 
 def _work(request: Request, place: Destination, lock: Lock, say: Callable[[str], None]) -> dict[str, Any]:
-    """Writes beside the place, verifies, and renames."""
+    """Write to the partial folder, verify, and rename."""
     partial, started_s = place.partial(uuid.uuid4().hex[:12]), time.monotonic()
     notes: list[str] = []
 
     def report() -> None:
         written = 0.0
         for path in walk_files(partial):
-            with contextlib.suppress(OSError):  # gone since
+            with contextlib.suppress(OSError):  # removed in the meantime
                 written += path.stat().st_size / MIB
         note = f", {notes[-1]}" if notes else ""
         say(f"{request.name}: {written:.0f} MiB written, {time.monotonic() - started_s:.0f} s{note}")
 
     for leftover in place.partials():
-        say(f"{request.name}: removing what a dead start has left: {leftover.name}")
-        shutil.rmtree(leftover, ignore_errors=True)  # what an NFS server still holds open stays
+        say(f"{request.name}: removing the partial folder of a dead start: {leftover.name}")
+        shutil.rmtree(leftover, ignore_errors=True)  # files that an NFS server holds open remain
     say(f"{request.name}: preparing {request.kind} {request.source}")
     try:
         with ticking(request.stale_after_s / BEATS, lock.beat), ticking(PROGRESS_S, report):
@@ -157,21 +155,21 @@ def _work(request: Request, place: Destination, lock: Lock, say: Callable[[str],
             publish(place, data)
         return done
     except Exception:
-        lock.check()  # where this start was overtaken, its files were removed under it
+        lock.check()  # a new owner removes the files of this start
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def _say_notes(request: Request, place: Destination, say: Callable[[str], None]) -> None:
-    """What of a token cache's texts is not used or not learnt as it stands, at every start."""
+    """Print at every start which texts of a token cache are unused or altered."""
     index = read_index(place.folder) if request.config else None
     for sentence in index["notes"] if index else []:
         say(f"{request.source}: {sentence}")
 
 
 def describe(done: dict[str, Any]) -> str:
-    """A prepared folder in a few words."""
+    """Summarize a prepared folder in one line."""
     if done["samples"] is not None:
         content = ", ".join(f"{count} {split}" for split, count in done["samples"].items()) + " samples"
     elif done["parameters"] is not None:
@@ -183,12 +181,12 @@ def describe(done: dict[str, Any]) -> str:
 
 
 def ensure_cache(config: Config, say: Callable[[str], None]) -> int:
-    """Makes the token cache unless it is there, or waits for the pod that is at it; rows of its train split.
+    """Build the token cache unless it exists, or wait for it; return the rows of its train split.
 
-    Where it is there, neither transformers nor the data set is opened. Imports torch only if transformers does (5.17).
+    If it exists, neither transformers nor the data set is opened. Imports torch only if transformers does (5.17).
 
     Raises:
-        ConfigError: columns, a tokenizer or a row length that do not fit.
+        ConfigError: columns, tokenizer or row length do not fit.
         DataMissing: no data set, no tokenizer, a damaged cache, or a chat template that drops too much.
         OSError: the volume is full.
     """
@@ -205,7 +203,7 @@ OPTIONS = {
     **dict.fromkeys(("model", "model_path", "tokenizer"), "--tokenize"),
     **{setting: f"--{option.replace('_', '-')}" for option, setting in TOKEN_OPTIONS.items()},
 }
-"""Settings of a run and the options that set them here."""
+"""Settings of a run and the options that set them in this command."""
 
 
 class PreparationStopped(BaseException):
@@ -213,17 +211,17 @@ class PreparationStopped(BaseException):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prepares what is asked for, unless it is there; returns the exit code."""
+    """Prepare the requested data unless it exists; return the exit code."""
     signal.signal(signal.SIGTERM, _stop)
     try:
         trust_given(os.environ)
         request = read_request(arguments)
-        if request.is_local and not Path(request.source).is_dir():  # before anything is locked
+        if request.is_local and not Path(request.source).is_dir():  # checked before taking the lock
             raise DataMissing(f"--dataset {request.source!r}: no such folder [SL-source-folder-absent]")
         prepare(request, _say)
         return failures.DONE
     except PreparationStopped:
-        code, text = failures.TERMINATED, "its work so far was removed"
+        code, text = failures.TERMINATED, "its partial folder was removed"
     except HubAway as failure:
         print(
             f"no answer (exit code {failures.CRASHED}):\n{_with_cure(failure)}", file=sys.stderr, flush=True
@@ -250,7 +248,7 @@ def _say(text: str) -> None:
 
 
 def _spell(text: str) -> str:
-    """With the options of this command; one of them names the model or the tokenizer."""
+    """Replace settings by the options of this command; one option names the model or the tokenizer."""
     return spell_options(text.replace(", TRAINER_TOKENIZER=''", ""), OPTIONS)
 
 

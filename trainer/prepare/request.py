@@ -1,4 +1,4 @@
-"""What is asked for, from the command line or by a run: every setting is declared and checked here."""
+"""Declare and check the options of `python -m trainer.prepare`, and the request of a run for its token cache."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ EXAMPLE = """examples:
   python -m trainer.prepare --weights mobilenet --name mobilenet-weights --to /results
   python -m trainer.prepare --dataset metamathqa --tokenize qwen2.5-3b --seq-len 2048 --to /results
 
-A second start finds DONE.json and ends at once. A token for the hub is read from HF_TOKEN.
+A second start finds DONE.json and ends immediately. HF_TOKEN holds the token for the hub.
 
-exit codes: 0 it is there, 1 worth another try, 2 bad settings or the name is taken, 3 no such data set or model,
+exit codes: 0 prepared, 1 failed (retry), 2 bad settings or the name is taken, 3 no such data set or model,
 13 storage full, 143 stopped"""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -38,9 +38,9 @@ TOKEN_OPTIONS = {
     "validation_fraction": "validation_fraction",
     "train_samples": "train_samples",
 }
-"""Options of a token cache and the settings of a run that they stand for."""
+"""Options of a token cache and the settings of a run that they set."""
 KINDS = ("dataset", "model", "weights")
-STALE_AFTER_S = 120.0  # above the 60 s for which an NFS client may keep a file's attributes
+STALE_AFTER_S = 120.0  # above the 60 s for which an NFS client may cache a file's attributes
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,18 @@ class Request:
     kind: str
     """dataset, model, weights or tokens"""
     source: str
-    """id on the hub, absolute path, or a network of torchvision; of tokens only what it is called"""
+    """id on the hub, absolute path, or a network of torchvision; for tokens only a label"""
     name: str
     results: Path
     revision: str
-    """as asked: branch, tag or commit; "" = the newest"""
+    """as requested: branch, tag or commit; "" = the newest"""
     subset: str
-    """of a data set that has several; "" = its only one"""
+    """for a data set with several subsets; "" = its only one"""
     stale_after_s: float
     config: Config | None = None
-    """of a token cache: the settings of the runs that will read it"""
+    """token caches only: the settings of the runs that will read it"""
     own_process: bool = True
-    """downloads may go below the folder; not inside a launcher, whose ranks need the hub's files again"""
+    """whether downloads may be stored below the folder; False in a launcher: its ranks need the hub's files again"""
 
     @property
     def is_local(self) -> bool:
@@ -74,10 +74,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read_request(arguments: Sequence[str]) -> Request:
-    """The request, checked as far as that goes without looking at the source.
+    """Parse the request and check everything that does not need the source.
 
     Raises:
-        ConfigError: naming every wrong or unknown setting.
+        ConfigError: names every wrong or unknown setting.
         SystemExit: --help.
     """
     given = _build_parser().parse_args(arguments)
@@ -98,34 +98,34 @@ def _source_problems(given: argparse.Namespace, kind: str, source: str) -> Itera
         yield f"--weights {source!r}: expected one of {', '.join(PUBLISHED_FILES)} [SL-weights-name]"
     if kind != "weights" and not local and not HUB_ID.fullmatch(source):
         yield (
-            f"--{kind} {source!r}: neither a path (/... or ./...) nor an id on the hub (owner/name) [SL-source-name]"
+            f"--{kind} {source!r}: expected a path (/... or ./...) or an id on the hub (owner/name) [SL-source-name]"
         )
     if kind == "model" and local:
-        yield f"--model {source!r}: expected an id on the hub; a local model needs no preparing [SL-model-local]"
+        yield f"--model {source!r}: expected an id on the hub; a local model needs no preparation [SL-model-local]"
     if source == "digits":
-        yield "--dataset 'digits': is built into the trainer, there is nothing to prepare [SL-dataset-built-in]"
+        yield "--dataset 'digits': is built into the trainer and needs no preparation [SL-dataset-built-in]"
     if unused := [option for option in TOKEN_OPTIONS if getattr(given, option) is not None]:
-        yield f"{', '.join(map(_flag, unused))}: only with --tokenize [SL-option-needs-tokenize]"
+        yield f"{', '.join(map(_flag, unused))}: allowed only with --tokenize [SL-option-needs-tokenize]"
     if given.name is None:
-        yield "--name: is missing; it names the folder [SL-name-absent]"
+        yield "--name: is missing; name the folder [SL-name-absent]"
     elif not NAME.fullmatch(given.name) or len(given.name) > LONGEST_NAME:
         yield (
-            f"--name {given.name!r}: use letters, digits, ., _ and -, start with a letter or digit, and take at most "
+            f"--name {given.name!r}: use letters, digits, ., _ and -, start with a letter or digit, and use at most "
             f"{LONGEST_NAME} characters [SL-name-form]"
         )
     if given.revision and kind == "weights":
-        yield f"--revision {given.revision!r}: weights of torchvision have none [SL-revision-of-weights]"
+        yield f"--revision {given.revision!r}: not allowed, torchvision has no revisions [SL-revision-of-weights]"
     elif given.revision and (local or not REVISION.fullmatch(given.revision)):
-        yield f"--revision {given.revision!r}: a branch, tag or commit of an id on the hub [SL-revision-form]"
+        yield f"--revision {given.revision!r}: expected a branch, tag or commit of an id on the hub [SL-revision-form]"
     if given.subset and kind != "dataset":
-        yield f"--subset {given.subset!r}: a model has none [SL-subset-of-model]"
+        yield f"--subset {given.subset!r}: not allowed, a model has no subsets [SL-subset-of-model]"
 
 
 def token_request(config: Config, stale_after_s: float = STALE_AFTER_S, *, own_process: bool) -> Request:
-    """The token cache that a run with these settings reads. Its name tells all that it depends on.
+    """Return the request for the token cache of these settings; its name depends on everything in it.
 
     Raises:
-        DataMissing: no such data set, or no tokenizer in the folder.
+        DataMissing: the data set does not exist, or the folder has no tokenizer.
     """
     source, name = data_name(config), cache_name(config)
     return Request("tokens", source, name, Path(config.results), "", "", stale_after_s, config, own_process)
@@ -136,7 +136,7 @@ def _read_tokens(given: argparse.Namespace) -> Request:
     problems = [
         *_volume_problems(given),
         *(
-            f"--{option}: not with --tokenize, whose folder is named after its content [SL-option-with-tokenize]"
+            f"--{option}: not allowed with --tokenize, which names the folder itself [SL-option-with-tokenize]"
             for option, default in refused.items()
             if getattr(given, option) != default
         ),
@@ -169,7 +169,7 @@ def _volume_problems(given: argparse.Namespace) -> Iterator[str]:
     if not given.to.is_dir():
         yield f"--to {str(given.to)!r}: no such folder; is the results volume mounted? [SL-to-absent]"
     if not 1 <= given.stale_after_s <= 3600:
-        yield f"--stale-after-s {given.stale_after_s:g}: from 1 to 3600 [SL-stale-after]"
+        yield f"--stale-after-s {given.stale_after_s:g}: expected 1 to 3600 [SL-stale-after]"
 
 
 def _flag(option: str) -> str:
@@ -179,7 +179,7 @@ def _flag(option: str) -> str:
 def _build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m trainer.prepare",
-        description="Puts a data set, a model or a token cache onto the results volume, once: <to>/_prepared/<name>/",
+        description="Put a data set, a model or a token cache onto the results volume, once: <to>/_prepared/<name>/",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -191,26 +191,28 @@ def _build_parser() -> argparse.ArgumentParser:
     add(
         "--tokenize",
         metavar="TOKENIZER",
-        help="makes the token cache of runs with this data set: the name of a language model of the trainer, an id "
+        help="build the token cache of runs with this data set: the name of a language model of the trainer, an id "
         "on the hub, or a local folder with a tokenizer.json",
     )
-    tokenize = "with --tokenize: as in the run"
+    tokenize = "with --tokenize: the same value as in the run"
     add("--seq-len", type=int, metavar="TOKENS", help=tokenize)
     add("--no-packing", action="store_const", const=False, help="with --tokenize: one document per row")
     add("--validation-fraction", type=float, metavar="SHARE", help=tokenize)
     add("--train-samples", type=int, metavar="COUNT", help=tokenize)
-    what.add_argument("--model", metavar="ID", help="id on the hub; its safetensors files, never pickles")
-    weights = "torchvision's for <NETWORK>_finetuned; the folder is then a TORCH_HOME"
+    what.add_argument(
+        "--model", metavar="ID", help="id on the hub; only its safetensors files, never pickles"
+    )
+    weights = "weights of torchvision for <NETWORK>_finetuned; the folder becomes a TORCH_HOME"
     what.add_argument("--weights", metavar="NETWORK", help=weights)
-    add("--name", help="name of the folder; that of a token cache is made from its settings")
-    add("--to", required=True, type=Path, metavar="FOLDER", help="where the results volume is")
+    add("--name", help="name of the folder; for a token cache it follows from the settings")
+    add("--to", required=True, type=Path, metavar="FOLDER", help="mount point of the results volume")
     add("--revision", default="", help="branch, tag or commit on the hub (default: the newest)")
-    add("--subset", default="", help="of a data set that has several")
+    add("--subset", default="", help="subset of a data set that has several")
     add(
         "--stale-after-s",
         type=float,
         default=STALE_AFTER_S,
         metavar="SECONDS",
-        help=f"without a heartbeat for so long, this start counts as dead (default: {STALE_AFTER_S:g})",
+        help=f"a start without a heartbeat for this long counts as dead (default: {STALE_AFTER_S:g})",
     )
     return parser

@@ -1,4 +1,4 @@
-"""One small file per strategy; the table (stratlab_spec/strategies.py) says which."""
+"""Build the run's strategy; stratlab_spec/strategies.py maps each name to one file of this folder."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from trainer.run import Run
 
 
 def builds_empty(config: Config, rank: int) -> bool:
-    """Whether this rank's model comes without weights (on the meta device): the strategy shards rank 0's, or, with
-    nd, every rank reads its own part."""
+    """Whether this rank's model comes without weights (on the meta device).
+
+    Either the strategy shards rank 0's weights, or (nd) every rank reads its own part.
+    """
     empty = STRATEGIES[config.strategy].builds_empty
     return empty == "everybody" or (empty == "others" and rank != 0)
 
 
 def build_engine(run: Run, model: Learner, phases: Phases) -> Engine:
-    """The model under the run's strategy, on this rank's device.
+    """Build the model under the run's strategy, on this rank's device.
 
     Args:
-        model: on the CPU; on the meta device where `builds_empty` says so.
+        model: on the CPU; on the meta device if `builds_empty`.
     """
     if run.precision.autocast_dtype is not None:
         apply_low_precision(model, run.precision.autocast_dtype)

@@ -1,8 +1,8 @@
 """ddp: every rank holds the whole model, PyTorch's DistributedDataParallel.
 
 Sharded: nothing; each rank holds all parameters, gradients and optimizer state.
-Collectives per step: one all-reduce of the gradients in buckets (reduce_bucket_mib), overlapped with the backward pass
-of the last micro-batch; earlier micro-batches only accumulate, in the buckets.
+Collectives per step: one all-reduce of the gradients in buckets (reduce_bucket_mib). It overlaps with the backward pass
+of the last micro-batch. Earlier micro-batches only accumulate in the buckets.
 
     dp_replicate ─▶  ┌────────┐ ┌────────┐ ┌────────┐
                      │ P G O  │ │ P G O  │ │ P G O  │     P parameters  G gradients  O optimizer state
@@ -25,7 +25,7 @@ from trainer.engines.torch_engine import TorchEngine, apply_compile
 from trainer.measuring.phases import Phases
 from trainer.run import Run
 
-# torch 2.11 has the switch under its old name alone
+# torch 2.11 only has the old name of this switch
 _SYNC_BUFFERS = next(
     name
     for name in ("forward_sync_buffers", "broadcast_buffers")
@@ -34,7 +34,7 @@ _SYNC_BUFFERS = next(
 
 
 def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
-    """The model replicated over the axis dp_replicate."""
+    """Replicate the model over the axis dp_replicate."""
     axis = run.mesh["dp_replicate"]
     if run.config.compile:
         apply_compile(model.blocks(), run.compile_backend)  # type: ignore[operator]
@@ -63,9 +63,9 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
 
 
 def apply_zero_gradients(model: nn.Module) -> None:
-    """Gives every parameter a gradient, in place, which DDP takes over into its buckets when it is made.
+    """Give every parameter a zero gradient, in place, which DDP moves into its buckets when it is constructed.
 
-    A gradient that is none is made anew by the first micro-batch, beside the buckets that stay: all of them twice.
+    Without it the first micro-batch would allocate new gradients in addition to the buckets: all of them twice.
     """
     for parameter in model.parameters():
         if parameter.requires_grad:

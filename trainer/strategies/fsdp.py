@@ -2,7 +2,7 @@
 
 Sharded: everything, by rows of each parameter; a block is whole only while it computes.
 Collectives per micro-batch and block: all-gather before forward, all-gather before backward, reduce-scatter of the
-gradients after it. 3 (n-1)/n of the parameters' bytes, against 2 (n-1)/n with ddp.
+gradients after it. They move 3 (n-1)/n of the parameters' bytes, against 2 (n-1)/n with ddp.
 
     dp_shard ─▶  ┌────────┐ ┌────────┐ ┌────────┐
                  │ P/3    │ │ P/3    │ │ P/3    │     each rank: a third of P, G and O
@@ -22,5 +22,5 @@ from trainer.strategies.sharding import build_sharded
 
 
 def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
-    """The model sharded over the axis dp_shard, block by block."""
+    """Shard the model over the axis dp_shard, block by block."""
     return build_sharded(run, run.mesh["dp_shard"], model, phases)

@@ -1,8 +1,8 @@
-"""hsdp: replicas of shards. fully_shard inside each group of neighbours, equal shards kept in step between the groups.
+"""hsdp: fully_shard inside each group of neighbours, and equal shards kept in step between the groups.
 
 Sharded: everything, over dp_shard (by default the processes of one node); dp_replicate groups hold the same.
-Collectives per micro-batch and block: all-gathers and reduce-scatter as with fsdp, but among neighbours only; once per
-step an all-reduce of each gradient shard between the groups: 2 (r-1)/r of 1/s of the parameters' bytes.
+Collectives per micro-batch and block: the all-gathers and reduce-scatter of fsdp, but only among neighbours. Each step
+adds an all-reduce of each gradient shard between the groups: 2 (r-1)/r of 1/s of the parameters' bytes.
 
                      dp_shard ─▶
     dp_replicate │  ┌────────┐ ┌────────┐
@@ -25,5 +25,5 @@ from trainer.strategies.sharding import build_sharded
 
 
 def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
-    """The model sharded over dp_shard, replicated over dp_replicate."""
+    """Shard the model over dp_shard and replicate it over dp_replicate."""
     return build_sharded(run, run.mesh["dp_replicate", "dp_shard"], model, phases)

@@ -1,12 +1,13 @@
 """nd: data, pipeline, tensor, sequence or context, and expert parallelism in one mesh (trainer/parallel).
 
-Sharded: over pp the layers, over tp each matrix, over dp_shard x cp what is left of every parameter with its gradient
-and optimizer state, over ep whole experts; dp_replicate repeats all of it. Over cp, and between the layers over tp
-with sequence parallelism, the activations of a sequence are split too.
-Collectives per step; those of an axis of one do not take place:
-    pp                 per micro-batch and border: the stream there, its gradient back (send, receive)
+Sharded: the layers over pp, each matrix over tp, whole experts over ep. dp_shard x cp shards the rest of every
+parameter
+with its gradient and optimizer state; dp_replicate repeats everything. The activations of a sequence are split over cp,
+and with sequence parallelism between the layers over tp.
+Collectives per step; an axis of size one has no collectives:
+    pp                 per micro-batch and border: the stream forward, its gradient back (send, receive)
     tp                 per micro-batch and layer: 4 all-reduces of the stream, or 4 all-gathers and 4 reduce-scatters;
-                       further ones for embedding, head and loss, and of the gradients of norms and router once a step
+                       further ones for embedding, head and loss, and once per step for norms' and router's gradients
     cp                 per micro-batch and layer: ulysses 8 all-to-all, allgather 2 all-gathers and 2 reduce-scatters
     ep                 per micro-batch and layer: 4 all-to-all of tokens, 1 of counts
     dp_shard x cp      per layer: all-gather before forward and before backward of each micro-batch (with pp once per
@@ -35,7 +36,7 @@ from trainer.run import Run
 
 
 def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
-    """The decoder over the five axes of the mesh and the expert axis of its layout.
+    """Build the decoder over the five axes of the mesh and the expert axis of its layout.
 
     Args:
         model: on the meta device on every rank; each reads its own part of the weights.

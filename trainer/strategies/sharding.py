@@ -1,4 +1,4 @@
-"""What fsdp and hsdp share: PyTorch's fully_shard (FSDP2) over a mesh of one or two axes, from rank 0's weights."""
+"""Shard a model for fsdp and hsdp: fully_shard (FSDP2) over one or two axes, with rank 0's weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.run import Run
 
 
 def build_sharded(run: Run, mesh: DeviceMesh, model: nn.Module, phases: Phases) -> Engine:
-    """The model sharded over `mesh`, block by block: (dp_shard) or (dp_replicate, dp_shard).
+    """Shard the model over `mesh`, block by block: (dp_shard) or (dp_replicate, dp_shard).
 
     Args:
         model: rank 0's has the weights; on the other ranks it may be on the meta device.
@@ -40,20 +40,20 @@ def build_sharded(run: Run, mesh: DeviceMesh, model: nn.Module, phases: Phases) 
 
 
 def tie_weights(model: nn.Module) -> None:
-    """Makes tied parameters one again: `to("meta")` and `to_empty` give every module its own (torch 2.13)."""
+    """Tie parameters again: `to("meta")` and `to_empty` give every module its own (torch 2.13)."""
     if tie := getattr(model, "tie_weights", None):
         tie()
 
 
 @torch.no_grad()
 def _broadcast_weights(model: nn.Module, first: dict[str, Tensor], device_type: str) -> None:
-    """Rank 0's parameters and buffers, whole, one at a time over the device; each rank keeps its shard.
+    """Broadcast rank 0's whole parameters and buffers, one at a time on the device; each rank keeps its shard.
 
-    torch's set_model_state_dict leaves out buffers that are in no state, and sends from where the parameters are: for
-    offloaded ones that is the host, which nccl does not see.
+    torch's set_model_state_dict skips buffers that are not in the state. It also sends from the parameters' device; for
+    offloaded parameters this is the host, which nccl cannot access.
 
     Args:
-        first: rank 0's weights by name; of the other ranks' only the names and shapes count.
+        first: rank 0's weights by name; of the other ranks only names and shapes count.
     """
 
     def whole(name: str) -> Tensor:
@@ -69,6 +69,6 @@ def _broadcast_weights(model: nn.Module, first: dict[str, Tensor], device_type: 
         mesh, placements = parameter.device_mesh, parameter.placements
         shard = distribute_tensor(whole(name), mesh, placements, src_data_rank=None)
         parameter.to_local().copy_(shard.to_local())
-    for name, _ in list(model.named_buffers()):  # on the device also where parameters are not
+    for name, _ in list(model.named_buffers()):  # on the device, even if the parameters are offloaded
         owner, _, leaf = name.rpartition(".")
         setattr(model.get_submodule(owner), leaf, whole(name))

@@ -1,4 +1,4 @@
-"""single: one process, nothing is sharded, no collective. What every other strategy must be equal to.
+"""single: one process, no sharding, no collectives. Every other strategy must give the same results.
 
 ┌────────────┐
 │ rank 0     │   parameters, gradients, optimizer state: all here
@@ -16,7 +16,7 @@ from trainer.run import Run
 
 
 def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
-    """The plain model."""
+    """Build the plain model."""
     if run.config.compile:
         apply_compile(model.blocks(), run.compile_backend)  # type: ignore[operator]
     return TorchEngine(run, model.to(run.mesh.device_type), phases)

@@ -1,4 +1,4 @@
-"""zero1, zero2, zero3, zeropp: DeepSpeed ZeRO over all processes; the table ZERO (deepspeed_config.py) is the rest.
+"""zero1, zero2, zero3, zeropp: DeepSpeed ZeRO over all processes; ZERO in deepspeed_config.py has the stages' settings.
 
           sharded over dp_shard                collectives per step, in bytes of the parameters
 zero1     O    optimizer state                 reduce G, once a step; all-gather P          2 (n-1)/n
@@ -37,11 +37,11 @@ from trainer.strategies.sharding import tie_weights
 
 
 def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
-    """The model under ZeRO.
+    """Build the model under ZeRO.
 
-    Stages 1 and 2 hold it whole on every rank. In stage 3 rank 0's is dealt out parameter by parameter, so that no
-    device ever holds more than its shards and one parameter. deepspeed.zero.Init as a context around a Hugging Face
-    constructor gives wrong initial weights silently; on a finished module it does what it says.
+    In stages 1 and 2 every rank holds it whole. In stage 3 rank 0's weights are distributed parameter by parameter, so
+    that a device holds at most its shards and one parameter. deepspeed.zero.Init as a context around a Hugging Face
+    constructor gives wrong initial weights silently; on a finished module it works as documented.
     """
     config, device_type, world_size = run.config, run.mesh.device_type, run.axes.dp_shard
     if device_type == "cpu":
@@ -50,11 +50,13 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
     import deepspeed.ops
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    # its calls of names that torch is about to rename: a warning per collective, thousands of lines per run
+    # DeepSpeed calls names that torch will rename: one warning per collective, thousands of lines per run
     warnings.filterwarnings("ignore", "`torch.distributed.* is deprecated", FutureWarning)
     if device_type == "cpu":
-        # compiled at every first start and used for inference only; a stale lock in its cache hangs for ever. The table
-        # is replaced: to read it tries each operation with the compiler, in every rank (deepspeed/ops/__init__.py)
+        # Operators are compiled at every first start and only used for inference; a stale lock in their cache hangs for
+        # ever.
+        # Replace the table: reading it tries each operation with the compiler, in every rank
+        # (deepspeed/ops/__init__.py).
         deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
     settings = build_settings(
         config,
@@ -66,7 +68,7 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
         profile_first=run.plan.profile_first,
     )
     stage = settings["zero_optimization"]["stage"]
-    if stage == 3 and run.precision.autocast_dtype is None:  # else the products' recipe keeps no more
+    if stage == 3 and run.precision.autocast_dtype is None:  # else mixed_precision.py keeps it
         apply_gathered_linears(model)
     if config.compile:
         apply_compile(model.blocks(), run.compile_backend)  # type: ignore[operator]
@@ -90,16 +92,16 @@ def build(run: Run, model: nn.Module, phases: Phases) -> Engine:
 
 
 def _deal_out(model: nn.Module, settings: dict[str, Any], device_type: str) -> None:
-    """Rank 0's weights in shards to all ranks, in place; the other ranks' models may be on the meta device."""
+    """Distribute rank 0's weights in shards to all ranks, in place; other ranks may use the meta device."""
     import deepspeed
     from deepspeed.utils import groups
 
     if any(parameter.is_meta for parameter in model.parameters()):
-        model.to_empty(device="cpu")  # memory that is never written to is never taken
+        model.to_empty(device="cpu")  # the system never allocates memory that is never written
         tie_weights(model)
     if settings["bf16"]["enabled"]:
         model.to(torch.bfloat16)
-    # hpZ's, of an earlier engine: it may exist only once
+    # hpZ's group of an earlier engine: only one may exist
     hpz = settings["zero_optimization"]["zero_hpz_partition_size"] > 1
     node = groups._get_zero_param_intra_parallel_group() if hpz else None
     deepspeed.zero.Init(module=model, config_dict_or_path=settings, zero_param_parallel_group=node)
@@ -111,10 +113,10 @@ def _deal_out(model: nn.Module, settings: dict[str, Any], device_type: str) -> N
 
 
 def _gather_products(engine: Any, dtype: torch.dtype) -> None:
-    """Weights of products are gathered in the products' type, and still reduced in fp32.
+    """Gather product weights in the products' type, and still reduce in fp32.
 
-    Gathering asks the parameter for its type (partition_parameters.py, get_allgather_dtype). Reduction would too if
-    DeepSpeed's own autocast were on; without it the setting communication_data_type holds.
+    Gathering asks the parameter for its type (partition_parameters.py, get_allgather_dtype). So would reduction if
+    DeepSpeed's own autocast were on; without it the setting communication_data_type applies.
     """
     for module in engine.module.modules():
         for name, parameter in module.named_parameters(recurse=False):

@@ -1,4 +1,4 @@
-"""What is learnt, apart from how: data, model and measure of a run. One file per kind; this one picks."""
+"""Define the task of a run: its data, model and measures. `open_task` picks one of the two kinds, one file each."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Task(ABC):
     """Image classification or a language model, with its data open on this rank.
 
     Args:
-        share: which part of every batch is this rank's.
+        share: this rank's part of every batch.
         splits: the training, the validation and the test split.
-        facts: of the data, for `resolved` in config.json.
+        facts: facts of the data for `resolved` in config.json.
     """
 
     def __init__(
@@ -36,55 +36,55 @@ class Task(ABC):
         self.facts: dict[str, Any] = dict(zip(names, map(len, splits), strict=True)) | facts
         self.train_samples = len(splits[0])
         self.teacher_facts: dict[str, Any] = {}
-        """Of the teacher for `resolved`, when it has been built: whose weights, how many; empty without one."""
+        """Facts of the teacher for `resolved` once it is built: origin and number of its weights; empty without one."""
         self._order = SampleOrder(config.seed, self.train_samples)
 
     @property
     @abstractmethod
     def model_facts(self) -> dict[str, Any]:
-        """What the exporter writes beside the weights."""
+        """Return the facts that the exporter writes next to the weights."""
 
     @property
     def order_sha256(self) -> str:
-        """Of all samples handed out so far, in their order."""
+        """Return the hash of the order of all samples used so far."""
         return self._order.sha256
 
     @property
     def held_bytes(self) -> int:
-        """Of the data set, in the memory of the device that computes."""
+        """Return the bytes of the data set in the memory of the device that computes."""
         return 0
 
     @abstractmethod
     def build_model(self, empty: bool) -> Learner:
-        """The model, which knows its loss, with the weights that training starts from; without any where `empty`."""
+        """Return the model, including its loss, with its initial weights; without weights if `empty`."""
 
     @abstractmethod
     def build_teacher(self, precision: Precision, pulse: Pulse, teaches: bool) -> Any:
-        """Whom the model learns from, on this rank's device (trainer/models/teacher.py), or None; collective.
+        """Return the teacher on this rank's device (trainer/models/teacher.py), or None; collective.
 
         Args:
             teaches: whether this rank computes a loss; the others get None.
 
         Raises:
-            ConfigError, DataMissing: a teacher that does not fit, or is not there.
+            ConfigError, DataMissing: the teacher does not fit or does not exist.
         """
 
     @abstractmethod
     def hash_weights(self, model: nn.Module, pulse: Pulse) -> str:
-        """Of the weights that training starts from, equal for every strategy and world size; collective."""
+        """Return the hash of the initial weights, equal for every strategy and world size; collective."""
 
     @abstractmethod
     def cost(self, model: nn.Module) -> dict[str, Any]:
-        """Floating-point operations of training, with the teacher's forward pass, for `resolved` in config.json."""
+        """Return the FLOPs of training, including the teacher's forward pass, for `resolved` in config.json."""
 
     def start(self, done_steps: int) -> None:
-        """Makes the training split ready for batches behind `done_steps`, which count in `order_sha256`."""
+        """Prepare the training split for batches after `done_steps`; those steps count in `order_sha256`."""
         for step in range(1, done_steps + 1):  # the hash of the order covers the whole run
             self._order.batch(step, self._config.global_batch_size)
 
     @abstractmethod
     def next_batch(self, step: int) -> Batch:
-        """This rank's share of the batch of `step`."""
+        """Return this rank's share of the batch of `step`."""
 
     @abstractmethod
     def measure(
@@ -93,24 +93,25 @@ class Task(ABC):
         split: Split,
         after_batch: Callable[[], None] = do_nothing,
     ) -> Evaluation:
-        """What `evaluate`, the engine's or a model's, says of a split; collective.
+        """Evaluate a split with `evaluate`, a method of the engine or a model; collective.
 
         Args:
-            after_batch: called behind each batch, equally often on every rank.
+            after_batch: called after each batch, equally often on every rank.
         """
 
     def evaluate(
         self, engine: Engine, split: Split, after_batch: Callable[[], None] = do_nothing
     ) -> Evaluation:
-        """Measures the model inside the engine; collective. `after_batch`: as of `measure`."""
+        """Evaluate the model inside the engine; collective. `after_batch` is passed to `measure`."""
         return self.measure(engine.evaluate, split, after_batch)
 
     def judge(self) -> tuple[Evaluation, dict[str, Any]]:
-        """The test split under the weights of `model_path`, held whole by each rank, and facts of the model;
-        collective if there are ranks.
+        """Evaluate the weights of `model_path` on the test split, with the whole model on each rank.
+
+        Collective if there are several ranks. Also returns facts of the model.
 
         Raises:
-            ConfigError, DataMissing: weights that do not fit, or are not there.
+            ConfigError, DataMissing: the weights do not fit or do not exist.
         """
         model = self.build_model(empty=False)
         judge, facts = open_judge(self._config, model, self._device)
@@ -118,13 +119,13 @@ class Task(ABC):
 
 
 def open_task(config: Config, share: Share, device: str) -> Task:
-    """The task of these settings, its data open.
+    """Return the task of these settings with open data.
 
     Args:
-        share: as of `Task`.
+        share: this rank's part of every batch.
 
     Raises:
-        ConfigError, DataMissing: data that does not fit, or is not there.
+        ConfigError, DataMissing: the data does not fit or does not exist.
     """
     if config.is_text:
         from trainer.tasks.text_task import TextTask

@@ -1,4 +1,4 @@
-"""How good a model is on one split, each rank a share of it: in an engine, or with finished weights."""
+"""Evaluate a model on one split, each rank on its share: inside an engine, or with finished weights."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from trainer.models.mixed_precision import apply_low_precision
 from trainer.models.model_with_loss import TOP, Learner
 
 MOST_PERPLEXITY = 1e30
-"""JSON has no infinity."""
+"""Largest reported number, because JSON has no infinity."""
 
 
 class Evaluation(Protocol):
-    """Numbers over all samples of a split, equal on every rank."""
+    """Results over all samples of a split, equal on every rank."""
 
     @property
     def samples(self) -> int:
-        """How many were judged."""
+        """Return the number of evaluated samples."""
 
     def measures(self) -> dict[str, float]:
-        """The loss, and what people look at: names end in their unit."""
+        """Return the loss and the reported measures; names end in their unit."""
 
     def report(self, split: str) -> dict[str, Any]:
-        """The content of evaluation.json."""
+        """Return the content of evaluation.json."""
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Of an image classifier."""
+    """Results of an image classifier."""
 
     loss: float
     confusion: list[list[int]]
-    """Rows are the true classes, columns the predicted ones."""
+    """Confusion matrix: rows are the true classes, columns the predicted ones."""
     class_names: list[str]
     top5: float | None = None
-    """Samples whose class is among the five likeliest; None where there are no more than five."""
+    """Samples whose class is among the five most probable; None with five classes or fewer."""
 
     @property
     def samples(self) -> int:
@@ -76,7 +76,7 @@ class Classification:
 
 @dataclass(frozen=True)
 class LanguageModelling:
-    """Of a language model: the mean loss over the tokens that are to be learnt."""
+    """Results of a language model: the mean loss over the tokens with labels."""
 
     loss: float
     rows: int
@@ -98,7 +98,7 @@ class LanguageModelling:
 
 
 def do_nothing() -> None:
-    """Between two batches, where nobody asks anything."""
+    """Do nothing between two batches."""
 
 
 def add_up_split(
@@ -106,10 +106,10 @@ def add_up_split(
     batches: Iterable[tuple[Tensor, Tensor]],
     after_batch: Callable[[], None] = do_nothing,
 ) -> Tensor:
-    """Adds up what `evaluate` (the engine's) says of the batches of this rank, over all ranks; collective.
+    """Sum the results of `evaluate` (an engine's) over the batches of this rank and over all ranks; collective.
 
     Args:
-        after_batch: called behind each batch; it may raise, on every rank behind the same one.
+        after_batch: called after each batch; it may raise, after the same batch on every rank.
 
     Returns:
         (sum of the losses, then the task's measures), float64 [1 + n].
@@ -126,7 +126,7 @@ def add_up_split(
 
 
 def read_classification(sums: Tensor, class_names: list[str]) -> Classification:
-    """What the sums of `ClassLoss` say."""
+    """Build the results from the sums of `ClassLoss`."""
     classes = len(class_names)
     matrix = sums[2:].reshape(classes, classes).long().tolist()
     loss, among, total = sums[0].item(), sums[1].item(), sums[2:].sum().item()
@@ -134,7 +134,7 @@ def read_classification(sums: Tensor, class_names: list[str]) -> Classification:
 
 
 def read_language_modelling(sums: Tensor, rows: int) -> LanguageModelling:
-    """What the sums of `TokenLoss` say of a split of `rows`."""
+    """Build the results from the sums of `TokenLoss` over a split of `rows`."""
     loss, count = sums.tolist()
     return LanguageModelling(loss / count if count else math.nan, rows, int(count))
 
@@ -142,7 +142,7 @@ def read_language_modelling(sums: Tensor, rows: int) -> LanguageModelling:
 def open_judge(
     config: Config, model: Learner, device: str
 ) -> tuple[Callable[[Tensor, Tensor], Tensor], dict[str, Any]]:
-    """(what `Engine.evaluate` is of an engine, facts of the model); moves the model to the device."""
+    """Move the model to the device; return (a function like `Engine.evaluate`, facts of the model)."""
     parameters = sum(p.numel() for p in model.parameters())
     model.to(device).eval()
     device_type = torch.device(device).type

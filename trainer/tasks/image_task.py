@@ -1,4 +1,4 @@
-"""Image classification: which of so many classes an image shows."""
+"""Image classification: predict the class of an image."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from trainer.tasks.normalization import find_preprocessing, find_rescaling
 
 
 class ImageTask(Task):
-    """The images of a run and what is done with them."""
+    """The images of a run with their model and measures."""
 
     def __init__(self, config: Config, share: Share, device: str) -> None:
         self._how = how = find_preprocessing(config)
@@ -39,8 +39,8 @@ class ImageTask(Task):
         data = open_data(config, image_size)
         if config.normalization == "imagenet" and config.init == "scratch" and data.channels != len(how.mean):
             raise ConfigError(
-                f"TRAINER_NORMALIZATION=imagenet: has {len(how.mean)} channels, the images of "
-                f"{config.dataset_name} have {data.channels}; leave it out [SL-normalization-channels]"
+                f"TRAINER_NORMALIZATION=imagenet: has {len(how.mean)} channels, but the images of "
+                f"{config.dataset_name} have {data.channels}; remove the setting [SL-normalization-channels]"
             )
         self._data, self._image_size = data, image_size
         self._source: ImageSource | None = None

@@ -1,4 +1,4 @@
-"""What published weights expect of their images: torchvision's own transforms, and the processor of a hub model."""
+"""Find the preprocessing of published weights: torchvision's own transforms, or the processor of a hub model."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from trainer.data.augmentation import normalise, resize
 
 PROBE_EDGE = 480
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of each channel, as torchvision's weights have them."""
+"""Mean per channel of torchvision's weights."""
 MOST_OFF = 3.0
-"""Of 255: the library rounds its pixels after each direction, the lab does not round."""
+"""Allowed difference, of 255: the library rounds pixels after each direction, this project does not."""
 
 log = logging.getLogger("trainer")
 
 
 def find_preprocessing(config: Config) -> Preprocessing:
-    """Of the weights that training starts from, or what the setting `normalization` says instead.
+    """Return the preprocessing of the initial weights, unless the setting `normalization` overrides it.
 
     Raises:
-        ConfigError: as `_of_weights`; or the setting is given, and the weights were trained with another one.
+        ConfigError: as in `_of_weights`, or the setting contradicts the normalization of the weights.
     """
     found = _of_weights(config)
     if config.normalization == "auto" or (found.mean, found.std) == (IMAGENET_MEAN, IMAGENET_STD):
@@ -44,13 +44,13 @@ def find_preprocessing(config: Config) -> Preprocessing:
     if config.init == "pretrained":
         raise ConfigError(
             f"TRAINER_NORMALIZATION=imagenet: the weights of {config.model_name} were trained with mean "
-            f"{', '.join(f'{x:g}' for x in found.mean)}; leave it out [SL-normalization-weights]"
+            f"{', '.join(f'{x:g}' for x in found.mean)}; remove the setting [SL-normalization-weights]"
         )
     return dataclasses.replace(found, mean=IMAGENET_MEAN, std=IMAGENET_STD, source="asked for: ImageNet's")
 
 
 def find_rescaling(ours: Preprocessing, theirs: Preprocessing) -> tuple[Tensor, Tensor] | None:
-    """(factor, offset) [channel, 1, 1] from pixels that are normalised in our way to pixels in theirs; None = alike."""
+    """Return (factor, offset) [channel, 1, 1] from pixels in our normalization to theirs; None if equal."""
     mean, std, other_mean, other_std = (
         torch.tensor(values).view(-1, 1, 1) for values in (ours.mean, ours.std, theirs.mean, theirs.std)
     )
@@ -58,18 +58,18 @@ def find_rescaling(ours: Preprocessing, theirs: Preprocessing) -> tuple[Tensor, 
     if bool((factor == 1).all() and (offset == 0).all()):
         return None
     if bool((factor == factor[:1]).all() and (offset == offset[:1]).all()):
-        return factor[:1], offset[:1]  # of grey images too
+        return factor[:1], offset[:1]  # broadcasts, so grey images work too
     return factor, offset
 
 
 def _of_weights(config: Config) -> Preprocessing:
-    """Of the weights that training starts from; PLAIN where it starts from scratch with a network of ours.
+    """Return the preprocessing of the initial weights; PLAIN for a built-in network from scratch.
 
-    A model of the hub is given what its processor makes of an image also from scratch. Without a processor in its
-    folder or on the hub, -1 to 1 is assumed, which the log and `source` say.
+    A hub model gets its processor's preprocessing even from scratch. Without a processor in its folder or on the hub,
+    a range of -1 to 1 is assumed, and the log and `source` report it.
 
     Raises:
-        ConfigError: a processor that does more than resize, cut out the middle and normalise.
+        ConfigError: the processor does more than resize, crop the centre and normalize.
     """
     name, pretrained = registered_name(config), config.init == "pretrained"
     if name and not pretrained:
@@ -101,27 +101,27 @@ def _of_processor(config: Config, source: str) -> Preprocessing:
 
     try:
         processor = AutoImageProcessor.from_pretrained(source)
-    except (OSError, ValueError) as failure:  # no such file; a file that names no processor
+    except (OSError, ValueError) as failure:  # no such file, or a file that does not name a processor
         log.info("%s: %s", source, failure)
-        log.warning("%s: no %s there, so its images go from -1 to 1 (mean and deviation 0.5)", source, FILE)
+        log.warning("%s: has no %s; assuming a range of -1 to 1 (mean and deviation 0.5)", source, FILE)
         return Preprocessing(source=f"assumed: {Path(source).name} has no {FILE}")
     kind = type(processor).__name__
     found = read_processor(processor)
     if found is None or (off := measure_difference(processor, found)) > MOST_OFF:
         named = "MODEL_PATH" if config.model_path else "MODEL"
-        how = "in a way that this lab does not know" if found is None else f"{off:.0f} of 255 off"
+        how = "it uses an unsupported method" if found is None else f"difference: {off:.0f} of 255"
         raise ConfigError(
-            f"TRAINER_{named}={source!r}: its {kind} makes other pixels than resizing, cutting out the middle and "
-            f"normalising would ({how}); expected a model whose processor does no more than that "
+            f"TRAINER_{named}={source!r}: its {kind} does more than resize, crop the centre and "
+            f"normalize ({how}); choose a model whose processor does only that "
             "[SL-processor-differs]"
         )
     return found
 
 
 def read_processor(processor: Any) -> Preprocessing | None:
-    """What a processor of transformers says of itself; None where that is no square, or an unknown interpolation.
+    """Return the preprocessing of a processor of transformers; None unless square and of known interpolation.
 
-    Mean and deviation are taken from what it makes of a black and of a white image: so whatever it rescales by counts.
+    Mean and deviation are derived from its outputs for a black and a white image, so its rescaling factor is included.
     """
     resize, size = _edges(processor)
     interpolation = _interpolation(getattr(processor, "resample", None))
@@ -145,7 +145,7 @@ def read_processor(processor: Any) -> Preprocessing | None:
 
 
 def _interpolation(resample: Any) -> str:
-    """Of PIL's number, torchvision's name or nothing; "" = another one."""
+    """Return the interpolation of PIL's number, torchvision's name or None; "" for an unknown one."""
     value = getattr(resample, "value", resample)
     if value is None or isinstance(value, str):
         return value or "bilinear"
@@ -153,11 +153,11 @@ def _interpolation(resample: Any) -> str:
 
 
 def _edges(processor: Any) -> tuple[int, int]:
-    """(edge after resizing, edge after cutting out the middle) of a square; 0 where they are not told."""
+    """Return (edge after resizing, edge after the centre crop) of a square; 0 if unknown."""
     size, crop = (_edge(getattr(processor, name, None)) for name in ("size", "crop_size"))
     if not getattr(processor, "do_resize", True):
         return 0, 0
-    share = getattr(processor, "crop_pct", None)  # ConvNeXT's, below its largest size
+    share = getattr(processor, "crop_pct", None)  # ConvNeXT uses it below its largest size
     if share and dict(processor.size).get("shortest_edge") and size < 384:
         return int(size / share), size
     return size, crop if getattr(processor, "do_center_crop", False) and crop else size
@@ -172,7 +172,7 @@ def _edge(size: Any) -> int:
 
 
 def measure_difference(processor: Any, how: Preprocessing) -> float:
-    """Largest difference, of 255, between the processor's pixels of one picture and ours."""
+    """Return the largest difference, of 255, between the processor's pixels of one picture and ours."""
     waves = np.linspace(0, 12, PROBE_EDGE)
     colours = [np.sin(waves[:, None] * (i + 1)) * np.cos(waves[None] * (3 - i)) for i in range(3)]
     picture = np.round((np.stack(colours) + 1) * 127.5).astype(np.uint8)

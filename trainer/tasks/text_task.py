@@ -1,4 +1,4 @@
-"""A language model: which token comes next, asked where the answer stands."""
+"""Language modelling: predict the next token of the answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from trainer.tasks.evaluation import Evaluation, add_up_split, do_nothing, read_
 
 
 class TextTask(Task):
-    """The rows of tokens of a run, in files that are mapped into the host's memory, and what is done with them."""
+    """The token rows of a run, memory-mapped from files, with their model and measures."""
 
     def __init__(self, config: Config, share: Share, device: str) -> None:
         self._data = data = open_text(config)
@@ -72,7 +72,7 @@ class TextTask(Task):
         with naming_the_teacher(config):
             shape = self._teacher_shape = read_shape(asked)
             weights = open_weights(asked, shape)
-        with leave_alone(pulse):  # files are read
+        with leave_alone(pulse):  # reading files takes time without progress
             found = hash_weights_by_name(weights, weights.names, dist.get_rank(), dist.get_world_size())
         self.teacher_facts = {
             "teacher_sha256": found,
@@ -97,7 +97,7 @@ class TextTask(Task):
         )
         if found:
             return found
-        # nobody holds the whole model: every rank hashes some of what it is made from
+        # no rank holds the whole model, so every rank hashes a part of its sources
         weights = open_weights(self._config, self._shape)
         return hash_weights_by_name(weights, [name for name, _ in model.named_parameters()], rank, ranks)
 

@@ -133,7 +133,7 @@ APART = {
         (spoil(2, "results volume", error="No"), "problem", "results volume", "SL-volume-unwritable", ("500.00 GiB",)),
         (spoil(2, "results volume", free_gib=0.5), "problem", "results volume", "SL-volume-small", ("512.00 MiB",)),
         (spoil(2, "results volume", mb_per_s=2.0), "warning", "results volume", "SL-volume-slow", ("2.0 MB/s",)),
-        (spoil(2, "results volume", clock_s=-30.0), "problem", "clock", "SL-clock-of-volume", ("30.0 s before",)),
+        (spoil(2, "results volume", clock_s=-30.0), "problem", "clock", "SL-clock-of-volume", ("30.0 s ahead",)),
         (spoil(2, "clock", offset_s=-3.0), "problem", "clock", "SL-clock-of-rank", (NAMES[1], "3.0 s behind")),
         (spoil(3, "device", visible=1, type="none"), "problem", "devices", "SL-no-device-left", (" 1 ", " 2 ")),
         (spoil(3, "device", uuid="uuid-2"), "problem", "devices", "SL-device-shared", ("2 and 3", "uuid-2")),

@@ -1,7 +1,7 @@
-"""Opens the files of a local data set of text, each split for itself, with every text as it stands in its file.
+"""Open the files of a local text data set, split by split, with every text unchanged.
 
-`datasets` gives all splits the columns of the first one, and takes texts for dates where all of a part look like them.
-Files that are not read are refused with what to do with them.
+`datasets` gives all splits the columns of the first one, and converts texts to dates if all texts of a part look like
+dates. `open_local` avoids both. `check_folder` rejects unsupported files with a command that converts them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ PART = re.compile(r"(.*-)(\d+)-of-(\d+)(\..*)")
 
 
 def check_folder(named: str, folder: Path) -> None:
-    """That every data file of a folder is of a kind that is read, in the split that its name says, and none is lacking.
+    """Raise unless every data file has a supported kind and a readable split name, and no part is missing.
 
     Raises:
-        DataMissing: naming the first that is not, what is lacking, or what lies there instead of data.
+        DataMissing: names the first unsupported file, the missing parts, or the files that are not data.
     """
     files = [*list_files(folder)]
     data = [file for file in files if is_data(file)]
@@ -47,7 +47,7 @@ def check_folder(named: str, folder: Path) -> None:
             raise DataMissing(f"{named}: {file.relative_to(folder)}: {problem}")
     if lacking := _find_lacking(data):
         raise DataMissing(
-            f"{named}: lacks {name_files(folder, lacking)}; put every part of the data set there "
+            f"{named}: lacks {name_files(folder, lacking)}; copy every part of the data set there "
             "[SL-data-parts-absent]"
         )
     if files and not data:
@@ -58,7 +58,7 @@ def check_folder(named: str, folder: Path) -> None:
 
 
 def _find_problem(file: Path) -> str:
-    """Why it is not read, and the cure; "" where it is."""
+    """Return why the file cannot be read, with a fix; "" if it can be read."""
     if file.suffix not in READERS:
         found = file.suffix or "a name without a suffix"
         return f"expected {READ}, found {found} [SL-text-file-kind]; {_find_file_cure(file)}"
@@ -71,18 +71,18 @@ def _find_problem(file: Path) -> str:
 
 
 def _find_spelling(file: Path) -> str:
-    """`datasets` knows splits by names in small letters, and takes Test.jsonl for a part of the training split."""
+    """Return how to rename a split that is not in lower case; `datasets` reads Test.jsonl as training data."""
     for part in file.parts:
         if (found := SPLIT.search(part)) and found[1] != found[1].lower():
             return (
-                f"rename {part}: the name of a split is in small letters, {found[1].lower()} "
+                f"rename {part}: the name of a split must be in lower case, {found[1].lower()} "
                 "[SL-split-name-case]"
             )
     return ""
 
 
 def _find_lacking(files: Iterable[Path]) -> list[Path]:
-    """Of files like train-00000-of-00002.parquet, those that are not there."""
+    """Return the missing parts of files such as train-00000-of-00002.parquet."""
     there = set(files)
     found = [(file, match) for file in there if (match := PART.fullmatch(file.name))]
     wanted = {
@@ -107,24 +107,24 @@ def _find_file_cure(file: Path) -> str:
         )
     if suffix == ".ndjson":
         return f"rename it to {new}"
-    return "each row holds one question and its answer: docs/text_data.md"
+    return "each row must hold one question and its answer: docs/text_data.md"
 
 
 QUERY, RESPONSE, ORIGINAL = "query", "response", "original_question"
 DATE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
-"""How a text begins after it was taken for a date."""
+"""The start of a text after it was converted to a date."""
 
 
 def open_local(name: str, path: Path) -> dict[str, Any]:
-    """{split: table of `datasets`} of a file, a folder of files, or a folder that `datasets` has saved.
+    """Return {split: table of `datasets`} of a file, a folder of files, or a folder that `datasets` has saved.
 
     Args:
-        name: what the data set is called in sentences.
+        name: name of the data set in messages.
 
     Raises:
-        ConfigError: a json file that holds one object instead of rows.
-        DataMissing: files that are not read, or whose columns differ within a split.
-        Exception: whatever `datasets` raises.
+        ConfigError: a json file holds one object instead of rows.
+        DataMissing: files are unsupported, or their columns differ within a split.
+        Exception: any error of `datasets`.
     """
     import datasets
 
@@ -141,13 +141,13 @@ def open_local(name: str, path: Path) -> dict[str, Any]:
 
 
 def describe_cast(failure: Exception) -> str:
-    """How the columns of two files differ that were to be one table; "" of another failure."""
+    """Return how the columns of two files of one table differ; "" for another failure."""
     cause = failure.__cause__ or failure
     first, other = (getattr(cause, f"{which}_column_names", None) or [] for which in ("requested", "table"))
     if not (more := [name for name in other if name not in first]):
         return ""
     return (
-        f"one file has the columns {', '.join(first)}, another one has {', '.join(more)}; "
+        f"one file has the columns {', '.join(first)}, another file has {', '.join(more)}; "
         "give all files the same columns [SL-files-columns-differ]"
     )
 
@@ -175,7 +175,7 @@ def _load_split(name: str, split: str, files: Sequence[Path]) -> Any:
 
 
 def _find_cure(file: Path, features: Any) -> str:
-    """The command that makes rows of an object of columns, or of lists of rows; "" of another object."""
+    """Return the command that turns an object of columns, or of lists of rows, into rows; "" for another object."""
     import datasets
 
     read = f"json.load(open('{file.name}', encoding='utf-8-sig'))"
@@ -206,7 +206,7 @@ def _has_dates(table: Any) -> bool:
 
 
 def _read_texts(files: Sequence[Path]) -> Any:
-    """The columns that are learnt from, as they stand in json files; of the others the names."""
+    """Return the training columns as written in json files; of other columns only the names."""
     import datasets
 
     rows = [row for file in files for row in _read_rows(file)]
@@ -218,7 +218,7 @@ def _read_texts(files: Sequence[Path]) -> Any:
 
 
 def _read_rows(file: Path) -> list[dict[str, Any]]:
-    """Of an array, or of objects one after the other."""
+    """Return the rows of an array, or of consecutive objects."""
     text = file.read_text(encoding="utf-8-sig").strip()
     if text.startswith("["):
         found: list[dict[str, Any]] = json.loads(text)

@@ -1,7 +1,7 @@
-"""Questions and answers from the hub, a folder or a file in MetaMathQA's columns, split once and for all.
+"""Read questions and answers in MetaMathQA's columns from the hub, a folder or a file, and split them once.
 
-The built-in data set `arithmetic` has word problems in the columns and the tone of MetaMathQA, made from their number
-alone.
+`load_questions` returns the splits; `check_given` checks the columns without reading documents. The built-in data set
+`arithmetic` generates word problems in MetaMathQA's columns and style from their index.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from trainer.data.images import SPLIT_SEED
 from trainer.data.text.local_files import ORIGINAL, QUERY, RESPONSE, TO_UTF_8, describe_cast, open_local
 
 ORIGINALS = 2000
-VERSION = 1  # raise it when a text changes: caches are named after it
+VERSION = 1  # increment it when a text changes: the names of caches include it
 SHORT = 0.4  # share of questions without a story
-SEED = 7  # never the run's seed: runs with different seeds must see the same questions
+SEED = 7  # not the run's seed: runs with different seeds must use the same questions
 NAMES = ("Ann", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana")
 THINGS = ("apples", "books", "cards", "eggs", "pens", "stamps", "shells", "coins")
 
 Asked = tuple[tuple[str, str], str, tuple[str, str]]
-"""Two ways to ask, the answer, the types."""
+"""Two phrasings of the question, the answer, the types of the phrasings."""
 
 
 def generate_arithmetic() -> list[dict[str, str]]:
-    """4000 rows of `query`, `response`, `type`, `original_question`: 2000 questions, each asked in two ways.
+    """Return 4000 rows of `query`, `response`, `type`, `original_question`: 2000 questions in two phrasings.
 
-    Short ones in the manner of its part from MATH, where the answer ends with "The answer is: n", and stories of one
-    to four sums in that of its part from GSM8K, with "#### n" before it. In bytes and chat form 49 to 180 tokens.
+    Short questions follow MetaMathQA's MATH part, where the answer ends with "The answer is: n". Stories of one to
+    four sums follow its GSM8K part, with "#### n" before that. As bytes in chat form, a row has 49 to 180 tokens.
     """
     return [row for index in range(ORIGINALS) for row in _ask_twice(index)]
 
@@ -79,7 +79,7 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Questions:
-    """One split. `read` gives (queries, responses) of these indices into the split it was cut from."""
+    """One split; `read` returns (queries, responses) of indices into the split of the source."""
 
     read: Callable[[NDArray[np.int64]], tuple[list[Any], list[Any]]]
     indices: NDArray[np.int64]
@@ -91,19 +91,18 @@ class Questions:
 def load_questions(
     config: Config, revision: str | None = None, tell: Callable[[str], None] = lambda sentence: None
 ) -> dict[str, Questions]:
-    """The splits train, validation and test of `dataset_path` or `dataset`.
+    """Return the splits train, validation and test of `dataset_path` or `dataset`.
 
     A split `test` (else `validation`) is the test split; without either, 5 % of the documents of `train` are held out.
-    `validation` beside `test` is the validation split, else `validation_fraction` of `train` is held out. Questions
-    with the same `original_question` are held out together: MetaMathQA asks each of its questions in many ways, and
-    a model that was trained on one of them is not tested by another. At most `train_samples` are left to train on.
+    If `test` exists, `validation` is the validation split; without it, `validation_fraction` of `train` is held out.
+    Questions with the same `original_question` are held out together: MetaMathQA rephrases each question many times.
+    A model must not be tested on a rephrased training question. At most `train_samples` remain for training.
 
-    Args:
-        tell: is told which columns and splits are not used, and how much of a held-out split is trained on too.
+    Calls `tell` with the unused columns and splits, and with the overlap of held-out splits and training.
 
     Raises:
-        ConfigError: columns that are not there or hold no text.
-        DataMissing: no such data set, files that are not read, or a split without documents.
+        ConfigError: columns are absent or do not hold text.
+        DataMissing: the data set does not exist, files are unsupported, or a split has no documents.
     """
     if is_built_in(config):
         tables: dict[str, Any] = {"train": generate_arithmetic()}
@@ -119,15 +118,15 @@ def load_questions(
     if not is_built_in(config):
         columns = [each for each in tables[train_name].features if each not in (QUERY, RESPONSE, ORIGINAL)]
         if columns:
-            tell(f"columns of the data set that are not used: {_name_columns(columns)}")
+            tell(f"unused columns of the data set: {_name_columns(columns)}")
         if unused := [name for name in tables if name not in (train_name, "validation", "test")]:
-            tell(f"splits of the data set that are not used: {', '.join(unused)}")
+            tell(f"unused splits of the data set: {', '.join(unused)}")
     test = given.get("test") or given.get("validation")
     groups = sources[train_name].groups()
     for name in given.keys() & {"validation", "test"}:
         known, asked = set(sources[train_name].queries()), sources[name].queries()
         if repeated := sum(query in known for query in asked):
-            tell(f"{name}: {repeated} of {len(asked)} questions stand in the training split too")
+            tell(f"{name}: {repeated} of {len(asked)} questions are also in the training split")
     if test is None:
         train, test = _hold_out(train, groups, round(len(groups) * TEST_FRACTION))
     validation = given.get("validation") if "test" in given else None
@@ -140,35 +139,35 @@ def load_questions(
         if not len(split):
             raise DataMissing(
                 f"{config.dataset_setting}: no documents for the {name} split: {train_name!r} has {len(groups)} "
-                f"documents of {len(np.unique(groups))} different questions, those of one question stay together; "
-                "add documents, the splits test and validation, or raise TRAINER_VALIDATION_FRACTION "
+                f"documents of {len(np.unique(groups))} questions, which are never divided; "
+                "add documents or the missing splits, or raise TRAINER_VALIDATION_FRACTION "
                 "[SL-text-split-empty]"
             )
     return splits
 
 
 def check_given(config: Config) -> None:
-    """That the folder or file of `dataset_path` can be opened and has the columns; its documents are not read.
+    """Raise unless `dataset_path` can be opened and has the columns; documents are not read.
 
     Raises:
-        ConfigError: columns that are not there or hold no text.
-        DataMissing: no such data set.
+        ConfigError: columns are absent or do not hold text.
+        DataMissing: the data set does not exist.
     """
     _check_columns(config, _open(config, None))
 
 
 def is_built_in(config: Config) -> bool:
-    """Whether the documents are generated."""
+    """Return whether the documents are generated."""
     return not config.dataset_path and config.dataset == "arithmetic"
 
 
 def hub_id(config: Config) -> str:
-    """Id of the data set on the hub; meaningless with `dataset_path`."""
+    """Return the id of the data set on the hub; meaningless with `dataset_path`."""
     return HUB_IDS.get(config.dataset, config.dataset)
 
 
 def absent(config: Config) -> DataMissing:
-    """What to raise where nothing lies at `dataset_path`."""
+    """Return the error for a `dataset_path` that does not exist."""
     return DataMissing(f"{config.dataset_setting}: no such folder or file [SL-text-data-absent]")
 
 
@@ -184,14 +183,14 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
         source = datasets.load_dataset(hub_id(config), revision=revision)
     except (ConfigError, DataMissing):
         raise
-    except Exception as failure:  # a dozen classes of the hub's client and of the readers: "not to be had"
+    except Exception as failure:  # a dozen classes of the hub's client and the readers: unavailable
         if isinstance(failure, OSError) and failure.errno is not None:
             raise
         cause = failure.__cause__ or failure
         explained = describe_cast(failure) or str(cause) or type(cause).__name__
         hint = "" if config.dataset_path else hint_of_dataset(config.dataset)
         raise DataMissing(
-            f"{config.dataset_setting}: cannot be loaded, expected a data set in `datasets` format (saved with "
+            f"{config.dataset_setting}: cannot be loaded; expected a data set in `datasets` format (saved with "
             f"save_to_disk, or json, jsonl or parquet files) or an id on the hub: {explained}{hint} "
             "[SL-text-data-unloadable]"
         ) from failure
@@ -225,26 +224,26 @@ def _check_columns(config: Config, tables: dict[str, Any]) -> None:
 
 
 def _name_columns(names: Iterable[str]) -> str:
-    """A name with a character that is not seen, as a byte order mark, is quoted."""
+    """Join the names; quote those with invisible characters, such as a byte order mark."""
     return ", ".join(name if name.isprintable() else ascii(name) for name in names)
 
 
 @dataclass(frozen=True)
 class _Source:
-    """One split as it was found."""
+    """One split as stored in the source."""
 
     table: Any
     """a list of rows, or a table of `datasets`"""
     where: str
-    """for sentences"""
+    """name in messages"""
 
     def whole(self) -> Questions:
-        """All its documents, shuffled."""
+        """Return all documents, shuffled."""
         order = np.random.default_rng(SPLIT_SEED).permutation(len(self.table))
         return Questions(self._read, order.astype(np.int64))
 
     def groups(self) -> NDArray[np.int64]:
-        """For each document, the number of the question behind it; one without has its own query."""
+        """Return the number of each document's original question; without that column, of its query."""
         every = np.arange(len(self.table))
         originals: Sequence[Hashable] = []
         if isinstance(self.table, list) or ORIGINAL in self.table.features:
@@ -259,7 +258,7 @@ class _Source:
         return np.fromiter((numbers.setdefault(o, len(numbers)) for o in originals), np.int64, len(originals))
 
     def queries(self) -> list[Any]:
-        """Of all its documents, in their order."""
+        """Return the queries of all documents, in their order."""
         return self._columns(np.arange(len(self.table)), QUERY)[0]
 
     def _read(self, indices: NDArray[np.int64]) -> tuple[list[Any], list[Any]]:
@@ -272,17 +271,17 @@ class _Source:
         chosen = self.table.select_columns([*names])
         try:
             rows = chosen[indices.tolist()]
-        except UnicodeDecodeError as failure:  # a reader of `datasets` that lets any byte pass
+        except UnicodeDecodeError as failure:  # some readers of `datasets` accept any byte
             raise DataMissing(
-                f"{self.where}: row {_find_undecodable(chosen, indices)} holds bytes that are no UTF-8: {failure} "
-                f"[SL-text-not-utf-8]; {TO_UTF_8.format('latin1')}, where latin1 is the encoding that it was "
-                "written in"
+                f"{self.where}: row {_find_undecodable(chosen, indices)} holds bytes that are not UTF-8: {failure} "
+                f"[SL-text-not-utf-8]; {TO_UTF_8.format('latin1')}, with the file's own encoding instead of "
+                "latin1"
             ) from failure
         return [list(rows[name]) for name in names]
 
 
 def _find_undecodable(table: Any, indices: NDArray[np.int64]) -> int:
-    """The first of these rows that cannot be decoded."""
+    """Return the first of these rows that cannot be decoded."""
     for index in sorted(indices.tolist()):
         try:
             table[index]
@@ -292,7 +291,7 @@ def _find_undecodable(table: Any, indices: NDArray[np.int64]) -> int:
 
 
 def _hold_out(whole: Questions, groups: NDArray[np.int64], wanted: int) -> tuple[Questions, Questions]:
-    """(kept, held out): `wanted` documents, 1 or more, in whole groups; a group too large for the rest is kept."""
+    """Return (kept, held out): `wanted` documents, 1 or more, in whole groups; a group that does not fit is kept."""
     mine = groups[whole.indices]
     sizes, room, chosen = np.bincount(mine), max(1, wanted), np.zeros(groups.max() + 1, bool)
     for group in mine:  # in the order of their first documents
@@ -306,7 +305,7 @@ def _hold_out(whole: Questions, groups: NDArray[np.int64], wanted: int) -> tuple
 
 
 def describe_files(path: Path) -> list[list[Any]]:
-    """[name, bytes, modification time in ns] of every file: another list means other data, without reading it."""
+    """Return [name, bytes, modification time in ns] of every file, which identifies the data without reading it."""
     files = (
         [(path.name, path)] if path.is_file() else [(str(f.relative_to(path)), f) for f in walk_files(path)]
     )

@@ -1,6 +1,7 @@
-"""The token cache: where it lies, what its name depends on, which documents share a row, and how it is written.
+"""Name and write the token cache.
 
-Its files: docs/text_data.md.
+`describe_cache` lists everything that the files depend on; `cache_name` hashes that list. `pack_lengths` assigns
+documents to rows, and `write_cache` writes the files. docs/text_data.md describes the files.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from trainer.data.text.tokenizer import (
     load_tokenizer,
 )
 
-TRIES = 32  # fills of a row that are looked for below the full one
+TRIES = 32  # lower fills of a row that are tried after the full one
 
 
 def pack_lengths(lengths: NDArray[np.int64], seq_len: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(documents in the order of the rows, how many of them each row holds). No document is split.
+    """Return (documents in the order of the rows, number of documents per row); no document is split.
 
-    The better of two ways, since either loses 3 % of the places somewhere: best fit decreasing where lengths are alike
-    (`arithmetic`), because it never looks for a sum; sums where long and short documents are about equally many,
-    because the short ones are used up early. Depends on nothing but the lengths. Sets of lengths are the bits of
-    integers, so that "is there a pair with this sum" is one shift and one AND, and a row costs microseconds.
+    Uses the better of two methods, because each wastes 3 % of the places on some data. Best fit decreasing suits
+    similar lengths (`arithmetic`), because it searches no sums. Sums suit about equally many long and short documents,
+    because they use the short ones early. The result depends only on the lengths. Sets of lengths are bits of integers:
+    finding a pair with a given sum is one shift and one AND, so a row takes microseconds.
     """
     assert len(lengths) and lengths.min() > 0 and lengths.max() <= seq_len
     rows = min(_fill_by_sums(lengths, seq_len), _fit_best(lengths, seq_len), key=len)
@@ -58,8 +59,10 @@ def pack_lengths(lengths: NDArray[np.int64], seq_len: int) -> tuple[NDArray[np.i
 
 
 def _fill_by_sums(lengths: NDArray[np.int64], seq_len: int) -> list[list[int]]:
-    """Row by row: the longest document that is left, then as long as something fits, the two that fill the rest of the
-    row, the one that does, or the longest."""
+    """Fill rows one by one, each with the longest remaining document first.
+
+    Then, until nothing fits, add one or two documents that fill the row, else the longest that fits.
+    """
     left = _Left(lengths, seq_len)
     rows = []
     while left.lengths:
@@ -76,7 +79,7 @@ def _fill_by_sums(lengths: NDArray[np.int64], seq_len: int) -> list[list[int]]:
 
 
 def _fit_best(lengths: NDArray[np.int64], seq_len: int) -> list[list[int]]:
-    """Best fit decreasing: from the longest document down, each into the row that it leaves least room in."""
+    """Pack by best fit decreasing: longest document first, each into the fullest row with enough room."""
     rows: list[list[int]] = []
     by_room: dict[int, list[int]] = defaultdict(list)
     rooms = 0
@@ -98,12 +101,12 @@ def _fit_best(lengths: NDArray[np.int64], seq_len: int) -> list[list[int]]:
 
 
 class _Left:
-    """Documents that have no row yet, by length."""
+    """Documents without a row, by length."""
 
     def __init__(self, lengths: NDArray[np.int64], seq_len: int) -> None:
         self._seq_len = seq_len
         self._documents: dict[int, list[int]] = defaultdict(list)
-        for document in range(len(lengths) - 1, -1, -1):  # so that the first one is taken first
+        for document in range(len(lengths) - 1, -1, -1):  # reversed, so that pop returns the first document
             self._documents[int(lengths[document])].append(document)
         self.lengths = sum(1 << length for length in self._documents)
         self._mirrored = sum(1 << (seq_len - length) for length in self._documents)
@@ -117,11 +120,11 @@ class _Left:
         return document
 
     def longest(self, room: int) -> int:
-        """Not above `room`; 0 = nothing fits."""
+        """Return the longest length of at most `room`; 0 = nothing fits."""
         return max(0, (self.lengths & ((1 << (room + 1)) - 1)).bit_length() - 1)
 
     def fill(self, room: int) -> list[int]:
-        """One or two lengths that leave little of `room`, or the longest that fits; empty where nothing does."""
+        """Return one or two lengths that nearly fill `room`, or the longest that fits; empty if nothing fits."""
         longest = self.longest(room)
         if not longest:
             return []
@@ -143,25 +146,25 @@ class _Left:
         return [first, total - first]
 
 
-VERSION = 3  # raise it when the same settings give other files
+VERSION = 3  # increment it when the same settings give other files
 PREPARED = "_prepared"
-"""Folder of what `trainer.prepare` writes below the results; no comparison can be called so."""
+"""Folder of `trainer.prepare` below the results; a reserved name, which no comparison can have."""
 DONE = "DONE.json"
-"""Of a prepared folder: it is whole."""
+"""File that marks a prepared folder as complete."""
 INDEX = "index.json"
 TOKENIZER = "tokenizer"
 ARRAYS = ("ids", "documents", "rows")
 
 
 def describe_cache(config: Config) -> dict[str, Any]:
-    """All that the files depend on. Neither the data nor the tokenizer is opened, so that every rank can ask.
+    """Return everything that the files depend on, without opening the data or the tokenizer, so every rank can call it.
 
-    A local data set counts by the names, sizes and times of its files (by its hash where `trainer.prepare` wrote
-    it), a tokenizer in a folder by its content, and both by their id where they come from the hub: what was there
-    when the cache was made stays.
+    A local data set is identified by the names, sizes and times of its files, or by its hash if `trainer.prepare`
+    wrote it. A tokenizer in a folder is identified by its content. Data and tokenizers from the hub are identified by
+    their id: the cache keeps the version that was on the hub when it was built.
 
     Raises:
-        DataMissing: no such data set, or no tokenizer in the folder.
+        DataMissing: the data set does not exist, or the folder has no tokenizer.
     """
     data: dict[str, Any] = {"name": data_name(config)}
     if is_built_in(config):
@@ -186,39 +189,39 @@ def describe_cache(config: Config) -> dict[str, Any]:
 
 
 def data_name(config: Config) -> str:
-    """What the data set is called in a cache: the same for a short name and the hub id that it stands for."""
+    """Return the name of the data set in a cache: the same for a short name and its hub id."""
     return hub_id(config) if not config.dataset_path else config.dataset_name
 
 
 def cache_name(config: Config) -> str:
-    """tokens-<hash>; the number of processes is no part of it."""
+    """Return tokens-<hash>; it does not depend on the world size."""
     text = json.dumps(describe_cache(config), sort_keys=True)
     return f"tokens-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def cache_folder(config: Config) -> Path:
-    """Where the cache of these settings lies once it is whole."""
+    """Return the folder of the complete cache of these settings."""
     return Path(config.results) / PREPARED / cache_name(config)
 
 
 def array_path(folder: Path, split: str, array: str) -> Path:
-    """One of the three arrays of a split."""
+    """Return the path of one of the three arrays of a split."""
     return folder / f"{split}-{array}.npy"
 
 
 def write_cache(
     config: Config, folder: Path, scratch: Path, note: Callable[[str], None], revision: str | None = None
 ) -> dict[str, Any]:
-    """Writes the arrays of every split, the tokenizer and index.json into `folder`; the content of index.json.
+    """Write the arrays of every split, the tokenizer and index.json into `folder`; return the content of index.json.
 
     Args:
-        scratch: for the tokens before they are in the order of the rows.
-        note: is told from time to time how far it is.
+        scratch: folder for the tokens before they are put into the order of the rows.
+        note: called from time to time with the progress.
         revision: of a data set on the hub.
 
     Raises:
-        ConfigError: columns that are missing, a chat template that does not work, rows too short for any document.
-        DataMissing: no data set or no tokenizer, or a split without text.
+        ConfigError: columns are missing, the chat template does not work, or rows are too short for any document.
+        DataMissing: the data set or tokenizer does not exist, or a split has no text.
     """
     notes: list[str] = []
     splits, tokenizer = load_questions(config, revision, notes.append), load_tokenizer(config)
@@ -278,8 +281,8 @@ def _write_split(
         )
     if not kept:
         raise ConfigError(
-            f"TRAINER_SEQ_LEN={config.seq_len}: no document of the {name} split has room in a row for its "
-            "question and one token of its answer [SL-seq-len-too-short]"
+            f"TRAINER_SEQ_LEN={config.seq_len}: no row fits the question and one answer token of any document of the "
+            f"{name} split; raise it [SL-seq-len-too-short]"
         )
     documents = np.array(kept, np.int64)
     lengths = documents[:, 1]

@@ -1,6 +1,6 @@
-"""The token cache as ranks see it: rows of token ids, positions and labels, read from memory-mapped files.
+"""Read the token cache in the ranks: rows of token ids, positions and labels from memory-mapped files.
 
-Also what keeps a run from training on text, as far as that can be told before the ranks start.
+`open_text` opens the cache. `text_problems` reports settings that prevent training on text, before the ranks start.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from trainer.data.text.tokenizer import (
 )
 
 IGNORED = -100
-"""Label of a token that is not learnt: the question, padding."""
+"""Label of a token that is not trained on: question or padding."""
 DOCUMENTS, TOKENS, LABELS = 0, 1, 2  # columns of `rows`: running totals before each row
 LENGTH, PROMPT = 1, 2  # columns of `documents`; 0 is the index in the source
 
 
 class TokenRows:
-    """One split. Nothing is read before a row is asked for; a row costs the same wherever it lies.
+    """One split; rows are read on demand, and reading a row takes the same time at any position.
 
     Args:
         ids: [tokens] of all documents, in the order of the rows, without padding.
         documents: int64 [documents, 3]: index in the source, tokens, tokens before the answer.
         rows: int64 [rows + 1, 3]: documents, tokens and labels before each row.
         packed: several documents per row.
-        pad_id: token of places without a document.
+        pad_id: token at places without a document.
     """
 
     def __init__(
@@ -65,23 +65,23 @@ class TokenRows:
         return len(self._rows) - 1
 
     def label_counts(self, indices: NDArray[np.int64]) -> int:
-        """Tokens that are learnt in these rows together."""
+        """Return the number of tokens with a label in these rows."""
         return self._count(indices, LABELS)
 
     def token_counts(self, indices: NDArray[np.int64]) -> int:
-        """Places of these rows that hold a document."""
+        """Return the number of places of these rows that hold a document."""
         return self._count(indices, TOKENS)
 
     def pair_counts(self, indices: NDArray[np.int64]) -> int:
-        """Pairs of tokens of one document in these rows: the sum of the documents' squared lengths."""
+        """Return the pairs of tokens within documents of these rows: the sum of the documents' squared lengths."""
         return int(np.square(self._places(indices)[1]).sum())
 
     def most_documents(self) -> int:
-        """Of any row; its padding, if it has some, counts as one."""
+        """Return the largest number of documents in a row; padding counts as one."""
         return int((np.diff(self._rows[:, DOCUMENTS]) + (self._padding() > 0)).max())
 
     def longest_document(self) -> int:
-        """Tokens of the longest document or padding."""
+        """Return the tokens of the longest document or padding."""
         return int(max(self.documents[:, LENGTH].max(), self._padding().max()))
 
     def _padding(self) -> NDArray[np.int64]:
@@ -91,10 +91,10 @@ class TokenRows:
         return int((self._rows[indices + 1, column] - self._rows[indices, column]).sum())
 
     def rows(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(inputs [row, 2, token], labels [row, token]), int64.
+        """Return (inputs [row, 2, token], labels [row, token]), int64.
 
-        inputs[:, 0] are token ids, inputs[:, 1] positions in the document. Packed, the padding is a document of its
-        own; else positions go on counting through it. labels are the next token of the answer, elsewhere IGNORED.
+        inputs[:, 0] are token ids, inputs[:, 1] positions in the document. In packed rows the padding is a document of
+        its own; otherwise positions continue through it. Labels are the next token of the answer, elsewhere IGNORED.
         """
         count, seq_len = len(indices), self.seq_len
         ids = np.full((count, seq_len), self._pad_id, np.int64)
@@ -103,7 +103,7 @@ class TokenRows:
             ids[row, : last - first] = self._ids[first:last]
         begins, lengths, prompts = self._places(indices)
         inputs = np.stack((ids, self._positions(indices, begins)), axis=1)
-        turns = np.zeros(count * seq_len + 1, np.int8)  # where learning begins, and where it ends
+        turns = np.zeros(count * seq_len + 1, np.int8)  # +1 where labels begin, -1 where they end
         turns[begins + prompts - 1] = 1
         turns[begins + lengths - 1] -= 1
         learnt = np.cumsum(turns[:-1]).astype(bool)
@@ -113,7 +113,7 @@ class TokenRows:
     def _places(
         self, indices: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Of each document in these rows: its first place when they are laid end to end, its tokens, its prompt."""
+        """Return per document of these rows, laid end to end: its first place, its tokens, its prompt's tokens."""
         first = self._rows[indices, DOCUMENTS]
         counts = self._rows[indices + 1, DOCUMENTS] - first
         row = np.repeat(np.arange(len(indices)), counts)
@@ -139,7 +139,7 @@ class TokenRows:
 
 @dataclass(frozen=True)
 class TextData:
-    """A data set as token rows; `sha256` identifies tokens, split and the arrangement in rows."""
+    """A data set as token rows; `sha256` identifies tokens, split and row layout."""
 
     train: TokenRows
     validation: TokenRows
@@ -147,29 +147,29 @@ class TextData:
     sha256: str
     tokenizer_sha256: str
     vocab: int
-    """rows that the tokenizer needs of an embedding"""
+    """rows of the embedding that the tokenizer needs"""
     facts: dict[str, Any]
     """by split: documents, rows, tokens, labels, useful_pct, ... (docs/text_data.md)"""
     folder: Path
 
     @property
     def tokenizer(self) -> Any:
-        """transformers' PreTrainedTokenizerFast as the cache was made with it; takes a second with a large one."""
+        """Return the PreTrainedTokenizerFast of the cache; loading a large one takes a second."""
         return read_tokenizer(str(self.folder / TOKENIZER))
 
 
 def open_text(config: Config) -> TextData:
-    """The rows of a run, without torch and without opening its data set or tokenizer.
+    """Return the rows of a run, without torch and without opening its data set or tokenizer.
 
     Raises:
-        DataMissing: the cache of these settings is not there, or its files are damaged.
+        DataMissing: the cache of these settings does not exist, or its files are damaged.
     """
     folder = cache_folder(config)
     index = read_index(folder)
     if index is None:
         raise DataMissing(
-            f"{folder}: no token cache for these settings [SL-token-cache-absent]; the launcher makes it before the "
-            "ranks start, or python -m trainer.prepare --tokenize"
+            f"{folder}: no token cache for these settings [SL-token-cache-absent]; the launcher builds it before the "
+            "ranks start; to build it now, run python -m trainer.prepare --tokenize"
         )
     splits = {name: _open_split(folder, name, index) for name in index["splits"]}
     digest = hashlib.sha256("".join(facts["sha256"] for facts in index["splits"].values()).encode())
@@ -184,7 +184,7 @@ def open_text(config: Config) -> TextData:
 
 
 def read_index(folder: Path) -> dict[str, Any] | None:
-    """The content of index.json, None where there is no whole cache."""
+    """Return the content of index.json; None without a complete cache."""
     try:
         index: dict[str, Any] = json.loads((folder / INDEX).read_text())
     except FileNotFoundError:
@@ -208,7 +208,7 @@ def _open_split(folder: Path, split: str, index: dict[str, Any]) -> TokenRows:
     facts = index["splits"][split]
     if (len(ids), len(documents), len(rows)) != (facts["tokens"], facts["documents"], facts["rows"] + 1):
         raise DataMissing(
-            f"{folder}: the {split} split is not what {INDEX} says; remove the folder [SL-token-cache-differs]"
+            f"{folder}: the {split} split does not match {INDEX}; remove the folder [SL-token-cache-differs]"
         )
     facts = {"seq_len": index["seq_len"], "packed": index["packing"], "pad_id": index["pad_id"]}
     return TokenRows(ids, documents, rows, **facts)
@@ -218,15 +218,15 @@ IMAGES = ("digits", "synthetic", "cifar100", "food101")
 
 
 def text_problems(config: Config) -> list[str]:
-    """One sentence per setting that does not fit, without torch.
+    """Return one sentence per unsuitable setting, without torch.
 
     Raises:
-        DataMissing: no such tokenizer, a model whose shape is not to be had, or answers that a token cache has lost.
+        DataMissing: the tokenizer or the model's shape is unavailable, or the chat template drops too many answers.
     """
     problems, index, shape = [], None, read_shape(config)
     if not config.dataset_path and config.dataset in IMAGES:
         problems.append(
-            f"TRAINER_DATASET={config.dataset!r}: holds images, and {config.model_name} reads text; use arithmetic, "
+            f"TRAINER_DATASET={config.dataset!r}: holds images, but {config.model_name} reads text; use arithmetic, "
             "metamathqa, the hub id of a data set with the columns query and response, or TRAINER_DATASET_PATH "
             "[SL-images-for-text]"
         )

@@ -1,7 +1,8 @@
-"""From a question and its answer to token ids, in the chat form that the tokenizer's template gives them.
+"""Turn questions and answers into token ids, in the chat form of the tokenizer's template, without torch.
 
-The tokenizer is the setting `tokenizer`, else the model's own, else bytes for the tiny presets; without torch. What of
-the texts is not learnt as it stands in the data is counted while they are tokenised, told, and refused if it is much.
+`load_tokenizer` loads the setting `tokenizer`, else the model's own tokenizer, else bytes for the tiny presets.
+`encode_chats` tokenizes and counts the parts of texts that the model does not learn unchanged (`Tally`).
+`refuse_altered` rejects the data if the template alters too much of it.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ CHATML = (
     "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
     "{% endif %}" + _TURNS
 )
-"""For tokenizers without a chat template: what that of Qwen2.5-Instruct makes of a chat without tools."""
+"""For tokenizers without a chat template: the template of Qwen2.5-Instruct for a chat without tools."""
 
 
 def tokenizer_source(config: Config) -> str:
-    """`bytes` (also as `tokenizer`), a folder, or an id on the hub."""
+    """Return `bytes` (also as `tokenizer`), a folder, or an id on the hub."""
     if config.tokenizer:
         return config.tokenizer
     if config.model_path:
@@ -55,15 +56,17 @@ def tokenizer_source(config: Config) -> str:
     if config.model in TEXT_MODELS:
         from stratlab_spec.models.decoder import TEXT_HUB_IDS
 
-        return TEXT_HUB_IDS.get(config.model, BYTES)  # a preset of nobody's weights has nobody's words
+        return TEXT_HUB_IDS.get(
+            config.model, BYTES
+        )  # a preset without published weights has no own tokenizer
     return config.model
 
 
 def identify_tokenizer(config: Config) -> dict[str, str]:
-    """What the name of a cache depends on: the hash of a folder's files; of an id on the hub only the id.
+    """Return the tokenizer's part of a cache name: the hash of a folder's files; for the hub only the id.
 
     Raises:
-        DataMissing: a folder without tokenizer.json.
+        DataMissing: the folder has no tokenizer.json.
     """
     source = tokenizer_source(config)
     if not is_folder(source):
@@ -80,17 +83,17 @@ def identify_tokenizer(config: Config) -> dict[str, str]:
 
 
 def is_folder(source: str) -> bool:
-    """Whether it is a path rather than an id on the hub."""
+    """Return whether `source` is a path rather than an id on the hub."""
     return source != BYTES and (source.startswith((".", "/")) or Path(source).is_dir())
 
 
 def load_tokenizer(config: Config) -> Any:
-    """transformers' PreTrainedTokenizerFast, always with a chat template and never with truncation or padding.
+    """Return a PreTrainedTokenizerFast with a chat template, without truncation and padding.
 
-    Not AutoTokenizer: that imports torch (transformers 5.23), and tokenizer.json says everything.
+    AutoTokenizer is not used, because it imports torch (transformers 5.23); tokenizer.json suffices.
 
     Raises:
-        DataMissing: no tokenizer.json there, or one that cannot be read.
+        DataMissing: tokenizer.json is absent or cannot be read.
     """
     source = tokenizer_source(config)
     if source == BYTES:
@@ -99,7 +102,7 @@ def load_tokenizer(config: Config) -> Any:
         raise _absent(config, source)
     try:
         return read_tokenizer(source)
-    except Exception as failure:  # of the hub's client, of two parsers: all mean "not to be had"
+    except Exception as failure:  # errors of the hub's client and of two parsers: unavailable
         raise DataMissing(
             f"{_named(config)}: no tokenizer can be loaded from {source!r}: {failure}; "
             "name another id on the hub or a local folder in TRAINER_TOKENIZER [SL-tokenizer-unloadable]"
@@ -107,7 +110,7 @@ def load_tokenizer(config: Config) -> Any:
 
 
 def read_tokenizer(source: str) -> Any:
-    """The tokenizer of a folder or an id on the hub."""
+    """Return the tokenizer of a folder or of an id on the hub."""
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
@@ -119,7 +122,10 @@ def read_tokenizer(source: str) -> Any:
 
 
 def build_byte_tokenizer() -> Any:
-    """256 bytes and three special tokens, ids 0 to 258: byte b has the id b. Its chat form has no system prompt."""
+    """Return a tokenizer of 256 bytes and three special tokens, ids 0 to 258; its chat form has no system prompt.
+
+    Byte b has the id b.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from tokenizers.processors import ByteLevel
     from transformers import PreTrainedTokenizerFast
@@ -137,12 +143,12 @@ def build_byte_tokenizer() -> Any:
 
 
 def count_vocabulary(tokenizer: Any) -> int:
-    """Rows that an embedding needs: the highest id + 1."""
+    """Return the rows that an embedding needs: the highest id + 1."""
     return max(tokenizer.get_vocab().values()) + 1
 
 
 def hash_tokenizer(tokenizer: Any) -> str:
-    """sha256 over all that decides which ids a chat becomes."""
+    """Return the sha256 of everything that decides the ids of a chat."""
     parts = (tokenizer.backend_tokenizer.to_str(), tokenizer.chat_template, tokenizer.eos_token)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -163,20 +169,20 @@ def _absent(config: Config, source: str) -> DataMissing:
 
 
 MOST_ALTERED = 0.05
-"""Share of the documents, over all splits, that a chat template may alter without a setting that allows it."""
+"""Share of the documents of all splits that a chat template may alter unless a setting allows more."""
 EMPTY, LONG, CUT, ALTERED, CONTROL, REPLACED = "empty", "long", "cut", "altered", "control", "replaced"
 SAID = {
-    EMPTY: "left out, without a question or an answer",
-    LONG: "left out, without room for the answer in a row of seq_len tokens",
-    CUT: "cut at the end of a row of seq_len tokens",
-    ALTERED: "the tokenizer's chat template drops a part of the text",
-    CONTROL: "control tokens of the tokenizer in the text, encoded as text",
-    REPLACED: "U+FFFD in the text, which was decoded in another encoding than it was written in",
+    EMPTY: "left out, because the question or the answer is empty",
+    LONG: "left out, because a row of seq_len tokens has no room for the answer",
+    CUT: "truncated at the end of a row of seq_len tokens",
+    ALTERED: "altered: the tokenizer's chat template drops a part of the text",
+    CONTROL: "with control tokens of the tokenizer in the text, encoded as text",
+    REPLACED: "with U+FFFD in the text, which was decoded in the wrong encoding",
 }
 
 
 class Tally:
-    """Counts the documents of one split by what happens to them."""
+    """Counts the documents of one split by kind of problem."""
 
     def __init__(self) -> None:
         self.documents = 0
@@ -184,63 +190,62 @@ class Tally:
         self.first: dict[str, int] = {}
 
     def add(self, index: int, kinds: Iterable[str]) -> None:
-        """One document. `index` is its row in the split of the source."""
+        """Count one document; `index` is its row in the split of the source."""
         self.documents += 1
         for kind in kinds:
             self.counts[kind] += 1
             self.first[kind] = min(index, self.first.get(kind, index))
 
     def describe(self, split: str) -> Iterator[str]:
-        """One sentence per kind that occurs."""
+        """Yield one sentence per kind that occurs."""
         for kind, said in SAID.items():
             if count := self.counts[kind]:
                 yield f"{split}: {count} of {self.documents} documents: {said}; first row {self.first[kind]}"
 
 
 def keeps_text(text: str, rendered: str) -> bool:
-    """Whether a rendered turn holds a text; templates may change white space."""
+    """Return whether a rendered turn holds a text; templates may change white space."""
     return text.strip() in rendered or "".join(text.split()) in "".join(rendered.split())
 
 
 def refuse_altered(config: Config, counted: Mapping[str, Any]) -> None:
-    """Refuses texts of which the chat template drops too many parts.
+    """Reject data of which the chat template alters too many documents.
 
     Args:
-        counted: of index.json: the documents of all splits, and those of them that the template alters.
+        counted: from index.json: the documents of all splits and the number that the template alters.
 
     Raises:
-        DataMissing: above `MOST_ALTERED`, unless the settings allow it.
+        DataMissing: more than `MOST_ALTERED` are altered and the settings do not allow it.
     """
     documents, altered = counted["documents"], counted[ALTERED]
     if config.allow_altered_answers or altered <= MOST_ALTERED * documents:
         return
     raise DataMissing(
-        f"TRAINER_TOKENIZER={tokenizer_source(config)!r}: its chat template drops a part of the text of {altered} of "
-        f"{documents} documents, as some do with the reasoning before </think>; at most {MOST_ALTERED:.0%} of them "
-        "may be altered; name a tokenizer whose template keeps it, take that part out of the data, or allow it with "
-        "TRAINER_ALLOW_ALTERED_ANSWERS=true [SL-answers-altered]"
+        f"TRAINER_TOKENIZER={tokenizer_source(config)!r}: its chat template drops text (such as the reasoning before "
+        f"</think>) of {altered} of {documents} documents, expected at most {MOST_ALTERED:.0%}. Choose another "
+        "tokenizer, remove that text, or set TRAINER_ALLOW_ALTERED_ANSWERS=true [SL-answers-altered]"
     )
 
 
-CHUNK = 1000  # documents tokenised at once, by all cores
-MARK = "\ue000"  # of the private use area: no template and no vocabulary gives it a meaning
+CHUNK = 1000  # documents tokenized at once, on all cores
+MARK = "\ue000"  # of the private use area, so it has no meaning in templates and vocabularies
 REPLACEMENT = "\ufffd"
 
 
 @dataclass(frozen=True)
 class Document:
-    """One chat. Tokens before `prompt` are given, those from it on are learnt."""
+    """One chat; the tokens before `prompt` are input only, the others are learned."""
 
     index: int
-    """in the split of the source"""
+    """row in the split of the source"""
     ids: list[int]
     prompt: int
     cut: bool
-    """longer than a row: its end was cut off, so that it does not teach to stop"""
+    """whether it was longer than a row and lost its end, so that it does not teach the model to stop"""
 
 
 class _Chat(NamedTuple):
-    """One chat as text, its control tokens in content hidden, and what is counted of it."""
+    """One chat as text, with the control tokens in its content hidden, and the kinds to count."""
 
     prompt: str
     answer: str
@@ -250,18 +255,18 @@ class _Chat(NamedTuple):
 def encode_chats(
     questions: Questions, tokenizer: Any, seq_len: int, tally: Tally
 ) -> Iterator[Document | None]:
-    """A document per question, in their order; None where nothing could be learnt from it.
+    """Yield a document per question, in their order; None if the model can learn nothing from it.
 
-    Prompt and answer are tokenised apart, as the prompt is when the model is asked later. The answer ends with the
-    template's end of turn (`<|im_end|>`); white space behind that is left out, because no one predicts from it.
-    A document longer than `seq_len` is cut; one whose prompt alone fills the row, or without text, is None. A control
-    token that stands in a question or an answer is encoded as text.
+    Prompt and answer are tokenized separately, because generation later tokenizes the prompt on its own. The answer
+    ends with the template's end of turn (`<|im_end|>`); white space after it is dropped, because no generation needs
+    it. A document longer than `seq_len` is truncated. A document without text, or with a prompt that fills the row,
+    gives None. Control tokens within a question or an answer are encoded as text.
 
     Args:
-        tally: counts what is left out, cut or not learnt as it stands.
+        tally: counts the documents that are dropped, truncated or changed.
 
     Raises:
-        ConfigError: the chat template refuses a document, or does not put an answer behind its own prompt.
+        ConfigError: the chat template rejects a document, or does not put the answer after its own prompt.
     """
     special = {token for token, facts in tokenizer.added_tokens_decoder.items() if facts.special}
     controls = _Controls(tokenizer)
@@ -296,15 +301,15 @@ def _render(tokenizer: Any, controls: _Controls, index: int, query: Any, respons
     try:
         prompt = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
         whole = tokenizer.apply_chat_template(answered, tokenize=False)
-    except Exception as failure:  # jinja's own, and whatever a template raises
+    except Exception as failure:  # errors of jinja or of the template itself
         raise ConfigError(
-            f"TRAINER_TOKENIZER: its chat template refuses the document of row {index}: {failure} "
+            f"TRAINER_TOKENIZER: its chat template rejects the document of row {index}: {failure} "
             "[SL-chat-template-refuses]"
         ) from failure
     if not whole.startswith(prompt):
         raise ConfigError(
-            "TRAINER_TOKENIZER: its chat template does not put the answer behind its generation prompt, so "
-            f"that they cannot be told apart: {prompt!r} is no beginning of {whole!r} [SL-chat-template-order]"
+            "TRAINER_TOKENIZER: its chat template does not put the answer after its generation prompt, so they "
+            f"cannot be separated: {prompt!r} is not the start of {whole!r} [SL-chat-template-order]"
         )
     answer = whole[len(prompt) :].rstrip()
     found = {
@@ -316,24 +321,24 @@ def _render(tokenizer: Any, controls: _Controls, index: int, query: Any, respons
 
 
 class _Controls:
-    """Control tokens of a tokenizer (`<|im_end|>`): those of a template count, those that stand in content are text."""
+    """Encodes control tokens (`<|im_end|>`) of the template as such, and control tokens in the content as text."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._backend = tokenizer.backend_tokenizer
         facts = tokenizer.added_tokens_decoder.values()
         tokens = sorted((f.content for f in facts if f.special and f.content), key=len, reverse=True)
-        # one group, so that `split` keeps what it finds; never matches without tokens
+        # one group, so that `split` returns the matches; the pattern never matches without tokens
         self._tokens, self._hidden = (
             re.compile(f"({'|'.join(map(re.escape, each)) or '(?!)'})")
             for each in (tokens, [_hide(token) for token in tokens])
         )
 
     def hide(self, text: str) -> str:
-        """The text with a mark inside each control token, so that it is none."""
+        """Return the text with a mark inside each control token, so that the tokenizer does not recognize it."""
         return self._tokens.sub(lambda found: _hide(found[0]), text)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Token ids of rendered texts; what is hidden is encoded as the text that it was."""
+        """Return the token ids of rendered texts; hidden control tokens are encoded as text."""
         found = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         return [
             self._encode_parts(text) if MARK in text else encoding.ids
