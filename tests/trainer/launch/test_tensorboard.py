@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from stratlab_spec.mlflow_run import HEADLINES
 from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
 from trainer.launch.tensorboard import EventWriter, build_first_record, build_record, build_records, main
@@ -77,7 +78,7 @@ def expected(folder: RunDirectory) -> dict[str, list[tuple[float, int, float]]]:
             if line["kind"] == "system" and key.startswith("rank"):
                 rank, _, rest = key.partition("_")
                 key = f"system/{rank}/{rest}"
-            key = key if key == "loss" else f"detail/{key}"
+            key = key if key in HEADLINES else f"detail/{key}"
             point = (int(line["t"] * 1000) / 1000, line["step"], float(np.float32(value)))
             found.setdefault(key, []).append(point)
     return found
