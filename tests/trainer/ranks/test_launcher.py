@@ -133,7 +133,7 @@ def test_a_run_ends_with_0_and_is_not_started_twice(tmp_path):
     assert [(a["event"], a.get("exit_code")) for a in attempts] == [("started", None), ("ended", 0)]
     assert len({a["launcher"] for a in attempts}) == 1
     assert read(folder.tensorboard) == expected(folder)
-    assert {"loss", "test_accuracy_pct", "system/rank0/host_memory_gib"} <= expected(folder).keys()
+    assert {"loss", "test_accuracy_pct", "detail/system/rank0/host_memory_gib"} <= expected(folder).keys()
     again = launch(tmp_path, **ONE)
     assert (again.returncode, find_codes(again.stderr)) == (2, ["SL-run-finished"])
 

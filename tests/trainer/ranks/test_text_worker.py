@@ -18,7 +18,7 @@ from tests.ranks import fork_ranks
 from tests.trainer.ranks.test_worker import LABELS
 from tests.trainer.runs import run_worker
 
-STEPS = 8
+STEPS = 9
 ROWS = 16  # of a step: two micro-batches on each of two processes
 EVERY = [*get_args(Strategy), "nd pp2", "nd tp2", "nd lora", "nd padded"]
 MORE = {
