@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from stratlab.compare.comparison import compare
+from stratlab.compare.flags import build_flags
 from stratlab.compare.measured_view import build_traces
 from stratlab.compare.report_files import FILES, render_page, write_report
 from stratlab.compare.run_rows import read_rows
@@ -97,6 +98,7 @@ def test_what_cannot_be_judged_or_explained_is_said(tmp_path: Path) -> None:
     few = compare(runs)
     for row in few["runs"]:
         row["measured_steps"] = 1
+    few["flags"] = build_flags(read_rows(few))
     assert '<strong class="loud">' in render_page(few, runs) and '<strong class="loud">' not in page
 
 
