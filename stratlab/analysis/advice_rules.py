@@ -129,7 +129,7 @@ SHORT_GAPS = AdviceRule(
     elsewhere="torch.compile fuses kernels, so that the host launches fewer; its mode reduce-overhead replays them as "
     "CUDA graphs. Larger micro-batches make every kernel longer for the same launch. What reads a number from the GPU "
     "in every step (.item(), .cpu(), a printed loss) makes the host wait.",
-    otherwise="Take more samples per micro-batch (a larger global batch), or CUDA graphs, no setting of the trainer.",
+    otherwise="Take more samples per micro-batch (a larger global batch), or use CUDA graphs (not a trainer setting).",
     evidence=("kernels_per_step", "kernel_us_p50", "short_gap_pct", "longest_gap_ms"),
     gpu_only=True,
 )

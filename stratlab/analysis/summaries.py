@@ -11,7 +11,7 @@ from typing import Any
 from stratlab.wording import count_processes, format_count, format_number
 from stratlab_spec.step_parts import BUBBLE, COMMUNICATION, COPIES, WORDS, split_step
 
-SPOKEN = {name: f"{name} that nothing hides" for name in (COMMUNICATION, COPIES)}
+SPOKEN = {name: f"exposed {name}" for name in (COMMUNICATION, COPIES)}
 ENOUGH_PCT, MOST_PARTS = 90.0, 4  # the headline names parts until so much of the step is explained
 
 
@@ -243,7 +243,7 @@ def build_trust(report: Row) -> list[str]:
         told.append(f"Rank {late} is late by more than chance explains.")
     found = [row["action"] for row in report.get("quality") or []]
     told.append(
-        f"{count(len(found), 'finding')} on the traces, {found.count('skipped')} left out: Quality of the traces."
+        f"{count(len(found), 'finding')} ({found.count('skipped')} traces left out): see Quality of the traces."
         if found
         else "Every rank has a complete trace."
     )

@@ -103,7 +103,7 @@ def draw_step(report: Mapping[str, Any], ranks: Sequence[RankAnalysis], chosen: 
     ]
     number, many = next(iter(steps.values())).step, (report["mean"].get("steps") or 1) > 1
     remarks = [
-        f"Recorded step {number}{', the one of middle length' * many}: phases, each rank's time in the colours above.",
+        f"Recorded step {number}{', the one of median length' * many}: phases, each rank's time in the colours above.",
         "Below it: its collectives, hidden ones too; red: waiting for the last rank."
         * any(r.boxes for r in rows),
         "Clocks are not compared: each rank counts from its own start." * (len(rows) > 1 and not compared),

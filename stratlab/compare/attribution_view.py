@@ -107,7 +107,7 @@ def build_step_times(rows: Rows, runs: Sequence[ComparedRun], mark: Markup) -> S
             totals[row.run] = median, f"{median:,.{fit_digits([median])}f}" + f" ({recorded:,.0f})" * apart
     colours = PART_COLOURS | COLOURS if traced else PHASE_COLOURS
     html = stacked_bars(bars, "ms per step", colours, width=HALF, totals=totals)
-    said = "Mark and number: the median step, which counts. Bar: the mean recorded step"
+    said = "Mark and number: the median timed step. Bar: the mean recorded step, split by cause"
     said += ", in brackets where it differs." if any("(" in each for _, each in totals.values()) else "."
     if not traced:
         title, said = "Step time by phase", "No recorded steps, so causes are not known."
@@ -131,7 +131,10 @@ def build_why(report: Mapping[str, Any], mark: Markup) -> Section:
     pairs = [pair for pair in found["pairs"] if pair["comparable"] or not pair["settings_known"]]
     pairs.sort(key=lambda pair: (pair["run"] not in answered, -abs(pair["difference_ms"])))
     if not pairs and found["pairs"]:
-        return Section("Why", note("Not asked: the runs are not comparable. See Parts of the differences."))
+        return Section(
+            "Why",
+            note("The runs are not comparable. Parts of the differences has the numbers."),
+        )
     if not pairs:
         said = "Not known: no two comparable runs have analysed traces. Run stratlab analyze on each first."
         return Section("Why", note(said))

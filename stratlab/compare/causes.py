@@ -59,14 +59,14 @@ CAUSES: dict[str, Cause] = {
         "slower link or more communication",
         "exposed {what} ({why})",
         "less exposed {what}",
-        "send less or nearer: where memory allows a run.config.strategy that shards less (zero3 or fsdp, then zero2, "
-        "then ddp), or hsdp with run.config.dp_shard = the devices of one node; run.config.precision=bf16",
+        "send less: a run.config.strategy that shards less (ddp, else zero2, else fsdp or zero3), if memory allows; on "
+        "several nodes hsdp with run.config.dp_shard = the devices of one node; run.config.precision=bf16",
     ),
     "less_overlap": Cause(
         "less overlap",
         "exposed {what} (less of it hidden behind compute)",
         "exposed {what} (more of it hidden behind compute)",
-        "give it compute to hide behind: a larger run.config.micro_batch_size; check that nothing waits for a "
+        "overlap it with more compute: a larger run.config.micro_batch_size; check that no operation waits for a "
         "collective early",
     ),
     "straggler": _part(

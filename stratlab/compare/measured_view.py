@@ -315,7 +315,7 @@ def _list_stages(rows: Rows) -> Markup:
 TITLE = "Pages, traces and logs of the runs"
 COLUMNS = {"page": "page", "traces": "traces", "logs": "logs", "mlflow": "MLflow"}
 PERFETTO = "A trace opens in Perfetto (ui.perfetto.dev, 'Open trace file'; it stays in your browser)."
-NOTHING = "none lies beside this page, and no MLflow server that others reach has them"
+NOTHING = "no files next to this page, and no MLflow server with them that others can reach"
 HOLD = "Links to files hold while this page lies where it was written, beside its runs."
 
 

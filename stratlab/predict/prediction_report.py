@@ -61,7 +61,8 @@ def _say_first(fitting: Sequence[Prediction], asked: int, unknown: str) -> str:
     first = roomy[0]
     why = f": {WHY[first.file.strategy]}" if first.file.strategy in WHY else ""
     narrow = [one.question.name for one in ordered[: ordered.index(first)]]
-    less = f"; {', '.join(narrow)} would send less, but no micro-batch above 1 fits there" if narrow else ""
+    fits = "fit" if len(narrow) > 1 else "fits"
+    less = f". {', '.join(narrow)} {fits} a micro-batch of 1 only" if narrow else ""
     room = f"it has room for a micro-batch of {first.say_largest()}"
     return f"{said}. Take {first.question.name} first{why}, and {room}{less}"
 
@@ -169,10 +170,7 @@ def _explain_ranks(known: Sequence[Prediction]) -> Iterator[str]:
     if by_nodes:
         names = ", ".join(one.question.name for one in by_nodes)
         held = "/".join(map(str, sorted({one.file.per_node for one in by_nodes})))
-        yield (
-            f"how many GPUs a node has was not said: {held}, as counted, of {names}, which alone depend on it; "
-            "--gpus-per-node N asks for another number"
-        )
+        yield (f"{names}: counted with {held} GPUs per node; set --gpus-per-node N for other nodes")
 
 
 def _assumed(one: Prediction) -> str:
