@@ -243,7 +243,7 @@ def build_trust(report: Row) -> list[str]:
         told.append(f"Rank {late} is late by more than chance explains.")
     found = [row["action"] for row in report.get("quality") or []]
     told.append(
-        f"{count(len(found), 'finding')} ({found.count('skipped')} traces left out): see Quality of the traces."
+        f"{count(len(found), 'finding')}, {found.count('skipped')} left out of the report: see Quality of the traces."
         if found
         else "Every rank has a complete trace."
     )
