@@ -63,10 +63,9 @@ class Prediction:
         return f"{'<= ' if self.is_upper_bound else ''}{gib:.{2 if gib >= 0.1 else 4}f}"
 
     def say_largest(self) -> str:
-        """`6`, `167 (5.2 x counted)` beyond what was counted, `65536 or more (...)` where nobody has looked further."""
+        """Return `6`, `167 (estimate)` beyond the counted sizes, or `65536 or more (estimate)` at the end of the search."""
         more = " or more" if self.largest == MOST_ROWS else ""
-        times = self.largest / self.counted_rows
-        beyond = f" ({times:.{1 if times < 100 else 0}f} x counted)" if times > 1 else ""
+        beyond = " (estimate)" if self.largest > self.counted_rows else ""
         return f"{self.largest}{more}{beyond}"
 
     def as_dict(self) -> dict[str, Any]:

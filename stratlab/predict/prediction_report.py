@@ -148,10 +148,7 @@ def _explain_beyond(known: Sequence[Prediction]) -> Iterator[str]:
     beyond = [one for one in known if max(one.largest, one.question.rows) > one.counted_rows]
     if beyond:
         counted = "/".join(map(str, sorted({one.counted_rows for one in beyond})))
-        yield (
-            f"micro-batches were counted up to {counted}: beyond, the line through the last two counts goes on, "
-            "which is an estimate"
-        )
+        yield (f"micro-batches above {counted} are estimates, on the line through the two largest counts")
 
 
 def _explain_ranks(known: Sequence[Prediction]) -> Iterator[str]:

@@ -168,9 +168,7 @@ def advise_room(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> str
         found = look(question)
         if found and found.verdict is Verdict.FITS and found.largest > 1:
             changes = _name_changes(one.question, question, question.rows)
-            return (
-                f"{changes} leaves room ({found.say_needs()}), for a micro-batch up to {found.say_largest()}"
-            )
+            return f"{changes} takes {found.say_needs()} and allows a micro-batch up to {found.say_largest()}"
     return ""
 
 
