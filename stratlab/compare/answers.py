@@ -248,13 +248,14 @@ def _judge_fairness(report: Report) -> Answer:
     if fairness["verdict"] == COMPARABLE:
         worst = [pair["loss_difference_pct"] for pair in report["loss_agreement"]["pairs"] if pair["agrees"]]
         losses = (
-            f"; losses differ by {max(worst):.2g} % at most"
+            f"; losses of the judged steps differ by {max(worst):.2g} % at most"
             if any(worst)
             else "; losses equal"
             if worst
             else ""
         )
-        return Answer(question, "yes", same, f"only the strategy differs{losses}", "yes")
+        doubt = "" if report.get("times_comparable", True) else "; times are not comparable"
+        return Answer(question, "yes", same, f"only the strategy differs{losses}{doubt}", "yes")
     apart.sort(key=lambda entry: entry["field"].endswith("sha256") or "." in entry["field"])
     fields = [entry["field"] for entry in apart[:MOST_FIELDS]]
     if len(apart) == 1 and len(apart[0]["values"]) <= MOST_FIELDS:
@@ -262,7 +263,7 @@ def _judge_fairness(report: Report) -> Answer:
         fields = [f"{fields[0]}: {', '.join(values)}"]
     fields += [f"{len(apart) - MOST_FIELDS} more"] * (len(apart) > MOST_FIELDS)
     groups = [group for group in fairness["groups"] if len(group) > 1]
-    answer = f"in {format_count(len(groups), 'group')}" if groups else report["headline"]["verdict"]
+    answer = f"only within {format_count(len(groups), 'group')}" if groups else report["headline"]["verdict"]
     answer = "no" if answer == NOT_COMPARABLE else fairness["verdict"] if report["search"] else answer
     number = f"{format_count(len(apart), 'difference')} that {'matters' if len(apart) == 1 else 'matter'}"
     return Answer(question, answer, number if apart else same, ", ".join(fields) or fairness["reason"])
