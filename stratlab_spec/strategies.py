@@ -255,7 +255,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         holds_less="zero2",
         sends_less="ddp",
         tried=2,
-        why="it sends no more than ddp and holds less",
+        why="it holds less than ddp and sends 1.5 times as much",
         page=(
             "optimizer state (DeepSpeed)",
             "all-reduce of gradients, all-gather of parameters",
@@ -272,7 +272,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         why="it sends less than what gathers the parameters too",
         page=(
             "gradients, optimizer state (DeepSpeed)",
-            "reduce to the owner, all-gather of parameters",
+            "all-reduce of whole buckets, all-gather of parameters",
             "the gradients do not fit either",
         ),
         falls_back_to="zero3",

@@ -63,7 +63,7 @@ class Prediction:
         return f"{'<= ' if self.is_upper_bound else ''}{gib:.{2 if gib >= 0.1 else 4}f}"
 
     def say_largest(self) -> str:
-        """Return `6`, `167 (estimate)` beyond the counted sizes, or `65536 or more (estimate)` at the end of the search."""
+        """Return `6`, `167 (estimate)` beyond the counted sizes, or `65536 or more (estimate)` at the search's end."""
         more = " or more" if self.largest == MOST_ROWS else ""
         beyond = " (estimate)" if self.largest > self.counted_rows else ""
         return f"{self.largest}{more}{beyond}"
