@@ -24,8 +24,9 @@ ENFORCE = "pod-security.kubernetes.io/enforce"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 MANIFESTS = "kubectl apply -k manifests/overlays/cluster"
 OF_CONTAINERS = ("limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "limits.ephemeral-storage")
-SET_BY_CHARTS = ("limits.memory", "requests.cpu", "requests.memory")
-"""Amounts that the charts set for every pod that does not train; for pods that train they set requests."""
+SET_BY_CHARTS = ("requests.cpu", "requests.memory")
+"""Amounts that the charts set for every pod."""
+SET_UNLESS_TRAINING = "limits.memory"
 ACCOUNT = "stratlab-analysis"
 MINE = (
     *(("", "pods", verb) for verb in ("get", "list", "watch", "create", "delete")),
@@ -203,7 +204,9 @@ def check_quotas(connection: Connection) -> Iterator[Finding]:
     given = find_defaults(ranges) if isinstance(ranges, dict) else set()
     missing = sorted(wanted - given - {*SET_BY_CHARTS})
     if missing:
-        names = " and ".join(f"run.resources.{name} and run.analysis.resources.{name}" for name in missing)
+        settings = [f"run.resources.{name}" for name in missing]
+        settings += [f"run.analysis.resources.{name}" for name in missing if name != SET_UNLESS_TRAINING]
+        names = " and ".join(settings)
         seen = f"every container must set {', '.join(missing)}, and no LimitRange sets a default [SL-quota-no-default]"
         yield Finding("warning", "quotas", seen, f"set {names} of every run")
 

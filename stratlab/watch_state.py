@@ -111,7 +111,7 @@ ADVICE = {
     codes.STORAGE_FULL: "free space on the results claim, then install again: the run resumes from its last checkpoint",
     codes.NO_PROGRESS: "what fails every time; the log on the results volume has all attempts, those of pods that are "
     "gone too",
-    codes.DEADLINE_PASSED: "a larger run.config.deadline_s",
+    codes.DEADLINE_PASSED: "a larger run.config.deadline_s, or run.scheduling.waitSeconds if pods never met",
     137: "most often the memory of the pod: run.resources.limits.memory, run.sharedMemory.sizeLimit",
 }
 

@@ -6,6 +6,7 @@ What the verb prints: lines for people, or the same as JSON.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from stratlab.namespace_checks import (
     check_claim,
     check_gpus,
     check_namespace,
+    check_quotas,
     check_rights,
     guarded,
     offers_gpus,
@@ -190,6 +192,23 @@ def pod_with(gpus: int, where: str, phase: str = "Running") -> dict[str, Any]:
     resources = {"limits": {"nvidia.com/gpu": str(gpus)}}
     spec = {"nodeName": where, "containers": [{"resources": resources}, {}]}
     return {"metadata": {}, "spec": spec, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("amount", "settings"),
+    [
+        ("limits.memory", ["run.resources.limits.memory"]),  # all pods but those that train have one
+        ("limits.cpu", ["run.resources.limits.cpu", "run.analysis.resources.limits.cpu"]),
+        ("requests.cpu", []),
+    ],
+)
+def test_a_quota_names_the_settings_that_charts_leave_open(
+    cluster: Any, amount: str, settings: list[str]
+) -> None:
+    quota = {"metadata": {"name": "team"}, "spec": {"hard": {amount: "4"}}, "status": {"used": {amount: "1"}}}
+    cluster.things[f"{LAB}/resourcequotas"], cluster.things[f"{LAB}/limitranges"] = [quota], []
+    _, *open_amounts = check_quotas(cluster)
+    assert [one for found in open_amounts for one in re.findall(r"run\.[\w.]+", found.fix)] == settings
 
 
 def test_gpus_free_and_in_all(cluster: Any) -> None:
