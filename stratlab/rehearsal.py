@@ -41,6 +41,7 @@ from stratlab.traces.discover import MANIFEST, read_dropped
 from stratlab.tracking_server import run_server
 from stratlab.trainer_program import TRAINER, Refused, ask_trainer, raise_refused
 from stratlab_spec.exit_codes import ACCELERATORS_MISSING, PEER_LOST, STORAGE_FULL
+from stratlab_spec.run_directory import REHEARSAL_PID
 
 AFTER_FAILURE_S = 30.0
 EVENT: Shape = {"event": str}
@@ -352,7 +353,7 @@ def _has_final_traces(run_dir: Path, code: int) -> bool:
 def _run_stage(
     run: PlannedRun, pods: Sequence[Pod], progress: Callable[[], Progress], display: Display
 ) -> LocalPodEnd:
-    machine_env = build_machine_env(os.environ)
+    machine_env = build_machine_env(os.environ) | {REHEARSAL_PID: str(os.getpid())}
     logs = {pod.name: run.logs / f"{pod.log}.log" for pod in pods}
     for log in logs.values():
         log.write_bytes(b"")

@@ -14,6 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+LAUNCHER_PID = "STRATLAB_LAUNCHER_PID"
+"""Variable in which a rank reads the process that started it."""
+REHEARSAL_PID = "STRATLAB_REHEARSAL_PID"
+"""Variable in which a rank reads the rehearsal that started its launcher, and the MLflow server next to it."""
+
 FAR_TIME_S = 1e12
 """30,000 years: no clock tells it."""
 RESULTS_BYTES, RANK_BYTES = 64 << 10, 16 << 10

@@ -24,6 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from stratlab_spec.run_directory import LAUNCHER_PID
+
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # the second is what mpirun passes on to its processes as it is
 OF_A_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 LEFT_TO_TORCH = "SIGQUIT"
@@ -39,8 +41,6 @@ LAST_S = 3.0
 RANKS = (b"trainer.worker", b"trainer.environment.rank")
 POLL_S = 0.05
 PR_SET_PDEATHSIG = 1
-LAUNCHER_PID = "STRATLAB_LAUNCHER_PID"
-"""Variable in which a rank reads which process has started it."""
 
 
 class LauncherStopped(BaseException):  # so that nothing on the way takes it for an error

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from stratlab_spec.run_directory import LAUNCHER_PID, REHEARSAL_PID
 from trainer.distributed.world import World
 from trainer.measuring.held_tensors import GIB
 from trainer.measuring.memory import TrainingMemory
@@ -175,6 +176,7 @@ def open_sampler(device: str) -> Sampler | None:
 
 
 STAT = Path("/proc/stat")
+PROCESSES = Path("/proc")
 CONTROL_GROUP = Path("/proc/self/cgroup")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -184,10 +186,11 @@ MOST_SAMPLES = 4096
 
 
 class _Load(NamedTuple):
-    """Seconds since 1970, and CPU seconds: of this process, of all processes, and waiting in its control group."""
+    """Seconds since 1970, and CPU seconds: of this process, its run and all processes, and of waiting in its group."""
 
     time_s: float
     own_s: float
+    run_s: float
     busy_s: float
     waited_s: float
 
@@ -195,12 +198,14 @@ class _Load(NamedTuple):
 class MachineLoad:
     """The load of this rank's machine from now on.
 
-    A container sees the processors of its whole node, but only the pressure of its own control group.
+    A container sees the processors of its whole node, but only the pressure of its own control group. Processes of the
+    run are the launcher and all that it started; in a rehearsal also the rehearsal's MLflow server and other launchers.
     """
 
     def __init__(self, stat: Path = STAT, pressure: Path | None = None) -> None:
         self._stat = stat
         self._pressure = pressure or find_pressure()
+        self._root = int(os.environ.get(REHEARSAL_PID) or os.environ.get(LAUNCHER_PID) or 0)
         self._every_s = SAMPLE_LOAD_EVERY_S
         self._samples = [self._read()]
 
@@ -222,17 +227,42 @@ class MachineLoad:
         begin_s, end_s = span_s or (samples[0].time_s, samples[-1].time_s)
         first = next((each for each in reversed(samples) if each.time_s <= begin_s), samples[0])
         last = next((each for each in samples if each.time_s >= end_s), samples[-1])
-        seconds, own_s, busy_s, waited_s = (now - then for now, then in zip(last, first, strict=True))
+        seconds, own_s, run_s, busy_s, waited_s = (now - then for now, then in zip(last, first, strict=True))
         return {
             "cores": float(os.cpu_count() or 1),
             "seconds": seconds,
             "own_cpu_s": own_s,
+            "run_cpu_s": run_s if math.isfinite(run_s) else None,
             "busy_cpu_s": busy_s if math.isfinite(busy_s) else None,
             "cpu_pressure_pct": 100.0 * waited_s / seconds if seconds and math.isfinite(waited_s) else None,
         }
 
     def _read(self) -> _Load:
-        return _Load(time.time(), time.process_time(), read_busy_s(self._stat), read_waited_s(self._pressure))
+        return _Load(
+            time.time(),
+            time.process_time(),
+            read_tree_s(self._root) if self._root else math.nan,
+            read_busy_s(self._stat),
+            read_waited_s(self._pressure),
+        )
+
+
+def read_tree_s(root: int, processes: Path = PROCESSES) -> float:
+    """Return the CPU seconds of a process and all its descendants, ended ones included; NaN if it does not exist."""
+    parents, seconds = {}, {}
+    for entry in processes.glob("[0-9]*"):
+        try:
+            _state, parent, *rest = (entry / "stat").read_text().rpartition(")")[2].split()
+            parents[int(entry.name)] = int(parent)
+            seconds[int(entry.name)] = sum(map(int, rest[9:13])) / TICKS_PER_S  # utime, stime, cutime, cstime
+        except (OSError, ValueError):  # it has ended
+            continue
+    if root not in parents:
+        return math.nan
+    tree = {root}
+    while more := {pid for pid, parent in parents.items() if parent in tree} - tree:
+        tree |= more
+    return sum(seconds[pid] for pid in tree)
 
 
 def read_busy_s(stat: Path) -> float:
@@ -270,7 +300,7 @@ def sum_up_load(ranks: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
     Returns:
         cpu_pressure_pct: share of the time in which a process of the run's control group waited for a processor.
-        other_cpu_pct: share of the machine's processors that processes other than this run's ranks used.
+        other_cpu_pct: share of the machine's processors that processes of other programs used.
 
     Args:
         ranks: the facts of every rank, with `host` and `machine`.
@@ -280,7 +310,8 @@ def sum_up_load(ranks: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         found = [rank["machine"] for rank in ranks if rank["host"] == host]
         busy_s, seconds = found[0]["busy_cpu_s"], found[0]["seconds"]
         if busy_s is not None and seconds:
-            others_s = busy_s - sum(each["own_cpu_s"] for each in found)
+            run_s = found[0].get("run_cpu_s")
+            others_s = busy_s - (sum(each["own_cpu_s"] for each in found) if run_s is None else run_s)
             shares.append(100.0 * max(others_s, 0.0) / (found[0]["cores"] * seconds))
     waited = [pct for rank in ranks if (pct := rank["machine"]["cpu_pressure_pct"]) is not None]
     return {"cpu_pressure_pct": max(waited, default=None), "other_cpu_pct": max(shares, default=None)}

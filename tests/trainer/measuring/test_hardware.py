@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import sys
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ from trainer.measuring.hardware import (
     find_pressure,
     open_sampler,
     read_busy_s,
+    read_tree_s,
     read_waited_s,
     sum_up_load,
 )
@@ -155,6 +157,8 @@ def test_what_ranks_of_one_machine_took_is_theirs() -> None:
     assert sum_up_load(busy) == {"cpu_pressure_pct": None, "other_cpu_pct": pytest.approx(20.0)}
     assert sum_up_load([rank("a", 10.0, 9.0)])["other_cpu_pct"] == 0.0, "two clocks that are read one by one"
     assert sum_up_load([rank("a", 1.0, None)])["other_cpu_pct"] is None
+    busy[0]["machine"]["run_cpu_s"] = 20.0  # launcher and MLflow server of a rehearsal took 4 s
+    assert sum_up_load(busy[:2])["other_cpu_pct"] == pytest.approx(10.0)
     pressed = [rank("a", 1.0, None, 3.0), rank("b", 1.0, None, 30.0), rank("c", 1.0, None)]
     assert sum_up_load(pressed)["cpu_pressure_pct"] == 30.0
 
@@ -188,6 +192,18 @@ def test_the_pressure_is_that_of_the_own_control_group(tmp_path: Path, named: st
     own.write_text(named)
     assert find_pressure(own, tmp_path) == tmp_path / folder / "cpu.pressure"
     assert find_pressure(tmp_path / "none", tmp_path) == tmp_path / "cpu.pressure"
+
+
+def test_a_tree_of_processes_is_summed(tmp_path: Path) -> None:
+    """Root 5 with a child 6 and its child 7; 8 is another program."""
+    for pid, parent, name in ((5, 1, "a b) c"), (6, 5, "b"), (7, 6, "c"), (8, 1, "d")):
+        (tmp_path / str(pid)).mkdir()
+        times = " ".join(str(TICKS_PER_S * number) for number in (pid, 1, 2, 3))
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} {'0 ' * 9}{times} 20 0")
+    (tmp_path / "9").mkdir()
+    assert read_tree_s(5, tmp_path) == pytest.approx(5 + 6 + 7 + 3 * 6)
+    assert math.isnan(read_tree_s(9, tmp_path))
+    assert read_tree_s(os.getpid()) > 0.1
 
 
 def test_waiting_is_no_work(tmp_path: Path) -> None:
