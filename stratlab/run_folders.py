@@ -32,7 +32,7 @@ from stratlab.run_directory.files import (
 )
 from stratlab.run_directory.outcome import AT_WORK, TRACED, is_alive, read_attempts, read_standing
 from stratlab.run_directory.places import FETCHED, FOREIGN, check_folder, find_page, read_foreign
-from stratlab.run_directory.step_numbers import apply_numbers
+from stratlab.run_directory.step_numbers import build_summary
 from stratlab.run_settings import name_model
 from stratlab.tracking import delete_run
 from stratlab.user_error import NothingThere, UserError
@@ -124,7 +124,7 @@ def _read(folder: Path) -> ListedRun:
         return ListedRun(comparison, folder.name, TRACED, world_size=world_size, has_report=has_report)
     config = read_config(folder, nothing)
     asked, resolved = config.get("config", {}), config.get("resolved", {})
-    summary = apply_numbers(read_object(folder / "summary.json", nothing), folder)
+    summary = build_summary(read_object(folder / "summary.json", nothing), folder)
     attempts = read_attempts(folder)
     last = read_tail(folder / "metrics.jsonl", TAIL_BYTES)[::-1]
     begun = [line["t"] for line in attempts if line["event"] == "started" and is_number(line["t"])]

@@ -130,3 +130,8 @@ def name_allowed(word: str, known: Sequence[str], lead: str, place: str) -> str:
 def _ask_several(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, sorted(known), n=NEAREST)
     return f"did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?" if near else ""
+
+
+def capitalize(sentence: str) -> str:
+    """Return the sentence with a capital first letter; the other letters stay, as those of names."""
+    return f"{sentence[:1].upper()}{sentence[1:]}"

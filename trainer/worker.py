@@ -112,7 +112,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
     if forecast and counters.on_device:
         census = Census(engine.observed, world.device_type, _logit_widths(run, task))
     memory = TrainingMemory(counters, phases, attempt.from_step + 1, run.plan.steps, census)
-    meter, machine = Meter(world, memory), MachineLoad()
+    meter, machine = Meter(world, memory), MachineLoad(local_rank=world.local_rank)
 
     def read_system() -> list[float]:
         machine.sample()

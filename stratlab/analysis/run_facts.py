@@ -12,7 +12,7 @@ from typing import Any
 from stratlab.analysis.rank import RankAnalysis
 from stratlab.run_directory.files import read_config, read_line, read_object
 from stratlab.run_directory.outcome import is_alive
-from stratlab.run_directory.step_numbers import apply_numbers
+from stratlab.run_directory.step_numbers import build_summary
 from stratlab.traces.discover import Manifest, TraceFinding
 from stratlab.user_error import NothingThere
 
@@ -70,7 +70,7 @@ def read_facts(folder: Path) -> RunFacts:
         )
     problems: list[str] = []
     config = read_config(folder, problems)
-    summary = apply_numbers(read_object(folder / "summary.json", problems), folder)
+    summary = build_summary(read_object(folder / "summary.json", problems), folder)
     evaluation = read_object(folder / "evaluation.json", problems)
     findings = [
         TraceFinding("noted", text, file) for file, _, text in (line.partition(": ") for line in problems)

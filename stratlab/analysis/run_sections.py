@@ -43,7 +43,7 @@ from stratlab.run_directory.places import (
     find_rank_traces,
 )
 from stratlab.tracking import find_run_page
-from stratlab.wording import format_fact, format_number
+from stratlab.wording import capitalize, format_fact, format_number
 
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")  # outermost first
 OF_TEST = ("split", "samples", "labels", "loss", "accuracy_pct", "top5_accuracy_pct", "perplexity")
@@ -170,7 +170,7 @@ def build_merged(report: dict[str, Any]) -> Section:
         why = f"there is none: {merged.get('reason') or 'it was not written'}"
         if not clocks.get("offsets_ms"):
             return Section(title, nothing=why)
-        html = note(f"{why[:1].upper()}{why[1:]}.")
+        html = note(f"{capitalize(why)}.")
     offsets = clocks.get("offsets_ms") or {}
     if offsets:
         moved = "Clocks of ranks were aligned" if clocks.get("aligned") else "No clock was moved"

@@ -17,7 +17,7 @@ from stratlab.compare.search_ranking import choose_goal, find_difference_noise, 
 from stratlab.compare.winners import NOT_RECORDED, ON_CPU, Winner, choose_memory, read_winners
 from stratlab.run_directory.outcome import TRACED
 from stratlab.run_directory.record import RunRecord
-from stratlab.wording import fit_digits, fit_unit, format_count
+from stratlab.wording import capitalize, fit_digits, fit_unit, format_count
 
 Report = Mapping[str, Any]
 MOST_FIELDS = 3
@@ -87,10 +87,10 @@ def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
     lost = [f"{row.run} {row.status}" for row in rows if not row.is_compared and row.status != "finished"]
     rest = f"; {_list(lost)}" if lost else ""
     if report["search"]:
-        return f"{_capitalize(say_search(report['search'])[0])}{rest}."
+        return f"{capitalize(say_search(report['search'])[0])}{rest}."
     grown = headline["verdict"].endswith(" scaling")
     if grown and not judged:
-        return f"{_capitalize(headline['reason'])}{rest}."
+        return f"{capitalize(headline['reason'])}{rest}."
     if len(compared) < 2:
         return f"Nothing to compare: {headline['reason']}."
     if any(row.is_foreign for row in compared):
@@ -112,8 +112,8 @@ def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
         return f"{'; '.join(said)}{rest}."
     among = f"among {_list([row.run for row in compared])}, "
     if grown:
-        return f"{_capitalize(headline['reason'])}; {among}{said[0]}{rest}."
-    return f"{_capitalize(among)}{'; '.join(said)}{rest}."
+        return f"{capitalize(headline['reason'])}; {among}{said[0]}{rest}."
+    return f"{capitalize(among)}{'; '.join(said)}{rest}."
 
 
 def _number(answer: Answer) -> str:
@@ -123,10 +123,6 @@ def _number(answer: Answer) -> str:
 def _list(names: Sequence[str]) -> str:
     shown = [*names[:MOST_NAMES]] + [f"{len(names) - MOST_NAMES} more"] * (len(names) > MOST_NAMES)
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
-
-
-def _capitalize(sentence: str) -> str:
-    return f"{sentence[:1].upper()}{sentence[1:]}"
 
 
 def is_foreign(report: Report) -> bool:

@@ -27,7 +27,7 @@ from stratlab.compare.summary_view import SHORT, shorten_names
 from stratlab.compare.verdict_view import describe_origin, describe_work, say_doubts
 from stratlab.compare.winners import ON_CPU
 from stratlab.progress import build_lines
-from stratlab.wording import fit_unit, format_number
+from stratlab.wording import capitalize, fit_unit, format_number
 
 Report = Mapping[str, Any]
 PIPED, MOST_WIDTH = 160, 10_000
@@ -161,7 +161,7 @@ def list_answers(report: Report) -> list[tuple[str, str]]:
     for group in groups:
         goals = group["goals"] if len(groups) == 1 else group["goals"][2:]  # of several: what was asked for
         for goal in goals:
-            label = f"{goal['goal'][:1].upper()}{goal['goal'][1:]}"
+            label = capitalize(goal["goal"])
             answers.append((label, f"{goal['run'] or 'not named'}: {goal['reason']}"))
     answers += _label("Search", say_search(report["search"]))
     missing = [each["why"] for each in report["attribution"]["not_attributed"]]

@@ -33,7 +33,7 @@ from stratlab.drawing import (
 )
 from stratlab.run_directory.files import is_number
 from stratlab.run_directory.record import RunRecord
-from stratlab.wording import count_processes, format_count, format_fact, format_number
+from stratlab.wording import capitalize, count_processes, format_count, format_fact, format_number
 from stratlab_spec.timed_steps import RULE
 
 Report = Mapping[str, Any]
@@ -76,9 +76,9 @@ def _list_caveats(report: Report) -> list[str | Markup]:
         if run in compared:  # its name stays as it is
             (of_runs if compared[run] else lost).append(f"{remark}.")
         else:
-            of_all.append(f"{_capitalize(MORE.get(remark, remark))}.")
+            of_all.append(f"{capitalize(MORE.get(remark, remark))}.")
     notes = dict.fromkeys(series["note"] for series in report["scaling"] if series["note"])
-    of_all += [f"{_capitalize(each)}." for each in notes]
+    of_all += [f"{capitalize(each)}." for each in notes]
     if unsettled := ", ".join(row.run for row in rows if row.warmup and not row.warmup["settled"]):
         of_all.append(f"Step times had not settled, or too few to tell: {unsettled}.")
     return [*map(loud, say_doubts(report)), *lost, *of_all, *of_runs]
@@ -87,16 +87,12 @@ def _list_caveats(report: Report) -> list[str | Markup]:
 def build_caveats(report: Report) -> Section:
     """All that the numbers can and cannot say, and what the runs were made with."""
     headline = report["headline"]
-    said = [describe_origin(report), f"{_capitalize(headline['verdict'])}: {headline['reason']}."]
+    said = [describe_origin(report), f"{capitalize(headline['verdict'])}: {headline['reason']}."]
     said += [f"{answer}." for answer in headline["answers"]]
     said += [f"Left out: {entry['folder']} {entry['why']}." for entry in report["not_runs"]]
     said += [f"{'; '.join(say_search(report['search']))}."] * bool(report["search"])
     html = Markup("").join(map(paragraph, [*said, *_list_caveats(report)]))
     return Section("Caveats and origin", html, folded=True)
-
-
-def _capitalize(sentence: str) -> str:
-    return f"{sentence[:1].upper()}{sentence[1:]}"
 
 
 FLAGS = {  # of the report -> what it means for the times

@@ -4,7 +4,7 @@ Every function returns `Markup`: text from outside (names of kernels, runs, clas
 """
 
 # ruff: noqa: F401  (what the package offers)
-from stratlab.drawing.canvas import HALF, line_chart, note, strips
+from stratlab.drawing.canvas import HALF, line_chart, note
 from stratlab.drawing.charts import heat_map, histogram, scatter, stacked_bars, waterfall
 from stratlab.drawing.page import (
     Column,

@@ -1,4 +1,4 @@
-"""The parts that every chart shares (the svg element, text, legend, axes and their ticks), lines, and strips over time.
+"""The parts that every chart shares (the svg element, text, legend, axes and their ticks), and lines.
 
 Colours are classes (`f0` fill, `s0` stroke); page.css holds their values, for light and for dark. They go by position,
 the first name is blue, unless `colours` gives a name its place in the palette: where one name stands in several charts
@@ -280,50 +280,3 @@ def line_chart(
     left_out = sum(len(points) for points in series.values()) - len(everything)
     remark = note(f"Left out: {left_out} points without a drawable value.") if left_out else Markup("")
     return (fit_screens(draw, width) if width < WIDTH else draw(width)) + remark
-
-
-def strips(
-    tracks: Mapping[str, Mapping[str, np.ndarray]],
-    x_label: str = "",
-    x_range: tuple[float, float] | None = None,
-    colours: Mapping[str, int] | None = None,
-) -> Markup:
-    """Time from left to right; per label one lane for each class, its height the covered fraction of the bin.
-
-    Args:
-        tracks: label -> {class: fractions in [0, 1], shape (bins,)}; 600 to 1500 bins suffice for a screen.
-        x_label: name and unit of the axis below; x_range: values at its two ends.
-        colours: class -> place in the palette.
-    """
-    names = list(dict.fromkeys(name for track in tracks.values() for name in track))
-    if not names:
-        return note("No activity to draw.")
-    left, lane = label_width(tracks), 18.0
-    keys, top = legend(names, left, colours=colours)
-    fills = colour_of(names, colours or {})
-    pitch = lane * len(names) + 10
-    bottom, span = top + pitch * len(tracks), WIDTH - 20 - left
-    parts = [keys]
-    if x_range is not None:
-        parts += x_axis(Scale(*x_range, left, WIDTH - 20), top, bottom, x_label)
-    for i, (label, track) in enumerate(tracks.items()):
-        parts.append(row_label(label, top + pitch * i + pitch / 2 + 4, left))
-        for k, name in enumerate(names):
-            if name not in track:
-                continue
-            fractions = np.clip(np.nan_to_num(np.asarray(track[name], dtype=float)), 0, 1)
-            base, width = top + pitch * i + lane * (k + 1), span / max(len(fractions), 1)
-            path = "".join(
-                f"M{left + b * width:.2f} {base:.0f}v{-(lane - 3) * f:.1f}h{width:.2f}v{(lane - 3) * f:.1f}z"
-                for b, f in enumerate(fractions)
-                if f > 0.02
-            )
-            tooltip = (
-                f"{label}, {name}: {100 * float(fractions.mean()) if len(fractions) else 0:.1f} % of the time"
-            )
-            lane_area = rect(left, base - lane + 3, span, lane - 3, "lane", tooltip)
-            drawn = Markup('<path d="{}" class="f{}"><title>{}</title></path>').format(
-                path, fills[k], tooltip
-            )
-            parts += [lane_area, drawn, line(left, base, WIDTH - 20, base, "g")]
-    return build_svg(bottom + (40 if x_range is not None else 6), parts, f"Strips over {x_label or 'time'}")

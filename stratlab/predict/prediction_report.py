@@ -19,6 +19,7 @@ from stratlab.predict.counting import group_by_command, name_count
 from stratlab.predict.prediction import Prediction
 from stratlab.predict.remedies import WHY
 from stratlab.run_settings import name_model
+from stratlab.wording import capitalize
 from stratlab_spec.memory.prediction import GATE, Verdict
 from stratlab_spec.memory.profiles import GIB, Question, describe_setting
 from stratlab_spec.settings.wording import as_text
@@ -210,7 +211,7 @@ def build_prediction_page(answers: Sequence[Prediction | Unknown], device_gib: f
     }
     limit = f"A device has {device_gib:g} GiB; up to {GATE * device_gib:.2f} GiB is below the gate."
     lines = [*explain_lines(answers, device_gib), *list_commands(answers)]
-    origin = " ".join(f"{line[:1].upper()}{line[1:]}." for line in lines)
+    origin = " ".join(f"{capitalize(line)}." for line in lines)
     sections = [
         Section(
             "Will it fit?",

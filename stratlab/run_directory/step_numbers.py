@@ -31,8 +31,8 @@ def build_numbers(summary: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]
     return {**told, "step_times_from": None if told["step_time_ms_p50"] is None else "summary.json"}
 
 
-def apply_numbers(summary: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """`summary`, with the step times of an older run by the rule; empty stays empty."""
+def build_summary(summary: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return `summary`, with the step times of an older run by the rule; empty stays empty."""
     if not summary or BY_RULE in summary:
         return dict(summary)
     numbers = build_numbers(summary, read_lines(folder / "metrics.jsonl", [], METRIC))

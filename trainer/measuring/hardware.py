@@ -181,6 +181,8 @@ CONTROL_GROUP = Path("/proc/self/cgroup")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SAMPLE_LOAD_EVERY_S = 1.0
+MOST_COST = 1 / 200
+"""Share of the time that samples may take: on a host with thousands of processes they are taken less often."""
 MOST_SAMPLES = 4096
 """Samples of a run's load; beyond them, every second sample is dropped."""
 
@@ -200,12 +202,15 @@ class MachineLoad:
 
     A container sees the processors of its whole node, but only the pressure of its own control group. Processes of the
     run are the launcher and all that it started; in a rehearsal also the rehearsal's MLflow server and other launchers.
+    They are counted by the first rank of a machine, and only if the control group reports no pressure.
     """
 
-    def __init__(self, stat: Path = STAT, pressure: Path | None = None) -> None:
+    def __init__(self, stat: Path = STAT, pressure: Path | None = None, *, local_rank: int = 0) -> None:
         self._stat = stat
         self._pressure = pressure or find_pressure()
-        self._root = int(os.environ.get(REHEARSAL_PID) or os.environ.get(LAUNCHER_PID) or 0)
+        counts_run = local_rank == 0 and math.isnan(read_waited_s(self._pressure))
+        root = os.environ.get(REHEARSAL_PID) or os.environ.get(LAUNCHER_PID) or 0
+        self._root = int(root) if counts_run else 0
         self._every_s = SAMPLE_LOAD_EVERY_S
         self._samples = [self._read()]
 
@@ -213,7 +218,9 @@ class MachineLoad:
         """Take a sample if a second has passed since the previous one."""
         if time.time() - self._samples[-1].time_s < self._every_s:
             return
+        began_s = time.perf_counter()
         self._samples.append(self._read())
+        self._every_s = max(self._every_s, (time.perf_counter() - began_s) / MOST_COST)
         if len(self._samples) > MOST_SAMPLES:
             self._samples, self._every_s = self._samples[::2], 2 * self._every_s
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.run_directory.step_numbers import NAMES, apply_numbers
+from stratlab.run_directory.step_numbers import NAMES, build_summary
 from stratlab_spec.timed_steps import RULE
 from tests.stratlab.compare.building import Report, build, edit, judge, rows_of
 from tests.stratlab.example_run import write_lines
@@ -55,7 +55,7 @@ def test_a_comparison_never_cuts_again(tmp_path: Path) -> None:
     edit(run / "summary.json", lambda content: content.update(step_time_ms_p50=77.0))
     (old,) = judge(tmp_path)["runs"]
     assert (old["step_times_from"], old["step_time_ms_p50"]) == ("metrics.jsonl", pytest.approx(10.0))
-    by_list = apply_numbers({**summary, "step_time_ms_p50": 77.0}, run)
+    by_list = build_summary({**summary, "step_time_ms_p50": 77.0}, run)
     assert {name: by_list.get(name) for name in NAMES} == {name: old[name] for name in NAMES}
     edit(run / "summary.json", lambda content: content.update(warmup=old["warmup"]))
     (new,) = judge(tmp_path)["runs"]

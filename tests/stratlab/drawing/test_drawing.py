@@ -23,7 +23,6 @@ from stratlab.drawing import (
     link_file,
     scatter,
     stacked_bars,
-    strips,
     waterfall,
 )
 from stratlab.drawing.canvas import HALF, MOST_POINTS, NARROW, WIDTH, format_tick, log_ticks, ticks
@@ -47,7 +46,6 @@ def _charts(name: str) -> dict[str, Markup]:
     return {
         "line_chart": line_chart({name: [(1, 2.0), (2, 3.0)]}, name, name),
         "stacked_bars": stacked_bars({name: {name: 1.0}}, name),
-        "strips": strips({name: {name: np.array([0.5, 1.0])}}, name, (0, 1)),
         "histogram": histogram([1, 10, 100], {name: [1, 2]}, name, name),
         "scatter": scatter({name: (1.0, 2.0)}, name, name, front=(name,)),
         "waterfall": waterfall((name, 1.0), {name: 1.0}, (name, 2.0), name, {name: 0}),
@@ -82,7 +80,7 @@ def test_bars_are_in_proportion_and_labelled() -> None:
 
 def test_where_nothing_is_known_nothing_is_drawn() -> None:
     assert "fsdp" in stacked_bars({"ddp": {"a": 1.0}, "fsdp": {"a": None}}, "ms")
-    charts = (stacked_bars({"ddp": {"a": None}}, "ms"), stacked_bars({}, "ms"), strips({}))
+    charts = (stacked_bars({"ddp": {"a": None}}, "ms"), stacked_bars({}, "ms"))
     charts += (line_chart({"a": [(1, None)]}, "x", "loss"), heat_map([], [], []))
     assert not any("<svg" in chart for chart in charts) and all(charts)
 
@@ -118,17 +116,6 @@ def test_the_axis_holds_every_value_and_begins_at_0_where_that_is_near(
     (first, _) = [float(dot.get("cy") or 0) for dot in root.iter("circle")]
     top = high + 0.05 * (high - low)
     assert border - first == pytest.approx(260 * (low - bottom) / (top - bottom), abs=0.1)
-
-
-def test_strips_have_one_lane_per_class() -> None:
-    full, empty = np.ones(10), np.zeros(10)
-    lanes = {"rank 0": {"compute": full, "comm": empty}, "rank 1": {"compute": full / 2}}
-    chart = strips(lanes, "time (ms)", (0, 5))
-    shares = dict.fromkeys(title.removesuffix(" of the time") for title in _titles(chart) if "%" in title)
-    assert list(shares) == ["rank 0, compute: 100.0 %", "rank 0, comm: 0.0 %", "rank 1, compute: 50.0 %"]
-    paths = [e.get("d", "") for e in _svg(chart).iter("path")]
-    assert [path.count("M") for path in paths] == [10, 0, 10]
-    assert {"rank 0", "rank 1", "time (ms)", "5"} <= set(_texts(chart))
 
 
 def test_a_heat_map_shows_every_cell() -> None:

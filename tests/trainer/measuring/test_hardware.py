@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 
+from stratlab_spec.run_directory import LAUNCHER_PID
 from trainer.distributed.world import World
 from trainer.measuring.hardware import (
     NAMES,
@@ -204,6 +205,19 @@ def test_a_tree_of_processes_is_summed(tmp_path: Path) -> None:
     assert read_tree_s(5, tmp_path) == pytest.approx(5 + 6 + 7 + 3 * 6)
     assert math.isnan(read_tree_s(9, tmp_path))
     assert read_tree_s(os.getpid()) > 0.1
+
+
+def test_the_first_rank_counts_the_run_unless_pressure_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LAUNCHER_PID, str(os.getpid()))
+    known, unknown = tmp_path / "cpu.pressure", tmp_path / "none"
+    known.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n")
+    counted = [
+        MachineLoad(pressure=pressure, local_rank=rank).describe()["run_cpu_s"] is not None
+        for pressure, rank in ((unknown, 0), (unknown, 1), (known, 0))
+    ]
+    assert counted == [True, False, False]
 
 
 def test_waiting_is_no_work(tmp_path: Path) -> None:
