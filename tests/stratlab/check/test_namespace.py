@@ -1,7 +1,4 @@
-"""What `stratlab check` reads from the API server: APIs, operator, namespace, claim, rights, GPUs.
-
-What the verb prints: lines for people, or the same as JSON.
-"""
+"""What `stratlab check` reads from the API server: APIs, operator, namespace, claim, rights, GPUs."""
 
 from __future__ import annotations
 
@@ -76,7 +73,7 @@ def operator(
     }
 
 
-def test_apis_and_their_operator(cluster: Any) -> None:
+def test_apis_and_their_operator(cluster):
     finding = only(check_apis(cluster))
     assert finding.state == "problem" and "standalone?ref=v1.9.4" in finding.fix, "none is served"
     cluster.serve(KUBEFLOW_V1, "pytorchjobs", "pytorchjobs/status", "mpijobs")
@@ -95,7 +92,7 @@ def test_apis_and_their_operator(cluster: Any) -> None:
     assert trainer.state == "ok" and "version 2.3" in trainer.seen
 
 
-def test_an_operator_that_is_not_ready_or_old() -> None:
+def test_an_operator_that_is_not_ready_or_old():
     down = judge_operator("training-operator", operator(ready=0))
     assert find_codes(down.seen) == ["SL-operator-not-ready"] and "logs deployment/" in down.fix
     old = judge_operator("training-operator", operator(image="x/training-operator:v1.8.1"))
@@ -114,8 +111,8 @@ def test_an_operator_that_is_not_ready_or_old() -> None:
     ],
 )
 def test_who_may_look_at_one_namespace_only_sees_the_operator_where_it_is_by_default(
-    cluster: Any, api: str, plural: str, name: str, place: str
-) -> None:
+    cluster, api, plural, name, place
+):
     cluster.serve(api, plural)
     found = operator(name)
     found["metadata"]["namespace"] = place
@@ -123,7 +120,7 @@ def test_who_may_look_at_one_namespace_only_sees_the_operator_where_it_is_by_def
     assert [each.state for each in check_apis(cluster)][1:] == ["ok"]
 
 
-def test_without_rights_there_is_no_verdict(cluster: Any) -> None:
+def test_without_rights_there_is_no_verdict(cluster):
     cluster.serve(KUBEFLOW_V1, "pytorchjobs")
     operators = "/apis/apps/v1/namespaces/kubeflow/deployments"
     cluster.things |= dict.fromkeys((DEPLOYMENTS, operators, LAB, CLAIM, NODES), 403)
@@ -135,7 +132,7 @@ def test_without_rights_there_is_no_verdict(cluster: Any) -> None:
     assert (finding.state, finding.subject, finding.seen) == ("problem", "GPUs", "said no")
 
 
-def test_pod_security_of_the_namespace(cluster: Any) -> None:
+def test_pod_security_of_the_namespace(cluster):
     assert told(check_namespace(cluster)) == [("problem", "SL-namespace-absent")]
     cluster.things[LAB] = {"metadata": {"name": "lab"}}
     assert told(check_namespace(cluster)) == [("warning", "SL-no-pod-security")]
@@ -154,7 +151,7 @@ def test_pod_security_of_the_namespace(cluster: Any) -> None:
         ("ReadWriteMany", "Lost", ("problem", "SL-claim-unusable")),
     ],
 )
-def test_claim(cluster: Any, mode: str, phase: str, found: tuple[str, ...]) -> None:
+def test_claim(cluster, mode, phase, found):
     assert told(check_claim(cluster, "results")) == [("problem", "SL-claim-absent")]
     cluster.things[CLAIM] = {"spec": {"accessModes": [mode]}, "status": {"phase": phase}}
     assert told(check_claim(cluster, "results")) == [found]
@@ -170,7 +167,7 @@ def test_claim(cluster: Any, mode: str, phase: str, found: tuple[str, ...]) -> N
         ({"storageClassName": ""}, "false", "SL-claim-pending"),
     ],
 )
-def test_a_claim_that_nothing_will_fill(cluster: Any, spec: dict[str, str], default: str, code: str) -> None:
+def test_a_claim_that_nothing_will_fill(cluster, spec, default, code):
     cluster.things[CLAIM] = {
         "spec": {"accessModes": ["ReadWriteMany"]} | spec,
         "status": {"phase": "Pending"},
@@ -202,16 +199,14 @@ def pod_with(gpus: int, where: str, phase: str = "Running") -> dict[str, Any]:
         ("requests.cpu", []),
     ],
 )
-def test_a_quota_names_the_settings_that_charts_leave_open(
-    cluster: Any, amount: str, settings: list[str]
-) -> None:
+def test_a_quota_names_the_settings_that_charts_leave_open(cluster, amount, settings):
     quota = {"metadata": {"name": "team"}, "spec": {"hard": {amount: "4"}}, "status": {"used": {amount: "1"}}}
     cluster.things[f"{LAB}/resourcequotas"], cluster.things[f"{LAB}/limitranges"] = [quota], []
     _, *open_amounts = check_quotas(cluster)
     assert [one for found in open_amounts for one in re.findall(r"run\.[\w.]+", found.fix)] == settings
 
 
-def test_gpus_free_and_in_all(cluster: Any) -> None:
+def test_gpus_free_and_in_all(cluster):
     cluster.things |= {NODES: [node("a", 8), node("b", 0), node("c", 8, unschedulable=True)], PODS: []}
     finding = only(check_gpus(cluster))
     assert (finding.state, finding.seen) == ("ok", "8 of 8 are free, on 1 of 2 nodes")
@@ -227,7 +222,7 @@ def test_gpus_free_and_in_all(cluster: Any) -> None:
     assert told(check_gpus(cluster)) == [("warning", "SL-no-gpus")]
 
 
-def test_a_gpu_is_asked_for_where_a_pod_could_get_one(cluster: Any) -> None:
+def test_a_gpu_is_asked_for_where_a_pod_could_get_one(cluster):
     for nodes, offers in (([node("b", 8)], True), ([node("a", 8, unschedulable=True)], False), (403, False)):
         cluster.things[NODES] = nodes
         assert offers_gpus(cluster) is offers
@@ -268,7 +263,7 @@ def reviews(monkeypatch: pytest.MonkeyPatch) -> Reviews:
     return found
 
 
-def test_rights_of_the_analysis(cluster: Any, reviews: Reviews) -> None:
+def test_rights_of_the_analysis(cluster, reviews):
     assert told(check_account(cluster, ["pytorchjob"])) == [("problem", "SL-account-absent")]
     cluster.things[ACCOUNT] = {"metadata": {}}
     assert told(check_account(cluster, ["pytorchjob"])) == [("ok",)]
@@ -282,7 +277,7 @@ def test_rights_of_the_analysis(cluster: Any, reviews: Reviews) -> None:
     assert told(check_account(cluster, ["pytorchjob"])) == [("warning", "SL-may-not-look")]
 
 
-def test_rights_of_the_user(cluster: Any, reviews: Reviews) -> None:
+def test_rights_of_the_user(cluster, reviews):
     assert told(check_rights(cluster, ["pytorchjob"])) == [("ok",)]
     assert reviews.asked == {(None, None, "lab")}
     assert reviews.rights == {
@@ -298,9 +293,7 @@ def test_rights_of_the_user(cluster: Any, reviews: Reviews) -> None:
     assert "create pods, create pytorchjobs" in finding.seen
 
 
-def test_json_holds_the_findings_of_the_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_holds_the_findings_of_the_lines(monkeypatch, capsys):
     shown = []
     with serve(FakeApi(namespaces=set())) as address:
         monkeypatch.setattr(connection, "connect", lambda **_: connect_to(address))

@@ -7,7 +7,6 @@ import random
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,8 +32,7 @@ def tell(changes: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, str]]:
     return [(kind, thing["metadata"]["name"] if thing else "") for kind, thing in changes]
 
 
-def test_it_is_a_watch_and_no_poll(api: FakeApi, connection: Connection) -> None:
-    """And the deadline holds although nothing happens."""
+def test_it_is_a_watch_and_no_poll(api, connection):
     api.put(JOBS, job("a"))
     started = time.monotonic()
     assert tell(list(watch(connection, JOBS, patience=soon(0.6)))) == [(ADDED, "a"), (SYNCED, "")]
@@ -46,7 +44,7 @@ def test_it_is_a_watch_and_no_poll(api: FakeApi, connection: Connection) -> None
     assert time.monotonic() - started < 5 and len(said) == 1
 
 
-def test_a_change_that_comes_in_two_pieces_is_one(api: FakeApi, connection: Connection) -> None:
+def test_a_change_that_comes_in_two_pieces_is_one(api, connection):
     api.put(JOBS, job("a"))
     api.fault = lambda path, query: {"pieces": True} if "watch" in query else None
     said: list[str] = []
@@ -61,10 +59,7 @@ def test_a_change_that_comes_in_two_pieces_is_one(api: FakeApi, connection: Conn
     assert said == [] and len(api.requests) == 2, "nothing is listed again"
 
 
-def test_a_dead_connection_is_noticed(
-    api: FakeApi, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server goes on but this connection brings nothing any more, as behind a forgetful NAT."""
+def test_a_dead_connection_is_noticed(api, connection, monkeypatch):
     monkeypatch.setattr(watching, "SILENCE_S", 0.4)
     api.put(JOBS, job("a"))
     hung = threading.Event()
@@ -86,7 +81,7 @@ def test_a_dead_connection_is_noticed(
     assert hung.is_set() and tell(seen)[-1] == (MODIFIED, "a")
 
 
-def test_a_denial_is_final_at_first_and_later_after_some_tries(api: FakeApi, connection: Connection) -> None:
+def test_a_denial_is_final_at_first_and_later_after_some_tries(api, connection):
     api.fault = lambda path, query: {"status": 403}
     with pytest.raises(ClusterError) as failure:
         list(watch(connection, JOBS, patience=soon()))
@@ -104,7 +99,7 @@ def test_a_denial_is_final_at_first_and_later_after_some_tries(api: FakeApi, con
         list(changes)
 
 
-def test_the_token_is_read_again_for_every_request(api: FakeApi, tmp_path: Path) -> None:
+def test_the_token_is_read_again_for_every_request(api, tmp_path):
     api.put(JOBS, job("a"))
     api.token = "first"
     (tmp_path / "token").write_text("first\n")
@@ -127,8 +122,7 @@ def test_the_token_is_read_again_for_every_request(api: FakeApi, tmp_path: Path)
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_after_410_only_what_differs_is_told(api: FakeApi, connection: Connection, plain: bool) -> None:
-    """What is gone comes first. The server says it by a status, or by a change."""
+def test_after_410_only_what_differs_is_told(api, connection, plain):
     api.put(JOBS, job("a"))
 
     def forget(path: str, query: dict[str, str]) -> Fault:
@@ -144,15 +138,13 @@ def test_after_410_only_what_differs_is_told(api: FakeApi, connection: Connectio
     assert told == [(ADDED, "a"), (SYNCED, ""), (DELETED, "a"), (ADDED, "b")]
 
 
-def test_hundreds_of_disconnects_lose_and_double_nothing(api: FakeApi, connection: Connection) -> None:
+def test_hundreds_of_disconnects_lose_and_double_nothing(api, connection):
     """Every change is told exactly once and in order, as long as the server remembers the past (no 410)."""
     disconnects = churn(api, connection, 0, forgetful=False)
     assert disconnects >= 100, "the faults did not happen"
 
 
-def test_with_410_among_them_the_end_is_right_and_nothing_is_doubled(
-    api: FakeApi, connection: Connection
-) -> None:
+def test_with_410_among_them_the_end_is_right_and_nothing_is_doubled(api, connection):
     churn(api, connection, 100, forgetful=True)
 
 
@@ -237,10 +229,7 @@ GARBLED = (
 
 
 @pytest.mark.parametrize("line", GARBLED)
-def test_what_is_no_change_of_an_object_costs_nothing(
-    api: FakeApi, connection: Connection, line: bytes
-) -> None:
-    """A list and a watch answered like that, once each, behind a proxy for example: nothing is lost or told twice."""
+def test_what_is_no_change_of_an_object_costs_nothing(api, connection, line):
     api.put(JOBS, job("a"))
     faults = {"list": [{"garbled": line}], "watch": [{"garbled": line}]}
 

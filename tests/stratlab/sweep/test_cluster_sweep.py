@@ -1,7 +1,4 @@
-"""Before and after the work: what a cluster must have, what is decided, and what counts as success.
-
-A sweep's place: what has ended is not brought again, and who compares gets the tuning.
-"""
+"""Before and after the work: what a cluster must have, what is decided, and what counts as success."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ def silent(text: str) -> None:
     pass
 
 
-def test_what_a_cluster_lacks_is_told_together() -> None:
+def test_what_a_cluster_lacks_is_told_together():
     cluster: Any = Answering()
     missing = ["SL-namespace-missing", "SL-claim-missing", "SL-sweep-api-not-served"]
     assert find_codes(check_cluster(cluster, "lab", [plan("a"), plan("b")])) == missing
@@ -64,8 +61,7 @@ def test_what_a_cluster_lacks_is_told_together() -> None:
     assert check_cluster(cluster, "lab", [plan("a")]) == ["said no"]
 
 
-def test_decisions_follow_from_helm_and_the_resource(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And all that must not be touched is told before anything starts."""
+def test_decisions_follow_from_helm_and_the_resource(tmp_path, monkeypatch):
     connection = furnish()
     connection.things[f"{JOBS}/b"] = {"metadata": {"name": "b"}}
     seen: dict[str, Any] = {name: SeenRelease("deployed", f"asked {name}") for name in "bc"} | {
@@ -139,9 +135,7 @@ def finish(
     return result
 
 
-def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(tmp_path, monkeypatch):
     ends = Ends(monkeypatch, {"a": "succeeded", "b": "succeeded"})
     result = finish(tmp_path, "abc", skip="c")
     assert result.problems == [] and result.report == {"comparison": "demo"}
@@ -159,9 +153,7 @@ def test_all_well_is_no_problem_and_the_comparison_is_where_the_runs_are(
     assert ends.asked["options"] == ['--tuning={"tuned":[1,"x"]}']
 
 
-def test_a_run_that_was_not_started_is_a_problem_and_the_others_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_not_started_is_a_problem_and_the_others_are_compared(tmp_path, monkeypatch):
     Ends(monkeypatch, {"a": "succeeded", "b": "failed"})
     result = finish(tmp_path, "abc")
     assert [find_codes(problem) for problem in result.problems] == [["SL-run-failed"], ["SL-run-not-started"]]
@@ -169,9 +161,7 @@ def test_a_run_that_was_not_started_is_a_problem_and_the_others_are_compared(
     assert "badly" in result.problems[0] and result.report
 
 
-def test_a_comparison_that_fails_is_a_problem_and_without_a_success_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_that_fails_is_a_problem_and_without_a_success_there_is_none(tmp_path, monkeypatch):
     Ends(monkeypatch, {"a": "succeeded"}, ClusterError("no pod"))
     (problem,) = finish(tmp_path, "a").problems
     assert "no pod" in problem
@@ -182,9 +172,7 @@ def test_a_comparison_that_fails_is_a_problem_and_without_a_success_there_is_non
     assert ends.asked == {} and result.report is None
 
 
-def test_what_has_ended_is_uninstalled_also_where_it_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_ended_is_uninstalled_also_where_it_failed(tmp_path, monkeypatch):
     gone: list[str] = []
 
     def uninstall(helm: Path, namespace: str, name: str, context: str | None) -> None:
@@ -205,7 +193,7 @@ def test_what_has_ended_is_uninstalled_also_where_it_failed(
 SITE = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
 
 
-def test_only_what_has_not_ended_is_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_has_not_ended_is_brought(tmp_path, monkeypatch):
     given: dict[str, Any] = {}
 
     def decide_all(plans: Any, state: State, site: Site, retry_failed: bool, progress: Any) -> list[Any]:
@@ -229,7 +217,7 @@ def test_only_what_has_not_ended_is_brought(tmp_path: Path, monkeypatch: pytest.
     assert place.bring(plans[:1], state, retry_failed=False, stop_on_failure=False) == (state, [])
 
 
-def test_a_rehearsal_keeps_beside_its_runs_what_they_are_meant_to_differ_in(tmp_path: Path) -> None:
+def test_a_rehearsal_keeps_beside_its_runs_what_they_are_meant_to_differ_in(tmp_path):
     for run, lr in (("a", 0.001), ("b", 0.01)):
         build_run_dir(tmp_path / "runs" / "demo", run, "ddp", lr=lr, hosts=["n"], loss_shift=lr)
     display: Any = Heard()

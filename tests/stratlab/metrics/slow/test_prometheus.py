@@ -62,7 +62,7 @@ def exporter(tmp_path: Path) -> Iterator[int]:
         assert server.wait(timeout=20) == 143
 
 
-def test_the_verb_answers_and_ends_when_told(exporter: int) -> None:
+def test_the_verb_answers_and_ends_when_told(exporter):
     text = get(f"http://127.0.0.1:{exporter}/metrics")
     assert 'stratlab_run_status{comparison="demo",run="ddp",status="at work"} 1.0' in text
     taken = [sys.executable, "-m", "stratlab", "metrics", "serve", ".", "--port", str(exporter)]
@@ -72,7 +72,7 @@ def test_the_verb_answers_and_ends_when_told(exporter: int) -> None:
 
 
 @pytest.mark.skipif(PROMETHEUS is None, reason=ABSENT)
-def test_each_query_of_the_dashboard_has_an_answer(exporter: int, tmp_path: Path) -> None:
+def test_each_query_of_the_dashboard_has_an_answer(exporter, tmp_path):
     get(f"http://127.0.0.1:{exporter}/metrics")
     (tmp_path / "prometheus.yml").write_text(CONFIG.format(port=exporter))
     port = free_port()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import pytest
 
@@ -52,9 +51,7 @@ def find_problems(question: Question) -> list[str]:
         ("vit_huge", 64, 139.8, {"micro_batch_size": "1000"}, ALLOWED),
     ],
 )
-def test_what_is_advised_is_accepted(
-    model: str, gpus: int, device_gib: float, typed: Typed, allowed: Sequence[str]
-) -> None:
+def test_what_is_advised_is_accepted(model, gpus, device_gib, typed, allowed):
     questions = ask_of_model(model, gpus, FILES, [f"{name}={text}" for name, text in typed.items()])
     for one in answer(questions, FILES, device_gib, None, allowed):
         if isinstance(one, Prediction) and one.advice:
@@ -84,7 +81,7 @@ KNOBS: Typed = {
 }
 
 
-def test_another_strategy_leaves_its_own_settings_behind() -> None:
+def test_another_strategy_leaves_its_own_settings_behind():
     for strategy in STRATEGIES:
         kept = {"model": "qwen2.5-3b", "strategy": strategy}
         env = {"TRAINER_RUN": "x", "TRAINER_MODEL": "qwen2.5-3b", "TRAINER_STRATEGY": strategy}

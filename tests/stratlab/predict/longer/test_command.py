@@ -19,7 +19,6 @@ from stratlab_spec.memory.prediction import GATE
 from stratlab_spec.memory.profiles import SHIPPED, read_operations
 from stratlab_spec.strategies import STRATEGIES
 from tests.codes import find_codes
-from tests.stratlab.predict.conftest import Answers, Call
 from trainer.memory_estimation.command import _parse
 
 QWEN = ("--model", "qwen2.5-3b")
@@ -38,7 +37,7 @@ def choose(out: str) -> str:
     return next(word for word in re.findall(r"\w+", advice) if word in STRATEGIES)
 
 
-def test_a_model_and_gpus_give_every_strategy_that_ships(answers: Answers) -> None:
+def test_a_model_and_gpus_give_every_strategy_that_ships(answers):
     found = answers(*QWEN, "--gpus", "64")
     assert "ranks=8" in found["hsdp"]["reason"] and found["nd 3d"]["verdict"] == NOT_KNOWN
     known = {name: one for name, one in found.items() if one["verdict"] != NOT_KNOWN}
@@ -51,7 +50,7 @@ def test_a_model_and_gpus_give_every_strategy_that_ships(answers: Answers) -> No
     assert {name: one["peak_gib"] for name, one in asked.items()} == {"nd": peaks["nd 3d"]}
 
 
-def test_rows_of_one_table_have_the_same_settings(answers: Answers, tmp_path: Path) -> None:
+def test_rows_of_one_table_have_the_same_settings(answers, tmp_path):
     """A file of rows of 512 tokens lies in the cache, which goes before the shipped ones of 2048."""
     folder = tmp_path / "cache/stratlab/operations"
     folder.mkdir(parents=True)
@@ -85,13 +84,13 @@ def test_rows_of_one_table_have_the_same_settings(answers: Answers, tmp_path: Pa
         (("charts/ddp", "--set", "run.config.model_heads=7"), "predict-sizes", "model_hidden=64"),
     ],
 )
-def test_wrong_input_is_named(call: Call, arguments: tuple[str, ...], code: str, named: str) -> None:
+def test_wrong_input_is_named(call, arguments, code, named):
     ended, out, err = call(*arguments)
     assert (ended, out, find_codes(err)) == (2, "", [f"SL-{code}"]) and named in err
     assert len(err.splitlines()) == 1 and "trainer.count" not in err
 
 
-def test_charts_are_answered_as_rendered_and_written_as_a_page(call: Call, tmp_path: Path) -> None:
+def test_charts_are_answered_as_rendered_and_written_as_a_page(call, tmp_path):
     [question] = ask_of_charts([Path("charts/llm-2d")], ["run.nodes=2"], [])
     assert (question.ranks, question.per_node, question.rows) == (16, 8, 1)
     assert question.settings["strategy"] == "nd" and question.settings["seq_len"] == "2048"
@@ -113,7 +112,7 @@ def test_charts_are_answered_as_rendered_and_written_as_a_page(call: Call, tmp_p
     assert "logits and loss" in page.read_text()
 
 
-def test_micro_batches_of_a_chosen_layout_are_those_of_its_axes(answers: Answers, call: Call) -> None:
+def test_micro_batches_of_a_chosen_layout_are_those_of_its_axes(answers, call):
     """pp2.dp4 of 8 ranks: 64 rows are 2 micro-batches of 8 on each of four, not one."""
     batch = ("--set", "run.config.micro_batch_size=8", "--set", "run.config.global_batch_size=64")
     (found,) = answers("charts/llm-2d", *batch, "--no-count").values()
@@ -122,7 +121,7 @@ def test_micro_batches_of_a_chosen_layout_are_those_of_its_axes(answers: Answers
     assert code == 2 and find_codes(err) == ["SL-predict-batch"] and "= 96" in err
 
 
-def test_what_the_trainer_refuses_does_not_fit_anything(call: Call, answers: Answers) -> None:
+def test_what_the_trainer_refuses_does_not_fit_anything(call, answers):
     batch = ("--set", "micro_batch_size=8", "--set", "global_batch_size=32")
     verdicts = {name: one["verdict"] for name, one in answers(*QWEN, *batch).items()}
     assert verdicts["ddp"] == "cannot start" and verdicts["nd 2d"] == "does not fit"
@@ -130,8 +129,7 @@ def test_what_the_trainer_refuses_does_not_fit_anything(call: Call, answers: Ans
     assert code == 2 and find_codes(err) == ["SL-predict-batch"]
 
 
-def test_how_many_gpus_a_node_has_is_said_or_asked(call: Call) -> None:
-    """Those of hsdp and zeropp alone depend on it; the shipped ones were counted with four."""
+def test_how_many_gpus_a_node_has_is_said_or_asked(call):
     assert (
         "--gpus-per-node" in call(*VIT)[1] and "--gpus-per-node" not in call(*VIT, "--set", "strategy=ddp")[1]
     )
@@ -142,7 +140,7 @@ def test_how_many_gpus_a_node_has_is_said_or_asked(call: Call) -> None:
     assert "--per-node 2 --set model=vit_huge --set strategy=hsdp" in out
 
 
-def test_a_micro_batch_beyond_the_counted_ones_is_called_so(call: Call, answers: Answers) -> None:
+def test_a_micro_batch_beyond_the_counted_ones_is_called_so(call, answers):
     asked = (*VIT, "--set", "strategy=ddp")
     assert answers(*asked)["ddp"]["counted_micro_batch_size"] == 32
     told = {gib: call(*asked, "--device-gib", gib)[1] for gib in ("79.2", "20", "90000")}
@@ -156,7 +154,7 @@ def test_a_micro_batch_beyond_the_counted_ones_is_called_so(call: Call, answers:
     assert code == 0 and NOT_KNOWN not in out, "an image size of 0 is the model's own"
 
 
-def test_the_printed_command_names_all_that_memory_depends_on(call: Call) -> None:
+def test_the_printed_command_names_all_that_memory_depends_on(call):
     held = {name for file in read_operations([SHIPPED]) for name in file.settings}
     assert held <= set(COUNTED) and len(held) > 40
     code, out, _ = call("charts/fsdp", "--no-count", "--set", "run.config.model=vit_base")
@@ -174,8 +172,7 @@ def test_the_printed_command_names_all_that_memory_depends_on(call: Call) -> Non
     assert "--per-node 8 --set model=vit_base --set strategy=fsdp --set dataset=timm" in err
 
 
-def test_the_printed_command_counts_a_language_model_in_a_folder_with_adapters(call: Call) -> None:
-    """That it is a language model cannot be told from the path."""
+def test_the_printed_command_counts_a_language_model_in_a_folder_with_adapters(call):
     asked = ("task=text", "model_path=/data/tiny qwen", "lora_rank=4", "init=pretrained", "seq_len=192")
     settings = [word for one in asked for word in ("--set", f"run.config.{one}")]
     words = shlex.split(call("charts/ddp", *settings, "--no-count")[1].split("`")[1])
@@ -183,14 +180,14 @@ def test_the_printed_command_counts_a_language_model_in_a_folder_with_adapters(c
     assert given["task"] == "text" and given["model_path"] == "/data/tiny qwen"
 
 
-def test_what_fits_is_named_with_what_it_takes_and_what_sends_least_goes_first(call: Call) -> None:
+def test_what_fits_is_named_with_what_it_takes_and_what_sends_least_goes_first(call):
     assert choose(call(*VIT)[1]) == "ddp" and choose(call(*QWEN, "--device-gib", "40")[1]) == "fsdp"
     assert choose(call(*QWEN)[1]) == "zero1", "four rows fit; of ddp, which sends less, one"
     code, out, _ = call(*QWEN, "--set", "strategy=ddp")
     assert code == 0 and "59.51 of 79.2 GiB" in conclusion(out) and "=blocks" in conclusion(out)
 
 
-def test_checkpointing_is_what_makes_room(call: Call) -> None:
+def test_checkpointing_is_what_makes_room(call):
     """4 GPUs of 24 GB: no strategy fits as it comes; more GPUs are not needed."""
     small = (*QWEN, "--gpus", "4", "--device-gib", "24")
     code, out, _ = call(*small)
@@ -205,7 +202,7 @@ def test_checkpointing_is_what_makes_room(call: Call) -> None:
 
 
 @pytest.mark.parametrize("device_gib", ["8", "20.5"])
-def test_where_none_fits_what_does_is_named_or_nothing_is_said_to(call: Call, device_gib: str) -> None:
+def test_where_none_fits_what_does_is_named_or_nothing_is_said_to(call, device_gib):
     code, out, _ = call(*QWEN, "--device-gib", device_gib)
     said = conclusion(out)
     assert code == 10 and "nd 4d " in said and f"17.72 of {device_gib} GiB" in said
@@ -215,7 +212,7 @@ def test_where_none_fits_what_does_is_named_or_nothing_is_said_to(call: Call, de
     assert re.search(r"nd 1d:? .*=.* \S+ of 40 GiB", out), "more dimensions hold less"
 
 
-def test_what_is_not_known_is_not_said(call: Call) -> None:
+def test_what_is_not_known_is_not_said(call):
     """Of 9 ranks no file of hsdp, nd or zero3 answers."""
     some = (*VIT, "--gpus", "9", "--no-count")
     out = call(*some, "--set", "micro_batch_size=1")[1]

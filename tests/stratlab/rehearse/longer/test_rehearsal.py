@@ -1,9 +1,4 @@
-"""Runs of a tiny chart from helm to their report, and what stays when something goes wrong.
-
-All charts are checked before the first run starts, and before MLflow does.
-
-Pods as processes: at the same time, to their end, and whose exit code is the run's.
-"""
+"""Runs of a tiny chart from helm to their report, and what stays when something goes wrong."""
 
 from __future__ import annotations
 
@@ -49,9 +44,7 @@ def run(tmp_path: Path, screen: Screen, *charts: Path, fault: str = "", **option
     return rehearse(request, screen[0], start_server=no_server)
 
 
-def test_a_run_trains_waits_and_is_analyzed(
-    chart: Path, tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_trains_waits_and_is_analyzed(chart, tmp_path, screen, monkeypatch):
     monkeypatch.setenv("TRAINER_LR", "9")
     (end,) = run(tmp_path, screen, chart)
     run_dir = tmp_path / "out/runs/demo/tiny"
@@ -71,9 +64,7 @@ def test_a_run_trains_waits_and_is_analyzed(
     assert (told["samples_per_s"], told["train_loss"], told["test_accuracy_pct"]) == (800.0, 0.25, None)
 
 
-def test_a_stopped_run_says_how_it_goes_on(
-    chart: Path, tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_says_how_it_goes_on(chart, tmp_path, screen, monkeypatch):
     run_dir = tmp_path / "out/runs/demo/tiny"
 
     def stop(pods: object, processes: object, env: object, logs: object, tick: object) -> None:
@@ -93,7 +84,7 @@ def test_a_stopped_run_says_how_it_goes_on(
     assert f"stratlab analyze {run_dir}" in describe_stop(run_dir)
 
 
-def test_a_failure_shows_code_reason_and_the_last_lines(chart: Path, tmp_path: Path, screen: Screen) -> None:
+def test_a_failure_shows_code_reason_and_the_last_lines(chart, tmp_path, screen):
     other = write_chart(tmp_path / "other")
     ends = run(tmp_path, screen, chart, other, fault="10")
     assert [(end.name, end.code) for end in ends] == [("tiny", 10)]
@@ -104,9 +95,7 @@ def test_a_failure_shows_code_reason_and_the_last_lines(chart: Path, tmp_path: P
     assert "restartPolicy" not in shown
 
 
-def test_keep_going_and_codes_that_a_cluster_would_try_again(
-    chart: Path, tmp_path: Path, screen: Screen
-) -> None:
+def test_keep_going_and_codes_that_a_cluster_would_try_again(chart, tmp_path, screen):
     other = write_chart(tmp_path / "other")
     ends = run(tmp_path, screen, chart, other, fault="143", keep_going=True, analysis=False)
     assert [end.code for end in ends] == [143, 143]
@@ -114,8 +103,8 @@ def test_keep_going_and_codes_that_a_cluster_would_try_again(
 
 
 def test_a_full_volume_is_told_although_neither_log_nor_reason_could_be_written(
-    tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, screen, monkeypatch
+):
     said = "the volume of /data has 0 of 61440 bytes free"
     monkeypatch.setattr(summary, "say_full", lambda folder: said)
     chart = write_chart(tmp_path / "tiny", train="import sys; sys.exit(int(sys.argv[1]))")
@@ -126,10 +115,7 @@ def test_a_full_volume_is_told_although_neither_log_nor_reason_could_be_written(
 @pytest.mark.parametrize(
     ("fault", "last", "analyzed"), [("12", "ended", True), ("143", "ended", False), ("2", "started", False)]
 )
-def test_the_traces_of_a_run_that_failed_for_good_are_analyzed(
-    tmp_path: Path, screen: Screen, fault: str, last: str, analyzed: bool
-) -> None:
-    """An attempt that has not ended is of another start, which is at work: beside it this one was refused."""
+def test_the_traces_of_a_run_that_failed_for_good_are_analyzed(tmp_path, screen, fault, last, analyzed):
     traces = 'os.mkdir(run_dir + "/traces"); json.dump({}, open(run_dir + "/traces/manifest.json", "w"))\n'
     train = TRAIN.replace("code = int(", f"{traces}code = int(").replace(
         '"event": "ended"', f'"event": "{last}"'
@@ -139,9 +125,7 @@ def test_the_traces_of_a_run_that_failed_for_good_are_analyzed(
     assert (tmp_path / "out/runs/demo/tiny/analysis/report.html").exists() is analyzed
 
 
-def test_a_refused_setting_leaves_nothing_and_gives_the_old_run_back(
-    chart: Path, tmp_path: Path, screen: Screen
-) -> None:
+def test_a_refused_setting_leaves_nothing_and_gives_the_old_run_back(chart, tmp_path, screen):
     ends = run(tmp_path, screen, chart, fault="refuse")
     assert [end.code for end in ends] == [2]
     assert "  | TRAINER_LR=-1: " in screen[1]() and "log:" not in screen[1]()
@@ -157,8 +141,7 @@ def test_a_refused_setting_leaves_nothing_and_gives_the_old_run_back(
     assert [entry.name for entry in run_dir.parent.iterdir() if entry.name != "tiny"] == [".logs"]
 
 
-def test_the_second_chart_is_refused_before_the_first_is_trained(tmp_path: Path, screen: Screen) -> None:
-    """With real charts; a server that is started would be an error here."""
+def test_the_second_chart_is_refused_before_the_first_is_trained(tmp_path, screen):
 
     def no_server(*_: object, **__: object) -> None:
         raise AssertionError("MLflow was started")
@@ -173,9 +156,7 @@ def test_the_second_chart_is_refused_before_the_first_is_trained(tmp_path: Path,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_long_check_is_told_ever_more_rarely(
-    tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_check_is_told_ever_more_rarely(tmp_path, screen, monkeypatch):
     def ask(runs: object, env: object, options: object, waiting: Callable[[float], object]) -> Answers:
         for seconds in range(5, 65, 5):
             waiting(seconds)
@@ -210,8 +191,7 @@ def run_test_replicas(
         assert not processes.members()
 
 
-def test_init_containers_run_before_the_container_and_share_its_log(tmp_path: Path) -> None:
-    """And end the pod when they fail."""
+def test_init_containers_run_before_the_container_and_share_its_log(tmp_path):
     good = pod("a", "print('first')", "import os; print('then', os.environ['NAME'])")
     ends = run_test_replicas([good, pod("b", "raise SystemExit(3)", "print('never')")], tmp_path)
     assert {(end.pod, end.code) for end in ends} == {("a", 0), ("b", 3)}
@@ -219,7 +199,7 @@ def test_init_containers_run_before_the_container_and_share_its_log(tmp_path: Pa
     assert "never" not in (tmp_path / "b.log").read_text()
 
 
-def test_pods_run_at_the_same_time(tmp_path: Path) -> None:
+def test_pods_run_at_the_same_time(tmp_path):
     meet = (
         "import os, time; open('{}', 'w'); [time.sleep(.05) for _ in range(200) if not os.path.exists('{}')]"
     )
@@ -230,8 +210,7 @@ def test_pods_run_at_the_same_time(tmp_path: Path) -> None:
     assert time.monotonic() - started < 8
 
 
-def test_the_others_are_stopped_some_time_after_a_failure(tmp_path: Path) -> None:
-    """A signal counts as in a container."""
+def test_the_others_are_stopped_some_time_after_a_failure(tmp_path):
     started = time.monotonic()
     killed = pod("fails", "import os; os.kill(os.getpid(), 9)")
     ends = run_test_replicas([pod("waits", "import time; time.sleep(60)"), killed], tmp_path, 0.5)
@@ -251,14 +230,14 @@ def test_the_others_are_stopped_some_time_after_a_failure(tmp_path: Path) -> Non
         ([12, 10], 12),
     ],
 )
-def test_which_exit_code_is_the_runs(codes: list[int], decides: int) -> None:
+def test_which_exit_code_is_the_runs(codes, decides):
     ends = [LocalPodEnd(f"p{index}", Path("log"), code) for index, code in enumerate(codes)]
     assert deciding_end(ends).code == decides
     stopped = LocalPodEnd("b", Path("log"), 1, stopped=True)
     assert deciding_end([*ends, stopped]).code == decides, "who was only stopped never decides"
 
 
-def test_a_missing_program_is_named(tmp_path: Path) -> None:
+def test_a_missing_program_is_named(tmp_path):
     missing = Pod("a", "a", (Command("c", ("no-such-program",), {}, None),), ())
     failure = raised(run_test_replicas, [pod("first", "import time; time.sleep(60)"), missing], tmp_path)
     assert find_codes(failure) == ["SL-program-not-started"] and "no-such-program" in str(failure)

@@ -50,9 +50,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return int(end.value.code or 0)
 
 
-def test_a_dry_run_needs_no_cluster_and_starts_nothing(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_needs_no_cluster_and_starts_nothing(file, monkeypatch, capsys):
     assert call(monkeypatch, file, "--dry-run") == 0
     shown = capsys.readouterr().out
     assert "demo-ddp-nodes1" in shown and "demo-ddp-nodes2" in shown
@@ -64,9 +62,7 @@ def test_a_dry_run_needs_no_cluster_and_starts_nothing(
     assert find_codes(capsys.readouterr().err) == ["SL-already-at-work"]
 
 
-def test_what_the_trainer_refuses_is_told_before_a_cluster_is_asked(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_trainer_refuses_is_told_before_a_cluster_is_asked(file, monkeypatch, capsys):
     given = file.read_text().replace("run.nodes: [1, 2]", "run.config.profile_steps: [3, 24]")
     file.write_text(given.replace('"",', '"", run.nodes: 1, run.processesPerNode: 2, run.config.epochs: 1,'))
     assert call(monkeypatch, file) == 2
@@ -74,10 +70,7 @@ def test_what_the_trainer_refuses_is_told_before_a_cluster_is_asked(
     assert "demo-ddp-ps24: run.config.profile_steps=24:" in line
 
 
-def test_a_rehearsal_looks_at_data_before_its_first_run(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On this machine, where a cluster's /results is the folder's runs/; a dry run for a cluster looks at no folder."""
+def test_a_rehearsal_looks_at_data_before_its_first_run(file, monkeypatch, capsys):
     data = "run.config.dataset: imagefolder, run.config.dataset_path: /results/pets,"
     text = file.read_text().replace("[1, 2]", "[1]")
     file.write_text(text.replace('"",', f'"", run.processesPerNode: 2, run.config.model: cnn, {data}'))
@@ -88,8 +81,7 @@ def test_a_rehearsal_looks_at_data_before_its_first_run(
     assert call(monkeypatch, file, "--dry-run") == 0
 
 
-def test_a_tuned_sweep_ends_with_no_release_left(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Candidates and comparison; what is done to the cluster has stand-ins, which note it."""
+def test_a_tuned_sweep_ends_with_no_release_left(file, monkeypatch):
     gone: list[str] = []
     tuned: list[Any] = []
 
@@ -117,10 +109,7 @@ def test_a_tuned_sweep_ends_with_no_release_left(file: Path, monkeypatch: pytest
     assert tuned[0]["searches"][0]["chosen"] == {}
 
 
-def test_context_names_the_cluster_to_helm_and_to_us(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """Two clusters; the current one is not there at all."""
+def test_context_names_the_cluster_to_helm_and_to_us(file, monkeypatch, capsys, tmp_path):
     log = tmp_path / "helm.log"
     (tmp_path / "helm").write_text(HELM.format(helm=find_helm(), log=log))
     (tmp_path / "helm").chmod(0o755)
