@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-PLACES = ("run_dir", "folder", "version")
+PLACES = ("run_dir", "folder")
 WORDS = 3
 """A text of more words is a sentence: what it names is compared, and its words are free."""
 
