@@ -25,7 +25,7 @@ from tests.stratlab.example_numbers import THREE as OF_3
 
 PINNED = OF_3.parents[1] / "scenarios.json.gz"
 OF_ROWS = """run way step_time_ms_p50 step_time_ms_mean samples_per_s step_times_from measured_steps noise_ms
-main_cause speedup speedup_vs_baseline speedup_vs_single scaling_efficiency_pct""".split()
+main_cause speedup speedup_vs_baseline speedup_vs_single scaling_efficiency_pct"""
 LEFT_OUT = ("same", "sources", "sharding", "origin")
 """Equal in most scenarios; looked at in others."""
 
@@ -221,7 +221,7 @@ SCENARIOS = {
 def pin(name: str, root: Path) -> Any:
     report = SCENARIOS[name](root / "demo")
     names = {row["run"] for row in report["runs"]}
-    rows = [{key: row[key] for key in OF_ROWS} for row in report["runs"]]
+    rows = [{key: row[key] for key in OF_ROWS.split()} for row in report["runs"]]
     fairness = {key: value for key, value in report["fairness"].items() if key not in LEFT_OUT}
     parts = {key: value for key, value in report.items() if key not in LEFT_OUT}
     return json.loads(json.dumps(reduce(parts | {"runs": rows, "fairness": fairness}, names)))
