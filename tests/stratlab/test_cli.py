@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from stratlab import cli, rehearsal
+from stratlab import cli
 from stratlab.analysis import run_analysis as analyze
 from stratlab.compare import publishing as mlflow_entry
 from stratlab.compare import run_sources as experiment
 from stratlab.compare.run_sources import load_runs
-from stratlab.rehearsal import RunEnd
 from tests.codes import find_codes
 from tests.stratlab.compare.building import build
-from tests.stratlab.simulated.small import build_gpu_trace, write_run
 
 OF_RESULTS = (
     *("list", "compare", "analyze", "verify", "mlflow", "remove --yes", "metrics replay", "metrics serve"),
@@ -98,13 +96,6 @@ def test_where_there_is_nothing_every_verb_ends_with_3(capsys, tmp_path, verb):
             assert capsys.readouterr().err.startswith(f"error: {place}: ")
 
 
-def test_wait_ends_with_1_at_the_deadline(tmp_path, capsys):
-    assert call("wait", tmp_path / "run", "--deadline-s", "0.1", "--poll-s", "0.05") == 1
-    assert f"{tmp_path}/run" in capsys.readouterr().err
-    (tmp_path / "attempts.jsonl").write_text('{"event": "ended", "exit_code": 10}\n')
-    assert call("wait", tmp_path) == 0
-
-
 def test_analyze_shows_its_numbers_and_prints_them_as_json(monkeypatch, capsys, tmp_path):
     asked: list[str | None] = []
 
@@ -143,14 +134,6 @@ def test_a_place_that_refuses_is_a_sentence(monkeypatch, capsys, tmp_path, numbe
     assert call("analyze", tmp_path) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: /data/report.html: ") and "Errno" not in said
-
-
-def test_a_share_that_cannot_be_left_is_a_sentence(capsys, tmp_path):
-    run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
-    (run / ".analysis-shares").touch()
-    for job in ([], ["--job", "j"]):
-        assert call("analyze", run, "--share", "0/2", *job) == 2
-        assert f"error: {run}/.analysis-shares" in capsys.readouterr().err
 
 
 def test_compare_of_an_experiment_is_logged_beside_it(monkeypatch, capsys, tmp_path):
@@ -209,15 +192,3 @@ def test_compare_ranks_over_what_is_varied_and_only_a_sweep_leaves_it_there(caps
     assert judge("--vary", "run.config.lr") == "comparable as a search"
     assert judge() == "not comparable", "the user's wish is of one call"
     assert judge("--vary", "lr", "--keep-varied") == judge() == "comparable as a search"
-
-
-def test_a_rehearsal_tells_its_runs_as_json(monkeypatch, capsys, tmp_path):
-    def rehearse(request: Any, display: Any) -> list[RunEnd]:
-        display.say("training")
-        return [RunEnd("ddp", tmp_path / "demo" / "ddp", 0), RunEnd("fsdp", tmp_path / "demo" / "fsdp", 10)]
-
-    monkeypatch.setattr(rehearsal, "rehearse", rehearse)
-    assert call("rehearse", "charts/ddp", "charts/fsdp", "--json") == 10
-    shown = capsys.readouterr()
-    assert [(run["run"], run["exit_code"]) for run in json.loads(shown.out)] == [("ddp", 0), ("fsdp", 10)]
-    assert "training" in shown.err

@@ -5,17 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratlab.run_settings import SETTINGS, find_problem
-from stratlab.wording import FEW, NEAREST, format_number, name_allowed
-
-MANY = [f"run-{number}" for number in range(FEW + 1)]
-
-
-def test_of_few_names_all_are_told_and_of_many_the_nearest():
-    few, many = (name_allowed("run-x", names, "LEAD", "PLACE") for names in (MANY[:FEW], MANY))
-    assert few.endswith(f"LEAD {', '.join(MANY[:FEW])}") and "PLACE" not in few
-    assert str(len(MANY)) in many and many.endswith("PLACE")
-    assert 2 <= sum(name in many.replace("?", " ").replace(",", " ").split() for name in MANY) <= NEAREST
-    assert name_allowed("banana", MANY, "LEAD", "PLACE").startswith("LEAD "), "what is like nothing"
+from stratlab.wording import format_number
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from stratlab_spec.timed_steps import (
     RULE,
     TOO_FEW,
-    TimedSteps,
     build_step_numbers,
     find_cut,
     find_timed_steps,
@@ -142,13 +141,3 @@ def test_which_steps_count(lines, on_gpu, steps, median):
 def test_what_one_step_does_not_tell_is_not_known(missing, unknown):
     found = read(line(6, 10.0), line(7, 20.0, **{missing: None}))
     assert {name for name, value in found.items() if value is None} == unknown
-
-
-def test_of_no_step_nothing_is_known():
-    found = build_step_numbers(TimedSteps(()), FACTS)
-    assert found.pop("measured_steps") == 0 and not any(found.values())
-
-
-def test_a_long_run_is_cut_in_one_pass():
-    cut = find_cut([50.0] * 1000 + [10.0] * 199_000)
-    assert cut.steps == 1000 and cut.settled

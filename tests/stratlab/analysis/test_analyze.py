@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from pathlib import Path
@@ -16,7 +15,6 @@ from stratlab.analysis.mlflow_upload import build_numbers, build_tags
 from stratlab.analysis.run_analysis import NoTraces, analyze_run
 from stratlab.analysis.run_facts import NoRun
 from stratlab.run_directory.outcome import ALIVE_S
-from stratlab.traces.merge import PackedFile
 from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.analysis.conftest import NO_HTA
@@ -149,18 +147,6 @@ def test_a_finished_run_without_traces_is_reported(tmp_path, profile_steps):
     assert build_tags(report)["trace_source"] == "none" and build_numbers(report)["ranks"] == 0
 
 
-def test_the_manifests_reason_is_said(tmp_path):
-    run = write_run(tmp_path / "run", {}, manifest=False)
-    (run / "summary.json").write_text(json.dumps(SUMMARY))
-    (run / "traces").mkdir()
-    dropped = [{"rank": rank, "reason": "[Errno 28] No space left on device"} for rank in (1, 0)]
-    manifest = {"schema_version": 1, "complete": False, "files": [], "dropped": dropped}
-    (run / "traces" / "manifest.json").write_text(json.dumps(manifest))
-    report = run_analyze(run)
-    assert "rank 0, 1: [Errno 28] No space left on device" in report["note"]
-    assert report["note"] in (run / "analysis" / "summary.md").read_text().replace("\\", "")
-
-
 def test_not_a_run_directory(tmp_path):
     assert refuse(tmp_path / "absent", NoRun) == ["SL-run-folder-missing"]
     assert refuse(tmp_path, NoRun) == ["SL-run-folder-empty"]
@@ -204,16 +190,6 @@ def test_second_analysis_replaces_the_first_and_a_failure_leaves_it(tmp_path, mo
     assert sorted(path.name for path in (run / "analysis").iterdir()) == files
     assert not (run / "analysis" / "tables" / "stale.csv").exists()
     assert sorted(p.name for p in run.iterdir()) == ["analysis", "config.json", "traces"]
-
-
-def test_a_volume_without_room_for_the_merged_trace_costs_only_that(tmp_path, monkeypatch):
-    full = OSError(errno.ENOSPC, "No space left on device")
-    monkeypatch.setattr(PackedFile, "write", lambda *_: (_ for _ in ()).throw(full))
-    run = write_run(tmp_path / "run", {0: build_gpu_trace(0)})
-    report = run_analyze(run)
-    assert (report["merged"]["file"], report["merged"]["ranks"]) == (None, [])
-    assert find_codes(report["merged"]["reason"]) == ["SL-merged-not-written"] and report["ranks"]
-    assert not [path for path in (run / "analysis").iterdir() if path.name.startswith(".")]
 
 
 def test_a_folder_analysis_of_somebody_else_stays(tmp_path):

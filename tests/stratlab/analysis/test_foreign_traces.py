@@ -158,19 +158,6 @@ def test_what_is_a_run_of_this_lab_stays_one(tmp_path):
     assert list(run(tmp_path / "bert", tmp_path / "out")) == ["bert"]
 
 
-@pytest.mark.parametrize("other", ("ddp/rank0.json", "ddp.zip"))
-def test_an_experiment_called_traces_is_one(other, tmp_path):
-    build_gpu_trace(0).write(tmp_path / "in" / "traces" / "rank0.json")
-    build_gpu_trace(0, steps=2).write(tmp_path / "in" / "ddp" / "rank0.json")
-    if other == "ddp.zip":
-        pack(tmp_path / "in" / "ddp", tmp_path / "in" / other)
-        shutil.rmtree(tmp_path / "in" / "ddp")
-    assert is_foreign(tmp_path / "in")
-    assert list(run(tmp_path / "in", tmp_path / "out")) == ["ddp", "traces"]
-    (tmp_path / "in" / "metrics.jsonl").touch()
-    assert not is_foreign(tmp_path / "in")
-
-
 def test_a_pattern_that_cannot_be_is_refused(tmp_path):
     for text in ("gpu(", "gpu", r"(a)(\d+)"):
         with pytest.raises(UserError) as refusal:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,16 +18,14 @@ from stratlab.analysis.kernels import (
     build_copies,
     build_durations,
     build_kernels,
-    find_median,
     find_short_share,
     name_copy,
-    sort_collectives,
     sum_durations,
 )
 from stratlab.analysis.lanes import build_lanes, name_collective
 from stratlab.analysis.measure import measure_traces
 from stratlab.analysis.rank import read_rank_trace
-from stratlab.analysis.step_rows import BINS, Gaps, IdleRow, build_idle, sum_gaps
+from stratlab.analysis.step_rows import BINS, IdleRow, build_idle
 from stratlab.traces.trace import load_trace
 from tests.stratlab.simulated.small import (
     ALL_REDUCE,
@@ -37,7 +34,6 @@ from tests.stratlab.simulated.small import (
     GPU,
     TraceWriter,
     add_gpu_step,
-    build_cpu_trace,
     build_gpu_trace,
 )
 
@@ -87,21 +83,6 @@ def test_durations_count_by_length(tmp_path):
     both = sum_durations([durations, durations])
     assert both.kernels == [2 * n for n in durations.kernels]
     assert (both.short, both.in_steps, sum(both.copy), both.edges_us) == (6, 12, 2, EDGES_US)
-
-
-def test_median_is_within_a_bin():
-    draw = np.random.default_rng(0)
-    for scale in (0.5, 30.0, 4e4):
-        lengths_us = draw.lognormal(np.log(scale), 1.0, 10_001)
-        counts = np.histogram(lengths_us, EDGES_US)[0]
-        assert find_median(counts) == pytest.approx(np.median(lengths_us), rel=0.13)
-    assert find_median(np.histogram([20.0], EDGES_US)[0]) == pytest.approx(20, rel=0.13)
-    assert find_median([0] * 160) is None and find_short_share([0] * 160) is None
-
-
-def test_cpu_traces_have_no_kernels(tmp_path):
-    rows, durations = build(build_cpu_trace(0), tmp_path)
-    assert rows == [] and sum(durations.kernels) == durations.in_steps == 0
 
 
 def test_bytes_over_time(tmp_path):
@@ -163,14 +144,6 @@ def test_streams_are_apart_and_without_launch_is_not_the_host(tmp_path):
     trace.add("kernel", "gemm", 30, 40, 20, GPU, device=0, stream=20)  # no launch in the trace
     trace.add("kernel", "gemm", 200, 210, 20, GPU, device=0, stream=20)
     assert read_idle(trace, tmp_path) == [IdleRow(2, 0, 7, 0, 0, 0), IdleRow(2, 0, 20, 0, 0.01, 0.16)]
-
-
-def test_ranks_together():
-    one, other = Gaps(100, 60, 0, 40, {"a": 10}), Gaps(300, 0, 0, 200, {"a": 220, "b": 290})
-    both = sum_gaps([one, other])
-    assert both == Gaps(400, 60, 0, 200, {"a": 230, "b": 290})
-    assert (one.kind, other.kind, both.kind, both.label) == ("short", "label", "label", "a")
-    assert (sum_gaps([]).kind, Gaps(10, 5, 5, 5).kind, Gaps(10, 4, 6, 6).kind) == (None, "long", "first")
 
 
 def test_memory_curve_keeps_the_peak_per_device(tmp_path):
@@ -299,16 +272,3 @@ def test_one_name_per_collective():
         "ncclMystery(int)": "ncclMystery",
     }
     assert {text: name_collective(text) for text in names} == names
-
-
-def test_the_longest_collective_comes_first_with_all_its_ranks():
-    rows = [("a", 1.0, 0), ("b", 5.0, 0), ("a", 2.0, 1), ("b", 0.5, 1)]
-    made: list[Any] = [
-        SimpleNamespace(name=name, axis=None, total_ms=ms, rank=rank) for name, ms, rank in rows
-    ]
-    assert [(row.name, row.rank) for row in sort_collectives(made)] == [
-        ("b", 0),
-        ("b", 1),
-        ("a", 0),
-        ("a", 1),
-    ]

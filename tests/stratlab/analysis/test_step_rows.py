@@ -139,25 +139,6 @@ def test_data_label_before_the_step_belongs_to_it(tmp_path):
     assert [row.data_ms for row in analyse(trace, tmp_path).rows] == pytest.approx([0.3, 0.3])
 
 
-def test_the_size_of_the_device_is_in_the_head(tmp_path):
-    trace = build_gpu_trace(0)
-    known: list[tuple[object, float | None]] = [([{"totalGlobalMem": 80 << 30}], 80.0), ("none", None)]
-    for devices, size_gib in [*known, ([{"totalGlobalMem": 10**400}], None), ([{"id": 0}], None)]:
-        trace.head["deviceProperties"] = devices
-        assert analyse(trace, tmp_path).device_memory_gib == size_gib
-
-
-def test_means_are_weighted_by_time(tmp_path):
-    short, long = (
-        analyse(build_gpu_trace(0), tmp_path).rows[0],
-        analyse(build_gpu_trace(0, lag_us=700), tmp_path).rows[0],
-    )
-    means = build_means([short, long])
-    assert means["step_ms"] == pytest.approx((1.0 + 1.65) / 2)
-    assert means["compute_pct"] == pytest.approx(100 * 1.3 / 2.65)
-    assert means["comm_overlap_pct"] == pytest.approx(100 * 0.4 / 0.6)
-
-
 LIGHTNING = "[pl][profile]"
 
 
@@ -195,12 +176,6 @@ def test_waiting_for_data_is_unknown_without_a_label(tmp_path):
     )
     assert ("data", "", "") not in found.parts_ns
     assert sum(found.parts_ns.values()) == pytest.approx(sum(row.step_ms for row in found.rows) * 1e6)
-
-
-def test_the_trainer_s_label_counts_before_torch_s(tmp_path):
-    trace = build_gpu_trace(0)
-    trace.label("Optimizer.step#AdamW.step", 5000.5 + 820, 5000.5 + 822)
-    assert analyse(trace, tmp_path).rows[0].optimizer_ms == STEP_MS["optimizer_ms"]
 
 
 def build_lanes(*events: tuple[str, int, int, int], source: str = "gpu") -> Lanes:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +10,7 @@ from typing import Any
 import pytest
 from kubernetes.client.exceptions import ApiException
 
-from stratlab import cli
 from stratlab import namespace_checks as rights
-from stratlab.cluster import connection
 from stratlab.namespace_checks import (
     Finding,
     check_account,
@@ -24,12 +20,10 @@ from stratlab.namespace_checks import (
     check_quotas,
     check_rights,
     guarded,
-    offers_gpus,
 )
 from stratlab.workload_checks import check_apis, find_served, judge_operator, read_version
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
-from tests.stratlab.cluster.fake_api import FakeApi, connect_to, serve
 
 DEPLOYMENTS = "/apis/apps/v1/deployments"
 LAB = "/api/v1/namespaces/lab"
@@ -222,12 +216,6 @@ def test_gpus_free_and_in_all(cluster):
     assert told(check_gpus(cluster)) == [("warning", "SL-no-gpus")]
 
 
-def test_a_gpu_is_asked_for_where_a_pod_could_get_one(cluster):
-    for nodes, offers in (([node("b", 8)], True), ([node("a", 8, unschedulable=True)], False), (403, False)):
-        cluster.things[NODES] = nodes
-        assert offers_gpus(cluster) is offers
-
-
 class Reviews:
     """Answers access reviews: `denied` are pairs of verb and resource; `asked` the users, each with the place of the
     review; `rights` the verbs by API group and resource; `refuses` the review itself."""
@@ -291,22 +279,3 @@ def test_rights_of_the_user(cluster, reviews):
     finding = only(check_rights(cluster, ["pytorchjob"]))
     assert find_codes(finding.seen) == ["SL-user-rights"] and "stratlab-user" in finding.fix
     assert "create pods, create pytorchjobs" in finding.seen
-
-
-def test_json_holds_the_findings_of_the_lines(monkeypatch, capsys):
-    shown = []
-    with serve(FakeApi(namespaces=set())) as address:
-        monkeypatch.setattr(connection, "connect", lambda **_: connect_to(address))
-        for more in ([], ["--json"]):
-            monkeypatch.setattr(sys, "argv", ["stratlab", "check", "--no-pods", *more])
-            with pytest.raises(SystemExit) as end:
-                cli.main()
-            assert end.value.code == 1
-            shown.append(capsys.readouterr().out)
-    found = json.loads(shown[1])
-    states = [line.split()[0] for line in shown[0].splitlines()]
-    assert [each["state"] for each in found] == [one for one in states if one in ("ok", "warning", "problem")]
-    assert all(f"{finding['subject']}: {finding['seen']}" in shown[0] for finding in found)
-    assert not any("claim" in finding["subject"] for finding in found), (
-        "without a namespace nothing is inside"
-    )

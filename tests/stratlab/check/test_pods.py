@@ -13,7 +13,7 @@ from stratlab import pod_checks
 from stratlab.cluster import ClusterError
 from stratlab.cluster.pod_template import PodRequest
 from stratlab.cluster.volume_pod import Finished
-from stratlab.cluster.workloads import TrainingJobs, read_conditions
+from stratlab.cluster.workloads import TrainingJobs
 from stratlab.pod_checks import PodsRequest, check_pods, judge_gpu, judge_image, judge_mlflow, judge_sharing
 from stratlab.workload_checks import build_job, check_small_job
 from stratlab_spec.findings import Finding
@@ -183,14 +183,3 @@ def test_without_the_right_it_is_a_warning(lab):
         jobs.wait("nope", 3)
     assert failure.value.status == 404
     jobs.delete("nope")  # it is gone, as it should be
-
-
-def test_conditions_are_read_by_the_sdks_model():
-    given = [
-        {"type": "Running", "status": "False"},
-        {"type": "Succeeded", "status": "True", "message": "m", "lastTransitionTime": "2026-11-21T09:00:00Z"},
-        {"status": "True"},
-    ]
-    (found,) = read_conditions({"conditions": given})
-    assert (found.type, found.message) == ("Succeeded", "m")
-    assert read_conditions(None) == read_conditions({"conditions": None}) == []

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from stratlab.cluster.pod_phase import PodRefused, explain_refusal
+from stratlab.cluster.pod_phase import explain_refusal
 from stratlab.cluster.pod_template import PodRequest, PodResources, build_pod, parse_pod_resources
-from stratlab.cluster.volume_pod import run_on_volume
 from stratlab.namespace_checks import check_quotas
 from stratlab.pod_checks import PodsRequest, judge_image, judge_sharing
 from stratlab.workload_checks import check_small_job
@@ -117,14 +115,3 @@ def test_amounts_of_a_pod_are_small_bounded_and_settable():
 def test_amounts_that_are_none_are_refused(text, code):
     refused = raised(parse_pod_resources, text)
     assert find_codes(refused) == [code] and "--pod-resources" in str(refused)
-
-
-def test_the_amounts_reach_the_pods_that_are_started(lab):
-    connection = replace(lab[0], pod_resources=parse_pod_resources("limits.cpu=2"))
-    given = connection, PodRequest(claim=None, image="lab"), ["python", "-c", "pass"]
-    run_on_volume(*given)
-    (pod,) = lab[1].created
-    assert pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] == "2"
-    lab[1].deny = (403, POD + EXCEEDED)
-    with pytest.raises(PodRefused):
-        run_on_volume(*given)

@@ -160,11 +160,3 @@ def test_the_server_says_how_long_to_wait(api, connection):
     started = time.monotonic()
     connection.get(PATH)
     assert time.monotonic() - started >= 2
-
-
-def test_an_answer_that_is_no_object_is_an_error_of_the_cluster(api, connection, monkeypatch):
-    monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)
-    api.served.add(PATH)
-    for answer in (b"<html>", b"[1]", b"null"):
-        api.fault = lambda path, query, answer=answer: {"garbled": answer}  # type: ignore[misc]
-        assert find_codes(raised(connection.get, PATH)) == ["SL-answer-broke-off"]

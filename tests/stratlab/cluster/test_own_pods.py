@@ -22,7 +22,7 @@ from stratlab.cluster.pod_phase import (
     read_end,
     why_hopeless,
 )
-from stratlab.cluster.watching import Cursor, follow_log, parse_stamp, read_log
+from stratlab.cluster.watching import Cursor, follow_log, read_log
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import Fault
 from tests.stratlab.raised import raised
@@ -51,13 +51,6 @@ def pod(phase: str, **state: dict[str, Any]) -> dict[str, Any]:
 def test_only_a_claim_that_is_not_there_is_hopeless(message, is_hopeless):
     assert why_hopeless(unscheduled(message)) == (message if is_hopeless else "")
     assert message in describe(unscheduled(message))
-
-
-def test_of_a_container_its_reason_tells():
-    for reason, is_hopeless in (("ErrImageNeverPull", True), ("ContainerCreating", False)):
-        waits = pod("Pending", waiting={"reason": reason, "message": "said"})
-        assert why_hopeless(waits) == (f"{reason}: said" if is_hopeless else "")
-        assert reason in describe(waits)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +125,6 @@ def soon() -> Patience:
     return Patience(deadline=time.monotonic() + 30, pause_s=0.002)
 
 
-def test_stamps():
-    assert parse_stamp("1970-01-01T00:00:01Z") == (1, 0)
-    assert parse_stamp("1970-01-01T00:00:01.000000007Z") == (1, 7)
-    assert parse_stamp("1970-01-01T02:30:01.12+02:30") == (1, 120_000_000)
-    assert parse_stamp("1969-12-31T23:00:01-01:00") == (1, 0)
-
-
 def test_lines_of_the_very_same_time_are_told_apart_by_their_number():
     lines = ["1970-01-01T00:00:01.1Z a", "1970-01-01T00:00:01.12Z b", "1970-01-01T00:00:01.12Z b"]
     cursor = Cursor()
@@ -209,27 +195,6 @@ def test_it_waits_for_the_container_to_start(api, connection):
     threading.Timer(0.5, start).start()
     assert list(follow_log(connection, pod, "pytorch", soon())) == ["hello"]
     assert sum(path.endswith("/log") for path, _, _ in api.requests) == 1, "no polling"
-
-
-def test_it_goes_on_after_a_restart_in_the_pod(api, connection):
-    api.log(POD, "first")
-    pod = api.put(PODS, build_pod(0))
-    lines = follow_log(connection, pod, "pytorch", soon())
-    assert next(lines) == "first"
-
-    def restart() -> None:
-        waits = build_pod(0, state={"waiting": {"reason": "CrashLoopBackOff"}})
-        waits["status"]["containerStatuses"][0]["restartCount"] = 1
-        api.put(PODS, waits)
-        time.sleep(0.4)
-        api.logs[(POD, "pytorch")] = []  # the log of the new container
-        api.log(POD, "second")
-        api.put(PODS, build_pod(0, "Failed", state=ended(1)))
-
-    thread = threading.Thread(target=restart)
-    thread.start()
-    assert list(lines) == ["second"]
-    thread.join()
 
 
 def test_a_pod_that_is_replaced_or_deleted_ends_it(api, connection):

@@ -48,14 +48,6 @@ def unscheduled(message: str) -> dict[str, Any]:
     return {"phase": "Pending", "conditions": [condition]}
 
 
-def test_output_and_exit_code_come_back_and_the_pod_goes(lab):
-    script = "import os, sys; print(os.environ['GREETING'], '$(HOME)'); sys.exit(7)"
-    done = run(lab, script, env={"GREETING": "a $b"})
-    assert (done.exit_code, done.output) == (7, b"a $b $(HOME)\n")
-    assert done.termination.startswith("Error: a $b")
-    assert run(lab, "print(1)") == Finished(0, b"1\n", "")
-
-
 def test_a_pod_passes_the_restricted_profile_and_has_no_token():
     pod = build_pod(["python", "-c", "print('$(A)')"], PodRequest(env={"A": "$b"}))
     spec = pod["spec"]

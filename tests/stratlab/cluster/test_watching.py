@@ -44,21 +44,6 @@ def test_it_is_a_watch_and_no_poll(api, connection):
     assert time.monotonic() - started < 5 and len(said) == 1
 
 
-def test_a_change_that_comes_in_two_pieces_is_one(api, connection):
-    api.put(JOBS, job("a"))
-    api.fault = lambda path, query: {"pieces": True} if "watch" in query else None
-    said: list[str] = []
-    seen = []
-    for change in watch(connection, JOBS, patience=soon(say=said.append)):
-        seen.append(change)
-        if change[0] == SYNCED:
-            api.put(JOBS, job("b"))
-        if len(seen) == 3:
-            break
-    assert tell(seen) == [(ADDED, "a"), (SYNCED, ""), (ADDED, "b")]
-    assert said == [] and len(api.requests) == 2, "nothing is listed again"
-
-
 def test_a_dead_connection_is_noticed(api, connection, monkeypatch):
     monkeypatch.setattr(watching, "SILENCE_S", 0.4)
     api.put(JOBS, job("a"))
@@ -140,15 +125,11 @@ def test_after_410_only_what_differs_is_told(api, connection, plain):
 
 def test_hundreds_of_disconnects_lose_and_double_nothing(api, connection):
     """Every change is told exactly once and in order, as long as the server remembers the past (no 410)."""
-    disconnects = churn(api, connection, 0, forgetful=False)
+    disconnects = churn(api, connection, 0)
     assert disconnects >= 100, "the faults did not happen"
 
 
-def test_with_410_among_them_the_end_is_right_and_nothing_is_doubled(api, connection):
-    churn(api, connection, 100, forgetful=True)
-
-
-def churn(api: FakeApi, connection: Connection, seed: int, *, forgetful: bool) -> int:
+def churn(api: FakeApi, connection: Connection, seed: int) -> int:
     """Random changes, random faults; returns how many connections were broken or refused."""
     chance = random.Random(seed)
     count = itertools.count()
@@ -165,7 +146,7 @@ def churn(api: FakeApi, connection: Connection, seed: int, *, forgetful: bool) -
             case "status":
                 return {"status": chance.choice([429, 500, 502, 503, 504])}
             case "cut":
-                return {"cut": chance.randrange(4), "plain_410": chance.random() < 0.5}
+                return {"cut": chance.randrange(4)}
             case "half":
                 return {"cut": chance.randrange(3), "half": True}
         return {"cut": 0} if "watch" in query else None
@@ -176,8 +157,6 @@ def churn(api: FakeApi, connection: Connection, seed: int, *, forgetful: bool) -
             api.delete(JOBS, chance.choice(names))
         else:
             api.put(JOBS, job(f"job-{chance.randrange(6)}", spec=next(count)))
-        if forgetful and chance.random() < 0.1:
-            api.compact()
 
     for _ in range(5):
         change()
@@ -214,10 +193,9 @@ def churn(api: FakeApi, connection: Connection, seed: int, *, forgetful: bool) -
             assert number > newest.get(uid, 0), "told twice, or out of order"
             newest[uid], model[uid] = number, thing
     assert {t["metadata"]["uid"]: t for t in api.collections[JOBS].values()} == model
-    if not forgetful:
-        told = [(kind, thing["metadata"]["resourceVersion"]) for kind, thing in seen if kind != SYNCED]
-        first = [kind for kind, _ in seen].index(SYNCED)
-        assert told[first:] == [(kind, str(number)) for number, _, kind, _ in api.history[before:]]
+    told = [(kind, thing["metadata"]["resourceVersion"]) for kind, thing in seen if kind != SYNCED]
+    first = [kind for kind, _ in seen].index(SYNCED)
+    assert told[first:] == [(kind, str(number)) for number, _, kind, _ in api.history[before:]]
     return broken.total()
 
 

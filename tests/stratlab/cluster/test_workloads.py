@@ -182,12 +182,6 @@ def test_the_newest_run_of_the_comparison_decides(monkeypatch):
     assert find(monkeypatch, "gone", *runs) == PodRequest("x", "/x", "x:1"), "of the newest of all"
 
 
-def test_an_image_that_one_run_alone_has_is_not_taken_for_all(monkeypatch):
-    runs = [run(name, "demo", "c", "/m", "lab:typo" if name in "cd" else "lab:1") for name in "abcd"]
-    assert find(monkeypatch, "demo", *runs[:3]).image == "lab:1"
-    assert find(monkeypatch, "demo", *runs).image == "lab:typo", "of as many that of the newest"
-
-
 def test_where_nothing_is_known_the_defaults_hold(monkeypatch):
     assert find(monkeypatch, "vit") == DEFAULTS
 

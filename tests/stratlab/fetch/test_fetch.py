@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from stratlab import cli
-from stratlab.cluster import ClusterError
-from stratlab.run_folders import unpack
-from stratlab.user_error import UserError
 from stratlab.verify import verify_run
 from tests.codes import find_codes
 from tests.stratlab.cluster.lab import Lab
@@ -107,18 +104,3 @@ def test_what_cannot_be_is_said(call, tmp_path, arguments, expected, error):
     code, said = call(*arguments, "--output", tmp_path / "here")
     assert code == expected and find_codes(said) == [error]
     assert not (tmp_path / "here" / "demo" / "nope").exists()
-
-
-def test_a_log_that_is_cut_leaves_what_was_there(tmp_path):
-    def cut() -> Iterator[bytes]:
-        yield b"half of an archive"
-        raise ClusterError("the log was cut")
-
-    target = build_run_dir(tmp_path / "here" / "demo", "ddp", "ddp")
-    before = read_files(target)
-    with pytest.raises(ClusterError):
-        unpack(cut(), target)
-    assert read_files(target) == before and [path.name for path in target.parent.iterdir()] == ["ddp"]
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError):
-        unpack(iter([b"x"]), tmp_path / "file" / "demo")

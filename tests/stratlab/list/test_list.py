@@ -7,13 +7,10 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from stratlab import cli
-from stratlab.cluster.workloads import CONDITIONS, NO_STATUS
-from stratlab.run_directory.outcome import AT_WORK, Status
 from stratlab.run_directory.places import write_foreign
 from stratlab.run_folders import ListedRun, build_run, list_answers, list_runs, name_comparisons
 from stratlab.user_error import UserError
@@ -125,16 +122,3 @@ def test_the_table_has_a_line_per_run_and_json_is_the_same_list(call, results, m
     for wrong in ((), (results, "--on-cluster")):
         code, _, err = call(*wrong)
         assert code == 2 and find_codes(err) == ["SL-list-source"]
-
-
-PAGE = Path("docs/monitoring.md")
-
-
-def test_no_status_is_unexplained():
-    text = PAGE.read_text().partition("## Interpret a status")[2].partition("\n## ")[0]
-    told = {
-        line.split("|")[1].strip().partition(" (")[0] for line in text.splitlines() if line.startswith("|")
-    }
-    of_runs = {*get_args(Status), AT_WORK} - {"not a run"}
-    assert of_runs <= told, of_runs - told
-    assert {NO_STATUS, *CONDITIONS.values()} <= told

@@ -59,16 +59,6 @@ def test_a_process_that_is_deaf_itself_is_killed_after_the_grace(tmp_path):
     assert process.returncode == -9
 
 
-def test_an_interrupt_in_the_middle_of_a_wait_does_not_keep_it_from_ending(tmp_path):
-    processes = Processes()
-    process = processes.start([sys.executable, "-c", DEAF], dict(os.environ), tmp_path / "log")
-    wait_for("ready", tmp_path / "log")
-    process._waitpid_lock.acquire()  # type: ignore[attr-defined]
-    started = time.monotonic()
-    processes.stop(grace_s=1.0)
-    assert time.monotonic() - started < 5 and not processes.members()
-
-
 def test_tail_of_a_long_log(tmp_path):
     log = tmp_path / "log"
     assert tail(log) == ""

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from dataclasses import replace
 
 import pytest
 
-from stratlab.drawing.canvas import FILLS
 from stratlab.predict.answering import answer, complete, foretell
 from stratlab.predict.asking import ask_of_model
 from stratlab.predict.prediction import MOST_ROWS, predict
-from stratlab.predict.prediction_report import BESIDE, PAGE_COLOURS, build_prediction_page
+from stratlab.predict.prediction_report import build_prediction_page
 from stratlab_spec.memory.prediction import GATE, Device, Verdict
-from stratlab_spec.memory.profiles import FOLDER, GIB, SHIPPED, Question, read_operations
+from stratlab_spec.memory.profiles import GIB, SHIPPED, Question, read_operations
 from tests.codes import find_codes
 from tests.stratlab_spec.memory.operations_files import make_file
-from trainer.memory_estimation.timeline import CAUSES
 
 
 def test_the_gate_lies_below_the_end():
@@ -65,11 +62,6 @@ def test_what_leaves_the_device_is_found_on_the_host(call, strategy, offload):
     assert moved["causes_gib"]["activations"] >= kept["causes_gib"]["activations"]
 
 
-def test_every_cause_has_a_colour_of_its_own():
-    assert set(PAGE_COLOURS) == {*CAUSES, BESIDE}
-    assert len(set(PAGE_COLOURS.values())) == len(PAGE_COLOURS) and max(PAGE_COLOURS.values()) < FILLS
-
-
 def test_an_upper_bound_looks_like_one_and_sizes_have_two_decimals():
     files = list(read_operations([SHIPPED]))
     questions = ask_of_model("vit_huge", 8, files, ["micro_batch_size=1"])
@@ -109,11 +101,3 @@ def test_what_fits_is_told_and_what_does_not_with_its_cause_and_what_to_try():
 def test_where_nobody_knows_or_asks_nothing_is_said(settings):
     assert foretell("ddp", pods(micro_batch_size="256") | pods(**settings)) == ""
     assert foretell("ddp", pods() | {"PET_NPROC_PER_NODE": "auto"}) == ""
-
-
-def test_files_of_the_results_go_first_and_a_broken_one_is_left_out(tmp_path):
-    (tmp_path / FOLDER).mkdir()
-    shutil.copy(SHIPPED / "vit_huge-fsdp-8.json", tmp_path / FOLDER / "a.json")
-    assert foretell("ddp", pods(micro_batch_size="32"), tmp_path)
-    (tmp_path / FOLDER / "a.json").write_text("{}")
-    assert foretell("ddp", pods(micro_batch_size="32"), tmp_path)

@@ -9,24 +9,21 @@ from typing import Any
 
 import pytest
 
-from stratlab.predict.answering import complete, look_up
+from stratlab.predict.answering import complete
 from stratlab.predict.prediction import Prediction, predict
 from stratlab.predict.remedies import (
     ALLOWED,
     NOT_COUNTED,
     UNPUBLISHED,
-    WHY,
     advise,
     list_allowed_changes,
-    list_candidates,
 )
 from stratlab_spec.memory.extrapolation import Peak
-from stratlab_spec.memory.prediction import GATE, Device, Verdict
-from stratlab_spec.memory.profiles import SHIPPED, Question, read_operations, read_operations_file
+from stratlab_spec.memory.prediction import Device, Verdict
+from stratlab_spec.memory.profiles import SHIPPED, Question, read_operations_file
 from stratlab_spec.models.decoder import TEXT_HUB_IDS
 from stratlab_spec.models.model_specs import PUBLISHED
 from stratlab_spec.settings.fields import MODELS
-from stratlab_spec.strategies import STRATEGIES
 
 GIB = 2**30
 SETTINGS = {"strategy": "ddp", "activation_checkpointing": "none", "loss_chunk_tokens": 2048, "lora_rank": 0}
@@ -140,16 +137,6 @@ def test_what_is_not_counted_is_proposed_by_what_holds_most_and_called_so(mostly
     assert told.startswith(f"{first}: ") and told.endswith(NOT_COUNTED)
 
 
-def test_a_strategy_that_is_guessed_divides_as_much_or_more():
-    assert set(WHY) == set(STRATEGIES)
-    for strategy in STRATEGIES:
-        told = ask("optimizer state", strategy=strategy).advice
-        if told.startswith("strategy="):
-            less = told.partition("=")[2].partition(":")[0]
-            divided = [set(STRATEGIES[name].holds.divided) for name in (strategy, less)]
-            assert less != strategy and divided[0] <= divided[1]
-
-
 def test_where_no_model_fits_no_setting_is_proposed():
     told = ask("activations", {BLOCKS: 8}, device_gib=1.9).advice
     assert "1.73 GiB" in told and "=" not in told
@@ -161,19 +148,6 @@ def test_an_upper_bound_is_one_in_every_sentence():
     found = predict(Question("x", settings, 8, 0, 4, 32, whole=False), file, 80)
     assert found.is_upper_bound and found.say_needs() == found.say_needs(4)
     assert found.say_needs().startswith("<= ") and not found.say_needs(2).startswith("<= ")
-
-
-def test_what_is_said_to_fit_is_what_a_question_about_it_answers():
-    files = [one for one in read_operations([SHIPPED]) if one.model == "qwen2.5-3b"]
-    look = look_up(files, 16)
-    for name in ("ddp-8", "nd-8"):
-        (file,) = [one for one in files if one.path.stem == f"qwen2.5-3b-{name}"]
-        settings = {name: str(file.settings[name]) for name in ("model", "strategy", "dimensions")}
-        question = Question("x", settings, 8, 0, 1, 0, whole=False)
-        taken = float(advise(predict(question, file, 16), look).split(" fits, ")[1].split()[0])
-        candidates = map(look, list_candidates(question, file.settings, ()))
-        found = next(one for one in candidates if one and one.verdict is Verdict.FITS)
-        assert taken <= GATE * 16 and round(found.needs_gib, 2) == taken
 
 
 def test_adapters_are_proposed_where_weights_are_published():

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from stratlab.processes import GrowingWait
-from stratlab.progress import Display, Progress, RunReader, format_seconds
+from stratlab.progress import Display, Progress, RunReader
 
 
 def write_config(run_dir: Path, steps: int = 100) -> None:
@@ -83,10 +83,6 @@ def test_a_further_attempt_is_shown_though_it_leaves_the_configuration_alone(tmp
     assert (reader.read().step, reader.read().steps) == (4, 7)
 
 
-def test_seconds_are_readable():
-    assert [format_seconds(s) for s in (41.7, 185, 7815)] == ["42 s", "3 min 05 s", "2 h 10 min"]
-
-
 def test_plain_lines_come_at_each_phase_and_then_rarely_and_are_never_wrapped():
     text, end = io.StringIO(), "done in [bold]: a sentence that is longer than the width"
     with Display(Console(file=text, width=20), interval_s=60) as display:
@@ -114,19 +110,6 @@ def test_a_phase_or_step_in_which_nothing_moves_shows_the_time(monkeypatch):
     assert len(lines) == 8 == len(set(lines)), lines
     assert "35 s" in lines[3] and "9 s left" in lines[3], "a step that takes long is not told again and again"
     assert "2 of 8" in lines[4] and "35 s" not in lines[4] and "1 min 30 s" in lines[7]
-
-
-def test_a_terminal_gets_one_live_line_and_a_dumb_one_plain_lines():
-    text = io.StringIO()
-    with Display(Console(file=text, width=100, force_terminal=True, color_system=None)) as display:
-        display.show("ddp", Progress("training", step=2, steps=8, loss=0.5))
-        assert display.live
-        display.live.refresh()
-        display.end("ddp", "done")
-    assert "step 2 of 8" in text.getvalue() and "ddp: done" in text.getvalue()
-    dumb = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
-    with Display(dumb) as display:
-        assert display.live is None
 
 
 def test_what_does_not_move_is_said_ever_more_rarely():

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from stratlab.rehearsal import RunEnd, asks_for_accelerator, describe_end, describe_success, next_commands
+from stratlab.rehearsal import RunEnd, describe_success, next_commands
 from stratlab.rehearsal_plan import (
-    RehearsalRequest,
     build_training_pods,
     check_free,
     make_folder,
@@ -173,21 +172,3 @@ def test_the_next_commands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert next_commands([end, end], tmp_path / "mlflow")[0].endswith(" a b/x")
     assert not any("compare" in line for line in next_commands([end], Path("/m")))
-
-
-def test_a_run_that_left_nothing_is_told_to_a_program(tmp_path):
-    failed = describe_end(RunEnd("gone", tmp_path / "nowhere/gone", 2))
-    assert failed["report"] is None and failed["steps"] is None and failed["reason"] is None
-    assert failed["exit_code"] == 2
-
-
-def test_an_accelerator_is_spoken_of_where_the_user_has_named_one(tmp_path):
-    values = tmp_path / "values.yaml"
-    values.write_text("run: {accelerator: some/gpu}")
-    for settings, files, asks in (
-        (["run.config.steps=2"], [], False),  # that of the chart
-        (["run.config.steps=2,run.accelerator=some/gpu"], [], True),
-        ([], [values], True),
-    ):
-        request = RehearsalRequest([], tmp_path, tmp_path, settings=settings, values=files)
-        assert asks_for_accelerator(request) is asks

@@ -14,9 +14,6 @@ from stratlab.script import (
     RenderRequest,
     build_script,
     build_start,
-    count_cpus,
-    count_mib,
-    read_amount,
     read_hostfile,
 )
 from stratlab.user_error import UserError
@@ -184,13 +181,3 @@ def test_a_hostfile_that_is_none(text, codes, tmp_path):
     with pytest.raises(UserError) as refused:
         read_hostfile(tmp_path / "hosts")
     assert find_codes(refused.value) == codes
-
-
-def test_amounts():
-    assert [read_amount(text) for text in ("500m", "2", "1.5", "2Gi", "3M")] == [0.5, 2, 1.5, 2**31, 3e6]
-    amounts = ("1Pi", "1E", "1E3", "2e-1", "100n", ".5k")
-    assert [read_amount(text) for text in amounts] == pytest.approx([2**50, 1e18, 1e3, 0.2, 1e-7, 500])
-    assert [count_cpus(text) for text in ("", "250m", "1001m", "16")] == [1, 1, 2, 16]
-    assert count_mib("64Gi") == 65536
-    with pytest.raises(ValueError):
-        read_amount("lots")

@@ -127,11 +127,6 @@ def test_a_value_that_is_no_choice_or_no_number_is_told_in_words(tmp_path):
     assert "- run.config.optimizer=adamm: " in typed and "adamw?" in typed
 
 
-def test_hooks_are_no_part_of_a_run():
-    objects = render_chart(find_helm(), DDP, "r")
-    assert {entry["kind"] for entry in objects} == {"PyTorchJob", "Job"}
-
-
 def pod(container: dict[str, Any] | None = None, **spec: Any) -> Any:
     whole = {"containers": [{"name": "c", "command": ["true"]} | (container or {})], **spec}
     return build_pod("p-0", "node0", whole, namespace="lab", injected={"A": "injected"})

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from stratlab.analysis.run_facts import read_facts
 from stratlab.compare.comparison import compare
 from stratlab.compare.report_files import check_file, check_folder, write_report
 from stratlab.compare.run_sources import load_runs
 from stratlab.rehearsal_plan import check_free
-from stratlab.run_directory import outcome
-from stratlab.run_directory.files import is_number, is_run, read_world_size
+from stratlab.run_directory.files import is_run, read_world_size
 from stratlab.run_directory.outcome import is_alive
 from stratlab.run_directory.record import RunRecord
 from stratlab.run_folders import find_run
@@ -86,31 +84,11 @@ def test_a_field_of_another_type_is_named_and_left_out(root, tmp_path, file, key
     write_report(report, runs, tmp_path / "out")
 
 
-def test_a_number_that_no_float_holds_is_none():
-    assert is_number(1) and not is_number(HUGE) and not is_number(True) and not is_number("1")
-
-
 def test_the_number_of_ranks_is_that_of_the_last_attempt_that_tells():
     told = [{"world_size": 4}, {"world_size": 8}, {"world_size": "9"}, {}]
     assert read_world_size({"world_size": 2}, told) == 8
     assert read_world_size({"world_size": 2}, []) == 2
     assert read_world_size({"world_size": 10**7}, [{"world_size": 0}]) == 1
-
-
-def test_a_number_of_ranks_that_nobody_has_is_left_out_everywhere(root):
-    change(root / "ddp" / "config.json", "resolved", "world_size", to=10**7)
-    assert problems(load_runs(root)[0]) == [("config.json", ["SL-config-world-size"])]
-    facts = read_facts(root / "ddp")
-    assert facts.world_size is None
-    assert [find_codes(finding.reason) for finding in facts.findings] == [["SL-config-world-size"]]
-
-
-def test_brackets_without_end_end_nothing(root):
-    for name in ("summary.json", "evaluation.json"):
-        (root / "ddp" / name).write_text(DEEP)
-    attempts = root / "ddp" / "attempts.jsonl"
-    attempts.write_text(attempts.read_text() + DEEP + "\n")
-    assert read_facts(root / "ddp").summary == {} and len(outcome.read_attempts(root / "ddp")) == 2
 
 
 def test_a_manifest_names_files_of_its_folder_alone(root):

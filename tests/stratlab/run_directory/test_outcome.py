@@ -44,11 +44,6 @@ def test_what_attempts_say(tmp_path, events, is_ended, exit_code):
     assert look(tmp_path, quiet=True).ended == (is_ended or exit_code == 143), "nothing came after it"
 
 
-def test_a_half_written_event_does_not_count_yet(tmp_path):
-    write(tmp_path, STARTED, half=json.dumps(ended(0))[:-3])
-    assert not look(tmp_path, quiet=False).ended
-
-
 def test_complete_traces_and_a_summary_are_an_end(tmp_path):
     write(tmp_path, STARTED)
     (tmp_path / "traces").mkdir()

@@ -16,14 +16,13 @@ from stratlab.sweep.cluster_sweep import ClusterPlace, carry_out, check_cluster,
 from stratlab.sweep.helm_release import Site
 from stratlab.sweep.planned_release import Planned
 from stratlab.sweep.rehearsed_sweep import RehearsedPlace
-from stratlab.sweep.state import Decision, SeenRelease, State, read_state
+from stratlab.sweep.state import SeenRelease, State, read_state
 from tests.codes import find_codes
 from tests.stratlab.cluster.answering import Answering
 from tests.stratlab.example_run import build_run_dir
 from tests.stratlab.raised import raised
 from tests.stratlab.sweep import stand_ins
 from tests.stratlab.sweep.stand_ins import Heard
-from tests.stratlab.sweep.stand_ins import plan as plan_test_cluster_place
 
 LAB = "/api/v1/namespaces/lab"
 JOBS = APIS["pytorchjob"].path("lab")
@@ -188,33 +187,6 @@ def test_what_has_ended_is_uninstalled_also_where_it_failed(tmp_path, monkeypatc
     site = Site(None, "lab", Path("helm"), "east")  # type: ignore[arg-type]
     assert uninstall_ended("abcde", state, site, silent) == ["c: no right"]
     assert gone == ["a", "b"]
-
-
-SITE = Site(None, "lab", Path("helm"))  # type: ignore[arg-type]
-
-
-def test_only_what_has_not_ended_is_brought(tmp_path, monkeypatch):
-    given: dict[str, Any] = {}
-
-    def decide_all(plans: Any, state: State, site: Site, retry_failed: bool, progress: Any) -> list[Any]:
-        given["retry_failed"] = retry_failed
-        return [(each, Decision("skip" if each.release.name == "a" else "install", "")) for each in plans]
-
-    def work(todo: Any, state: State, site: Site, display: Any, **options: Any) -> tuple[State, list[str]]:
-        given.update(options, names=[planned.release.name for planned, _ in todo])
-        return state, ["b: not known"]
-
-    monkeypatch.setattr(module, "decide_all", decide_all)
-    monkeypatch.setattr(module, "work", work)
-    display: Any = Heard()
-    state = read_state(tmp_path / "s.json", "demo-tuning", "lab")
-    plans = [plan_test_cluster_place(name) for name in "abc"]
-    found = ClusterPlace(SITE, 3, display).bring(plans, state, retry_failed=True, stop_on_failure=False)
-    assert found == (state, ["b: not known"]) and len(display.lines) == 1
-    assert given == {"retry_failed": True, "parallel": 3, "stop_on_failure": False, "names": ["b", "c"]}
-    state = state.record("a", stage="succeeded", asked=plans[0].asked)
-    place = RehearsedPlace(tmp_path, "", display)
-    assert place.bring(plans[:1], state, retry_failed=False, stop_on_failure=False) == (state, [])
 
 
 def test_a_rehearsal_keeps_beside_its_runs_what_they_are_meant_to_differ_in(tmp_path):

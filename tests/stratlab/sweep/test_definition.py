@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stratlab.sweep.definition import Sweep, list_varied, read_sweep, same
+from stratlab.sweep.definition import Sweep, list_varied, read_sweep
 from stratlab.sweep.planned_release import LONGEST_NAME, expand
 from stratlab.user_error import UserError
 from tests.codes import find_codes
@@ -109,11 +109,6 @@ def test_yaml_that_is_none(tmp_path, content, code):
         file.write_bytes(content)
     failure = raised(read_sweep, file)
     assert find_codes(failure) == [code] and str(failure).startswith(f"{file}: ")
-
-
-def test_one_is_not_true():
-    assert same(1, 1.0) and same("a", "a") and same(True, True)
-    assert not same(1, True) and not same(0, False) and not same("1", 1)
 
 
 def test_what_is_wrong_with_a_tuning(tmp_path):
@@ -216,21 +211,6 @@ def test_numbers_and_switches_carry_their_setting():
         "run.image.tag": ["0.1"],
     }
     assert names(build(matrix)) == ["demo-ddp-mbs16-ppn2-lr0-003-compiletrue-tag0-1"]
-
-
-def test_values_of_set_and_matrix_meet_in_one_tree():
-    sweep = build(
-        {"run.config.model": ["cnn"]},
-        set={"run.accelerator": "", "run.resources.limits.nvidia\\.com/gpu": 1, "run.env": [{"name": "A"}]},
-    )
-    assert expand(sweep)[0].values == {
-        "run": {
-            "accelerator": "",
-            "resources": {"limits": {"nvidia.com/gpu": 1}},
-            "env": [{"name": "A"}],
-            "config": {"model": "cnn", "comparison": "demo"},
-        }
-    }
 
 
 def test_names_that_are_too_long_or_alike_get_a_hash():

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from stratlab.cluster import ClusterError
-from stratlab.cluster.watching import ADDED, DELETED, MODIFIED, SYNCED
-from stratlab.cluster.workloads import read_job_end
+from stratlab.cluster.watching import ADDED, MODIFIED, SYNCED
 from stratlab.helm import HelmFailed
 from stratlab.sweep import helm_release as module
 from stratlab.sweep.helm_release import ReleaseEnd, Site, follow_release, work
@@ -257,11 +256,6 @@ def test_a_failed_analysis_fails_the_release_unless_another_job_is_complete(
     assert outcome.succeeded is succeeded and words in outcome.sentence
 
 
-def test_a_resource_that_is_removed_is_a_failure(cluster):
-    assert not cluster.follow(THERE).succeeded
-    assert not cluster.follow([(ADDED, job("Running")), *THERE, (DELETED, job(""))]).succeeded
-
-
 def test_a_pod_that_waits_for_ever_is_shown(cluster):
     waits = labelled("a-worker-0", "training", {"phase": "Pending", "conditions": [NO_NODE]})
     runs = labelled("a-worker-0", "training", {"containerStatuses": [{"state": {"running": {}}}]})
@@ -281,10 +275,3 @@ def test_a_pod_that_waits_for_ever_is_shown(cluster):
     (waiting,) = [text for text in cluster.shown if NO_NODE["message"] in text]
     assert "pod a-worker-0 " in waiting
     assert cluster.asked["pods"] == {"labelSelector": f"{INSTANCE},app.kubernetes.io/component=training"}
-
-
-def test_end_of_a_job():
-    assert read_job_end({}) is None and read_job_end(analysis()) is None
-    assert read_job_end(analysis("Complete")) == ""
-    assert read_job_end({"status": {"conditions": [{"type": "Failed", "status": "True"}]}})
-    assert read_job_end({"status": {"conditions": [{"type": "Failed", "status": "False"}]}}) is None

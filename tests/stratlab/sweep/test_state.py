@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from stratlab.sweep import helm_release
-from stratlab.sweep import state as module
 from stratlab.sweep.helm_release import install, look_at, uninstall
 from stratlab.sweep.planned_release import hash_asked
 from stratlab.sweep.state import ReleaseEntry, SeenRelease, decide, only_one, read_state, state_file
@@ -80,19 +79,6 @@ def test_what_is_recorded_is_read_again(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [file.name], "no temporary file stays"
 
 
-def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
-    file = tmp_path / "s.json"
-    before = read_state(file, "demo", "lab").record("a", stage="running", asked="1")
-
-    def fail(*arguments: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(module.os, "fsync", fail)
-    with pytest.raises(OSError):
-        before.record("a", stage="failed")
-    assert read_state(file, "demo", "lab") == before
-
-
 @pytest.mark.parametrize("content", ["{", "[]", '{"releases": {"a": {"nope": 1}}}'])
 def test_a_file_of_another_kind_is_refused(tmp_path, content):
     file = tmp_path / "s.json"
@@ -156,12 +142,6 @@ def test_each_call_names_release_namespace_and_context(helm):
     assert installed.startswith("install a charts/ddp -n lab -f /")
     assert installed.endswith("/values.json --kube-context east")
     assert removed == "uninstall a -n lab --ignore-not-found --cascade foreground --wait --kube-context east"
-
-
-def test_a_release_without_values_of_its_own_is_one_too(helm):
-    helm.answer("status", json.dumps({"info": {"status": "failed"}}))
-    helm.answer("get", json.dumps({"chart": "ddp"}))
-    assert look_at(helm.program, "lab", "a") == SeenRelease("failed", hash_asked("ddp", {}))
 
 
 def test_only_a_release_that_is_not_found_is_none(helm):

@@ -28,15 +28,6 @@ def said(found: Found, action: str = "skipped") -> dict[str | None, list[str]]:
     return {f.file: find_codes(f.reason) for f in found.findings if f.action == action}
 
 
-def test_manifest_names_the_files(tmp_path):
-    write(tmp_path, {"rank0_trace.json": 0, "rank1_trace.json": 1})
-    write_manifest(tmp_path)
-    found = find_traces(tmp_path, 2)
-    assert used(found) == {0: "rank0_trace.json", 1: "rank1_trace.json"}
-    assert found.findings == []
-    assert found.manifest is not None and found.manifest.steps == 3
-
-
 def test_file_that_is_not_what_was_written_is_skipped(tmp_path):
     write(tmp_path, {f"rank{rank}_trace.json": rank for rank in range(4)} | {"rank4_trace.json": 0})
     write_manifest(tmp_path)
@@ -52,14 +43,6 @@ def test_file_that_is_not_what_was_written_is_skipped(tmp_path):
         "rank2_trace.json": ["SL-manifest-file-missing"],
         "rank4_trace.json": ["SL-manifest-rank"],
     }
-
-
-def test_rank_behind_the_events(tmp_path):
-    for rank in range(2):
-        content = json.loads(build_gpu_trace(rank, steps=1).text())
-        content["distributedInfo"] = content.pop("distributedInfo")  # now the last key
-        (tmp_path / f"{'ab'[rank]}.json").write_text(json.dumps(content))
-    assert used(find_traces(tmp_path, 2)) == {0: "a.json", 1: "b.json"}
 
 
 def test_every_unusable_file_is_named(tmp_path):
@@ -164,10 +147,3 @@ def test_without_a_usable_manifest_the_files_speak(tmp_path):
         found = find_traces(tmp_path, 1)
         assert used(found) == {0: "rank0_trace.json"}
         assert said(found, "noted") == {"manifest.json": [code]}, content
-
-
-def test_missing_and_empty_folder(tmp_path):
-    for folder in (tmp_path / "none", tmp_path):
-        found = find_traces(folder, 2)
-        assert found.files == {}
-        assert said(found, "noted") == {"manifest.json": ["SL-trace-file-missing"]}

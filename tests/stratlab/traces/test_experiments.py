@@ -114,19 +114,6 @@ def test_experiments_and_their_ranks(case, tmp_path):
     assert not any(each.refused for each in found.experiments)
 
 
-def test_two_traces_of_a_rank_are_refused_by_name_and_the_others_are_not(tmp_path):
-    cycles: dict[str, Told | bytes] = {
-        f"ddp/pod-{rank}_{71 + rank}.16941282015{time}0.pt.trace.json": (rank, 2)
-        for rank in (0, 1)
-        for time in (1, 2)
-    }
-    found = sort(tmp_path, {**cycles, "fsdp/rank0.json": NOTHING})
-    assert ranks(found) == {"ddp": [], "fsdp": [0]}
-    refused = found.experiments[0].refused
-    assert find_codes(refused) == ["SL-rank-in-files"]
-    assert "ddp/pod-0_71" in refused and "--rank-pattern" in refused
-
-
 def test_what_is_left_out_of_an_experiment_is_named(tmp_path):
     content = b'{"traceEvents": [{"ph": "X"}]}'
     files: dict[str, Told | bytes] = {

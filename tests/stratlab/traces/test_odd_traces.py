@@ -93,20 +93,6 @@ def test_odd_base_time(tmp_path):
             assert load_trace(path).origin_ns == bases.get(base, 0) + 5_000_500, base
 
 
-def test_a_category_per_event(tmp_path, whole):
-    """40,000 categories: more than 16 bits of them ended the whole analysis with an error of numpy."""
-    trace = build_gpu_trace(0)
-    text = trace.text()
-    more = ",".join(
-        f'{{"ph":"X","cat":"category {n}","name":"x","pid":1,"tid":1,"ts":5000.5,"dur":1}}'
-        for n in range(40_000)
-    )
-    path = tmp_path / "rank0_trace.json"
-    path.write_text(text.replace('"traceEvents": [', f'"traceEvents": [{more},'))
-    (found,) = measure_traces({0: path}).ranks
-    assert [asdict(row) for row in found.rows] == whole
-
-
 VICTIM = 1
 NAME = f"rank{VICTIM}_trace.json"
 Change = Callable[[bytes], bytes]

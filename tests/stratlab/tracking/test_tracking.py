@@ -16,7 +16,6 @@ from stratlab.tracking import (
     build_view,
     check_tracking_uri,
     find_run_page,
-    has_older_names,
     is_of_this_machine,
 )
 from stratlab.user_error import UserError
@@ -87,21 +86,6 @@ def test_all_of_it_fits_into_a_tag_with_the_newest_runs_first():
     assert counts == {"BAR": 20, "LINE": 20, "SCATTER": 100}
     # MLflow draws the first ten or twenty of its table
     assert (view["orderByKey"], view["orderByAsc"]) == ("attributes.start_time", False)
-
-
-def test_a_chart_without_numbers_is_left_out():
-    view = json.loads(build_view({"samples_per_s", "something/else"}))
-    assert [chart["metricKey"] for chart in view["compareRunCharts"]] == ["samples_per_s"]
-    assert [name for name in view["selectedColumns"] if "metrics" in name] == ["metrics.`samples_per_s`"]
-
-
-def test_runs_of_an_older_version_keep_their_charts():
-    old, new = "trace/idle_pct", "detail/trace/idle_pct"
-    older, newer = {"loss", old}, {"loss", new}
-    for metrics, name in ((older, old), (newer, new), (older | newer, new)):
-        charts = json.loads(build_view(metrics))["compareRunCharts"]
-        assert [chart["metricKey"] for chart in charts] == ["loss", name]
-    assert has_older_names(older) and not has_older_names(newer) and not has_older_names({"loss"})
 
 
 @pytest.mark.parametrize(

@@ -64,11 +64,6 @@ def test_deleted_is_ended(tmp_path):
     assert Waiting(changes).end(tmp_path).ended
 
 
-def test_the_files_end_it_first(tmp_path):
-    write_attempt(tmp_path, 0)
-    assert Waiting([(ADDED, job("Running"))]).end(tmp_path).exit_code == 0
-
-
 def test_a_code_that_is_tried_again_is_no_end_while_the_resource_lives(tmp_path):
     write_attempt(tmp_path, 143)
     assert not Waiting([(ADDED, job("Restarting"))]).end(tmp_path, deadline_s=3 * QUIET_S).ended

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ from kubernetes.client.exceptions import ApiException
 from stratlab import wait as module
 from stratlab import wait as resource_module
 from stratlab.cluster import ClusterError
-from stratlab.cluster import connection as connecting
 from stratlab.wait import QUEUE, start_job, wait_for_run
 from tests.codes import find_codes
 from tests.stratlab.cluster.fake_api import serve
@@ -44,21 +42,6 @@ def test_in_a_pod_the_resource_ends_it_and_the_analysis_is_started(api, monkeypa
         assert call(monkeypatch, tmp_path, "--then-start", "analysis") == 0
         assert call(monkeypatch, tmp_path, "--then-start", "other") == 2
         assert find_codes(capsys.readouterr().err) == ["SL-job-not-started"]
-
-
-def test_without_a_token_the_files_decide(monkeypatch, tmp_path):
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-    monkeypatch.setattr(connecting, "SERVICE_ACCOUNT", tmp_path / "none")
-    write_attempt(tmp_path, 10)
-    assert call(monkeypatch, tmp_path, "--resource", "pytorchjob/demo", "--namespace", "lab") == 0
-
-
-@pytest.mark.parametrize(("code", "exit_code"), [(10, 0), (None, 1)])
-def test_as_json_the_end_stands_alone(monkeypatch, tmp_path, capsys, code, exit_code):
-    write_attempt(tmp_path, code)
-    assert call(monkeypatch, tmp_path, "--json", "--deadline-s", "0.2") == exit_code
-    found = json.loads(capsys.readouterr().out)
-    assert (found["ended"], found["exit_code"]) == (code is not None, code)
 
 
 def test_what_is_given_wrongly_is_refused(monkeypatch, tmp_path, capsys):
@@ -91,24 +74,6 @@ def test_silence_after_a_code_that_may_be_tried_again_is_an_end(tmp_path):
     started = time.monotonic()
     assert wait_for_run(tmp_path, deadline_s=20, poll_s=0.05, quiet_s=0.5).ended
     assert time.monotonic() - started >= 0.5
-
-
-def test_anything_that_is_written_breaks_the_silence(tmp_path):
-    write_attempt(tmp_path, 134)
-    (tmp_path / "ranks").mkdir()
-    stop = threading.Event()
-
-    def log() -> None:
-        while not stop.wait(0.1):
-            with (tmp_path / "ranks" / "rank1.log").open("a") as file:
-                file.write("still here\n")
-
-    thread = threading.Thread(target=log)
-    thread.start()
-    outcome = wait_for_run(tmp_path, deadline_s=1.2, poll_s=0.05, quiet_s=0.5)
-    stop.set()
-    thread.join()
-    assert not outcome.ended
 
 
 COMPLETE = {"conditions": [{"type": "Complete", "status": "True"}]}

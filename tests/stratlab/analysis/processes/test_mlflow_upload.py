@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from stratlab.analysis import mlflow_upload
 from stratlab.analysis.run_analysis import analyze_run
 from stratlab.analysis.tables import SCHEMA
 from stratlab.processes import free_port
@@ -107,16 +106,6 @@ def test_run_without_mlflow_is_not_configured(tmp_path):
         report, warnings = log(run, "http://127.0.0.1:1")
         assert report["mlflow"]["status"] == "not configured" and warnings == []
         assert find_codes(report["mlflow"]["reason"]) == ["SL-mlflow-no-run-id"]
-
-
-def test_a_large_merged_trace_stays_on_the_volume(mlflow_server, tmp_path, monkeypatch):
-    monkeypatch.setattr(mlflow_upload, "MERGED_BYTES", 100)
-    client, run_id = start(mlflow_server)
-    report, _ = log(build_run(tmp_path, run_id), mlflow_server)
-    assert report["mlflow"]["status"] == "logged"
-    assert find_codes(report["mlflow"]["reason"]) == ["SL-merged-too-large"]
-    names = artifacts(client, run_id)
-    assert "analysis/merged_trace.json.gz" not in names and "report.html" in names
 
 
 def test_a_merged_trace_that_cannot_be_uploaded_costs_nothing_else(mlflow_server, tmp_path, monkeypatch):

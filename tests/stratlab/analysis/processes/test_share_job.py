@@ -16,8 +16,6 @@ from stratlab.analysis import run_analysis as analyze
 from stratlab.analysis.measure import SHARES, RankShare
 from stratlab.analysis.run_analysis import analyze_run, analyze_share
 from stratlab.analysis.share_job import analyze_in_job, choose_merger
-from stratlab.user_error import UserError
-from tests.codes import find_codes
 from tests.stratlab.simulated.small import build_gpu_trace, write_run
 
 JOB = "7c1f-a"
@@ -134,19 +132,6 @@ def test_killed_at_any_moment_and_started_again(whole, tmp_path):
     assert len(outcomes) > 10 and {*outcomes} == {10}, outcomes
 
 
-@pytest.mark.usefixtures("short")
-def test_the_first_one_is_killed_and_another_one_merges(whole, tmp_path):
-    expected = expect(whole, tmp_path / "alone")
-    for number in range(1, 1000):
-        run = copy(whole, tmp_path)
-        if end(start(run, 0, kill_at=number)) != KILLED:
-            break
-        codes = sorted([end(start(run, 1)), end(start(run, 0))])
-        assert codes == [0, 10] and read_all(run) == expected, number
-        assert left(run) == merged(), number
-    assert number > 3
-
-
 def test_two_that_find_all_there_agree_on_one(tmp_path, monkeypatch):
     for name in ("0-of-2", "1-of-2"):
         (tmp_path / name).mkdir()
@@ -172,10 +157,3 @@ def test_another_job_reads_anew_and_takes_the_place(run):
     for index in (0, 1):
         analyze_in_job(run, RankShare(index, 2), "other", tracking_uri=None)
     assert left(run) == merged("other") and (run / "analysis" / "report.json").is_file()
-
-
-def test_a_name_that_is_none(run):
-    for job in ("../x", "a/b", ".x", "j" * 101):
-        with pytest.raises(UserError) as refusal:
-            analyze_in_job(run, RankShare(0, 2), job, tracking_uri=None)
-        assert find_codes(refusal.value) == ["SL-job-name"]

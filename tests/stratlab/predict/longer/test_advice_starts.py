@@ -31,7 +31,7 @@ def follow(advice: str, gpus: int, typed: Typed) -> tuple[Typed, int]:
 
 
 def find_problems(question: Question) -> list[str]:
-    """What the trainer says of the run, as `python -m trainer` says it before it starts."""
+    """As `python -m trainer` says it before it starts."""
     filled = fill_question(question)
     per_node = filled.per_node or filled.ranks
     env = {f"TRAINER_{name.upper()}": text for name, text in filled.settings.items()}
@@ -44,10 +44,8 @@ def find_problems(question: Question) -> list[str]:
     ("model", "gpus", "device_gib", "typed", "allowed"),
     [
         ("qwen2.5-3b", 8, 79.2, {}, ()),
-        ("qwen2.5-3b", 4, 24, {}, ALLOWED),
         ("qwen2.5-3b", 4, 16, {"strategy": "ddp", "init": "pretrained"}, ALLOWED),
         ("qwen2.5-3b", 8, 16, {"strategy": "nd", "dimensions": "2"}, ()),
-        ("vit_huge", 8, 8, {}, ()),
         ("vit_huge", 64, 139.8, {"micro_batch_size": "1000"}, ALLOWED),
     ],
 )
@@ -62,37 +60,26 @@ def test_what_is_advised_is_accepted(model, gpus, device_gib, typed, allowed):
                 assert find_problems(question) == [], f"{one.advice} -> {pairs}"
 
 
-KNOBS: Typed = {
-    "reduce_bucket_mib": "64",
-    "reduce_dtype": "bf16",
-    "static_graph": "true",
-    "accumulate": "unsharded",
-    "reshard_after_forward": "true",
-    "prefetch_blocks": "2",
-    "overlap_reduction": "false",
-    "gather_bucket_mib": "64",
-    "persistent_elements": "10",
-    "zeropp": "hpz",
-    "pp_schedule": "gpipe",
-    "cp_method": "ring",
-    "layout": "given",
-    "tp": "2",
-    "offload": "optimizer",
-}
+KNOBS = """reduce_bucket_mib=64 reduce_dtype=bf16 static_graph=true accumulate=unsharded reshard_after_forward=true
+prefetch_blocks=2 overlap_reduction=false gather_bucket_mib=64 persistent_elements=10 zeropp=hpz pp_schedule=gpipe
+cp_method=ring layout=given tp=2 offload=optimizer"""
+
+
+def read_env(settings: Typed) -> Config:
+    return Config.from_env(
+        {"TRAINER_RUN": "x", **{f"TRAINER_{name.upper()}": v for name, v in settings.items()}}
+    )
 
 
 def test_another_strategy_leaves_its_own_settings_behind():
     for strategy in STRATEGIES:
         kept = {"model": "qwen2.5-3b", "strategy": strategy}
-        env = {"TRAINER_RUN": "x", "TRAINER_MODEL": "qwen2.5-3b", "TRAINER_STRATEGY": strategy}
-        for name, text in KNOBS.items():
+        for name, _, text in (knob.partition("=") for knob in KNOBS.split()):
             try:
-                Config.from_env({**env, f"TRAINER_{name.upper()}": text})
+                read_env({"model": "qwen2.5-3b", "strategy": strategy, name: text})
             except ConfigError:
                 continue
             kept[name] = text
         asked = Question("x", kept, 8, 4, 1, 0, whole=False, typed=frozenset(kept))
         for other in STRATEGIES.keys() - {"single"}:
-            changed = change_question(asked, {"strategy": other})
-            given = {f"TRAINER_{name.upper()}": text for name, text in changed.settings.items()}
-            Config.from_env({"TRAINER_RUN": "x", **given})
+            read_env(dict(change_question(asked, {"strategy": other}).settings))

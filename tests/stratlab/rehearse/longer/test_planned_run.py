@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from stratlab.cli import app
 from stratlab.helm import find_helm, render_chart
 from stratlab.rehearsal_plan import PlannedRun, RehearsalRequest, build_planned_run, build_rehearsal_plan
 from stratlab.user_error import UserError
@@ -91,17 +89,6 @@ def test_a_shipped_chart_needs_no_token_and_no_login(tmp_path):
     settings = ["run.secrets[0].name=HF_TOKEN,run.secrets[0].secret=hub,run.secrets[0].key=token"]
     codes, told = refused(tmp_path, DDP, settings=settings)
     assert codes == ["SL-value-of-cluster"] and "HF_TOKEN" in told and "hub" in told
-
-
-def test_results_beside_the_folder_are_resolved(tmp_path, monkeypatch):
-    (tmp_path / "here").mkdir()
-    chart = str(DDP.absolute())
-    monkeypatch.chdir(tmp_path / "here")
-    asked: list[RehearsalRequest] = []
-    monkeypatch.setattr("stratlab.rehearsal.rehearse", lambda request, _: asked.append(request) or [])
-    done = CliRunner().invoke(app, ["rehearse", chart, "--results", "../there/runs"])
-    assert done.exit_code == 0, done.output
-    assert (asked[0].results, asked[0].mlflow) == (tmp_path / "there/runs", tmp_path / "there/mlflow")
 
 
 def test_what_lies_on_the_volume_is_looked_for_in_the_folder(tmp_path):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from stratlab import rehearsal as summary
 from stratlab.machine import Interrupted, build_machine_env
 from stratlab.pod_commands import Command, Pod
 from stratlab.processes import Processes
@@ -19,7 +18,6 @@ from stratlab.progress import Display
 from stratlab.rehearsal import (
     LocalPodEnd,
     RunEnd,
-    check_settings,
     deciding_end,
     describe_end,
     describe_stop,
@@ -27,8 +25,8 @@ from stratlab.rehearsal import (
     rehearse,
     run_pods,
 )
-from stratlab.rehearsal_plan import PlannedRun, RehearsalRequest
-from stratlab.trainer_program import Answers, Refused
+from stratlab.rehearsal_plan import RehearsalRequest
+from stratlab.trainer_program import Refused
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 from tests.stratlab.rehearse.conftest import TRAIN, no_server, write_chart
@@ -102,16 +100,6 @@ def test_keep_going_and_codes_that_a_cluster_would_try_again(chart, tmp_path, sc
     assert "restartPolicy ExitCode" in screen[1]()
 
 
-def test_a_full_volume_is_told_although_neither_log_nor_reason_could_be_written(
-    tmp_path, screen, monkeypatch
-):
-    said = "the volume of /data has 0 of 61440 bytes free"
-    monkeypatch.setattr(summary, "say_full", lambda folder: said)
-    chart = write_chart(tmp_path / "tiny", train="import sys; sys.exit(int(sys.argv[1]))")
-    assert [end.code for end in run(tmp_path, screen, chart, fault="13")] == [13]
-    assert "exit code 13 (storage full) in tiny-worker-0" in screen[1]() and said in screen[1]()
-
-
 @pytest.mark.parametrize(
     ("fault", "last", "analyzed"), [("12", "ended", True), ("143", "ended", False), ("2", "started", False)]
 )
@@ -156,24 +144,6 @@ def test_the_second_chart_is_refused_before_the_first_is_trained(tmp_path, scree
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_long_check_is_told_ever_more_rarely(tmp_path, screen, monkeypatch):
-    def ask(runs: object, env: object, options: object, waiting: Callable[[float], object]) -> Answers:
-        for seconds in range(5, 65, 5):
-            waiting(seconds)
-        return Answers({})
-
-    monkeypatch.setattr("stratlab.rehearsal.ask_trainer", ask)
-    monkeypatch.setattr("stratlab.rehearsal.TRAINER", ("tiny",))
-    pod = Pod("tiny", "node0", (Command("pytorch", ("tiny",), {}, None),), ())
-    check_settings([PlannedRun("tiny", tmp_path, [pod], None, "Never")], False, screen[0])
-    assert len(screen[1]().splitlines()) == 1 + 3
-    absent = Answers({}, "no trainer here", is_absent=True)
-    monkeypatch.setattr("stratlab.rehearsal.ask_trainer", lambda *_, **__: absent)
-    with pytest.raises(Refused) as refusal:
-        check_settings([PlannedRun("tiny", tmp_path, [pod], None, "Never")], False, screen[0])
-    assert refusal.value.code == 2 and "no trainer here" in str(refusal.value)
-
-
 def pod(name: str, *scripts: str) -> Pod:
     commands = tuple(Command("c", ("python", "-c", script), {"NAME": name}, None) for script in scripts)
     return Pod(name, name, commands, ())
@@ -197,17 +167,6 @@ def test_init_containers_run_before_the_container_and_share_its_log(tmp_path):
     assert {(end.pod, end.code) for end in ends} == {("a", 0), ("b", 3)}
     assert (tmp_path / "a.log").read_text() == "first\nthen a\n"
     assert "never" not in (tmp_path / "b.log").read_text()
-
-
-def test_pods_run_at_the_same_time(tmp_path):
-    meet = (
-        "import os, time; open('{}', 'w'); [time.sleep(.05) for _ in range(200) if not os.path.exists('{}')]"
-    )
-    a, b = tmp_path / "a", tmp_path / "b"
-    started = time.monotonic()
-    ends = run_test_replicas([pod("x", meet.format(a, b)), pod("y", meet.format(b, a))], tmp_path)
-    assert [end.code for end in ends] == [0, 0]
-    assert time.monotonic() - started < 8
 
 
 def test_the_others_are_stopped_some_time_after_a_failure(tmp_path):

@@ -82,11 +82,6 @@ def test_elsewhere_neither_data_nor_folders_are_looked_at(tmp_path):
     assert refused["short"][1][0].startswith("TRAINER_PROFILE_STEPS=3: ")
 
 
-def test_a_trainer_that_cannot_be_asked_is_no_refusal(tmp_path):
-    answers = ask_trainer({"a": settings(tmp_path)}, os.environ, ["--nope"], PYTHON)
-    assert answers.refused == {} and "--nope" in answers.reason
-
-
 def test_a_sentence_names_the_settings_as_a_chart_does_and_is_said_once():
     problem = "TRAINER_WARMUP_STEPS=20: must be below TRAINER_STEPS=4; TRAINER_WAIT_S and MY_TRAINER_LR stay"
     told = (

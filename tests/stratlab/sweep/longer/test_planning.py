@@ -13,11 +13,10 @@ import pytest
 
 from stratlab.helm import REPOSITORY, find_helm
 from stratlab.sweep import planned_release
-from stratlab.sweep.definition import Sweep, read_sweep
+from stratlab.sweep.definition import Sweep
 from stratlab.sweep.planned_release import (
     Planned,
     build_sweep_plan,
-    expand,
     foretell_all,
     hash_asked,
     merge_values,
@@ -29,8 +28,6 @@ from stratlab.user_error import UserError
 from tests.codes import find_codes
 from tests.stratlab.raised import raised
 from tests.stratlab.sweep.stand_ins import Heard
-
-EXAMPLE = REPOSITORY / "examples" / "sweep.yaml"
 
 
 def plan_of(folder: Path, **changes: object) -> list[Planned]:
@@ -45,20 +42,6 @@ def refused(folder: Path, **changes: object) -> list[str]:
     with pytest.raises(UserError) as failure:
         plan_of(folder, **changes)
     return str(failure.value).splitlines()[1:]
-
-
-def test_the_example_renders_and_says_what_the_cluster_gets():
-    sweep = read_sweep(EXAMPLE)
-    releases = expand(sweep)[:2]
-    plan = build_sweep_plan(sweep, EXAMPLE.parent, find_helm(), lambda text: None, releases)
-    assert [planned.release for planned in plan] == releases
-    first = plan[0]
-    assert first.facts.run_directory == f"/results/{sweep.comparison}/{first.release.name}"
-    assert (first.facts.results_claim, first.facts.processes) == ("stratlab-results", 2)
-    assert first.api.name == "pytorchjob" and first.has_analysis
-    config = first.values["run"]["config"]
-    assert (config["model"], config["epochs"]) == ("cnn", 3), "of the values file; `set` wins over it"
-    assert first.workload.object["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
 
 
 def test_the_trainer_is_told_the_processes_of_a_node(tmp_path):

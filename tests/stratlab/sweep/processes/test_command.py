@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from stratlab import cli
 from stratlab.cluster import connection
 from stratlab.commands import sweep as sweep_tables
-from stratlab.helm import REPOSITORY, find_helm
+from stratlab.helm import REPOSITORY
 from stratlab.sweep import cluster_sweep as cluster_place
 from stratlab.sweep import cluster_sweep as sweep
 from stratlab.sweep.state import State, only_one, state_file, tuning_file
 from tests.codes import find_codes
-from tests.stratlab.cluster.fake_api import FakeApi, serve
 
 SWEEP = """
 comparison: demo
@@ -26,12 +24,6 @@ namespace: lab
 charts: {charts}
 matrix: {{strategy: [ddp], run.nodes: [1, 2]}}
 set: {{run.accelerator: "", run.config.global_batch_size: 128}}
-"""
-HELM = """#!/bin/sh
-case "$1" in template|show|version) exec {helm} "$@" ;; esac
-echo "$@" >> {log}
-echo "Error: release: not found" >&2
-exit 1
 """
 
 
@@ -107,33 +99,3 @@ def test_a_tuned_sweep_ends_with_no_release_left(file, monkeypatch):
     assert candidates == ["demo-ddp-defaults", "demo-ddp-reduce-bucket-mib-50"]
     assert sorted(gone) == sorted([*candidates, "demo-ddp"])
     assert tuned[0]["searches"][0]["chosen"] == {}
-
-
-def test_context_names_the_cluster_to_helm_and_to_us(file, monkeypatch, capsys, tmp_path):
-    log = tmp_path / "helm.log"
-    (tmp_path / "helm").write_text(HELM.format(helm=find_helm(), log=log))
-    (tmp_path / "helm").chmod(0o755)
-    monkeypatch.setenv("STRATLAB_HELM", str(tmp_path / "helm"))
-    with serve(FakeApi(namespaces=set())) as address:
-        servers = {"near": "http://127.0.0.1:1", "far": address}
-        kubeconfig = {
-            "current-context": "near",
-            "contexts": [{"name": name, "context": {"cluster": name, "user": "u"}} for name in servers],
-            "clusters": [{"name": name, "cluster": {"server": server}} for name, server in servers.items()],
-            "users": [{"name": "u", "user": {}}],
-        }
-        (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig))
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-        assert call(monkeypatch, file, "--dry-run", "--context", "far") == 2
-        lacks = find_codes(capsys.readouterr().err)
-        assert lacks == ["SL-namespace-missing", "SL-claim-missing", "SL-sweep-api-not-served"]
-        monkeypatch.setattr(sweep, "check_cluster", lambda *given: [])
-        assert call(monkeypatch, file, "--dry-run", "--context", "far", "--json") == 0
-    releases = json.loads(capsys.readouterr().out)["releases"]
-    assert [each["step"] for each in releases] == ["install", "install"]
-    assert releases[1]["point"] == {"strategy": "ddp", "run.nodes": 2}
-    asked = log.read_text().splitlines()
-    assert len(asked) == 2 and all(line.endswith("--kube-context far") for line in asked)
-    State(state_file(file), "demo", "far/lab").record("demo-ddp-nodes1", stage="succeeded", asked="x")
-    assert call(monkeypatch, file, "--dry-run", "--context", "near") == 2
-    assert find_codes(capsys.readouterr().err) == ["SL-state-of-another"], "another cluster's"

@@ -10,7 +10,7 @@ import pytest
 from stratlab.compare.winners import build_band
 from stratlab.helm import REPOSITORY
 from stratlab.sweep.definition import Sweep, Tune
-from stratlab.sweep.planned_release import LONGEST_NAME, expand
+from stratlab.sweep.planned_release import expand
 from stratlab.sweep.tuning_loop import build_record, read_measured
 from stratlab.sweep.tuning_search import (
     METRICS,
@@ -21,7 +21,6 @@ from stratlab.sweep.tuning_search import (
     build_candidate,
     check_knobs,
     compute_lead,
-    name_candidate,
     name_knobs,
     search,
 )
@@ -63,14 +62,6 @@ def test_the_defaults_are_one_of_the_candidates_that_may_be_tried():
     assert found.not_tried == ({"b": "x"}, {"c": True})
     found, rounds = follow(lambda knobs: 100.0, most=2)
     assert rounds == [[""], ["a=1"]] and found.not_tried == ({"a": 2}, {"b": "x"}, {"c": True})
-
-
-def test_of_a_default_that_is_zero_there_is_no_share():
-    zero, one = MeasuredCandidate((0.0,)), MeasuredCandidate((1.0,))
-    band = build_band([(1.0, 1.1), (1.0, 1.2)])
-    for mine, theirs, lead_pct in ((one, zero, -100.0), (zero, zero, 0.0), (zero, one, 100.0)):
-        lead = compute_lead(mine, theirs, METRICS["memory"], band)
-        assert lead and lead.lead_pct == lead_pct
 
 
 def test_a_lead_that_chance_would_explain_changes_nothing():
@@ -133,15 +124,6 @@ def test_only_knobs_and_the_length_differ_from_the_comparison():
     differing = {name for name, value in after["config"].items() if before["config"].get(name) != value}
     assert differing == {"comparison", "steps", "profile_steps", "warmup_steps", "reduce_bucket_mib"}
     assert after["config"]["comparison"] == "demo-tuning" and after["config"]["steps"] == 30
-
-
-def test_names_fit_and_differ():
-    knobs: list[dict[str, Any]] = [{}, {"reduce_bucket_mib": 50}, {"reduce_bucket_mib": 100}]
-    for base in ("demo-ddp", "x" * 47):
-        names = [name_candidate(base, each) for each in knobs]
-        assert len(set(names)) == len(names) and all(len(f"{name}-r100") <= LONGEST_NAME for name in names)
-    assert name_candidate("demo-ddp", {}) == "demo-ddp-defaults"
-    assert name_candidate("x" * 40 + "a", {}) != name_candidate("x" * 40 + "b", {})
 
 
 def test_the_comparison_gets_what_was_chosen_under_the_names_that_it_had():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import ssl
 import subprocess
 import sys
@@ -71,21 +70,6 @@ def call_as_check(server: str, environ: dict[str, str]) -> Finished:
     command = [sys.executable, "-c", CALL_MLFLOW, server]
     done = subprocess.run(command, env=environ, capture_output=True, check=True)
     return Finished(done.returncode, done.stdout, "")
-
-
-def prepare_from(server: str, folder: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """From a mirror of the hub, which names no commit of the model."""
-    words = "-m trainer.prepare --model org/net --name x --to"
-    command = [sys.executable, *words.split(), str(folder)]
-    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "HF_ENDPOINT": server, **environ}
-    return subprocess.run(command, env=env, capture_output=True, text=True)
-
-
-def test_data_come_from_a_mirror_that_it_has_signed(server, authority, tmp_path):
-    done = prepare_from(server, tmp_path, {})
-    assert done.returncode == 1 and "run.certificates" in done.stderr
-    done = prepare_from(server, tmp_path, {"STRATLAB_CA_FILE": str(authority)})
-    assert done.returncode == 3 and "run.certificates" not in done.stderr
 
 
 def test_without_it_the_cause_is_said(server):

@@ -143,12 +143,6 @@ def test_without_mlflow_or_without_traces_nothing_is_missing(tmp_path):
     assert find(list(verify_run(run, None, with_report=False)), "report").state == "skipped"
 
 
-def test_losses_that_were_not_finite_are_a_warning(tmp_path):
-    run = build_whole_run(tmp_path, not_finite_steps=3)
-    check = find(list(verify_run(run, None)), "losses")
-    assert check.state == "warning" and "3" in check.text
-
-
 def test_a_server_that_is_away_or_knows_nothing_is_a_failure_but_for_one_of_a_rehearsal(
     mlflow_server, tmp_path, monkeypatch
 ):
