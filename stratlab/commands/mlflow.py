@@ -1,4 +1,4 @@
-"""The verbs `metrics replay`, `metrics serve`, `export tensorboard`, `mlflow` and `verify`: options and output."""
+"""The verbs `metrics replay`, `metrics serve`, `export tensorboard`, `export wandb`, `mlflow`, `verify`."""
 
 from __future__ import annotations
 
@@ -152,6 +152,35 @@ def tensorboard(
     from stratlab.metrics import write_event_files
 
     raise typer.Exit(write_event_files(runs, output))
+
+
+@export.command(short_help="Copy runs to Weights & Biases.")
+def wandb(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_DIR...",
+            help="Run directories, or a comparison with all its runs.",
+            show_default=False,
+        ),
+    ],
+    project: Annotated[str, typer.Option(help="The comparison's name if left out.")] = "",
+    entity: Annotated[str, typer.Option(help="User or team; wandb's default if left out.")] = "",
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="For wandb's files.")] = Path("wandb-export"),
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Send nothing; `wandb sync` does it later.")
+    ] = False,
+) -> None:
+    """Copy every number of metrics.jsonl, settings and results to Weights & Biases, under MLflow's names.
+
+    Log in first with `wandb login`. A second copy of the same run continues the first.
+
+    Example: stratlab export wandb results/runs/demo --offline
+    """
+    from stratlab.wandb_export import export_to_wandb, list_exported
+
+    for sentence in export_to_wandb(list_exported(runs), project, entity, output, offline=offline):
+        print(sentence, flush=True)
 
 
 def mlflow(
