@@ -1,6 +1,6 @@
-"""Which runs can be counted, and which of their settings an operations file keeps; without torch.
+"""Rules for runs that can be counted, and the settings that an operations file keeps; without torch.
 
-Every rule holds that the run itself would meet, and those of what cannot be counted.
+They are the rules of the run itself, and further ones for settings that cannot be counted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from stratlab_spec.strategies import STRATEGIES
 
 
 def read_countable(env: Mapping[str, str], ranks: int, rank: int, per_node: int) -> Config:
-    """The settings of `env` if rank `rank` of `ranks`, of which `per_node` share a node, can be counted.
+    """Return the settings of `env` if rank `rank` of `ranks`, of which `per_node` share a node, can be counted.
 
     Raises:
         ConfigError: naming every broken rule at once.
-        DataMissing: a model whose shape is not to be had.
+        DataMissing: a model whose shape is not available.
     """
     problems = list(_rank_problems(ranks, rank, per_node))
     try:
@@ -88,11 +88,11 @@ def settings_that_matter(config: Config, scaled: tuple[str, ...]) -> dict[str, A
 
 
 def defaults_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What each of them is where nobody says anything. `precision` on a GPU of today."""
+    """Return the default of each setting; `precision` as on a current GPU."""
     found = {name: Config.model_fields[name].default for name in settings}
     return found | {"precision": "bf16"}
 
 
 def build_key(content: Mapping[str, Any]) -> str:
-    """Of what the figures of a file depend on."""
+    """Return a hash of the settings on which the figures of a file depend."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
