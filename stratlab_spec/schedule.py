@@ -20,7 +20,7 @@ class Schedule:
 
 
 def count_micro_batches(global_batch_size: int, micro_batch_size: int, dp: int) -> int:
-    """Of a step, on each rank: the accumulation. `dp`: ranks that see different samples."""
+    """Return the micro-batches of a step on each rank. `dp`: ranks that see different samples."""
     return global_batch_size // (micro_batch_size * dp)
 
 
@@ -37,7 +37,7 @@ def build_schedule(config: Config, train_samples: int) -> Schedule:
 
 
 def profile_first_from(config: Config, plan: Schedule, done_steps: int, recorded: bool) -> int:
-    """First recorded step of an attempt that goes on behind `done_steps`; 0 = no profile.
+    """Return the first recorded step of an attempt that resumes after `done_steps`; 0 = no profile.
 
     Args:
         recorded: an earlier attempt's traces are there.

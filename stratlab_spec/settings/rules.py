@@ -1,9 +1,9 @@
-"""Rules between settings: what one value forbids or asks of another. Each gives one sentence that names both.
+"""Rules between settings: one value forbids or requires another. Each yields one sentence that names both.
 
-`broken_settings` looks at the settings of one run alone. The functions behind it compare them with another run's: for
-one to go on from the other's checkpoint the training must be equal, whatever carries it out. Strategy, world size,
-micro-batch, offloading, recomputation and knobs may differ: the next losses are those of the run that was not moved. A
-setting that is not said to be free to differ must be equal.
+`broken_settings` checks the settings of one run. The functions after it compare them with another run's. To resume
+from the other's checkpoint the training must be equal; its execution may differ. Strategy, world size, micro-batch,
+offloading, recomputation and knobs may differ: the next losses are equal to a run that continued in place. A
+setting must be equal unless it is listed as free to differ.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _length(config: Settings) -> Iterator[str]:
 
 
 def _recording(config: Settings) -> Iterator[str]:
-    """Recordings beside the profile that have no step to be made in."""
+    """Check recordings other than the profile that have no step to record."""
     if config.profile_steps and config.profile_first_step <= config.profile_warmup:
         yield (
             f"TRAINER_PROFILE_FIRST_STEP={config.profile_first_step}: must be above "
@@ -309,10 +309,10 @@ def snapshot_problems(config: Settings, *, gpu: bool) -> list[str]:
 
 
 def continuation_problems(before: Mapping[str, Any], config: Settings) -> list[str]:
-    """One sentence that names all settings that keep this run from going on from another one; none if it may.
+    """Return one sentence that names all settings that keep this run from resuming from another one; empty if it may.
 
     Args:
-        before: the other run's, as in its config.json; one that it did not know counts as left alone.
+        before: the other run's, as in its config.json; settings that it did not know count as defaults.
     """
     differing = [
         name
@@ -336,7 +336,7 @@ def continuation_problems(before: Mapping[str, Any], config: Settings) -> list[s
 
 
 def resolved_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], resume_from: str) -> list[str]:
-    """The same of what the settings came to; a fact that one of them did not write down is not compared."""
+    """Do the same for the resolved values; a fact that one run did not record is not compared."""
     changed = [
         f"{name}={resolved[name]!r} (was {before[name]!r}: {why})"
         for name, why in RESOLVED.items()
@@ -352,12 +352,12 @@ def _other_training(resume_from: str, changed: list[str], cure: str) -> list[str
 
 
 def swapped_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], config: Settings) -> list[str]:
-    """Of a further attempt of one run, whose settings are equal: something else may lie where they point.
+    """Compare the facts of a further attempt of one run with equal settings: the files that they name may have changed.
 
-    Initial weights are no such thing: they stand in the checkpoint.
+    Initial weights do not count: the checkpoint holds them.
 
     Args:
-        before, resolved: what the settings came to when the run began, and now.
+        before, resolved: the resolved facts when the run began, and now.
     """
     data = "dataset_path" if config.dataset_path else "dataset"
     swapped = ((TEACHER, "teacher", "has other weights"), (DATA_SHA256, data, "has other samples"))
