@@ -1,4 +1,4 @@
-"""The verb `stratlab analyze`: its options, and what it prints."""
+"""The verb `stratlab analyze`: its options and its output."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def analyze(
         ),
     ] = "",
 ) -> None:
-    """Analyze the traces of the run in RUN_DIR, write a report beside them, and add it to the MLflow run.
+    """Analyze the traces of the run in RUN_DIR, write a report next to them, and add it to the MLflow run.
 
-    Of a run that finished without traces the report holds what the run measured by itself. Exit code 3: there
-    is no run in RUN_DIR, its traces cannot be read, or it did not finish and left none.
+    The report of a run that finished without traces holds the run's own measurements. Exit code 3: there is no run in
+    RUN_DIR, its traces cannot be read, or it did not finish and left none.
 
     Traces of another program are sorted into experiments, a folder each, with a report each; the source is only read.
     Exit code 3: one of the experiments cannot be analysed, the others are.
@@ -108,7 +108,7 @@ def analyze(
 
 
 def _refuse_option(run_dir: Path, option: str) -> NoReturn:
-    """Of an option for traces of another program, where `run_dir` holds none."""
+    """Reject an option for traces of another program if `run_dir` holds none."""
     from stratlab.run_directory.files import has_marks
     from stratlab.traces.archives import build_no_source
 
@@ -221,7 +221,7 @@ def _show(report: Mapping[str, Any], folder: Path) -> bool:
 
 
 def _emit(content: Any, answers: TextIO | None) -> None:
-    """Print the answer of --json; without it there is none."""
+    """Print the answer of --json."""
     if answers:
         print(json.dumps(content, indent=1), file=answers, flush=True)
 

@@ -1,4 +1,4 @@
-"""The verbs `list`, `fetch` and `remove`: their options, what they ask, and what they print."""
+"""The verbs `list`, `fetch` and `remove`: their options, their questions and their output."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def list_runs(
     mount: Mount = "",
     image: LabImage = "",
 ) -> None:
-    """List the runs there are: strategy, how far they came, how they ended. The newest stands last.
+    """List the runs: strategy, progress, outcome. The newest is last.
 
     Example: stratlab list results
 
@@ -120,7 +120,7 @@ def fetch(
 ) -> None:
     """Fetch a run's folder from a cluster's volume: settings, metrics, logs, report, analysis.
 
-    A short-lived pod reads the volume. Nothing is half there: the folder appears when all of it has arrived.
+    A short-lived pod reads the volume. The folder appears when all of it has arrived.
 
     Example: stratlab fetch demo/ddp --namespace stratlab
 
@@ -204,8 +204,8 @@ def remove(
 ) -> None:
     """Remove the folders of runs for good: traces, checkpoints, metrics and report.
 
-    What MLflow has stays, unless --with-mlflow. A run that has finished, or was started with other settings, keeps its
-    name taken until then. --older-than leaves what is at work, or suspended.
+    MLflow keeps its data, unless --with-mlflow is set. The name of a finished run, or of one with other settings,
+    stays taken until then. --older-than skips running and suspended runs.
 
     Example: stratlab remove results/runs/demo/ddp
 
