@@ -1,5 +1,6 @@
-"""What the run directory says about the run beside its traces (fields: docs/run_directory.md), and what a reader must
-know about the traces before believing the numbers.
+"""Facts of the run directory other than its traces, and limits of the traces that a reader must know.
+
+docs/run_directory.md lists the fields.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ class RunFacts:
 
 
 def read_facts(folder: Path) -> RunFacts:
-    """Reads, where they exist, config.json, summary.json, evaluation.json and metrics.jsonl. Traces of another program
-    have none of them.
+    """Read config.json, summary.json, evaluation.json and metrics.jsonl if they exist.
+
+    Traces of another program do not have them.
 
     Raises:
         NoRun: `folder` is not a run directory.
@@ -89,11 +91,11 @@ def read_facts(folder: Path) -> RunFacts:
 def build_foreign_facts(
     folder: Path, name: str, world_size: int | None, backend: str | None, findings: list[TraceFinding]
 ) -> RunFacts:
-    """Of traces that this lab did not make: what they tell themselves, and no more.
+    """Return the facts of traces of other programs: only those in the traces themselves.
 
     Args:
-        folder: where the analysis goes; need not exist.
-        findings: what is to be said of them already.
+        folder: for the analysis; need not exist.
+        findings: earlier findings about them.
     """
     config = {"run": name, "resolved": {"world_size": world_size, "backend": backend}}
     facts = _build_facts(folder, config, {}, findings)
@@ -140,8 +142,9 @@ def _object(parent: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a .jsonl file in order. A line that is no object is left out: the last one may be half
-    written. After a restart a step appears again; the later attempt counts.
+    """Return the objects of a .jsonl file in order. Other lines are left out: the last one may be half written.
+
+    After a restart a step appears again; the later attempt counts.
     """
     if not path.is_file():
         return []
