@@ -111,11 +111,11 @@ def build_search(
         varied: names of settings.
 
     Returns:
-        varied; goal {key, name, unit, highest} or None; points, best first; best; reason; noise {method,
-        degrees}; left_out [{run, why}]; remarks. A point is {place, settings, runs, strategies, seeds, value (mean over the seeds), values, `behind`, noise,
-        within_noise, samples_seen, test_accuracy_pct, test_perplexity}. `behind` is the distance from the best, noise
-        the half width of that difference. best are the settings that are ahead of all others by more than the noise, or
-        None.
+        varied; goal {key, name, unit, highest} or None; points, best first; best; reason; noise {method, degrees};
+        left_out [{run, why}]; remarks. A point is {place, settings, runs, strategies, seeds, value (mean over the
+        seeds), values, `behind`, noise, within_noise, samples_seen, test_accuracy_pct, test_perplexity}. `behind` is
+        the distance from the best, noise the half width of that difference. best are the settings that are ahead of
+        all others by more than the noise, or None.
     """
     varied = [name for name in varied if name not in fairness.ways]
     excused = {name for entry in fairness.differences for name in entry.causes}
