@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     paths = [given.folder / f"{name}.json" for name in given.names] or sorted(given.folder.glob("*.json"))
     if missing := [path.stem for path in paths if not path.is_file()]:
-        print(f"{given.folder} holds no {', '.join(missing)} [SL-shipped-missing]", file=sys.stderr)
+        print(f"{given.folder}: {', '.join(missing)} missing [SL-shipped-missing]", file=sys.stderr)
         return 2
     warnings.filterwarnings("ignore")  # of libraries, about tensors without storage
     differ = 0

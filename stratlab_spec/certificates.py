@@ -37,7 +37,7 @@ def write_bundle(environ: MutableMapping[str, str]) -> None:
     own = given.read_text(errors="replace")
     if MARK not in own:
         raise CertificateAbsent(
-            f"{GIVEN}={given}: holds no certificate; expected PEM, which begins with {MARK} [SL-certificate-absent]"
+            f"{GIVEN}={given}: expected a certificate in PEM, which begins with {MARK} [SL-certificate-absent]"
         )
     with tempfile.NamedTemporaryFile("w", prefix="stratlab-ca-", suffix=".pem", delete=False) as file:
         file.write("\n".join([*_read_known(), own]))

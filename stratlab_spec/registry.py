@@ -184,7 +184,7 @@ def adapter_problems(config: Settings) -> list[str]:
     return [
         f"TRAINER_LORA_RANK={config.lora_rank}, TRAINER_INIT is not set: the base model would be random weights, "
         f"which stay frozen under the adapters; TRAINER_INIT=pretrained takes {given}; "
-        "TRAINER_INIT=scratch asks for random ones [SL-lora-without-init]"
+        "TRAINER_INIT=scratch keeps random ones [SL-lora-without-init]"
     ]
 
 

@@ -71,7 +71,7 @@ def plan_problems(config: Config, train_samples: int | None) -> list[str]:
             f"TRAINER_PROFILE_STEPS={config.profile_steps}: the run has {_count(plan.steps)}, of which "
             f"{_count(max(most, 0))} can be recorded after TRAINER_PROFILE_WARMUP={config.profile_warmup}; train "
             f"longer (TRAINER_EPOCHS or TRAINER_STEPS{epoch}), "
-            "record fewer, or TRAINER_PROFILE_STEPS=0 for no profile [SL-profile-steps]"
+            "record fewer, or switch the profile off with TRAINER_PROFILE_STEPS=0 [SL-profile-steps]"
         )
     elif (
         config.profile_steps
@@ -81,7 +81,7 @@ def plan_problems(config: Config, train_samples: int | None) -> list[str]:
         last = plan.steps - config.profile_steps + 1
         problems.append(
             f"TRAINER_PROFILE_FIRST_STEP={asked}: the run has {_count(plan.steps)}, "
-            f"expected at most {last} (or TRAINER_PROFILE_STEPS=0 for no profile) [SL-profile-first-step]"
+            f"expected at most {last} (or no profile, by TRAINER_PROFILE_STEPS=0) [SL-profile-first-step]"
         )
     if config.warmup_steps >= plan.steps:
         problems.append(

@@ -399,7 +399,7 @@ def pipeline_problems(config: Settings) -> Iterator[str]:
     """Knobs that a pipeline of more than one stage leaves no choice in."""
     if config.accumulate == "sharded":
         yield (
-            "TRAINER_ACCUMULATE=sharded: not with a pipeline, whose stages reduce once per step (torch's schedules); "
+            "TRAINER_ACCUMULATE=sharded: not with a pipeline: its stages reduce once per step (torch's schedules); "
             "expected auto or whole [SL-pipeline-accumulate]"
         )
     if config.reshard_after_forward == "on":
@@ -419,8 +419,8 @@ def replica_problems(
     """
     if replicas * shards == 1 and config.reduce_dtype == "bf16":
         yield (
-            "TRAINER_REDUCE_DTYPE=bf16: no two ranks reduce here, and fully_shard would round the gradients all the "
-            "same (torch 2.13); take fp32 [SL-reduce-bf16-alone]"
+            "TRAINER_REDUCE_DTYPE=bf16: no two ranks reduce here, and fully_shard would still round the gradients "
+            "(torch 2.13); use fp32 [SL-reduce-bf16-alone]"
         )
     sums = replicas > 1 and micro_batches > 1 and accumulates_sharded(config, stages)
     if sums and config.reduce_dtype == "bf16":

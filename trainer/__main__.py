@@ -69,8 +69,7 @@ if TYPE_CHECKING:
 
 KILLED = 128 + signal.SIGKILL
 UNEXPLAINED_KILL = (
-    "for want of host memory (then `dmesg` says so), or from outside: somebody's kill -9 "
-    "[SL-kill-unexplained]"
+    "for lack of host memory (`dmesg` then reports it), or by a kill -9 from outside [SL-kill-unexplained]"
 )
 LAST_TRY_MARGIN_S = 5.0  # of the grace period, behind the last try to send metrics
 log = logging.getLogger("trainer")

@@ -292,7 +292,7 @@ def main() -> int:
             refuse(
                 config.accelerator,
                 world.local_size,
-                f"torch {torch.__version__} finds none it can use [SL-torch-no-accelerator]",
+                f"torch {torch.__version__} cannot use any [SL-torch-no-accelerator]",
             )
         work = evaluate_run if config.mode == "evaluate" else train_run
         pulse = open_pulse(os.environ, world.local_rank, world.rank)

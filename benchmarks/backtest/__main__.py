@@ -37,7 +37,9 @@ def main(arguments: list[str]) -> int:
     wanted = [simumax.FILE] if given.smallest else [simumax.FILE, nanotron.FILE]
     there = [name for name in wanted if (given.data / name).is_file()]
     if not there:
-        print(f"--data={given.data}: holds none of {', '.join(wanted)} [SL-backtest-data]", file=sys.stderr)
+        print(
+            f"--data={given.data}: expected {' or '.join(wanted)} there [SL-backtest-data]", file=sys.stderr
+        )
         return 2
     judges = {simumax.FILE: judge_simumax, nanotron.FILE: judge_nanotron}
     sources = [judges[name](given.data) for name in there]

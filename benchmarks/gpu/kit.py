@@ -60,7 +60,7 @@ def check_replaceable(out: Path) -> None:
     other = sorted(path.name for path in out.iterdir() if path.name not in ENTRIES) if out.is_dir() else [""]
     if other:
         raise BadKit(
-            f"{out}: holds {other[0] or 'a file'}, which is no part of a kit; move it elsewhere first [SL-kit-replaces]"
+            f"{out}: {other[0] or 'a file'} there is not part of a kit; move it elsewhere first [SL-kit-replaces]"
         )
 
 

@@ -79,7 +79,7 @@ def check_source(source: Path, output: Path) -> None:
             )
         if output.resolve() == source.resolve():
             raise UserError(
-                f"--output {output}: expected another folder than that of the traces [SL-output-is-source]"
+                f"--output {output}: expected a folder other than the traces' own [SL-output-is-source]"
             )
     if output.exists() and not output.is_dir():
         raise UserError(f"--output {output}: expected a folder [SL-output-is-file]")
@@ -97,7 +97,8 @@ def check_place(folder: Path, experiment: Experiment, source: Path) -> None:
     other = [name for name in there if name not in OURS and not name.startswith(".analysis-")]
     if other:
         raise UserError(
-            f"{folder}: holds {other[0]}, which is of no analysis; choose another --output [SL-output-of-others]"
+            f"{folder}: holds {other[0]}, which does not belong to an analysis; choose another --output "
+            "[SL-output-of-others]"
         )
     known = read_foreign(folder, [])
     if known and not _is_of(known, experiment, source):
@@ -265,7 +266,7 @@ def _find_gaps(experiment: Experiment) -> list[TraceFinding]:
         findings.append(TraceFinding("noted", why))
     return [
         *findings,
-        TraceFinding("noted", "no trace tells how many ranks there were [SL-world-size-untold]"),
+        TraceFinding("noted", "the number of ranks is not in the traces [SL-world-size-untold]"),
     ]
 
 

@@ -47,7 +47,7 @@ class Analysis:
 def _no_communication(scene: Scene) -> str | None:
     if any(name.startswith(("nccl", "hip", "hccl")) or "ncclKernel" in name for name in scene.names):
         return None
-    return "needs communication kernels, and these traces hold none [SL-hta-no-communication]"
+    return "needs communication kernels, which these traces lack [SL-hta-no-communication]"
 
 
 def _no_stragglers(scene: Scene) -> str | None:
@@ -61,7 +61,7 @@ def _no_stragglers(scene: Scene) -> str | None:
 def _no_sequences(scene: Scene) -> str | None:
     if "aten::linear" in scene.names:
         return None
-    return "is asked for aten::linear, which does not occur [SL-hta-no-linear]"
+    return "needs aten::linear, which does not occur [SL-hta-no-linear]"
 
 
 def _too_many_launches(scene: Scene) -> str | None:

@@ -89,7 +89,7 @@ def run_hta(
     if not ranks:
         first = estimate_bytes([raw_bytes[min(raw_bytes)]])
         return build_unread(
-            f"rank {min(raw_bytes)} alone needs {_gib(first)} of memory, it may take {_gib(allowed)} "
+            f"a single rank, {min(raw_bytes)}, needs {_gib(first)} of memory; the limit is {_gib(allowed)} "
             "[SL-hta-rank-too-large]"
         )
     while True:

@@ -256,12 +256,13 @@ def _describe(
         (STEPS_FROM[steps_from], STEPS_FROM[steps_from]),
         (
             trace.of_ascend,
-            "is of Ascend's profiler: tasks that wait or keep order are no work, collectives are those of HCCL "
+            "is of Ascend's profiler: tasks that wait or keep order do not count as work, collectives are HCCL's "
             "[SL-trace-of-ascend]",
         ),
         (
             trace.odd.values,
-            f"{trace.odd.values} values that are no JSON (NaN, half a character, ...) count as unknown [SL-values-odd]",
+            f"{trace.odd.values} values that are not JSON (NaN, half a character, ...) count as unknown "
+            "[SL-values-odd]",
         ),
         (
             trace.odd.events,
@@ -275,7 +276,7 @@ def _describe(
         ),
         (
             unrecorded,
-            f"holds {unrecorded} launches on a device and no kernels{unread}: its activity was not recorded, the times "
+            f"holds {unrecorded} launches on a device and no kernels{unread}. Its activity was not recorded, the times "
             "are the host's; torch.profiler records it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] "
             "(XPU, MTIA, PrivateUse1), if no other profiler holds the device [SL-launches-unrecorded]",
         ),

@@ -259,6 +259,6 @@ def make_folder(folder: Path) -> None:
     except OSError as failure:
         above = next(place for place in folder.parents if place.exists())
         raise UserError(
-            f"{above}: cannot be written ({failure.strerror}), and the analysis goes there; copy the folder to where "
-            "you may write, or give --output for traces of another program [SL-analysis-unwritable]"
+            f"{above}: cannot be written ({failure.strerror}), but the analysis belongs there; copy the folder to a "
+            "writable place, or give --output for traces of another program [SL-analysis-unwritable]"
         ) from failure

@@ -68,7 +68,7 @@ def read_facts(folder: Path) -> RunFacts:
     is_told = (folder / "config.json").is_file()
     if not is_told and not (folder / "traces").is_dir():
         raise NoRun(
-            f"{folder}: not a run directory, it holds no config.json and no folder traces [SL-run-no-config]"
+            f"{folder}: not a run directory, config.json and the folder traces are missing [SL-run-no-config]"
         )
     problems: list[str] = []
     config = read_config(folder, problems)
@@ -78,11 +78,11 @@ def read_facts(folder: Path) -> RunFacts:
         TraceFinding("noted", text, file) for file, _, text in (line.partition(": ") for line in problems)
     ]
     if not is_told:
-        why = "is missing: what the run was asked is not known [SL-config-missing]"
+        why = "is missing: the run's settings are unknown [SL-config-missing]"
         findings.append(TraceFinding("noted", why, "config.json"))
     elif not config:
         raise NoRun(
-            f"{folder}: not a run directory, its config.json is no JSON object [SL-run-config-not-json]"
+            f"{folder}: not a run directory, its config.json is not a JSON object [SL-run-config-not-json]"
         )
     facts = _build_facts(folder, config, summary, findings)
     return replace(facts, metrics=_read_lines(folder / "metrics.jsonl"), evaluation=evaluation)
@@ -166,7 +166,7 @@ def keep_one_source(ranks: Sequence[RankAnalysis]) -> tuple[list[RankAnalysis], 
     on_one, findings = _keep(
         ranks,
         lambda rank: rank.source == "gpu",
-        "holds no GPU event, unlike the traces of other ranks [SL-rank-no-gpu]",
+        "lacks GPU events, unlike the traces of other ranks [SL-rank-no-gpu]",
     )
     reason = (
         "has neither '## Training Step i ##' nor 'ProfilerStep#i', unlike the traces of other ranks "
@@ -208,7 +208,7 @@ def find_gaps(
         why = RUNNING if is_alive(facts.folder) else "the run did not finish"
         note(f"is missing: {why} [SL-summary-missing]", "summary.json")
     if ranks[0].source == "cpu" and (device := facts.origin["device_type"]) not in (None, "cpu"):
-        note(f"the run used {device}, but its traces hold no GPU event [SL-gpu-unseen]")
+        note(f"the run used {device}, but its traces lack GPU events [SL-gpu-unseen]")
     steps = {rank.rank: [row.step for row in rank.rows] for rank in ranks}
     longest = max(steps.values(), key=len)
     for each in ranks:

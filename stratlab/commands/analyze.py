@@ -16,7 +16,7 @@ from stratlab.user_error import NothingThere, UserError
 
 MISSING = NothingThere.exit_code
 NO_HTA = (
-    "every analysis of Holistic Trace Analysis failed; the rest of the report is there [SL-hta-all-failed]"
+    "every analysis of Holistic Trace Analysis failed; the rest of the report is complete [SL-hta-all-failed]"
 )
 
 
@@ -89,7 +89,7 @@ def analyze(
             for option, value in (("share", share), ("shares", shares), ("job", job)):
                 if value:
                     raise UserError(
-                        f"--{option} is for a run of this lab; {run_dir} is none [SL-option-for-runs]"
+                        f"--{option} is for a run of this lab; {run_dir} holds other traces [SL-option-for-runs]"
                     )
             _analyze_foreign(run_dir, output, rank_pattern, answers)
             return
@@ -121,7 +121,7 @@ def _refuse_option(run_dir: Path, option: str) -> NoReturn:
         raise build_no_source(run_dir)
     if not has_marks(run_dir):
         raise UserError(
-            f"{run_dir}: holds no traces; {option} is for those of another program [SL-output-without-traces]"
+            f"{run_dir}: has no traces; {option} is for traces of another program [SL-output-without-traces]"
         )
     raise UserError(
         f"{option} is for traces of another program; {run_dir} is a run: {run_dir / 'analysis'} "

@@ -220,7 +220,7 @@ def remove(
             "stratlab remove RESULTS --older-than 30d"
         )
     if not older_than and not asked:
-        raise UserError("name a RUN_DIR, or the age of what may go: --older-than 30d [SL-remove-nothing]")
+        raise UserError("name a RUN_DIR, or the age of runs to remove: --older-than 30d [SL-remove-nothing]")
     if on_cluster:
         cluster = {"namespace": namespace, "context": context, "pod_resources": pod_resources}
         given = {"claim": claim, "mount": mount, "image": image, "certificates": certificates}
@@ -284,6 +284,6 @@ def _ask(what: Sequence[str], yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UserError(
-            f"{', '.join(what)}: nobody can be asked here, give --yes to remove it [SL-remove-unasked]"
+            f"{', '.join(what)}: no terminal to confirm it here; give --yes to remove it [SL-remove-unasked]"
         )
     typer.confirm("remove " + "\n       ".join(what) + "?", abort=True)

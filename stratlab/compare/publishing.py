@@ -184,7 +184,7 @@ def unpack_payload(payload: bytes) -> dict[str, bytes]:
                 files[str(Path(*path.parts[1:]))] = content.read()
     if "report.json" not in files or "report.html" not in files:
         raise ClusterError(
-            f"what arrived is no report: {', '.join(sorted(files)) or 'no file'} [SL-report-not-one]"
+            f"the pod did not send a report, but: {', '.join(sorted(files)) or 'no file'} [SL-report-not-one]"
         )
     return files
 
@@ -211,7 +211,7 @@ def check_output(output: Path) -> None:
         return
     is_report = all((output / name).is_file() for name in ("report.json", "comparison.csv"))
     if not is_report and not (output.is_dir() and not any(output.iterdir())):
-        raise UserError(f"--output {output}: is there, and is no report of a comparison [SL-output-taken]")
+        raise UserError(f"--output {output}: exists, and is not a report of a comparison [SL-output-taken]")
 
 
 def _last_line(text: str) -> str:
@@ -249,7 +249,7 @@ def log_for_user(
     if store:
         if not (store / "mlflow.db").is_file():
             raise UserError(
-                f"--mlflow {store}: holds no mlflow.db, name the --mlflow folder of a rehearsal [SL-mlflow-no-store]"
+                f"--mlflow {store}: mlflow.db is missing, name the --mlflow folder of a rehearsal [SL-mlflow-no-store]"
             )
         with run_server(store, progress=lambda text: print(text, file=sys.stderr, flush=True)) as uri:
             return log_to_store(report, folder, uri, store, name)

@@ -137,7 +137,7 @@ def check_file(path: Path) -> None:
         UserError: it is something else, or its folder does not exist.
     """
     if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"--json {path}: expected a file in a folder that is there, or - [SL-json-no-folder]")
+        raise UserError(f"--json {path}: expected a file in an existing folder, or - [SL-json-no-folder]")
     if path.exists() and path.stat().st_size and not is_report(path):
         raise UserError(
             f"--json {path}: there is something that is not a comparison's report [SL-json-taken]"

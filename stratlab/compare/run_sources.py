@@ -123,7 +123,7 @@ def load_runs(folder: Path) -> list[ComparedRun]:
         if inside := find_comparisons(folder):
             commands = [f"{name_program()} compare {shlex.quote(str(path))}" for path in inside]
             raise UserError(
-                f"{folder}: holds comparisons and is none itself; compare one [SL-compare-several]:\n  "
+                f"{folder}: holds several comparisons; compare one [SL-compare-several]:\n  "
                 + "\n  ".join(commands)
             )
         found = ", ".join(path.name for path in below) or "nothing"
@@ -144,7 +144,7 @@ def load_comparisons(folders: Sequence[Path]) -> list[ComparedRun]:
     """
     places = [folder.resolve() for folder in folders]
     if len(set(places)) < len(places):
-        raise UserError(f"{', '.join(map(str, folders))}: one of them is given twice [SL-compare-twice]")
+        raise UserError(f"{', '.join(map(str, folders))}: a folder is repeated [SL-compare-twice]")
     depth = next(
         depth
         for depth in range(1, max(len(place.parts) for place in places) + 1)
@@ -266,7 +266,7 @@ def _folder_names(runs: list[Run]) -> dict[str, str]:
 def _check_free(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not (folder / DOWNLOADED).is_file()):
         raise UserError(
-            f"{folder}: is there, and was not downloaded from MLflow; choose another --output, its folder runs/ gets "
+            f"{folder}: exists, and was not downloaded from MLflow; choose another --output, its folder runs/ gets "
             "the runs of the experiment [SL-experiment-folder-taken]"
         )
 

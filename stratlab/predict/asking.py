@@ -38,7 +38,7 @@ def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Seque
         jobs = [one for one in objects if one["kind"] == "PyTorchJob"]
         if len(jobs) != 1:
             raise UserError(
-                f"{chart}: renders no PyTorchJob; leave run.workload.api alone, memory does not depend on it "
+                f"{chart}: does not render a PyTorchJob; leave run.workload.api unset, memory does not depend on it "
                 "[SL-predict-no-job]"
             )
         spec = jobs[0]["spec"]
@@ -90,7 +90,7 @@ def ask_of_model(
         )
     if gpus > 1 and "strategy=single" in settings:
         raise UserError(
-            f"--set strategy=single: is a run of one process, expected --gpus 1 beside it, got {gpus} "
+            f"--set strategy=single: is a run of one process, expected --gpus 1, got {gpus} "
             "[SL-predict-single]"
         )
     mine = [file for file in files if file.model == model]
@@ -137,7 +137,7 @@ def _explain_no_file(
     of_images = " (a model of images takes --set dataset=timm/imagenet-1k in place of dataset and seq_len)"
     of_images = of_images if "/" in model else ""
     return (
-        f"{known}, none of it; with --count the trainer counts every strategy here, where it is installed; "
+        f"{known}, but not of this model; with --count an installed trainer counts every strategy here; "
         f"`{counted}` counts one{of_images}, --operations FOLDER reads it [SL-predict-not-counted]"
     )
 

@@ -121,7 +121,7 @@ def _experts(config: Config, axes: Axes, shape: DecoderShape) -> Iterator[str]:
             yield f"TRAINER_EP={axes.ep}: {config.model_name} has no experts; leave it out [SL-nd-ep-dense]"
         if config.dimensions == 5:
             yield (
-                f"TRAINER_DIMENSIONS=5: the fifth is that of the experts, and {config.model_name} is a dense model; "
+                f"TRAINER_DIMENSIONS=5: the fifth dimension is for experts, and {config.model_name} is a dense model; "
                 "expected at most 4, or a mixture of experts such as qwen3-30b-a3b [SL-nd-five-dimensions-dense]"
             )
         return

@@ -79,7 +79,7 @@ def _compiled(config: Config) -> Iterator[str]:
     # 6 s, and recomputed ones stay as they were.
     if config.compile and STRATEGIES[config.strategy].deepspeed_stage == 3:
         yield (
-            f"TRAINER_COMPILE=true: not with strategy {config.strategy}, whose hooks at every module cut blocks into "
+            f"TRAINER_COMPILE=true: not with strategy {config.strategy}: its hooks at every module cut blocks into "
             "pieces of a few operators, which take long to compile; use zero1, zero2, fsdp or hsdp, or leave it out "
             "[SL-deepspeed-compile]"
         )
@@ -101,8 +101,9 @@ def _partition(config: Config, world_size: int, processes_per_node: int) -> Iter
     elif processes_per_node == world_size > 1:
         # the copy is the shards once more: it costs memory and saves nothing
         yield (
-            f"TRAINER_ZEROPP={config.zeropp!r}: hpz has no effect on one node, whose gathers never leave it, this "
-            "would be zero3 with a second copy of the parameters; use strategy zero3, or more nodes [SL-hpz-one-node]"
+            f"TRAINER_ZEROPP={config.zeropp!r}: hpz has no effect on one node, because its gathers never leave the "
+            "node. This would be zero3 with a second copy of the parameters; use strategy zero3, or more nodes "
+            "[SL-hpz-one-node]"
         )
 
 
@@ -116,7 +117,7 @@ def _quantized(config: Config, world_size: int, processes_per_node: int, gpu: bo
             )
     if "qgz" in parts and config.reduce_dtype != "fp32":
         yield (
-            f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: qgz reduces in 4 bits whatever this says; leave it out, or "
+            f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: qgz reduces in 4 bits and ignores it; leave it out, or "
             f"qgz out of TRAINER_ZEROPP={config.zeropp!r} [SL-qgz-reduce-dtype]"
         )
     if "qgz" in parts and world_size % processes_per_node:
@@ -153,7 +154,7 @@ def toolchain_problems(env: Mapping[str, str]) -> list[str]:
         _caches(env)["TORCH_EXTENSIONS_DIR"].glob("**/lock")
     ):  # it would wait for ever, silently
         problems.append(
-            f"{lock}: left by a build that was killed, the next one would wait for ever; remove it, or "
+            f"{lock}: left by a killed build, so that the next build would never start; remove it, or "
             "wait if another run is building right now [SL-quantizer-lock]"
         )
     return problems

@@ -171,7 +171,7 @@ def _read_run(
     ][:1]
     if more:
         problems = [
-            f"{', '.join(more)}: not beside a run directory, whose settings hold; expected {', '.join(OF_A_RUN)} "
+            f"{', '.join(more)}: not with a run directory, which has its own settings; expected {', '.join(OF_A_RUN)} "
             "[SL-setting-beside-run]"
         ]
     if problems:

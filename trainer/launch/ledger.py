@@ -92,8 +92,8 @@ class Ledger:
             last = self._lines[-1]
             reason = last.get("text") or last.get("reason") or failures.reason(137)  # it could write nothing
             raise NoProgress(
-                f"{wasted} starts of this pod came no further than step {self._step}, the last one ended with: "
-                f"{reason}; mend the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts} "
+                f"{wasted} starts of this pod ended at step {self._step} without progress. The last one ended with: "
+                f"{reason}; fix the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts} "
                 "[SL-no-progress]"
             )
         if self.seconds_left(config) <= 0:
@@ -117,8 +117,8 @@ class Ledger:
     def wait_sentence(self, config: Config) -> str:
         """Why the run was given up."""
         return (
-            f"the pods of this run were never all there at once for run.scheduling.waitSeconds={config.wait_s}; "
-            "`stratlab watch` says what keeps a pod from a node [SL-pods-never-met]"
+            f"the pods of this run never ran at the same time within run.scheduling.waitSeconds={config.wait_s}; "
+            "`stratlab watch` shows why a pod has no node [SL-pods-never-met]"
         )
 
     def _read_starts(self) -> list[_Start]:
@@ -299,7 +299,7 @@ def explain_planted_kill(faults: Path, since_s: float) -> str:
                 happened = json.loads(line)
                 if happened["t"] >= since_s:
                     return (
-                        f"as run.config.fault asked of rank {happened['rank']} at step {happened['step']} "
+                        f"by run.config.fault, on rank {happened['rank']} at step {happened['step']} "
                         "[SL-kill-planted]"
                     )
     return ""

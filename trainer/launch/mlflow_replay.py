@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
     path = Path(options.run).absolute()
     folder = RunDirectory(path.parent.parent, path.parent.name, path.name)
     if not folder.config.is_file():
-        problem = f"is no run that has started, there is no {folder.config.name} [SL-replay-no-run]"
+        problem = f"is not a run that has started: {folder.config.name} is missing [SL-replay-no-run]"
         return _say(f"{options.run}: {problem}", 2)
     try:
         trust_given(os.environ)

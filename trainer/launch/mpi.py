@@ -170,7 +170,7 @@ def launch(config: Config, hosts: list[str], stop: Stop) -> int:
         find = find_by_kubectl if by_exec else find_by_name
         addresses = wait_for_workers(hosts, find, timeout_s=config.deadline_s)
         if addresses is None:
-            log.error("not all worker pods are there after %d s [SL-workers-absent]", config.deadline_s)
+            log.error("some worker pods are missing after %d s [SL-workers-absent]", config.deadline_s)
             return failures.PEER_LOST
         env = {**os.environ, "PET_RDZV_ENDPOINT": f"{addresses[0]}:{RENDEZVOUS_PORT}"}
         began = time.time()

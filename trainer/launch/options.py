@@ -38,7 +38,7 @@ Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 4 accelerators
 
 class _OptionsParser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise ConfigError(f"{message}; python -m trainer --help shows what there is [SL-option-unknown]")
+        raise ConfigError(f"{message}; python -m trainer --help lists the options [SL-option-unknown]")
 
 
 def add_settings(parser: argparse.ArgumentParser, config: str, processes: str) -> None:

@@ -263,15 +263,17 @@ def _folder_problems(config: Config, world_size: int, env: Mapping[str, str]) ->
     if config.mode == "evaluate":
         return _evaluation_problems(config, folder)
     if os.path.lexists(folder.path) and not folder.path.is_dir():
-        return [f"{folder.path}: is no folder; {OTHER_NAME}, or remove it [SL-run-not-a-folder]"]
+        return [f"{folder.path}: expected a folder; {OTHER_NAME}, or remove this file [SL-run-not-a-folder]"]
     if strangers := folder.find_strangers():
-        return [f"{folder.path}: holds {strangers[0]} and nothing of a run; {OTHER_NAME} [SL-run-strangers]"]
+        return [
+            f"{folder.path}: holds {strangers[0]}, but no files of a run; {OTHER_NAME} [SL-run-strangers]"
+        ]
     has_checkpoints = bool(CheckpointFolder(folder).committed())
     if folder.config.exists():
         before = read_line(folder.config.read_bytes())
         if not (isinstance(before.get("config"), dict) and isinstance(before.get("resolved"), dict)):
             return [
-                f"{folder.config}: is not what a run writes, so nobody can tell what it was started with; "
+                f"{folder.config}: was not written by a run, so its settings cannot be compared; "
                 f"{removal} [SL-run-config-odd]"
             ]
         goes_on = config.resume == "auto" and has_checkpoints
@@ -279,7 +281,7 @@ def _folder_problems(config: Config, world_size: int, env: Mapping[str, str]) ->
             resize = ""
             if not goes_on and any(text.startswith("processes=") for text in changed):
                 resize = (
-                    ", or start it with as many processes as before: another number can only go on from a "
+                    ", or start it with as many processes as before: another number can only resume from a "
                     "checkpoint (TRAINER_CHECKPOINT_EVERY or _MINUTES above 0, TRAINER_RESUME='auto')"
                 )
             return [
@@ -288,8 +290,8 @@ def _folder_problems(config: Config, world_size: int, env: Mapping[str, str]) ->
             ]
     elif folder.read_attempts():
         return [
-            f"{folder.config}: is not there beside the attempts of this run, so nobody can tell what it was started "
-            f"with; {removal} [SL-run-config-missing]"
+            f"{folder.config}: is missing, but this run has attempts, so their settings cannot be compared; "
+            f"{removal} [SL-run-config-missing]"
         ]
     # with a checkpoint of its own, the run that it began with is not needed any more
     return _writable_problems(config) if has_checkpoints else _fresh_problems(config)

@@ -228,7 +228,7 @@ class Lease(threading.Thread):
         if again := held if is_there else _watch(self._folder, held):
             who = f"pod {again.get('pod')} on {again.get('host')}, process {again.get('pid', 'unknown')}"
             raise ConfigError(
-                f"{self._folder.path}: is being written by another start of this run, {who}; end that one "
+                f"{self._folder.path}: is being written by another start of this run, {who}; end that start "
                 "first, or choose another name (TRAINER_RUN) [SL-run-being-written]"
             )
         self._left = held

@@ -215,7 +215,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     empty = [str(path) for path in options.runs if not any(find_runs([path]))]
     if empty:
-        print(f"error: {', '.join(empty)}: no run with metrics is there [SL-no-metrics]", file=sys.stderr)
+        print(f"error: {', '.join(empty)}: has no run with metrics [SL-no-metrics]", file=sys.stderr)
         return failures.DATA_MISSING
     places: dict[Path, RunDirectory] = {}
     for folder in find_runs(options.runs):

@@ -50,8 +50,8 @@ def _uncounted(config: Config) -> Iterator[str]:
         yield f"TRAINER_MODE={config.mode!r}: only training is counted; expected train [SL-count-mode]"
     if STRATEGIES[config.strategy].file == "ddp" and config.reduce_dtype != "fp32":
         yield (
-            f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: cannot be counted with {config.strategy}, whose conversion "
-            "waits for a collective that is not there; expected fp32 [SL-count-reduce-dtype]"
+            f"TRAINER_REDUCE_DTYPE={config.reduce_dtype}: cannot be counted with {config.strategy}, because its "
+            "conversion waits for a collective that the count does not have; expected fp32 [SL-count-reduce-dtype]"
         )
     if config.compile:
         yield (
@@ -60,7 +60,7 @@ def _uncounted(config: Config) -> Iterator[str]:
         )
     if config.is_text and config.precision == "fp32" and read_shape(config).experts:
         yield (
-            "TRAINER_PRECISION=fp32: grouped products of experts are counted in 16 bits alone; expected auto, bf16, "
+            "TRAINER_PRECISION=fp32: grouped products of experts are only counted in 16 bits; expected auto, bf16, "
             "bf16_native or fp16 [SL-count-experts-fp32]"
         )
     if config.model == "cnn_lstm" and not config.model_path:
