@@ -51,9 +51,9 @@ def replay(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: an object with run and said.")] = False,
 ) -> None:
-    """Send to MLflow what it does not have yet of a run whose server was away. Each point arrives once.
+    """Send the missing points of a run to MLflow, after its server was unreachable. Each point arrives once.
 
-    Without --tracking-uri the server that the run had; on a cluster it is an address that pods reach. A run that has
+    Without --tracking-uri the run's own server is used; on a cluster pods must reach the address. A run that has
     ended is closed there if it was left open.
 
     Example: stratlab metrics replay results/runs/demo/ddp --tracking-uri http://127.0.0.1:5000
@@ -89,7 +89,7 @@ def serve(
 ) -> None:
     """Serve the newest numbers of the runs in RESULTS to Prometheus, at /metrics, until it is stopped.
 
-    Read from the files whenever Prometheus asks; runs know nothing of it. docs/monitoring.md lists the metrics.
+    Each request of Prometheus reads the files; runs are not involved. docs/monitoring.md lists the metrics.
 
     Example: stratlab metrics serve results/runs --port 9464
     """
@@ -145,7 +145,7 @@ def tensorboard(
 ) -> None:
     """Write TensorBoard's event files from metrics.jsonl: every number of it, under MLflow's names.
 
-    The trainer's own program does it. What was there of an earlier export is replaced.
+    The trainer's own program does it. An earlier export is replaced.
 
     Example: stratlab export tensorboard results/runs/demo --output boards
     """
@@ -206,8 +206,8 @@ def verify(
 ) -> None:
     """Check that the run in RUN_DIR is whole: files, ranks, traces, report, and the same in MLflow.
 
-    One line per check. Without --tracking-uri the server is the one in mlflow.json; that of a rehearsal
-    has ended with it, and is not asked then. Exit code 1: a check failed.
+    One line per check. Without --tracking-uri the server is the one in mlflow.json; a rehearsal's server has ended
+    with the rehearsal, so that its check is skipped. Exit code 1: a check failed.
 
     Example: stratlab verify results/runs/demo/ddp --tracking-uri http://localhost:5000
     """

@@ -30,7 +30,7 @@ NOT_ESTIMATED = "Time and cost are not estimated"
 
 
 def conclude(answers: Sequence[Prediction | Unknown]) -> str:
-    """The verdict in sentences; "" = nothing is known of anything."""
+    """Return the verdict in sentences; "" if no question has an answer."""
     known = [one for one in answers if isinstance(one, Prediction)]
     fitting = [one for one in known if one.verdict is Verdict.FITS]
     if not known:
@@ -46,7 +46,9 @@ def conclude(answers: Sequence[Prediction | Unknown]) -> str:
 
 
 def _say_first(fitting: Sequence[Prediction], asked: int, unknown: str) -> str:
-    """Of those with room for more than one row the one that sends least; where there is none, what would make room."""
+    """Recommend the run that sends least of those with room for several rows; without any, name changes that make
+    room.
+    """
     ordered = sorted(fitting, key=lambda one: ORDER.get(one.file.strategy, len(ORDER)))
     roomy = [one for one in ordered if one.largest > 1]
     said = f"{len(fitting)} of {asked} fit{'s' * (len(fitting) == 1)}{unknown}"
@@ -79,7 +81,7 @@ ASSUMED = (
 
 
 def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) -> Iterator[str]:
-    """Where the numbers come from."""
+    """Yield the origin of the numbers."""
     known = [one for one in answers if isinstance(one, Prediction)]
     yield (
         f"device {device_gib:g} GiB, gate {GATE:.0%}: {GATE * device_gib:.2f} GiB; counted on fake tensors, no device "
@@ -106,7 +108,7 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
 
 
 def list_commands(answers: Sequence[Prediction | Unknown]) -> Iterator[str]:
-    """What counts where no file answers, for the first MOST_COMMANDS kinds of runs."""
+    """Yield the commands that count runs without a file, for the first MOST_COMMANDS kinds of runs."""
     groups = group_by_command(list_uncounted(answers))
     for first, *alike in groups[:MOST_COMMANDS]:
         others = ", ".join(one.settings["strategy"] for one in alike)
@@ -115,7 +117,7 @@ def list_commands(answers: Sequence[Prediction | Unknown]) -> Iterator[str]:
 
 
 def _explain_idle(known: Sequence[Prediction]) -> Iterator[str]:
-    """What advice was allowed to propose in vain, a line for each reason."""
+    """Yield the changes that advice was allowed to propose in vain, a line for each reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for one in known:
         for found in one.idle:
@@ -131,7 +133,7 @@ def list_uncounted(answers: Sequence[Prediction | Unknown]) -> list[Question]:
 
 
 def _explain_different_ranks(questions: Sequence[Question]) -> Iterator[str]:
-    """Of charts: some set nodes of their own, which nobody typed."""
+    """Explain different ranks: some charts set a number of nodes that the user has not typed."""
     if len({one.ranks for one in questions}) < 2:
         return
     ranks = []
