@@ -1,4 +1,4 @@
-"""The run directory: the only thing that training and everything after it share. Fields: docs/run_directory.md.
+"""The run directory: the only thing that training and everything after it share. Fields: docs/formats.md.
 
 Lines of .jsonl files are read so that half a line of a full volume disturbs nobody. rungs.json has the rungs of the
 ladder that a run has climbed, and the ranks are told of them in a variable.

@@ -65,7 +65,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "Data, models and weights": (
         "[Data or a model is missing](troubleshooting.md#data-or-a-model-is-missing), "
         "[a picture cannot be decoded](troubleshooting.md#a-picture-cannot-be-decoded), "
-        "[a folder without classes](troubleshooting.md#a-folder-holds-no-classes-or-text), "
+        "[a folder without classes](troubleshooting.md#a-folder-without-classes-or-with-text), "
         "[a wrong label](troubleshooting.md#a-label-is-wrong), [text](text_data.md#select-the-data).",
         r"^trainer/(data|prepare|models|tasks|evaluation|engines/deepspeed_config)|^stratlab_spec/models",
     ),

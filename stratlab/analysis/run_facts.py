@@ -1,4 +1,4 @@
-"""What the run directory says about the run beside its traces (fields: docs/run_directory.md), and what a reader must
+"""What the run directory says about the run beside its traces (fields: docs/formats.md), and what a reader must
 know about the traces before believing the numbers.
 """
 

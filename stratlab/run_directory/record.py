@@ -1,6 +1,6 @@
 """One run directory, read: what is there, what is missing, how the run ended.
 
-docs/run_directory.md has every field.
+docs/formats.md has every field.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from stratlab.sweep.definition import Sweep
+from docs.building.sweep_page import write_sweep
+from stratlab.sweep.definition import Sweep, Tune
 from stratlab_spec.exit_codes import REASONS
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.fields import Settings
@@ -70,7 +71,9 @@ def test_everything_is_there_once_and_what_it_names_exists() -> None:
     assert len(IDS) == 157 and find_problems(PAGE.read_text()) == set()
 
 
-STOPS, FAULTS = ((ROOT / "docs" / name).read_text() for name in ("stops.md", "faults.md"))
+STOPS, FAULTS, CODES = (
+    (ROOT / "docs" / name).read_text() for name in ("stops.md", "faults.md", "troubleshooting.md")
+)
 IN_A_CHART = {"grace_s": 120, "wait_s": 86400, "allow_faults": False}
 """Setting -> what the charts give (charts/run/values.yaml)."""
 WORDS = {False: "off", True: "on", "": ""}
@@ -83,10 +86,10 @@ def read_table(title: str, page: str = STOPS) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows[2:]]
 
 
-def find_stop_problems(page: str, faults: str) -> list[str]:
+def find_stop_problems(page: str, faults: str, codes: str) -> list[str]:
     """What the pages say otherwise than the code."""
     problems = []
-    told = {int(code): reason for code, reason in read_table("Exit codes", page)}
+    told = {int(code): reason for code, reason in read_table("Exit codes", codes)}
     problems += [f"exit code {code}" for code in sorted(told.keys() ^ REASONS.keys())]
     for code in told.keys() & REASONS.keys():
         if REASONS[code].split(",")[0].split(" ")[0] != re.split(r"[ ,:]", told[code])[0]:
@@ -109,7 +112,7 @@ def find_stop_problems(page: str, faults: str) -> list[str]:
 
 
 def test_exit_codes_kinds_and_defaults_are_those_of_the_code() -> None:
-    assert find_stop_problems(STOPS, FAULTS) == []
+    assert find_stop_problems(STOPS, FAULTS, CODES) == []
 
 
 def test_every_setting_about_stops_is_told() -> None:
@@ -123,15 +126,8 @@ def test_every_setting_about_stops_is_told() -> None:
 
 
 def test_every_key_of_a_sweep_is_described_with_its_default() -> None:
-    text = Path("docs/compare.md").read_text()
-    part = text.partition("## Many runs from one file")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", part, flags=re.MULTILINE)
-    assert {name for name, _ in rows} == set(Sweep.model_fields)
-    for name, told in rows:
-        field = Sweep.model_fields[name]
-        assert (told == "needed") is field.is_required(), name
-        if isinstance(field.default, str | int):
-            assert str(field.default) in told, name
+    rows = re.findall(r"^\| `(\w+)` \| (\S.*) \| (.+) \|$", write_sweep(Path()), flags=re.MULTILINE)
+    assert [name for name, *_ in rows] == [*Sweep.model_fields, *Tune.model_fields]
 
 
 def test_the_path_leads_from_the_operator_to_the_sweep() -> None:
