@@ -168,7 +168,7 @@ NO_MEMORY = re.compile(
     re.IGNORECASE,
 )
 # of HTA's process. Reading whole texts it took 4.6 to 6.4 times the unpacked size and kept 1.3 times (traces of 5 to
-# 525 MiB, docs/hta.md); it reads less now (hta_worker.py), so that there is room for what the analyses need
+# 525 MiB, docs/decisions/hta.md); it reads less now (hta_worker.py), so that there is room for what the analyses need
 BASE_BYTES = 300 << 20  # its libraries
 KEPT, READING = (
     2.0,

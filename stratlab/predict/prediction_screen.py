@@ -100,7 +100,7 @@ def _say_common(answers: Answers) -> str:
     told = [f"{each} ranks" for each in ranks if len(ranks) == 1]
     told += [f"micro-batches of {each}" for each in rows if len(rows) == 1]
     beyond = any(isinstance(one, Prediction) and one.largest > one.counted_rows for one in answers)
-    return ", ".join([*told, *([f"{BEYOND} = an estimate"] if beyond else [])])
+    return ", ".join([*told, *([f"{BEYOND} marks an estimate"] if beyond else [])])
 
 
 def _limit(groups: dict[str, list[str]]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The files of a run directory, read with distrust: a full volume, a crash or a hand may have spoilt any of them.
 
-docs/run_directory.md has every field.
+docs/formats.md has every field.
 """
 
 from __future__ import annotations

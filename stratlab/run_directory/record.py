@@ -1,6 +1,6 @@
 """Read one run directory: its files, missing ones, and the run's end.
 
-docs/run_directory.md has every field.
+docs/formats.md has every field.
 """
 
 from __future__ import annotations

@@ -20,13 +20,13 @@ ZEROPP_PARTS = ("hpz", "qwz", "qgz")
 DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
 ONLY_ND = ("layout", "dimensions", "cp", "tp", "pp", "ep", "pp_schedule", "cp_method", "sequence_parallel")
 NO_OFFLOAD = {
-    True: "each process holds all of the model; fsdp and zero3 can keep it there",
-    False: "not built here; larger dp_shard, tp or pp make a rank's share smaller",
+    True: "each process holds the whole model; fsdp, hsdp, zero3 and zeropp can offload it",
+    False: "not implemented; larger dp_shard, tp or pp make a rank's share smaller",
 }
 """By `holds_whole_model`, where nothing can be kept in host memory."""
 ALL_OR_NOTHING = (
-    "torch's optimizer keeps its state beside the shards that it updates, and fully_shard moves those with it; "
-    "the optimizer alone there: zero1, zero2, zero3"
+    "fully_shard moves shards and optimizer state together; strategies that offload only the optimizer: "
+    "zero1, zero2, zero3, zeropp"
 )
 
 
@@ -124,9 +124,10 @@ def _strategy(config: Settings) -> Iterator[str]:
         if not row.offload:
             reason = NO_OFFLOAD[row.holds_whole_model]
         elif config.offload == "all":
-            reason = "parameters leave the device only where they are gathered: zero3, fsdp, hsdp"
+            names = ", ".join(name for name, each in STRATEGIES.items() if "all" in each.offload)
+            reason = f"only strategies that gather parameters can offload them: {names}"
         yield (
-            f"TRAINER_OFFLOAD={config.offload}: strategy {config.strategy} can keep there only "
+            f"TRAINER_OFFLOAD={config.offload}: strategy {config.strategy} supports "
             f"{', '.join(allowed)} ({reason}) [SL-offload-strategy]"
         )
     if config.precision == "bf16_native" and not row.has_bf16_native:

@@ -177,7 +177,7 @@ def test_a_gpu_in_sight_that_nothing_used(tmp_path: Path) -> None:
 
 def test_what_is_work_of_the_gpu(tmp_path: Path) -> None:
     """Kernels on stream 0 (ROCm has a real one); no operator of Triton with a stream, and no wait of cuda_sync. HTA
-    thinks otherwise: rows 4, 6 and 8 of docs/hta.md."""
+    thinks otherwise: rows 4, 6 and 8 of docs/decisions/hta.md."""
     trace = TraceWriter(0)
     trace.label("ProfilerStep#1", 1000, 2000)
     trace.kernel("Cijk_gemm", 1095, 1100, 1200, stream=0)
@@ -301,7 +301,7 @@ cdpsk::ep::CUB_200700_900_NS::DeviceScanKernel<Policy>(int*) deep_ep::internode:
 
 
 def test_names_that_communicate() -> None:
-    """Of other libraries too, whose scans and layouts send nothing: row 5 of docs/hta.md."""
+    """Of other libraries too, whose scans and layouts send nothing: row 5 of docs/decisions/hta.md."""
     found = {
         name for name in TALK.split() if any(COMMUNICATION_KERNEL.search(at + name) for at in ("", "void "))
     }
