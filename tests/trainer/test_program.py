@@ -16,7 +16,6 @@ from stratlab_spec.exit_codes import (
     exit_code,
     is_storage_full,
     is_told_in_a_sentence,
-    reason,
 )
 from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
@@ -27,19 +26,12 @@ from trainer.program import PROGRAMS, main
 from trainer.worker import _describe_zeropp
 
 
-@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["raplay", "x"], 2), (["--help"], 0)])
+@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["--help"], 0)])
 def test_it_tells_which_there_are(arguments, code, capsys):
     assert main(arguments) == code
     told = capsys.readouterr()
     usage, silent = (told.out, told.err) if code == 0 else (told.err, told.out)
     assert silent == "" and all(f"  {name} " in usage for name in PROGRAMS)
-
-
-def test_each_is_the_one_of_its_name(capsys):
-    for name in sorted(PROGRAMS.keys() - {"worker_pod", "accelerators", "check"}):
-        with pytest.raises(SystemExit) as ended:
-            main([name, "--help"])
-        assert ended.value.code == 0 and f"python -m trainer.program {name}" in capsys.readouterr().out
 
 
 class OutOfMemoryError(RuntimeError):
@@ -81,10 +73,6 @@ def test_a_full_volume_is_known_by_its_words_and_by_its_cause(failure, full):
     wrapped = RuntimeError("saving failed")
     wrapped.__cause__ = failure
     assert is_storage_full(wrapped) is full
-
-
-def test_a_signal_is_named():
-    assert "11" in reason(139)
 
 
 def write_record(folder: Path, name: str, *lines: str) -> None:

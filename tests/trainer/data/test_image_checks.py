@@ -104,16 +104,6 @@ def test_classes_have_their_own_order(kind, labels, names):
     assert found.names == names and np.array_equal(found.codes["train"], np.argsort(np.argsort(labels)))
 
 
-def test_an_accent_written_in_two_ways_is_one_class(tmp_path):
-    """macOS stores it as a character of its own; an archive from there beside a folder from Linux."""
-    for split, name in (("train", "chat\u00e9"), ("test", "chate\u0301")):
-        write(
-            tmp_path / "d", {f"{split}/{label}/{i}.png": pngs(1)[0] for label in ("ape", name) for i in "012"}
-        )
-    data = opened(tmp_path / "d")
-    assert data.class_names == ["ape", "chat\u00e9"] and not data.notes
-
-
 def lay(folder: Path, **splits: list[bytes]) -> Path:
     """Two classes, in the order of the names."""
     for split, contents in splits.items():
@@ -167,19 +157,6 @@ def test_test_pictures_that_are_learnt_too_are_counted(tmp_path):
     assert " 8 of the 8 " in found  # held out of the train split
 
 
-def test_prepare_opens_everything_with_progress_and_counts_them_too():
-    noted, said = [], []
-    labels, train, test = [0, 1] * 20, pngs(40), [*pngs(3), *pngs(17, 100)]
-    tables = {"train": table(train, labels), "test": table(test, labels[:20])}
-    check_images("/data/d", tables, noted.append, said.append)
-    assert noted[-1].startswith("60 of 60 ") and [line for line in said if " 3 of the 20 " in line]
-    train[5] = test[6] = BROKEN
-    with pytest.raises(DataMissing) as failure:
-        check_images("/data/e", {"train": table(train, labels), "test": table(test, labels[:20])})
-    for part in ("2 of 60 ", "train sample 5 ", "test sample 6 "):
-        assert part in str(failure.value)
-
-
 def test_runs_of_a_sweep_that_hold_out_the_same_open_it_once(tmp_path, monkeypatch, capsys):
     folder = lay(tmp_path / "d", train=pngs(40), test=pngs(40, 100))
     given = {"dataset_path": folder, "results": tmp_path, "image_size": 8, "profile_steps": 0}
@@ -205,13 +182,7 @@ def config(**settings) -> Config:
 
 @pytest.mark.parametrize(
     ("source", "size", "fits"),
-    [
-        (32, 224, True),
-        (32, 225, False),
-        (512, 32, True),
-        (513, 32, False),
-        (None, 2048, True),
-    ],
+    [(32, 224, True), (32, 225, False), (512, 32, True), (513, 32, False), (None, 2048, True)],
 )
 def test_bounds(source, size, fits):
     assert (scale_problem(config(image_size=size), source, size) is None) == fits

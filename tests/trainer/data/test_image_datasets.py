@@ -119,23 +119,7 @@ def test_cifar_as_it_lies_on_the_hub(tmp_path):
     assert coarse.sha256 != data.sha256 == opened(folder, 64).sha256
 
 
-def test_the_short_names_stand_for_the_hub_s(monkeypatch):
-    asked = []
-
-    def load_dataset(name):
-        asked.append(name)
-        plain, fine = table(pngs(20), [0, 1] * 10), name.endswith("cifar100")
-        named = plain.rename_columns({"image": "img", "label": "fine_label"}) if fine else plain
-        return datasets.DatasetDict({"train": named, "test" if fine else "validation": named})
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    for name in ("cifar100", "food101", "someone/pets"):
-        assert sizes(open_data(Config(run="try", dataset=name), 8)) == [18, 2, 20]
-    assert asked == ["uoft-cs/cifar100", "ethz/food101", "someone/pets"]
-
-
 def test_large_images_are_stored_as_squares_of_8_7_of_the_size_that_is_wanted(tmp_path):
-    """The middle of them; the edge of the source is the median of the shorter ones."""
     for label in ("cat", "dog"):
         (tmp_path / label).mkdir()
         for i in range(4):
@@ -231,16 +215,6 @@ def test_a_saved_split_val_validates_and_others_are_named(tmp_path):
     assert sum(sizes(opened_by_colour(save(tmp_path / "e", test=rows)))) == 12, (
         "no sample is trained and tested"
     )
-
-
-def test_pictures_that_metadata_does_not_list_are_counted(tmp_path):
-    rows = table_of_names(TRAIN, None)
-    metadata(tmp_path, train=rows, test=rows)
-    assert not opened_by_colour(tmp_path).notes
-    for name in ("x.png", "y.JPG", "._x.png"):  # the last is a Mac's, and no picture
-        write(tmp_path / "test", {name: png(COLOURS["ape"])})
-    (note,) = opened_by_colour(tmp_path).notes
-    assert " 2 of 26 " in note and "test/x.png" in note and "test/y.JPG" in note
 
 
 @pytest.mark.parametrize(

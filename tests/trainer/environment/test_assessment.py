@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from stratlab_spec.exit_codes import reason
 from stratlab_spec.findings import Finding
 from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from trainer.environment.assessment import expect_bandwidth, judge
-from trainer.environment.board import STOPPED, Asked, Facts, describe, find_pod_index
-from trainer.environment.launcher import explain_ends
-from trainer.environment.probes import bus_gb_per_s, describe_network, find_interface, hide_log, read_log
+from trainer.environment.board import STOPPED, Asked, Facts, find_pod_index
+from trainer.environment.probes import bus_gb_per_s, describe_network, hide_log, read_log
 
 PODS, PER_POD = 2, 2
 ASKED = Asked(nodes=PODS, per_node=PER_POD, results="/results")
@@ -167,7 +165,6 @@ def test_a_stated_bandwidth_is_the_one_that_counts() -> None:
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
-    """Never heard of; heard of and killed; heard of and still at something."""
     facts = post_healthy()
     del facts[3]
     stages = {0: "done", 1: "device", 2: "all-reduce"}
@@ -196,27 +193,6 @@ def test_a_pod_without_its_accelerators_has_the_words_of_a_run() -> None:
     assert ("problem", "devices", f"pod {NAMES[1]}: none visible") in named
 
 
-def test_nothing_at_all_was_posted() -> None:
-    ((_, subject, seen),) = bad(judge(ASKED, {}, {}))
-    assert subject == "ranks" and "rank 0, rank 1, rank 2, rank 3 " in seen
-
-
-def test_the_table() -> None:
-    text = describe(
-        [
-            Finding("ok", "clock", "fine"),
-            Finding("problem", "shared memory", "none", "give it some"),
-        ]
-    )
-    assert text.splitlines() == [
-        "ok       clock          fine",
-        "problem  shared memory  none",
-        "                        -> give it some",
-        "1 problem, 0 warnings",
-    ]
-    assert len(describe([Finding("ok", "clock", "fine")]).splitlines()) == 2
-
-
 LOG = """\
 node:71:71 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB; OOB eth0:10.0.0.1<0>
 node:71:99 [0] NCCL INFO Using network IB
@@ -236,11 +212,6 @@ def test_what_nccl_has_chosen_is_read_and_the_file_goes(tmp_path, monkeypatch):
     path.write_text(LOG)
     assert read_log(path) == {"via": ["NET/IB", "P2P/CUMEM", "SHM/direct", "NVLS"], "network": ["IB"]}
     assert not path.exists() and read_log(path) == read_log(None) == {"via": [], "network": []}
-
-
-def test_who_has_asked_nccl_for_its_log_keeps_it() -> None:
-    env = {"NCCL_DEBUG": "WARN"}
-    assert hide_log(env) is None and env == {"NCCL_DEBUG": "WARN"}
 
 
 def write(path: Path, text: str) -> None:
@@ -266,10 +237,6 @@ def test_ports_of_infiniband_that_are_up_count(tmp_path: Path) -> None:
         write(tmp_path / f"infiniband/{card}/ports/1/state", state)
         write(tmp_path / f"infiniband/{card}/ports/1/rate", "400 Gb/sec (4X NDR)")
     assert describe_network({}, "127.0.0.1", tmp_path)["ib_gb_per_s"] == [50.0]
-
-
-def test_an_interface_is_found_by_the_way_to_an_address() -> None:
-    assert find_interface("127.0.0.1") == "lo" and find_interface("no address") == ""
 
 
 def test_bus_bandwidth_is_counted_as_nccl_tests_count_it() -> None:
@@ -313,8 +280,3 @@ def test_which_pod_this_is() -> None:
         with pytest.raises(ConfigError) as refused:
             find_pod_index(env, 2)
         assert find_codes(refused.value) == ["SL-node-rank"] and "PET_NODE_RANK=" in str(refused.value)
-
-
-def test_who_was_ended_with_another_one_is_told_from_it() -> None:
-    assert explain_ends({0: -15, 1: -9}) == {0: STOPPED, 1: reason(137)}
-    assert explain_ends({0: -15}) == {0: reason(143)}

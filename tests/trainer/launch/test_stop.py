@@ -37,7 +37,6 @@ def test_the_first_signal_interrupts_and_a_second_one_changes_nothing(stop, numb
 
 
 def test_what_was_ignored_stays_ignored(stop):
-    """As under nohup, and in the background of a shell."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     stop.listen()

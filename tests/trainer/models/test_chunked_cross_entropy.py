@@ -114,7 +114,6 @@ def test_many_chunks_in_16_bits_are_added_up_in_fp32():
 
 @pytest.mark.parametrize(("scale", "chunk_tokens"), [(2.0**16, 512), (1.0, 4096), (2.0**-20, 512)])
 def test_in_fp16_no_sum_leaves_the_range_whatever_the_loss_scale(chunk_tokens, scale):
-    """States with a large dimension, as published models have; one label that nearly all tokens have."""
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(1, 2048, 16, generator=generator) * 4
     states[..., 0] = 40.0
@@ -180,7 +179,6 @@ def test_no_more_than_a_chunk_of_logits_is_ever_there_and_none_outlives_the_next
 
 @pytest.mark.parametrize("taught", [None, draw_teacher()], ids=["alone", "taught"])
 def test_a_frozen_head_gets_no_gradient_and_nothing_is_left_where_nothing_is_trained(taught):
-    """Nor does the teacher."""
     states, weight, labels = draw_case()
     if taught:
         taught.states.requires_grad_(), taught.weight.requires_grad_()
@@ -224,7 +222,6 @@ def test_the_student_that_says_what_the_teacher_says_is_at_no_distance():
 
 @pytest.mark.parametrize("temperature", [1.0, 100.0])
 def test_in_fp16_the_temperature_does_not_leave_the_range(temperature):
-    """At T the logits' gradient of a token is as large as T, where teacher and student are sure of different words."""
     states = (torch.eye(WORDS)[None, :TOKENS] * 900).half().requires_grad_()
     weight = torch.eye(WORDS).half().float().requires_grad_()
     labels = torch.arange(TOKENS)[None]

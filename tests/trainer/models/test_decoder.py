@@ -58,7 +58,6 @@ READ_BACK = {"hidden_act", "attention_bias", "decoder_sparse_step", "mlp_only_la
 
 @pytest.mark.parametrize("family", decoder_shapes.FAMILIES)
 def test_no_default_of_a_family_goes_in_unseen(family, monkeypatch):
-    """What its configuration takes is given, or known to change nothing; what it does not take is not given."""
     transformers = sys.modules["transformers"]  # which is not always what was imported first
     row = decoder_shapes.FAMILIES[family]
     known = set(inspect.signature(getattr(transformers, row.configuration)).parameters)
@@ -122,7 +121,6 @@ def test_what_a_config_json_does_not_say_is_what_transformers_takes(family):
 
 @pytest.mark.parametrize("name", ["qwen_tiny", "qwen_moe_tiny"])
 def test_operations_are_those_that_torch_counts(name):
-    """With the kernel that computes the whole square of the attention."""
     decoder, shape = moved(build(name, packing=False)).eval(), SHAPES[name]
     inputs, _ = row_of([document(SEQ, 1)])
     grouped = {torch.ops.aten._grouped_mm: lambda rows, weights, *_, **__: 2 * prod(rows) * weights[-1]}

@@ -79,7 +79,6 @@ def ep() -> Iterator[DeviceMesh]:
 def test_under_autocast_every_product_is_in_its_precision(
     block: Any, dtype: torch.dtype, travel: bool, ep: DeviceMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And every row on its way; the weights of answers stay as they are."""
     exact = outcome(Experts(copy.deepcopy(block.experts)))
     products, sent = [], []
     compute, send = F.grouped_mm, expert.all_to_all
@@ -116,7 +115,6 @@ def test_answers_in_16_bits_are_added_up_in_fp32() -> None:
 
 
 def test_copies_of_weights_and_rows_are_not_kept(block: Any) -> None:
-    """From forward to backward: tokens, what the first product gave, weights themselves, a few numbers per row."""
     experts, (tokens, chosen, shares) = Experts(block.experts), draw()
     tokens = tokens.bfloat16().requires_grad_()
     held: dict[int, int] = {}
@@ -170,7 +168,6 @@ def test_nothing_waits_for_the_device(block: Any) -> None:
 
 @pytest.mark.parametrize("scaled", [True, False])
 def test_in_fp32_the_router_is_that_of_transformers(block: Any, scaled: bool) -> None:
-    """Whether or not the shares are scaled."""
     block.gate.norm_topk_prob = scaled
     found = []
     for gate in (copy.deepcopy(block.gate), Router(block.gate)):

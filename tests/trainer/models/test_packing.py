@@ -93,7 +93,6 @@ def test_a_document_before_the_part_has_keys_and_no_queries():
 
 
 def test_nothing_waits_for_the_device():
-    """A tensor without values cannot be asked for one."""
     with FakeTensorMode():
         spans = build_spans(torch.zeros(2, 8, dtype=torch.int64), 4, torch.bfloat16, BOUNDS)
         assert spans.of_keys.shape == (19,)
@@ -270,7 +269,6 @@ def test_packed_documents_are_as_if_alone(model):
 
 
 def test_transformers_builds_no_mask():
-    """Otherwise the attention would meet one, and assert."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     assert attention.NAME not in ALL_MASK_ATTENTION_FUNCTIONS._global_mapping

@@ -10,7 +10,7 @@ import torch
 from tests.trainer.parallel.small import make_config, make_rows
 from trainer.models.decoder import documents_of
 from trainer.models.decoder_build import build_decoder
-from trainer.parallel.fully_shard import TORCHS_OWN, apply_prefetch
+from trainer.parallel.fully_shard import apply_prefetch
 from trainer.parallel.pipeline import apply_stage, layers_of
 
 
@@ -68,8 +68,3 @@ def test_those_that_come_next_first() -> None:
     found = tell(2)
     assert [block.forward for block in found] == [["1", "2", "2 experts"], ["2", "2 experts", "3"], ["3"], []]
     assert [block.backward for block in found] == [[], ["0"], ["1", "0"], ["2", "2 experts", "1"]]
-
-
-def test_torchs_own_way_is_left_alone() -> None:
-    assert all(block.forward is None and block.backward is None for block in tell(TORCHS_OWN))
-    assert [block.backward for block in tell(0)] == [[], [], [], []], "nothing ahead"

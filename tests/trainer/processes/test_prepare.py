@@ -234,22 +234,6 @@ print(*sorted({{"torch", "transformers"}} & set(sys.modules)), sep=", ")
         assert bool(opened) == (attempt == 1), "a second start opens nothing"
 
 
-def test_metamathqa_of_the_hub(results):
-    """A fake of the hub with one file of its name and form. The cache pins the commit that it found."""
-    content = json.dumps(questions(100)).encode()
-    with run_fake_hub({"datasets/meta-math/MetaMathQA": {"MetaMathQA-395K.json": content}}) as endpoint:
-        arguments = ("--tokenize", "qwen_tiny", "--seq-len", "64", "--to", results)
-        code, output = run("--dataset", "metamathqa", *arguments, env={"HF_ENDPOINT": endpoint})
-        assert code == 0, output
-    config = text_config(results, dataset="metamathqa", seq_len=64)
-    done = json.loads((cache_folder(config) / "DONE.json").read_text())
-    assert done["revision"] == COMMIT and sum(done["samples"].values()) == 100
-    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1"}
-    code, output = run("--dataset", "meta-math/MetaMathQA", *arguments, env=nowhere)
-    assert code == 0, output  # the same data set by its other name, without a network
-    assert [path.name for path in (results / "_prepared").iterdir()] == [cache_name(config)]
-
-
 def test_a_damaged_cache_is_not_used_and_progress_says_how_far_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr("trainer.prepare.preparation.PROGRESS_S", 0.02)
     said: list[str] = []

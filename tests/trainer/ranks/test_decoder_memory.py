@@ -138,7 +138,6 @@ def test_counted_by_hand():
 
 @pytest.mark.parametrize(("model", "processes"), [(DENSE, 1), (DENSE, 12), (MOE, 3), (MOE, 32)])
 def test_the_parts_of_all_ranks_make_the_model(model, processes):
-    """One dimension: all on each. Shards: nothing twice. Else the tied copy, and what every tp rank has whole."""
     whole = count_parameters(SHAPES[model])
     assert {one.parameters for one in describe(processes, config(model))} == {whole}
     assert sum(one.parameters for one in describe(processes, config(model, layout="given"))) == whole

@@ -106,7 +106,6 @@ def test_a_run_that_gets_nowhere_is_given_up_with_a_final_code(tmp_path):
 
 
 def test_without_its_accelerators_a_run_ends_before_torch_and_for_good(tmp_path):
-    """On the CPU it would train, succeed, and hold its GPU node until then."""
     command = [sys.executable, "-X", "importtime", "-m", "trainer"]
     asked = {"TRAINER_ACCELERATOR": "nvidia.com/gpu", "CUDA_VISIBLE_DEVICES": ""}
     env = environment(tmp_path, **asked)
@@ -121,7 +120,6 @@ def test_without_its_accelerators_a_run_ends_before_torch_and_for_good(tmp_path)
 
 
 def test_a_run_ends_with_0_and_is_not_started_twice(tmp_path):
-    """Cold: what stands in for Python elsewhere has imported all of it."""
     from tests.trainer.launch.test_tensorboard import expected, read  # the image has no TensorBoard
 
     done = launch(tmp_path, sys.executable, **ONE, TRAINER_TENSORBOARD="true")

@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.layout.mesh_rules import broken_rules
-from stratlab_spec.memory.layout_report import main as show_layout
 from stratlab_spec.models.decoder import (
-    FAMILIES,
     SHAPES,
-    TEXT_HUB_IDS,
     count_flops_per_token,
     count_matmul_parameters,
     count_parameters,
@@ -29,7 +24,6 @@ from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.fields import TEXT_MODELS, VIT_MODELS, Settings
 from tests.codes import find_codes
 from tests.trainer.fake_hub import run_fake_hub
-from trainer.data.image_checks import evaluated
 from trainer.models import build_model
 from trainer.models.decoder import describe
 from trainer.models.decoder_build import build_decoder
@@ -68,13 +62,6 @@ def refused(content) -> list[str]:
 )
 def test_published_numbers_of_parameters(name, parameters):
     assert count_parameters(SHAPES[name]) == parameters
-
-
-def test_every_text_model_has_a_shape_and_each_but_the_tiny_ones_an_address():
-    assert set(SHAPES) == set(TEXT_MODELS)
-    tiny = {name: shape.family for name, shape in SHAPES.items() if name.endswith("_tiny")}
-    assert sorted(tiny.values()) == sorted(FAMILIES), "a small one of each, for the tests of every family"
-    assert set(SHAPES) - set(TEXT_HUB_IDS) == {*tiny}
 
 
 def test_published_configurations_give_the_presets(tmp_path):
@@ -254,18 +241,3 @@ def test_sizes_that_do_not_fit_each_other(model, sizes, codes, told):
     found = model_problems(sized(model, **sizes))
     assert find_codes(found) == codes and told in " ".join(found)
     assert " 225 " in image_size_problem(sized("vit_base", model_patch=15), 224)
-
-
-def test_a_layout_knows_the_sizes_and_tells_all_broken_rules_at_once(capsys):
-    sizes = {"model_layers": 3, "model_hidden": 70, "model_heads": 5, "model_kv_heads": 2}
-    config = sized("qwen_tiny", strategy="nd", layout="given", pp=4, tp=2, **sizes)
-    said = "\n".join(broken_rules(config, 8))
-    assert "SL-kv-heads" in find_codes(said) and "TRAINER_TP=2" in said and "TRAINER_PP=4" in said
-    assert decoder_problems(config) == []  # there alone, so that nothing is told twice
-    assert show_layout(["--model", "qwen_tiny", "--processes", "2", "model_hidden=63"]) == 2
-    assert "SL-hidden-heads" in find_codes(capsys.readouterr().err)
-
-
-def test_exported_weights_say_their_sizes_themselves():
-    judged = evaluated(sized("vit_tiny", **VIT_OTHER), Path("somewhere"))
-    assert [getattr(judged, name) for name in SIZES] == [0] * len(SIZES)

@@ -128,15 +128,7 @@ def test_a_language_model_s_loss_is_a_mean_over_tokens_and_not_over_batches():
 
 
 SHAPE = DecoderShape(
-    family="qwen2",
-    layers=3,
-    hidden=8,
-    heads=4,
-    kv_heads=2,
-    head_dim=2,
-    intermediate=16,
-    vocab=10,
-    tied=True,
+    family="qwen2", layers=3, hidden=8, heads=4, kv_heads=2, head_dim=2, intermediate=16, vocab=10, tied=True
 )
 # per layer q 8 x 8, k and v 4 x 8, o 8 x 8, gate, up and down 16 x 8; and the head, 10 x 8
 WEIGHTS = 3 * (64 + 2 * 32 + 64 + 3 * 128) + 80
@@ -148,7 +140,6 @@ ATTENTION = 12 * 3 * 8 * 64  # 12 L H Q T
     [(0, None, 6, ATTENTION), (4, None, 4, ATTENTION), (0, SHAPE, 6 + 2, ATTENTION + ATTENTION / 3)],
 )
 def test_a_token_s_operations_by_hand(lora_rank, teacher, per_weight, attention):
-    """A teacher adds its forward pass."""
     config = Config(run="try", model="qwen_tiny", seq_len=64, lora_rank=lora_rank)
     task = SimpleNamespace(_config=config, _shape=SHAPE, _teacher_shape=teacher)
     found = TextTask.cost(task, None)  # type: ignore[arg-type]

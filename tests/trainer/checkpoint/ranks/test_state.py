@@ -78,31 +78,6 @@ def test_a_part_is_what_the_rank_holds(ranks):
     run_ranks(lambda: _compare_all(ranks), ranks)
 
 
-def _refuse():
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
-    from torch.distributed.tensor.placement_types import _StridedShard
-
-    from trainer.checkpoint.state import take_local
-
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (1,))
-    whole = torch.arange(8.0)
-    with pytest.raises(AssertionError):  # holds no values of its own
-        take_local(whole, DTensor.from_local(whole, mesh, [Partial()]))
-    with pytest.raises(AssertionError):
-        take_local(whole[:4], distribute_tensor(whole, mesh, [Replicate()]))
-    strided = DTensor.from_local(whole, mesh, [_StridedShard(0, split_factor=2)], run_check=False)
-    with pytest.raises(AssertionError):  # in an order of its own
-        take_local(whole, strided)
-
-
-def test_what_has_no_part_is_refused():
-    run_ranks(_refuse, 1)
-
-
 def replicated(value: float) -> dict:
     """The same on every rank, as under DDP: 60 tensors of 1000 to 1059 numbers, and what is no tensor."""
     import torch
@@ -172,8 +147,6 @@ def test_the_plan_is_made_once_and_anew_when_one_rank_has_other_tensors():
 
 
 def test_a_volume_that_is_full_for_torch_s_writer_is_known(tmp_path):
-    """For its file of tensors, or for that of what lies where."""
-
     def save() -> None:
         import torch
         import torch.distributed as dist

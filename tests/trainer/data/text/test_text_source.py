@@ -39,7 +39,6 @@ def splits(tmp_path, rows, **settings):
 
 
 def test_train_is_split_in_three_and_nothing_is_lost(tmp_path):
-    """Whatever the seed and the length of rows."""
     found = splits(tmp_path, numbered(1000))
     parts = {name: read(split) for name, split in found.items()}
     assert [len(parts[name]) for name in ("train", "validation", "test")] == [855, 95, 50]
@@ -109,7 +108,6 @@ def test_what_is_not_there_is_data_missing(tmp_path, monkeypatch):
     ids=["other columns", "not there", "as expected"],
 )
 def test_given_documents_are_looked_at_before_anything_starts(rows, code, told, tmp_path):
-    """Where no token cache is there yet, and none is made for the check."""
     path = tmp_path / "qa" / "train.jsonl"
     if rows:
         write_jsonl(path, rows)
@@ -216,7 +214,6 @@ def test_other_columns_are_refused_before_anything_starts(row, code, told, tmp_p
 
 
 def test_a_question_without_an_original_is_one_of_its_own(tmp_path):
-    """Else all of them were one group, and none could be held out."""
     rows = [row | {"original_question": "o" if row is ROWS[-1] else None} for row in ROWS]
     found = load_questions(config_of(tmp_path, {"a.jsonl": "".join(json.dumps(row) + "\n" for row in rows)}))
     assert {name: len(split) for name, split in found.items()} == {"train": 34, "validation": 4, "test": 2}
@@ -272,6 +269,5 @@ def test_a_file_of_one_object_is_refused_with_a_command_that_cures_it(form, inde
 
 
 def test_the_texts_are_those_of_the_version():
-    """Caches are named after the version of the texts: whoever changes a text raises VERSION, and this hash."""
     found = hashlib.sha256(json.dumps(generate_arithmetic()).encode()).hexdigest()[:16]
     assert (VERSION, found) == (1, "59b1bbc876522187")

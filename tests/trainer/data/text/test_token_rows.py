@@ -55,7 +55,6 @@ def test_every_document_stands_in_one_row_and_of_its_answer_each_next_token_is_l
 
 
 def test_positions_say_what_attention_may_see(cache):
-    """Packed: every document and the padding apart. Padded: one document, and positions go on behind it."""
     config, data = cache
     inputs, _ = data.train.rows(np.arange(len(data.train)))
     documents = documents_of(inputs)
@@ -72,7 +71,6 @@ def test_positions_say_what_attention_may_see(cache):
 
 @pytest.mark.parametrize("cache", [True], ids=["packed"], indirect=True)
 def test_bounds_are_those_of_the_fullest_row_and_the_longest_document(cache):
-    """Of what the rows hold, padding included: no micro-batch has more, and one has as many."""
     for rows in (cache[1].train, cache[1].validation, cache[1].test):
         inputs, _ = rows.rows(np.arange(len(rows)))
         assert rows.most_documents() == (inputs[:, 1] == 0).sum(axis=1).max()
@@ -230,7 +228,6 @@ def test_eight_ranks_have_disjoint_shares_of_the_same_global_batch(data):
 
 
 def test_a_resumed_run_sees_what_an_uninterrupted_one_sees(data):
-    """The steps that are done are counted in the hash of the order alone: no row is read."""
     rows, through, resumed = data.train, *(SampleOrder(4, len(data.train)) for _ in range(2))
     whole = [build_text_batch(rows, through, step, 48, 8, Share(1, 2), "cpu") for step in range(1, 5)]
     for step in range(1, 4):

@@ -42,7 +42,6 @@ def test_a_byte_is_its_id():
 
 
 def test_without_a_template_of_its_own_it_gets_that_of_qwen_2_5_instruct(tmp_path):
-    """What that makes of one question: its tokenizer_config.json, default system prompt."""
     build_byte_tokenizer().save_pretrained(tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
     tokenizer = load_tokenizer(text_config(tmp_path, tokenizer=str(tmp_path)))

@@ -52,21 +52,6 @@ def test_long_work_is_waited_for_beyond_the_time_out():
     run_ranks(be_rank, 2)
 
 
-def test_in_a_collective_the_same_work_ends_the_run():
-    """What it is there for: without it the others give up."""
-
-    def be_rank() -> None:
-        import torch.distributed as dist
-
-        open_group()
-        if dist.get_rank() == 0:
-            hash_for(2 * TIMEOUT_S)
-        dist.broadcast_object_list([None])
-
-    ended = fork_ranks(be_rank, 2, grace_s=0.0)
-    assert ended[1].exit_code == 1 and "Timed out waiting" in ended[1].output
-
-
 @pytest.mark.parametrize(
     ("work", "code"), [(lambda: time.sleep(60), "SL-rank-0-still"), (lambda: 1 // 0, "SL-rank-0-failed")]
 )

@@ -49,7 +49,6 @@ def write_operations(path: Path, config: Config) -> None:
 
 
 def test_a_run_takes_the_layout_that_fits_on_every_rank(tmp_path: Path):
-    """Six ranks, of which one is on a machine whose device is too small for the first layout."""
     env = TEXT | {"TRAINER_RUN": "nd", "TRAINER_RESULTS": str(tmp_path), "TRAINER_STEPS": "2"}
     env |= {"TRAINER_PROFILE_STEPS": "0", "STRATLAB_LAUNCHER": "test"}
     config = Config.from_env(env)

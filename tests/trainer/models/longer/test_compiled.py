@@ -23,7 +23,6 @@ LENGTHS = (5, 9, 7)
 
 
 def test_compiled_layers_of_a_decoder_give_the_same_gradients():
-    """Dense only: which experts get tokens is not for the compiler."""
     plain, compiled = moved(build()), moved(build(activation_checkpointing="blocks"))
     apply_compile(compiled.blocks()[:1], backend="aot_eager")
     inputs, labels = row_of([document(length, length) for length in LENGTHS])

@@ -71,7 +71,6 @@ def test_fresh_weights_depend_on_seed_and_name_alone():
     [*((name, "1GB", True) for name in FAMILIES), ("qwen_moe_tiny", "20KB", False)],
 )
 def test_published_weights_give_the_logits_of_transformers(tmp_path, model, shard, packing):
-    """Packed too: transformers finds the documents in the positions, and masks them with code of its own."""
     write_published(tmp_path, model, shard)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa").eval()
     decoder = build_decoder(pretrained(tmp_path, packing=packing)).eval()

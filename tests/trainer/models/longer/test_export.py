@@ -81,7 +81,6 @@ def test_adapters_are_merged_and_lie_beside(tmp_path, name, targets):
 
 
 def test_a_module_without_weights_tells_the_names(tmp_path):
-    """The state is the gathered one; the module at hand may hold shards or nothing."""
     config, model = build_classifier(model="vit_tiny")
     _, empty = build_classifier(model="vit_tiny", empty=True)
     write(tmp_path, config, torch.nn.ModuleDict({"wrapped": empty}), state=model.state_dict())
@@ -198,7 +197,6 @@ def test_the_tokenizer_lies_beside_and_its_tokens_are_in_the_configuration(tmp_p
 
 
 def test_a_decoder_without_weights_tells_the_names(tmp_path):
-    """The state is the gathered one, with or without the tied head; the module may be wrapped, or hold nothing."""
     config, decoder = built("qwen_tiny")
     state = decoder.state_dict()
     del state["hf.lm_head.weight"]
@@ -207,7 +205,6 @@ def test_a_decoder_without_weights_tells_the_names(tmp_path):
 
 
 def test_tensors_that_nobody_would_read_are_another_model(tmp_path):
-    """As biases that a configuration does not speak of; what is computed anyway is no tensor of a model."""
     config, decoder = built("qwen_tiny")
     write_decoder(tmp_path, decoder, config)
     file = tmp_path / "model.safetensors"

@@ -81,7 +81,6 @@ def test_weights_of_a_body_without_a_head(tmp_path):
 
 
 def test_weights_that_cannot_be_loaded_are_missing(tmp_path):
-    """Those of another size, of a broken file, of a pickle, which could run code, and of another purpose."""
     weights = {name: tmp_path / name / "model.safetensors" for name in ("other", "broken", "pickle", "text")}
     for path in weights.values():
         write_model(path.parent, "vit")
@@ -99,8 +98,6 @@ def test_weights_that_cannot_be_loaded_are_missing(tmp_path):
 
 
 def test_blocks_are_a_list_of_several_however_large_a_single_one_is():
-    """Checkpointed and sharded one by one: a list of one holds everything."""
-
     def layers(*sizes: int) -> torch.nn.ModuleList:
         return torch.nn.ModuleList(torch.nn.Linear(size, size) for size in sizes)
 

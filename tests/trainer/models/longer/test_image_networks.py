@@ -46,8 +46,6 @@ def build(model: str, *, size=32, channels=1, labels=7, empty=False, **values):
     ],
 )
 def test_published_parameter_counts_and_operations(name, millions, giga_multiplications):
-    """timm's counts of the transformers, torchvision's table of the others; a multiplication with its addition is two
-    operations, in three passes."""
     assert default_image_size(Config(run="r", model=name)) == 224
     model = build(name, size=224, channels=3, labels=1000, empty=True)
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.01)
@@ -66,7 +64,6 @@ def test_counted_flops_agree_with_torch(name):
 
 
 def test_every_name_is_a_network_of_its_own():
-    """A name that is known to the settings alone was another network once."""
     assert {*MODELS} == {*VIT, *NETWORKS, *FINETUNED_NETWORKS, *TEXT_MODELS}
     kinds = [type(build(name, empty=True)) for name, row in NETWORKS.items() if row.builder]
     assert len(kinds) == len({*kinds}) > 2
@@ -161,7 +158,6 @@ def refused(model, **values) -> str:
 
 
 def test_weights_from_the_hub(tmp_path, monkeypatch):
-    """Small models under the names of large ones, and an empty cache."""
     from huggingface_hub import constants, file_download
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))

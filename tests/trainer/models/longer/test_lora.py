@@ -71,7 +71,6 @@ def test_only_adapters_and_the_head_get_gradients_and_flops_leave_those_of_froze
 
 @pytest.mark.parametrize("kind", ["vit", "swin"])
 def test_attention_is_found_and_the_adapter_loads_outside(tmp_path, images, kind):
-    """`peft` and `transformers` alone give the same logits from the files, with a head of another size."""
     write_model(tmp_path / "base", kind)
     values = {"model_path": str(tmp_path / "base"), "init": "pretrained"}
     model = trained(build(size=16, labels=9, **values))

@@ -59,7 +59,6 @@ def test_a_layer_whose_weights_and_statistics_have_16_bits():
 
 
 def test_images_keep_their_channels_side_by_side():
-    """A GPU's kernel for these asks for other tensors than a CPU's; the stage gloo of `make gpu` tries it."""
     whole, ours = layer(), layer()
     apply_synchronised_batch_norm(ours)
     found = []

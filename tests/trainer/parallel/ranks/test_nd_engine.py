@@ -20,10 +20,6 @@ MESHES = {
 
 @pytest.mark.parametrize("name", MESHES)
 def test_steps_and_evaluations_in_any_order(name):
-    """Losses, norms and evaluations are those of one process, with an evaluation before the first step and after.
-
-    A step finds every module in training mode, an evaluation none.
-    """
     config = make_config(label_smoothing=0.1, **MESHES[name])
 
     def run() -> None:
@@ -83,11 +79,6 @@ STEPS = 2
 
 
 def test_what_the_images_python_has_saved_is_read(tmp_path):
-    """Its pickles name the members of enums in another way (tests/trainer/older_python.py).
-
-    The tied head is on a stage of its own first, then it is not.
-    """
-
     def save() -> None:
         import torch
         import torch.distributed as dist

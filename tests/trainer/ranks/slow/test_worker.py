@@ -46,8 +46,6 @@ def test_what_a_rank_holds_is_what_its_strategy_promises_of_the_same_start_and_d
 
 
 def test_a_run_sets_itself_aside_behind_its_first_step_and_a_signal_leaves_its_stack(tmp_path):
-    """Ranks do not stop for a walk over all that they are made of (trainer/measuring/held_tensors.py)."""
-
     def crash_at_the_third_step() -> None:
         from trainer.metrics.tracking import Recorder
         from trainer.strategies import single
@@ -75,17 +73,6 @@ def test_a_run_sets_itself_aside_behind_its_first_step_and_a_signal_leaves_its_s
     assert "Fatal Python error: Segmentation fault" in done.output and "loop.py" in done.output
     first, second = json.loads((tmp_path / "aside.json").read_text())
     assert second > first
-
-
-def test_fp16_on_a_cpu_is_refused_before_the_process_group_starts(tmp_path):
-    def attempt() -> None:
-        import torch.distributed as dist
-
-        dist.init_process_group = None  # type: ignore[assignment]
-        raise SystemExit(run_worker())
-
-    (done,) = fork_ranks(attempt, 1, env=settings(tmp_path, "single", TRAINER_PRECISION="fp16"))
-    assert done.exit_code == 2 and "TRAINER_PRECISION=fp16" in done.output, done.output[-2000:]
 
 
 STEPS = 40
@@ -186,8 +173,3 @@ def test_a_checkpoint_that_does_not_fit_is_left_out_and_the_next_ends_the_run(re
     assert steps == list(range(1, len(steps) + 1)) and 8 <= len(steps) <= 12
     assert [line.get("exit_code") for line in read_lines(run / "attempts.jsonl")] == [None, 13]
     assert not any((run / "checkpoints").iterdir())
-
-
-def test_a_volume_that_takes_nothing_at_all_is_no_crash(results: Path) -> None:
-    done, _ = launch_on(results, "4k", **ONE)
-    assert done.returncode == 13 and "Traceback" not in done.stderr, done.stdout[-2000:] + done.stderr[-2000:]

@@ -54,7 +54,6 @@ def assert_equal(out: Path, reference: Path) -> None:
 
 
 def test_momentum_and_an_odd_number_of_parameters_are_those_of_one_process(reference, tmp_path):
-    """Nesterov's, with weight decay, which goes into the momentum too. No label is the ninth class."""
     moving = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}
     odd = {"classes": 9}
     assert sum(p.numel() for p in SmallNet(9).parameters()) % 2 == 1
@@ -102,8 +101,6 @@ def test_what_is_gathered_in_bf16_is_reduced_in_fp32(strategy, precision):
 
 
 def test_ddp_hears_of_its_static_graph():
-    """And of its buckets; fully_shard hears of what to gather ahead."""
-
     def run() -> None:
 
         for static, mib in ((False, 1), (True, 7)):

@@ -11,22 +11,6 @@ import pytest
 from stratlab_spec.run_directory import RunDirectory
 from tests.ranks import run_ranks
 from tests.trainer.ranks.test_launcher import launch
-from tests.trainer.strategies.moves import go_on, save
-
-
-def test_a_state_with_momentum_goes_on_under_another_strategy_and_number_of_ranks(tmp_path):
-    moving = {"optimizer": "sgd", "momentum": 0.9, "lr": 0.1}
-    save(tmp_path / "zero2", "zero2", "images", **moving)
-    go_on(tmp_path / "zero2", ("fsdp", "zero3"), "images", **moving)
-    go_on(tmp_path / "zero2", ("zero2", "fsdp"), "images", 1, **moving)
-
-
-def test_a_tied_decoder_with_adapters_goes_on_between_nd_and_the_others(tmp_path):
-    """nd keeps a tied head under the embedding's name alone, in stages and shards; the others have it twice."""
-    save(tmp_path / "nd", "nd", "adapters", 2, pp=2)
-    go_on(tmp_path / "nd", ("fsdp",), "adapters")
-    save(tmp_path / "zero3", "zero3", "tied")
-    go_on(tmp_path / "zero3", ("nd",), "tied", 2, pp=2)
 
 
 def test_compiled_blocks_have_the_same_gradients():

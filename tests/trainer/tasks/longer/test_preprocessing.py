@@ -137,7 +137,6 @@ def test_a_hub_model_gets_what_its_own_processor_makes(stored, folder, name):
 
 
 def test_a_processor_that_does_something_else_is_refused_and_without_one_it_is_assumed(folder, caplog):
-    """MobileViT turns the colours around: its weights would see blue for red."""
     with caplog.at_level(logging.WARNING, "trainer"):
         found = find_preprocessing(settings(model_path=str(folder)))
     assert (found.mean, found.std, found.resize) == (PLAIN.mean, PLAIN.std, 0)
@@ -168,7 +167,6 @@ def test_a_grey_image_is_normalised_for_three_colours(monkeypatch, augment):
     ],
 )
 def test_what_a_run_exports_is_read_with_the_same_pixels(folder, how):
-    """By transformers, and by the lab itself."""
     write_preprocessing(how, 112, folder)
     again = find_preprocessing(settings(model_path=str(folder)))
     assert again.image_size == 112 and again.resized_edge(112) == how.resized_edge(112)
@@ -178,7 +176,6 @@ def test_what_a_run_exports_is_read_with_the_same_pixels(folder, how):
 
 
 def test_from_scratch_it_is_minus_one_to_one_or_the_pixels_of_imagenet(stored):
-    """As torchvision's own transforms would give them, in training and in evaluation alike."""
     mean, std = (torch.tensor(x).view(3, 1, 1) for x in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     for normalization, middle, width in (("auto", 0.5, 0.5), ("imagenet", mean, std)):
         config = settings(model="cnn", init="scratch", image_size=256, normalization=normalization)
