@@ -149,32 +149,6 @@ def test_streaming_gives_the_same_batches_also_after_a_jump_and_whatever_came_be
         assert torch.equal(mine[0], whole[0]) and torch.equal(mine[1], whole[1])
 
 
-def test_streaming_decodes_ahead_what_the_next_steps_want():
-    source = build_source(pictures(slow=True), "stream", "cpu")
-    asked = []
-    whole = source._decode
-    source._decode = lambda indices: asked.append(len(indices)) or whole(indices)
-    order = SampleOrder(3, SAMPLES)
-
-    def take(step):
-        build_batch(source, order, step, settings("mixup", 8), Share(1, 2), "cpu")
-
-    take(1)
-    source._threads.shutdown(wait=True)
-    assert asked == [8, 8, 4, 4] * 3  # own and partners, of this step and two more
-    source.expect = lambda wanted: None
-    take(2)
-    assert len(asked) == 12  # nothing was decoded twice
-
-
-def test_looks_differ_by_step_seed_and_sample_and_a_crop_is_the_same_under_every_choice():
-    one = draw_looks(settings("all"), 1)
-    for other in (draw_looks(settings("all"), 2), draw_looks(settings("all", seed=4), 1)):
-        assert not np.array_equal(one.numbers, other.numbers)
-    assert len(np.unique(one.numbers)) == GLOBAL * COLUMNS
-    assert np.array_equal(one.numbers, draw_looks(settings("none"), 1).numbers)
-
-
 def numbers(**given: float) -> np.ndarray:
     """One row in which nothing happens, but for what is given."""
     row = np.full((1, COLUMNS), 0.5)

@@ -131,15 +131,6 @@ def test_broken_pictures_that_are_held_out_are_found_before_a_step(tmp_path):
     assert f"train sample {inside}" in refused(lay(tmp_path / "e", train=contents), test_alone=True)
 
 
-@pytest.mark.parametrize("first", [0, 1], ids=["every start looks at one", "nothing else looks at them"])
-def test_all_of_them_are_named_at_once_the_first_ten_by_their_files(tmp_path, first):
-    test = pngs(40, 100)
-    test[first:13] = [BROKEN] * (13 - first)
-    said = refused(lay(tmp_path / "d", train=pngs(40), test=test))
-    assert f"{13 - first} of " in said and f"and {3 - first} more" in said
-    assert said.count("test sample") == 10
-
-
 def test_above_what_a_run_opens_it_says_so_unless_the_folder_was_prepared(tmp_path, monkeypatch):
     monkeypatch.setattr(opening, "AT_ONCE", 30)
     test = pngs(40, 100)

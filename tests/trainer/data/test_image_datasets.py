@@ -208,15 +208,6 @@ def test_the_usual_names_of_splits_are_read_in_any_case(tmp_path):
     assert sizes(opened_by_colour(tmp_path / "e"))[2] == 2
 
 
-def test_a_saved_split_val_validates_and_others_are_named(tmp_path):
-    rows = table_of_names(TRAIN, ABC.names)
-    data = opened_by_colour(save(tmp_path / "d", train=rows, val=rows, test=rows, extra=rows))
-    assert sizes(data) == [12, 12, 12] and [note for note in data.notes if "extra" in note]
-    assert sum(sizes(opened_by_colour(save(tmp_path / "e", test=rows)))) == 12, (
-        "no sample is trained and tested"
-    )
-
-
 @pytest.mark.parametrize(
     ("tables", "code"),
     [

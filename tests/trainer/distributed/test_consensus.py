@@ -32,14 +32,6 @@ def test_it_is_asked_once_a_second_or_behind_every_longer_step(unit_s, until, be
     assert asked_behind(unit_s, until) == behind
 
 
-def test_the_first_of_many_steps_says_little():
-    pace = Pace()
-    for step, unit_s, every in ((1, 90.0, 1), (2, 0.01, 2), (4, 0.01, 4), (8, 3.0, 1), (9, 0.0, 2)):
-        assert pace.due == step
-        pace.set_back(step, unit_s)
-        assert pace.every == every
-
-
 def test_one_process_agrees_with_itself(monkeypatch):
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
     agreement = Agreement(10.0, from_step=4)

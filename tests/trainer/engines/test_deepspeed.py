@@ -59,33 +59,9 @@ def test_every_value_of_the_zero_section_is_written_out(strategy):
     assert written.keys() == known - LEFT_OUT
 
 
-def test_our_lists_of_known_keys_are_deepspeeds():
-    from pathlib import Path
-
-    import deepspeed.profiling.constants as profiling
-    import deepspeed.runtime.config as read
-    import deepspeed.runtime.constants as constants
-    import deepspeed.utils.config as timers
-    from deepspeed.profiling.config import DeepSpeedFlopsProfilerConfig
-    from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
-    from deepspeed.runtime.zero import offload_config
-    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
-
-    for section, model in {
-        "zero_optimization": DeepSpeedZeroConfig,
-        "zero_optimization.offload_optimizer": offload_config.DeepSpeedZeroOffloadOptimizerConfig,
-        "zero_optimization.offload_param": offload_config.DeepSpeedZeroOffloadParamConfig,
-        "fp16": DeepSpeedFP16Config,
-        "bf16": DeepSpeedBF16Config,
-    }.items():
-        names = {field.alias or name for name, field in model.model_fields.items()}
-        assert set(KNOWN[section]) <= names, section
-    text = "".join(Path(module.__file__).read_text() for module in (profiling, read, constants, timers))
-    for name in KNOWN:
-        leaf = name.rpartition(".")[2]
-        assert f'"{leaf}"' in text or f"'{leaf}'" in text or name.startswith("zero_optimization"), name
+def test_the_flops_profiler_is_off_unless_asked_for():
     written = settings_of(profile_first_step=7, profile_warmup=2)["flops_profiler"]
-    assert written.keys() == vars(DeepSpeedFlopsProfilerConfig({})).keys() == set(KNOWN["flops_profiler"])
+    assert written.keys() == set(KNOWN["flops_profiler"])
     assert (written["enabled"], written["profile_step"], written["recompute_fwd_factor"]) == (False, 4, 0.0)
     asked = settings_of(flops_profiler=True, activation_checkpointing="blocks")["flops_profiler"]
     assert (asked["enabled"], asked["recompute_fwd_factor"]) == (True, 1.0)

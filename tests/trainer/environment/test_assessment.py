@@ -46,23 +46,10 @@ def _post(rank: int, pods: int) -> dict[str, Any]:
         "pod": NAMES[rank // PER_POD],
         "node": f"gpu-{rank // PER_POD}",
         "host": NAMES[rank // PER_POD],
-        "versions": {
-            "trainer": "0.1.0",
-            "python": "3.11.7",
-            "torch": "2.11.0",
-            "cuda": "13.0",
-            "nccl": "2.28.9",
-        },
+        "versions": {"trainer": "0.1.0", "python": "3.11.7", "torch": "2.11.0", "cuda": "13.0", "nccl": "2.28.9"},
         "device": {
-            "visible": PER_POD,
-            "type": "cuda",
-            "name": "NVIDIA H200",
-            "uuid": f"uuid-{rank}",
-            "gib": 139.8,
-            "free_gib": 139.2,
-            "driver": "580.1",
-            "nvlink_gb_per_s": 478.0,
-            "pcie_gb_per_s": 63.0,
+            "visible": PER_POD, "type": "cuda", "name": "NVIDIA H200", "uuid": f"uuid-{rank}", "gib": 139.8,
+            "free_gib": 139.2, "driver": "580.1", "nvlink_gb_per_s": 478.0, "pcie_gb_per_s": 63.0,
             "joined": {str(1 - rank % PER_POD): "NVLink"},
         },
         "meeting": {"backend": "nccl"},
@@ -73,21 +60,17 @@ def _post(rank: int, pods: int) -> dict[str, Any]:
             "pod": [{**row, "gb_per_s": 300.0}],
         },
         "transport": {"via": ["NET/IB", "P2P/CUMEM"], "network": ["IB"]},
-    }
+    }  # fmt: skip
     if pods == 1:
         found["all-reduce"] = {"all": [{**row, "gb_per_s": 300.0}]}
     if found["local_rank"] == 0:
         found |= {
             "shared memory": {"gib": 8.0, "free_gib": 7.9},
             "results volume": {
-                "gib": 1000.0,
-                "free_gib": 500.0,
-                "mb_per_s": 900.0,
-                "clock_s": 0.01,
-                "clock_within_s": 0.001,
+                "gib": 1000.0, "free_gib": 500.0, "mb_per_s": 900.0, "clock_s": 0.01, "clock_within_s": 0.001
             },
             "network": {"interface": "eth0", "gb_per_s": None, "ib_gb_per_s": [50.0, 50.0]},
-        }
+        }  # fmt: skip
     return found
 
 

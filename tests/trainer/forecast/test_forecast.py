@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from stratlab_spec import exit_codes as failures
 from stratlab_spec.exit_codes import OutOfMemory
 from stratlab_spec.memory.prediction import forecast_memory
 from stratlab_spec.memory.profiles import FOLDER, GIB, SHIPPED
-from stratlab_spec.run_directory import RunDirectory
-from stratlab_spec.settings.config import PREFIX, Config
+from stratlab_spec.settings.config import Config
 from trainer.launch import memory_limits as foreseen_memory
-from trainer.launch.ledger import Ledger
 from trainer.launch.preflight import Pods
 from trainer.metrics.summary import BAND_PCT, compare_forecast
 
@@ -91,36 +84,6 @@ def test_what_does_not_keep_it_from_starting(results: Path, tmp_path: Path, monk
         with caplog.at_level(logging.INFO):
             check(run, device_gib, monkeypatch)
         assert len(caplog.messages) == (told is not None) and (told or "") in caplog.text
-
-
-def test_a_pod_ends_with_10_before_any_rank_starts(tmp_path: Path):
-    """The real program, with a library that tells of a GPU of 4 GiB, of which the driver keeps one."""
-    (tmp_path / "nvml").mkdir()
-    (tmp_path / "nvml/pynvml.py").write_text(
-        "NVMLError = RuntimeError\n"
-        "nvmlInit = nvmlShutdown = lambda: None\n"
-        "nvmlDeviceGetCount = lambda: 1\n"
-        "nvmlDeviceGetHandleByIndex = lambda index: index\n"
-        "nvmlMemory_v2 = 2\n"
-        "memory = type('Memory', (), {'total': 4 << 30, 'reserved': 1 << 30})\n"
-        "nvmlDeviceGetMemoryInfo = lambda handle, version: memory\n"
-    )
-    shutil.copytree(SHIPPED, tmp_path / "results" / FOLDER)
-    given = {**VIT, "run": "try", "strategy": "single", "results": tmp_path / "results", "steps": 20}
-    env = {name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "PET_"))}
-    env |= {f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()}
-    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "nvml"), os.getcwd()])
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer"], env=env, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == failures.OUT_OF_MEMORY, done.stderr
-    assert "parameters 2.35" in done.stderr and " 3.00 GiB" in done.stderr
-    folder = RunDirectory(tmp_path / "results", "default", "try")
-    assert not folder.config.exists()
-    (pod,) = folder.pods.iterdir()
-    (line,) = [json.loads(text) for text in pod.read_text().splitlines()]
-    assert (line["event"], line["exit_code"]) == ("refused", failures.OUT_OF_MEMORY)
-    assert Ledger(folder, pod.stem)
 
 
 def ranks(peak_gib: float, kept: dict | None = None, **held: float) -> list[dict]:

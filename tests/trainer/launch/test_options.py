@@ -72,20 +72,6 @@ def test_processes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert build_environment(["--config", str(values)], {})[1][0].endswith("run.nodes")
 
 
-@pytest.mark.parametrize("number", ["0", "²"])
-def test_a_number_of_processes_that_cannot_be_is_named_as_it_was_given(file: Path, number: str) -> None:
-    values = file.with_name("values.yaml")
-    values.write_text(f"run: {{processesPerNode: '{number}'}}\n")
-    for typed, env, name in (
-        (["--processes", number], {}, "processes"),
-        (["--config", str(values)], {}, "run.processesPerNode"),
-        (["--set", "run=a"], {"PET_NPROC_PER_NODE": number}, "PET_NPROC_PER_NODE"),
-    ):
-        with pytest.raises(ConfigError) as refused:
-            build_environment(typed, env)
-        assert str(refused.value).startswith(f"{name}=") and find_codes(refused.value) == ["SL-count-wrong"]
-
-
 def test_an_unknown_option_is_named() -> None:
     with pytest.raises(ConfigError) as refused:
         build_environment(["--conf", "x"], {})

@@ -45,12 +45,6 @@ def test_what_was_ignored_stays_ignored(stop):
     assert stop.asked_at is None
 
 
-def test_what_has_its_outcome_is_not_interrupted(stop):
-    stop.interrupt = None
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.asked_at is not None
-
-
 @pytest.mark.parametrize(("grace_s", "ranks_s"), [(20, 13), (120, 105)])
 def test_the_ranks_have_the_grace_period_but_for_a_margin(grace_s, ranks_s):
     assert rank_seconds(grace_s) == ranks_s

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from stratlab_spec.mlflow_run import HEADLINES
@@ -129,13 +128,3 @@ def test_a_launcher_follows_its_own_run_and_no_other(tmp_path: Path) -> None:
     writer.start()
     writer.finish()
     assert read(folder.tensorboard) == expected(folder)
-
-
-def test_a_volume_that_takes_nothing_ends_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = make_run(tmp_path)
-    folder.append_attempt("started", 1, "mine")
-    folder.tensorboard.write_text("a file in its place")
-    writer = EventWriter(folder, "mine")
-    writer.start()
-    writer.finish()
-    assert len(caplog.records) == 1

@@ -138,16 +138,6 @@ def test_the_moment_of_the_peak_has_its_phase():
     assert found["peak_gib"] * GIB == pytest.approx(140) and found["peak_steps"] == [6, 8]
 
 
-def test_a_larger_window_has_its_next_step_taken_apart():
-    training = Training(log_every=3)
-    training.run(6)  # step 6 is the first of its window and the last
-    training.run(3, forward=90)
-    assert training.describe()["peak_phase"] is None, "no step that was looked into has held as much"
-    training.run(3, forward=90)
-    found = training.describe()
-    assert (found["peak_phase"], found["phases_step"], found["peak_steps"]) == ("forward", 10, [7, 9])
-
-
 def test_short_runs_and_later_attempts_count_their_last_step():
     training = Training(first=41, last=42, log_every=100)
     training.run(1, forward=500)

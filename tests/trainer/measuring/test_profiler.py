@@ -15,7 +15,7 @@ from stratlab_spec.exposed_communication import ExposedShare, RecordedEvent, mea
 from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import Config
 from trainer.measuring.phases import Phases
-from trainer.measuring.profiler import MOST_EVENTS, StepProfiler, start_history, write_snapshot
+from trainer.measuring.profiler import StepProfiler
 
 
 class Allocator:
@@ -42,18 +42,6 @@ def allocator(monkeypatch):
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", found.record)
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", found.snapshot)
     return found
-
-
-def test_the_history_is_written_as_torch_writes_it_and_ends(tmp_path, allocator):
-    start_history()
-    allocator.take(100)
-    allocator.take(200)
-    told = write_snapshot(tmp_path / "a" / "rank0.pickle")
-    written = tmp_path / "a" / "rank0.pickle"
-    assert [event["size"] for event in pickle.loads(written.read_bytes())["device_traces"][0]] == [100, 200]
-    assert told == {"file": "a/rank0.pickle", "bytes": written.stat().st_size, "events": 2, "cut": False}
-    assert not allocator.keeps and allocator.arguments["max_entries"] == MOST_EVENTS
-    assert [path.name for path in written.parent.iterdir()] == [written.name]
 
 
 def test_it_holds_the_recorded_steps_and_the_manifest_names_it(tmp_path, allocator, monkeypatch):

@@ -191,13 +191,6 @@ def test_a_frozen_head_gets_no_gradient_and_nothing_is_left_where_nothing_is_tra
     assert not judged.requires_grad
 
 
-def test_labels_of_which_none_counts_cost_and_teach_nothing():
-    states, weight, labels = draw_case()
-    loss = token_loss(states, weight, torch.full_like(labels, IGNORED))
-    loss.backward()
-    assert float(loss) == 0 and not states.grad.any() and not weight.grad.any()
-
-
 def test_an_evaluation_counts_labels_and_smoothes_nothing():
     head = Head(2, 3, bias=False)
     head.loss = TokenLoss(0.3)
@@ -210,14 +203,6 @@ def test_an_evaluation_counts_labels_and_smoothes_nothing():
     head.train()
     assert float(head(states, labels=labels)) > judged and len(head.loss.measure(labels)) == 0
     torch.testing.assert_close(head(states)[0, 0].exp(), torch.tensor([0.5, 0.25, 0.25]))
-
-
-def test_the_student_that_says_what_the_teacher_says_is_at_no_distance():
-    states, weight, labels = draw_case()
-    same = TaughtStates(states.detach(), weight.detach(), 2.0, 1.0)
-    loss = token_loss(states, weight, labels, taught=same)
-    loss.backward()
-    assert float(loss.detach()) == pytest.approx(0.0, abs=1e-5) and float(states.grad.abs().max()) < 1e-6
 
 
 @pytest.mark.parametrize("temperature", [1.0, 100.0])
@@ -233,12 +218,3 @@ def test_in_fp16_the_temperature_does_not_leave_the_range(temperature):
     (plain_loss(*exact, labels, taught=other) / TOKENS).backward()
     assert torch.isfinite(weight.grad).all() and relative(weight.grad, exact[1].grad) < 1e-3
     assert relative(states.grad, exact[0].grad) < 1e-3
-
-
-def test_the_head_hands_it_on():
-    states, weight, labels = draw_case()
-    head = Head(HIDDEN, WORDS, bias=False)
-    head.loss, head.weight.data = TokenLoss(), weight.detach()
-    taught = draw_teacher()
-    found = float(head(states, labels=labels, taught=taught).detach())
-    assert found == pytest.approx(float(plain_loss(states, weight, labels, taught=taught).detach()), rel=1e-5)

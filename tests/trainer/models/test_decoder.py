@@ -13,16 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from stratlab_spec.models import decoder as decoder_shapes
 from stratlab_spec.models.decoder import SHAPES, count_flops_per_token, count_parameters, weight_shapes
 from stratlab_spec.models.decoder_config import shape_of_json
-from stratlab_spec.settings.config import ConfigError
-from tests.codes import find_codes
 from tests.trainer.models.small_decoder import (
-    FAMILIES,
     SEQ,
     build,
     document,
-    gradients,
-    largest_relative,
-    loss_of,
     moved,
     row_of,
     settings,
@@ -132,18 +126,6 @@ def test_operations_are_those_that_torch_counts(name):
     assert counter.get_total_flops() - forward in (0, rotary)
 
 
-@pytest.mark.parametrize(("model", "lora_rank"), zip(FAMILIES, (4, 0), strict=True))
-def test_recomputed_blocks_give_the_same_gradients(model, lora_rank):
-    plain, other = (
-        moved(build(model, activation_checkpointing=kind, lora_rank=lora_rank)) for kind in ("none", "blocks")
-    )
-    inputs, labels = row_of([document(length, length) for length in (5, 9, 7)])
-    for decoder in (plain, other):
-        loss_of(decoder, inputs, labels, 18).backward()
-    assert len(gradients(plain)) == sum(p.requires_grad for p in plain.parameters())
-    assert largest_relative(gradients(other), gradients(plain)) < 1e-6
-
-
 def test_the_head_of_a_tied_model_is_the_embedding():
     decoder, untied = build(), build("qwen_moe_tiny")
     assert decoder.hf.lm_head.weight is decoder.hf.model.embed_tokens.weight
@@ -153,24 +135,6 @@ def test_the_head_of_a_tied_model_is_the_embedding():
     assert decoder.hf.lm_head.weight is decoder.hf.model.embed_tokens.weight
     untied.tie_weights()
     assert untied.hf.lm_head.weight is not untied.hf.model.embed_tokens.weight
-
-
-@pytest.mark.parametrize(
-    ("model", "targets", "codes"),
-    [
-        ("qwen_tiny", "lm_head", ["SL-seq-len-above-model", "SL-lora-lm-head"]),
-        ("qwen_tiny", "qkv", ["SL-lora-target-absent"]),
-        (
-            "qwen_moe_tiny",
-            "gate_proj",
-            ["SL-lora-target-absent"],
-        ),  # experts are one tensor, and no linear layers
-    ],
-)
-def test_wrong_settings_are_refused_before_anything_is_built(model, targets, codes):
-    with pytest.raises(ConfigError) as caught:
-        build(model, lora_rank=2, lora_targets=targets, seq_len=8192 if len(codes) > 1 else SEQ)
-    assert find_codes(caught.value) == codes
 
 
 def test_its_loss_has_the_chunks_of_the_setting():

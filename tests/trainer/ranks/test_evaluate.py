@@ -72,17 +72,3 @@ def test_a_run_of_its_own_judges_another_run_s_weights(tmp_path, uninterrupted):
     line = json.loads((folder / "metrics.jsonl").read_text())
     assert (line["kind"], line["test_accuracy_pct"]) == ("eval", own["accuracy_pct"])
     assert summary["mode"] == "evaluate" and summary["model"] == "model"
-
-
-def test_in_the_folder_of_a_trained_run_only_the_evaluation_is_new(tmp_path, uninterrupted):
-    shutil.copytree(uninterrupted("single", 1), tmp_path / "default" / "single")
-    folder = tmp_path / "default" / "single"
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    (folder / "evaluation.json").unlink()
-    train(tmp_path, "single", 1, TRAINER_MODE="evaluate")
-    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert [path for path in before if after[path] != before[path]] == [folder / "evaluation.json"]
-    assert after.keys() == before.keys()
-    own, found = json.loads(before[folder / "evaluation.json"]), read(folder, "evaluation.json")
-    for name in ("accuracy_pct", "confusion_matrix"):
-        assert found[name] == own[name]

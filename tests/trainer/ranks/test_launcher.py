@@ -18,16 +18,10 @@ from tests.codes import find_codes
 from tests.programs import find_python
 
 QUICK = {
-    "TRAINER_RUN": "try",
-    "TRAINER_STRATEGY": "ddp",
-    "TRAINER_MODEL": "cnn",
-    "TRAINER_IMAGE_SIZE": "8",
-    "TRAINER_STEPS": "12",
-    "TRAINER_GLOBAL_BATCH_SIZE": "16",
-    "TRAINER_MICRO_BATCH_SIZE": "8",
-    "PET_NPROC_PER_NODE": "2",
-    "HOSTNAME": "pod-0",
-}
+    "TRAINER_RUN": "try", "TRAINER_STRATEGY": "ddp", "TRAINER_MODEL": "cnn", "TRAINER_IMAGE_SIZE": "8",
+    "TRAINER_STEPS": "12", "TRAINER_GLOBAL_BATCH_SIZE": "16", "TRAINER_MICRO_BATCH_SIZE": "8",
+    "PET_NPROC_PER_NODE": "2", "HOSTNAME": "pod-0",
+}  # fmt: skip
 READ_TIMEOUT_S = 4
 """Of torch's rendezvous; the charts say 15."""
 ONE = {"PET_NPROC_PER_NODE": "1"}

@@ -105,7 +105,6 @@ def codes(env: dict[str, str], *, world_size=4, per_node=2, gpu=True, **settings
     "settings",
     [
         {},
-        {"gpu": False},
         {"world_size": 1, "per_node": 1},
         {"world_size": 8, "per_node": 2},
         {"zeropp": "hpz,qwz,qgz"},
@@ -113,7 +112,6 @@ def codes(env: dict[str, str], *, world_size=4, per_node=2, gpu=True, **settings
         {"zeropp": "qgz", "world_size": 2, "per_node": 1},
         {"strategy": "zero3", "gpu": False},
         {"strategy": "zero2", "compile": True},
-        {"strategy": "ddp", "compile": True},
     ],
 )
 def test_what_can_run_is_not_refused(settings, env):

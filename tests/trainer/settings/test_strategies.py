@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from stratlab_spec.layout.mesh_rules import broken_rules
@@ -12,16 +10,6 @@ from stratlab_spec.memory.prediction import describe_remedies, find_remedies
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.strategies import STRATEGIES, pipeline_problems, reduce_bucket_bytes, resolve_knobs
 from tests.codes import find_codes
-
-
-def test_a_row_can_give_a_knob_another_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = replace(STRATEGIES["fsdp"], defaults={"reshard_after_forward": "off"})
-    monkeypatch.setitem(STRATEGIES, "fsdp", kept)
-    assert Config(run="r", strategy="fsdp").reshard_after_forward == "off"
-    assert Config(run="r", strategy="fsdp", reshard_after_forward="on").reshard_after_forward == "on"
-    assert Config(run="r", strategy="hsdp").reshard_after_forward == "auto"
-    assert resolve_knobs(Config(run="r", strategy="fsdp"))["reshard_after_forward"] == "off"
-
 
 TEXT = {"model": "qwen_tiny", "dataset": "arithmetic", "precision": "fp32"}
 GIVEN = {
@@ -100,13 +88,6 @@ def test_where_nothing_is_sharded_what_gathers_has_no_effect_and_says_so():
     assert resolve_knobs(config_of("zero3"), shards=False)["prefetch_blocks"] == 1
     layouts = (Axes(dp_replicate=2, pp=2), Axes(dp_shard=2), Axes(cp=2), Axes(tp=2))
     assert [axes.shards for axes in layouts] == [False, True, True, True]
-
-
-def test_a_static_graph_is_not_learnt_while_gradients_accumulate():
-    sizes = {"static_graph": True, "global_batch_size": 64}
-    assert broken_rules(config_of("ddp", micro_batch_size=32, **sizes), 2) == []
-    (problem,) = broken_rules(config_of("ddp", micro_batch_size=16, **sizes), 2)
-    assert problem.startswith("TRAINER_STATIC_GRAPH=true: ") and "TRAINER_MICRO_BATCH_SIZE=32" in problem
 
 
 def test_replicas_do_not_add_up_shards_of_micro_batches_in_bf16():

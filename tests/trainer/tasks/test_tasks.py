@@ -111,12 +111,6 @@ def test_rows_of_the_confusion_matrix_are_the_truth_and_columns_the_answers():
     assert report["confusion_matrix"] == found.confusion and report["split"] == "test"
 
 
-def test_a_class_without_samples_has_no_accuracy():
-    sums = as_sums(*ClassLoss().eval()(torch.tensor([[1.0, 0.0]]), torch.tensor([0])))
-    found = read_classification(sums, ["cat", "dog"])
-    assert [row["accuracy_pct"] for row in found.report("test")["per_class"]] == [100.0, None]
-
-
 def test_a_language_model_s_loss_is_a_mean_over_tokens_and_not_over_batches():
     """30 nats over 10 tokens and 2 over 6."""
     sums = iter([torch.tensor([30.0, 10.0]), torch.tensor([2.0, 6.0])])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import shlex
 from pathlib import Path
@@ -15,7 +14,7 @@ from stratlab_spec.exit_codes import DATA_MISSING, DataMissing, exit_code
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import text_config, write_jsonl
-from trainer.data.text.text_source import VERSION, check_given, generate_arithmetic, load_questions
+from trainer.data.text.text_source import check_given, load_questions
 from trainer.launch.batch_validation import check_run
 
 
@@ -66,21 +65,6 @@ def test_splits_that_are_there_are_used(tmp_path):
     write_jsonl(tmp_path / "math" / "validation.jsonl", numbered(5))
     found = splits(tmp_path, numbered(100))
     assert {name: len(split) for name, split in found.items()} == {"train": 100, "validation": 5, "test": 7}
-
-
-def test_every_form_gives_the_same_questions(tmp_path):
-    rows = numbered(60)
-    reference, table = splits(tmp_path / "reference", rows), datasets.Dataset.from_list(rows)
-    (tmp_path / "files").mkdir()
-    table.to_parquet(str(tmp_path / "files" / "train.parquet"))
-    table.to_json(str(tmp_path / "MetaMathQA-395K.json"), lines=False)
-    write_jsonl(tmp_path / "some.jsonl", rows)
-    table.save_to_disk(str(tmp_path / "saved"))
-    datasets.DatasetDict({"train": table}).save_to_disk(str(tmp_path / "split"))
-    for name in ("files", "MetaMathQA-395K.json", "some.jsonl", "saved", "split"):
-        found = load_questions(text_config(tmp_path, dataset_path=str(tmp_path / name)))
-        for part, wanted in reference.items():
-            assert read(found[part]) == read(wanted), (name, part)
 
 
 def test_what_is_not_there_is_data_missing(tmp_path, monkeypatch):
@@ -213,12 +197,6 @@ def test_other_columns_are_refused_before_anything_starts(row, code, told, tmp_p
     assert told in str(failure.value) and config.dataset_path in str(failure.value)
 
 
-def test_a_question_without_an_original_is_one_of_its_own(tmp_path):
-    rows = [row | {"original_question": "o" if row is ROWS[-1] else None} for row in ROWS]
-    found = load_questions(config_of(tmp_path, {"a.jsonl": "".join(json.dumps(row) + "\n" for row in rows)}))
-    assert {name: len(split) for name, split in found.items()} == {"train": 34, "validation": 4, "test": 2}
-
-
 def lines(answers: list[str], first: int = 0) -> str:
     rows = [{"query": f"q{first + i}", "response": answer, "n": i} for i, answer in enumerate(answers)]
     return "".join(json.dumps(row) + "\n" for row in rows)
@@ -266,8 +244,3 @@ def test_a_file_of_one_object_is_refused_with_a_command_that_cures_it(form, inde
     exec(cure[2], {})
     Path("train.json").unlink()
     assert {*texts_of(config)} == {(row["query"], row["response"]) for row in ROWS}
-
-
-def test_the_texts_are_those_of_the_version():
-    found = hashlib.sha256(json.dumps(generate_arithmetic()).encode()).hexdigest()[:16]
-    assert (VERSION, found) == (1, "59b1bbc876522187")

@@ -7,8 +7,6 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stratlab_spec.exit_codes import DataMissing
 from tests.codes import find_codes
@@ -21,10 +19,8 @@ from tests.trainer.data.text.token_caches import (
     documents_of,
     find_documents,
     text_config,
-    write_jsonl,
 )
 from trainer.data.batches import SampleOrder, Share, build_text_batch, text_evaluation_batches
-from trainer.data.text import token_cache as cache_module
 from trainer.data.text.text_source import SPLITS, load_questions
 from trainer.data.text.token_cache import cache_folder, pack_lengths
 from trainer.data.text.token_rows import IGNORED, open_text
@@ -90,28 +86,6 @@ def test_counts_are_those_of_the_rows(cache):
         assert (rows.rows(some)[0] == inputs[some]).all() and (rows.rows(some)[1] == labels[some]).all()
 
 
-def test_cut_documents_fill_their_row_and_are_counted(tmp_path):
-    rows = [{"query": f"{i}?", "response": "a" * (1, 21, 61)[i % 3]} for i in range(300)]
-    rows += [{"query": f"{i}" + "q" * 100, "response": "a"} for i in range(100)]
-    path = write_jsonl(tmp_path / "math" / "train.jsonl", rows)
-    data = build(text_config(tmp_path, dataset_path=str(path), seq_len=64))
-    facts = Counter()
-    for split in data.facts.values():
-        facts.update({key: split[key] for key in split if key.startswith("documents")})
-    # 61 characters do not fit behind a prompt of 21 tokens or more
-    assert facts == {"documents": 300, "documents_left_out": 100, "documents_cut": 100}
-    lengths = [len(d.ids) for d in find_documents(data.train) if d.ids[0] != PAD and d.ids[-1] != END]
-    assert set(lengths) == {64}
-
-
-def test_ids_above_16_bits_have_room(tmp_path, monkeypatch):
-    """As those of Qwen's 151,646 tokens."""
-    for vocab, dtype in ((1 << 16, np.uint16), (151_646, np.uint32)):
-        monkeypatch.setattr(cache_module, "count_vocabulary", lambda tokenizer, vocab=vocab: vocab)
-        data = build(text_config(tmp_path / str(vocab), train_samples=50))
-        assert np.load(data.folder / "train-ids.npy").dtype == dtype and data.vocab == vocab
-
-
 def test_what_is_missing_or_damaged_is_said(tmp_path):
     config = text_config(tmp_path, train_samples=50)
 
@@ -173,13 +147,6 @@ def test_99_percent_of_the_possible_on_long_tails(kind, seq_len):
     }[kind]
     useful, possible = fill(np.clip(drawn, 16, seq_len).astype(np.int64), seq_len)
     assert useful >= 0.99 * possible, (useful, possible)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=120))
-def test_any_lengths(lengths):
-    useful, possible = fill(np.array(lengths), 40)
-    assert useful > 0.5 * possible
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["packed", "padded"])

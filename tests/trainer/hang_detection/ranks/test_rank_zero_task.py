@@ -70,25 +70,3 @@ def test_the_others_end_when_rank_0_stands_still_or_fails(work, code):
     assert ended[1].exit_code == 1 and "PeerLost" in ended[1].output, ended[1].output
     assert {*find_codes(ended[1].output)} == {code} and "a test" in ended[1].output
     assert time.monotonic() - began < 40
-
-
-def test_a_rank_at_rest_waits_for_nobody():
-    def be_rank() -> None:
-        import time
-
-        import torch
-        import torch.distributed as dist
-
-        from trainer.hang_detection.watchdog_thread import is_pending
-
-        dist.init_process_group("gloo")
-        number = torch.zeros(4)
-        for _ in range(300):
-            for _ in range(5):
-                dist.all_reduce(number)
-            until = time.monotonic() + 0.5
-            while is_pending() and time.monotonic() < until:
-                time.sleep(0.01)
-            assert not is_pending()
-
-    run_ranks(be_rank, 1)

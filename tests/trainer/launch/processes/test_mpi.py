@@ -17,7 +17,7 @@ import pytest
 from stratlab_spec.run_directory import RunDirectory
 from trainer.launch import mpi
 from trainer.launch.ledger import Ledger, find_culprit
-from trainer.launch.stop import LauncherStopped, Stop
+from trainer.launch.stop import Stop
 
 PATH = {"PATH": os.environ["PATH"]}
 READY = '"conditions": [{"type": "Ready", "status": "True"}]'
@@ -86,30 +86,6 @@ def test_a_stopped_launcher_tells_mpirun_s_processes_and_waits_for_them(tmp_path
     out, error = launcher.communicate(timeout=60)
     assert (launcher.returncode, out) == (143, ""), error
     assert error.startswith(f"{[int(number) for number in heard]}\n")
-
-
-def test_a_signal_while_mpirun_starts_reaches_it(monkeypatch):
-    started: list[subprocess.Popen[bytes]] = []
-
-    class StoppedAtOnce(subprocess.Popen[bytes]):
-        def __init__(self, *args: object, **options: object) -> None:
-            super().__init__(*args, **options)  # type: ignore[call-overload]
-            started.append(self)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(subprocess, "Popen", StoppedAtOnce)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    stop = Stop()
-    stop.listen()
-    try:
-        with pytest.raises(LauncherStopped):
-            mpi._run(["sleep", "30"], PATH, stop, 120)
-        assert started[0].returncode == -signal.SIGUSR1
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for process in started:
-            process.kill()
 
 
 @pytest.mark.parametrize("hears", [True, False])

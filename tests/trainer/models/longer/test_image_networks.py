@@ -9,7 +9,6 @@ from urllib.error import URLError
 
 import pytest
 import torch
-import torchvision
 from torch.utils.flop_counter import FlopCounterMode
 
 from stratlab_spec.exit_codes import DataMissing
@@ -21,10 +20,9 @@ from tests.codes import find_codes
 from tests.trainer.fake_hub import run_fake_hub
 from tests.trainer.models.conftest import write_model
 from trainer.distributed.provenance import hash_weights
-from trainer.models import build_model, torchvision_networks
+from trainer.models import build_model
 from trainer.models.cnn_lstm import FRAMES, Lstm, pan
 from trainer.models.export import export_model
-from trainer.models.torchvision_networks import rename_stages
 
 OURS = ("vit_tiny", *(name for name, row in NETWORKS.items() if row.builder))
 
@@ -105,17 +103,6 @@ def test_weights_depend_on_the_seed_alone_training_on_nothing_and_all_get_gradie
     assert all(p.grad is not None for n, p in model.named_parameters() if "pooler" not in n)
 
 
-@pytest.mark.parametrize("name", ["mobilenet", "efficientnet", "vgg", "resnet"])
-def test_weights_are_called_as_torchvision_calls_them(name):
-    model = build(name, channels=3, labels=1000, empty=True)
-    with torch.device("meta"):
-        function = torchvision_networks.NETWORKS[name].function
-        published = getattr(torchvision.models, function)().state_dict()
-    published = rename_stages(published) if name == "vgg" else published
-    ours = model.network().state_dict()
-    assert {n: t.shape for n, t in ours.items()} == {n: t.shape for n, t in published.items()}
-
-
 def test_the_lstm_computes_what_torch_s_does():
     ours, theirs = Lstm(6, 5), torch.nn.LSTM(6, 5, batch_first=True)
     with torch.no_grad():
@@ -132,14 +119,6 @@ def test_cnn_lstm_takes_frames_whose_order_matters_or_a_window_that_moves_over_a
     assert frames[0, :, 0, 0, 0].tolist() == [0, 2, 4, 6, 8] and frames[0, -1, 0, 0, -1] == 15
     model, frames = build("cnn_lstm"), torch.rand(2, 3, 1, 32, 32)
     assert model(frames).shape == (2, 7) and not torch.allclose(model(frames), model(frames.flip(1)))
-
-
-def test_an_ensemble_is_the_mean_of_different_members():
-    model, images = build("ensemble"), torch.rand(2, 1, 32, 32)
-    logits = [member(images) for member in model.members]
-    torch.testing.assert_close(model(images), sum(logits) / 3)
-    assert len({hash_weights(member) for member in model.members}) == 3
-    assert model.flops_per_sample == 3 * build("cnn").flops_per_sample
 
 
 MOBILENET = "mobilenet_v3_large-5c1a4163.pth"
@@ -187,13 +166,6 @@ def test_torchvision_s_weights_that_are_not_to_be_had(tmp_path, monkeypatch):
     assert MOBILENET in said and "https://" in said
 
 
-def test_resnet_s_residual_branches_begin_at_zero():
-    """Goyal et al., arXiv 1706.02677, 5.1: at first every block is its shortcut, and gradients are short."""
-    model = build_model(Config(run="r", model="resnet"), image_size=32, channels=1, num_labels=7)
-    last = [p for name, p in model.named_parameters() if name.endswith("bn3.weight")]
-    assert len(last) == 16 and not any(p.any() for p in last)
-
-
 KNOWN, WANTED, OTHERS = ["ape", "bee", "cow"], ["cow", "ape", "bee"], ["ape", "bee", "dog"]
 EDGE = 32
 
@@ -225,16 +197,6 @@ def test_another_order_gives_the_same_logits_by_name(tmp_path, name):
         found = logits(build_with_head(config, WANTED, whole=whole))
         assert torch.allclose(found, expected[:, [2, 0, 1]], atol=1e-6)
     assert torch.allclose(logits(build_with_head(config, KNOWN)), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["vit_tiny", "cnn"])
-def test_other_classes_get_the_head_that_a_fresh_model_of_their_number_would(tmp_path, name):
-    config, _ = export(tmp_path, name)
-    found, same = build_with_head(config, OTHERS), build_with_head(config, KNOWN).network().state_dict()
-    for key, tensor in found.network().named_parameters():
-        in_body = not key.startswith(tuple(found.heads))
-        assert torch.equal(tensor, same[key]) == (in_body or not tensor.any()), key
-    assert torch.equal(logits(found), logits(build_with_head(config, OTHERS))), "by the seed"
 
 
 @pytest.mark.parametrize("kind", ["deit", "resnet"])

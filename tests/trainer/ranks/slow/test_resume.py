@@ -12,7 +12,7 @@ import pytest
 
 from tests.codes import find_codes
 from tests.trainer.kept_runs import STEPS, lines, read, train
-from tests.trainer.ranks.test_resume import assert_equal_ending, losses, read_attempts, stop_at
+from tests.trainer.ranks.test_resume import assert_equal_ending, losses, read_attempts
 from tests.trainer.runs import run_worker
 
 
@@ -58,14 +58,6 @@ def test_the_best_weights_are_exported_beside_the_final_ones(tmp_path):
     assert best["accuracy_pct"] == max(found.values()) and best["step"] < STEPS
     final, kept = ((folder / name / "model.safetensors") for name in ("model", "best_model"))
     assert kept.read_bytes() != final.read_bytes()
-
-
-def test_a_run_without_checkpoints_stops_too_and_keeps_its_metrics(tmp_path):
-    off = {"TRAINER_CHECKPOINT_EVERY": "0", "TRAINER_CHECKPOINT_MINUTES": "0", "TRAINER_LOG_EVERY": "100"}
-    folder = train(tmp_path, "ddp", 2, stop_at("train_step", 5), codes=(143,), **off)
-    assert list(losses(folder, 1)) == [1, 2, 3, 4, 5]
-    assert not (folder / "checkpoints").exists()
-    assert [x["name"] for x in lines(folder) if x["kind"] == "event"] == ["stopped"]
 
 
 def test_starts_from_another_run_s_newest_whole_checkpoint_and_then_from_no_other(tmp_path):
