@@ -18,8 +18,9 @@ from tests.codes import find_codes
 from tests.trainer.checkpoint.test_dcp_files import Call
 from tests.trainer.checkpoint.test_folder import STATE
 from tests.trainer.runs import make_world
+from trainer.checkpoint import attempt as attempts
 from trainer.checkpoint.attempt import deal
-from trainer.checkpoint.state import Staging
+from trainer.checkpoint.state import ShardedStaging, Staging
 from trainer.checkpoint.store import Checkpoints, find_grace_problem, is_better
 from trainer.checkpoint.writing import load_random_state, random_state, rank_file, save_random_state
 
@@ -185,3 +186,28 @@ def test_the_memory_is_taken_once_and_again_only_for_more():
     assert again.data_ptr() == first.data_ptr() and staging.held_bytes < 4100
     assert staging.copy([torch.ones(5000)])[0].sum() == 5000 and staging.held_bytes >= 20_000
     assert staging.copy([]) == []
+
+
+def test_what_is_saved_at_a_stop_is_waited_for(tmp_path, monkeypatch):
+    checkpoints, done = checkpoints_of(tmp_path, checkpoint_every=5), []
+    checkpoints._recorder = SimpleNamespace(flush=lambda: None, record=lambda *given, **named: None)
+    monkeypatch.setattr(checkpoints, "_take", done.append)
+    monkeypatch.setattr(checkpoints, "finish", lambda: done.append("finished"))
+    checkpoints.commit_now(3)
+    assert done == [3, "finished"]
+
+
+def test_a_snapshot_stays_while_training_goes_on(monkeypatch):
+    monkeypatch.setattr("torch.distributed.get_rank", lambda group=None: 0)
+    monkeypatch.setattr("trainer.checkpoint.state.gather_objects", lambda value: [value])
+    weight = torch.zeros(3)
+    snapshot = ShardedStaging().take({"w": weight})
+    weight += 1
+    assert [tensor.tolist() for tensor in snapshot.held.values()] == [[0, 0, 0]]
+
+
+def test_damage_that_another_rank_finds_is_heard(tmp_path, monkeypatch):
+    for name, value in (("get_rank", 0), ("get_world_size", 2)):
+        monkeypatch.setattr(f"torch.distributed.{name}", lambda group=None, value=value: value)
+    monkeypatch.setattr(attempts, "gather_objects", lambda own, group: [own, "broken"])
+    assert attempts._compare_share(tmp_path, {}, None) == "broken"

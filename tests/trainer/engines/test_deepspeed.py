@@ -25,8 +25,11 @@ from trainer.engines.deepspeed_config import (
     build_settings,
     check_keys,
 )
-from trainer.engines.quantization import dequantize, quantize
-from trainer.engines.zero_engine import profile_flops
+from trainer.engines.quantization import _count_real, dequantize, quantize
+from trainer.engines.zero_engine import DeepSpeedEngine, profile_flops
+from trainer.measuring.held_tensors import Observed
+from trainer.models.mixed_precision import ProductLinear
+from trainer.strategies.zero import _gather_products
 
 SMALL = ModelSizes(parameters=1000, block=300, outside=100)
 HUGE = ModelSizes(parameters=10**10, block=10**8, outside=10**9)
@@ -71,8 +74,6 @@ def test_the_flops_profiler_is_off_unless_asked_for():
     ("settings", "named"),
     [
         ({"zero_optimisation": {}}, ("zero_optimisation", "zero_optimization?")),
-        ({"torch_autocast": {"enable": True}}, ("torch_autocast.enable", "enabled?")),
-        ({"zero_optimization": {"offload_param": {"dev": "cpu"}}}, ("zero_optimization.offload_param.dev",)),
         ({"optimizer": {"params": {"momentun": 1}}}, ("optimizer.params.momentun", "momentum?")),
     ],
 )
@@ -236,3 +237,45 @@ def test_a_block_with_a_number_that_is_none_comes_back_as_such():
         values[BLOCK + 5] = bad
         found = there_and_back(values, 8).view(3, BLOCK)
         assert found[1].isnan().all() and found[[0, 2]].isfinite().all()
+
+
+class Moded(nn.Module):
+    """Notes in which mode it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[bool] = []
+
+    def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.seen.append(self.training)
+        return inputs.sum(), labels
+
+
+def test_an_evaluation_is_in_evaluation_mode_and_leaves_training_mode():
+    engine = DeepSpeedEngine.__new__(DeepSpeedEngine)
+    engine._engine, engine._precision = Moded(), Precision("fp32")
+    assert engine.evaluate(torch.ones(2), torch.ones(1)).tolist() == [2, 1]
+    assert engine._engine.seen == [False] and engine._engine.training
+
+
+def test_gradients_of_every_owner_are_observed():
+    engine = DeepSpeedEngine.__new__(DeepSpeedEngine)
+    engine.observed, engine.module = Observed(), nn.Linear(2, 2)
+    parts = {0: [torch.zeros(3), None], 1: None}
+    optimizer = SimpleNamespace(fp32_partitioned_groups_flat=[torch.zeros(4)], averaged_gradients=parts)
+    engine._engine = SimpleNamespace(optimizer=optimizer)
+    engine._observe()
+    assert engine.observed.bytes_held == {"parameters": 4 * (6 + 4), "gradients": 4 * 3}
+
+
+def test_weights_of_products_alone_are_gathered_in_16_bits():
+    model = nn.Sequential(ProductLinear(2, 2), nn.LayerNorm(2))
+    _gather_products(SimpleNamespace(module=model), torch.bfloat16)
+    found = {name: getattr(p, "comm_dtype", None) for name, p in model.named_parameters()}
+    assert found == {"0.weight": torch.bfloat16} | dict.fromkeys(("0.bias", "1.weight", "1.bias"))
+
+
+@pytest.mark.parametrize(("rank", "real"), [(0, 4), (1, 2), (2, 0)])
+def test_the_padding_of_the_last_shards_is_no_element(rank: int, real: int):
+    shard = SimpleNamespace(ds_numel=4)
+    assert _count_real(SimpleNamespace(ds_tensor=shard, ds_numel=6, ds_zero_partition_rank=rank)) == real

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from stratlab_spec.layout.mesh_rules import broken_rules, resolve_axes
-from stratlab_spec.layout.parallel_dims import KINDS, Axes, resolve_layout
+from stratlab_spec.layout.parallel_dims import Axes, resolve_layout
 from stratlab_spec.memory.layout_report import main
 from stratlab_spec.models.decoder import SHAPES
 from stratlab_spec.settings.config import Config, ConfigError
@@ -87,15 +87,6 @@ def test_given_degrees_are_taken_and_dp_shard_fills_up():
     assert (found.axes, found.name) == (Axes(pp=2, dp_replicate=2, dp_shard=2), "pp2.dp2x2")
     assert resolve_layout(given(MOE, tp=2, ep=8), 8, SHAPES[MOE]).name == "dp4.tp2+sp.ep8"
     assert resolve_axes(given(cp=2, tp=2, pp=2), 8).dp == 1
-
-
-def test_given_degrees_are_held_against_the_dimensions_only_where_those_are_named():
-    free = resolve_layout(given(pp=2, tp=2), 4, SHAPES[DENSE])
-    assert (free.dimensions, free.missing) == (2, ())
-    lacking = resolve_layout(given(pp=2, cp=2, dimensions=4), 4, SHAPES[DENSE])
-    assert lacking.missing == ("data", "tensor")
-    whole = resolve_layout(given(MOE, pp=2, dp_shard=2, cp=2, tp=2, ep=2), 16, SHAPES[MOE])
-    assert (whole.dimensions, whole.missing) == (len(KINDS), ())
 
 
 def test_when_the_tp_axis_splits_the_sequence():

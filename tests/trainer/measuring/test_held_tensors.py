@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from trainer.measuring.held_tensors import Census, Observed, state_tensors
+from trainer.measuring.held_tensors import Census, Observed, list_shards, state_tensors
 
 WORDS, HIDDEN = 300, 40
 WEIGHT_BYTES = WORDS * HIDDEN * 4
@@ -64,21 +64,6 @@ def test_long_pieces_are_told_by_their_views_and_logits_by_their_width():
     assert trained.found() == {"parameters": WEIGHT_BYTES, "logits": 64 * WORDS * 4} and len(views) == 3
 
 
-def test_a_bucket_that_outlives_the_gradients_in_it_is_the_engine_s():
-    trained = Trained()
-    parameters = list(trained.head.parameters())
-    sizes = [p.numel() for p in parameters]
-    parts = zip(torch.zeros(sum(sizes)).split(sizes), parameters, strict=True)
-    views = [part.view_as(p) for part, p in parts]
-    for parameter, view in zip(parameters, views, strict=True):
-        parameter.grad = view
-    trained.looks.note_gradients()
-    trained.optimizer.zero_grad(set_to_none=True)
-    assert trained.found() == {}
-    copies = [view.clone() for view in views]
-    assert trained.found() == {"gradients": sum(copy.numel() * 4 for copy in copies)}
-
-
 def test_floating_point_storages_are_counted_once() -> None:
     weights = torch.zeros(10, 3)
     integers, empty = torch.zeros(100, dtype=torch.int64), torch.zeros(0, dtype=torch.bfloat16)
@@ -101,3 +86,9 @@ def test_of_an_optimizer_the_step_counter_is_left_out() -> None:
     weight.sum().backward()
     optimizer.step()
     assert [tuple(tensor.shape) for tensor in state_tensors(optimizer)] == [(5,), (5,)]
+
+
+def test_of_deepspeed_s_stage_3_both_shards_count() -> None:
+    plain, sharded = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+    sharded.ds_tensor, sharded.ds_secondary_tensor = torch.ones(2), torch.ones(3)
+    assert [len(shard) for shard in list_shards([plain, sharded])] == [2, 3]

@@ -100,24 +100,6 @@ def test_kernels_by_hand() -> None:
     assert measure_exposed(events) == pytest.approx((100 * (30 + 5 + 15) / 300, 300 / 1e6))
 
 
-@pytest.mark.parametrize("kind", ["of_a_device_to_come", ""])  # "": of a torch that tells no kind
-def test_launches_of_any_device_count(kind: str) -> None:
-    call = "enqueue" if kind else "cudaLaunchKernel"
-    events = [
-        on_host(STEP, 100, 200),
-        on_host(call, 110, 111, correlation=5, kind=kind),
-        on_host(call, 150, 151, correlation=6, kind=kind),
-        on_host(call, 210, 211, correlation=7, kind=kind),
-        on_host("aten::mm", 20, 30, correlation=1, kind="cpu_op"),
-        on_host("aten::mm", 120, 130, correlation=7, kind="cpu_op"),
-        on_device("gemm", 80, 120, 4),  # in flight: the step begins when it has ended
-        on_device("gemm", 120, 200, 5),
-        on_device("ncclDevKernel_AllReduce", 200, 220, 6),
-        on_device("gemm", 220, 400, 7),
-    ]
-    assert measure_exposed(events) == pytest.approx((20.0, 100 / 1e6))
-
-
 def test_on_the_host_operators_take_the_place_of_kernels() -> None:
     events = [
         on_host(STEP, 0, 100),

@@ -23,7 +23,7 @@ from tests.trainer.models.small_decoder import (
 )
 from trainer.models.chunked_cross_entropy import CHUNK_TOKENS
 from trainer.models.decoder import describe
-from trainer.models.decoder_build import build_decoder
+from trainer.models.decoder_build import KEPT, build_decoder
 
 
 def small_of(family: str):
@@ -140,3 +140,9 @@ def test_the_head_of_a_tied_model_is_the_embedding():
 def test_its_loss_has_the_chunks_of_the_setting():
     for given, wanted in (({}, CHUNK_TOKENS), ({"loss_chunk_tokens": 512}, 512)):
         assert build(empty=True, **given).loss.chunk_tokens == wanted
+
+
+def test_selective_keeps_products_of_experts_and_the_attention_of_packed_rows():
+    assert {"mm", "_grouped_mm", "_varlen_attn"} <= {
+        operator._schema.name.partition("::")[2] for operator in KEPT
+    }

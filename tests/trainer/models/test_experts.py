@@ -132,18 +132,6 @@ class Waits(TorchDispatchMode):
         return func(*args, **given)
 
 
-def test_nothing_waits_for_the_device(block: Any) -> None:
-    router, experts, tokens = Router(block.gate), Experts(block.experts), draw()[0].requires_grad_()
-    with Waits() as ours:
-        _, shares, chosen = router(tokens)
-        experts(tokens, chosen, shares).sum().backward()
-    assert ours.found == []
-    with Waits() as theirs:
-        block.experts.config._experts_implementation = "eager"
-        block.experts(tokens, chosen, shares.detach())
-    assert theirs.found, "the watch sees nothing"
-
-
 @pytest.mark.parametrize("scaled", [True, False])
 def test_in_fp32_the_router_is_that_of_transformers(block: Any, scaled: bool) -> None:
     block.gate.norm_topk_prob = scaled

@@ -47,19 +47,6 @@ def test_wrong_options(tmp_path: Path, arguments: tuple[str, ...], named: list[s
     assert all(name in problem for name, problem in zip(named, problems, strict=True)), problems
 
 
-def test_a_lock_whose_number_is_used_again_is_not_the_first_owner_s(tmp_path: Path) -> None:
-    """Paused, outnumbered, everything cleared away, number 1 taken by a third one."""
-    first, second = acquire(tmp_path / "locks", 1, 10), acquire(tmp_path / "locks", 2, 10)
-    assert first is not None and second is not None
-    second.release()
-    third = acquire(tmp_path / "locks", 1, 10)
-    assert third is not None
-    first.release()
-    third.check()
-    with pytest.raises(Overtaken):
-        first.check()
-
-
 def test_the_rename_has_one_winner(tmp_path: Path) -> None:
     place = Destination(tmp_path, "pets")
     for token in ("a", "b"):

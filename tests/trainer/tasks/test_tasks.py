@@ -7,10 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from stratlab_spec.models.decoder import DecoderShape
 from stratlab_spec.settings.config import Config
+from tests.trainer.models.conftest import small_settings
 from trainer.data.batches import Batch, Share
 from trainer.data.text.token_rows import IGNORED
 from trainer.engine import add_up, as_sums, build_result
@@ -23,6 +25,7 @@ from trainer.tasks.evaluation import (
     read_classification,
     read_language_modelling,
 )
+from trainer.tasks.normalization import find_preprocessing
 from trainer.tasks.text_task import TextTask
 
 
@@ -140,3 +143,13 @@ def test_a_token_s_operations_by_hand(lora_rank, teacher, per_weight, attention)
     assert found["flops_per_token"] == per_weight * WEIGHTS + attention / 2
     assert found["flops_per_token_literature"] == per_weight * WEIGHTS + attention
     assert found["flops_per_sample"] == 64 * found["flops_per_token"]
+
+
+def test_published_weights_see_imagenet_s_pixels_and_a_hub_model_those_of_its_processor(tmp_path):
+    published = find_preprocessing(Config(run="r", model="resnet_finetuned"))
+    small_settings("vit").save_pretrained(tmp_path)
+    seen = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.25, 0.3]}
+    transformers.ViTImageProcessor(**seen).save_pretrained(tmp_path)
+    own = find_preprocessing(Config(run="r", model_path=str(tmp_path), init="pretrained"))
+    assert (published.mean, published.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    assert own.mean == pytest.approx((0.4, 0.5, 0.6)) and own.std == pytest.approx((0.2, 0.25, 0.3))
