@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from torch import nn
 
 from stratlab_spec.certificates import GIVEN
 from stratlab_spec.exit_codes import (
@@ -17,13 +15,11 @@ from stratlab_spec.exit_codes import (
     is_storage_full,
     is_told_in_a_sentence,
 )
-from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
 from trainer.evaluation.command import main as evaluate
 from trainer.installation import find_intruders
 from trainer.prepare.preparation import main as prepare
 from trainer.program import PROGRAMS, main
-from trainer.worker import _describe_zeropp
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 2), (["--help"], 0)])
@@ -96,19 +92,3 @@ def test_a_file_without_a_certificate_is_refused_first(main, arguments, tmp_path
     monkeypatch.setenv(GIVEN, str(tmp_path / "ca.crt"))
     assert main(arguments) == BAD_CONFIG
     assert find_codes(capsys.readouterr().err) == ["SL-certificate-absent"]
-
-
-def test_what_zeropp_sends_in_few_bits_is_told():
-    """The matrix of 4096 stays whole on every rank by default, so only its gradient is sent in blocks."""
-    model = nn.Linear(64, 64)
-
-    def describe(**settings):
-        config = Config(run="r", strategy="zeropp", **settings)
-        return _describe_zeropp(SimpleNamespace(config=config, axes=SimpleNamespace(dp_shard=2)), model)
-
-    told = describe(zeropp="qwz,qgz")
-    assert [told[part]["parameters"] for part in ("qwz", "qgz")] == [0, 1]
-    assert describe(zeropp="qwz", persistent_elements=4095)["qwz"]["parameters"] == 1
-    assert describe() == {}
-    model.weight.requires_grad = False
-    assert describe(zeropp="qgz")["qgz"]["parameters"] == 0

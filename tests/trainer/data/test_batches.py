@@ -241,14 +241,6 @@ def test_what_is_not_augmented_looks_the_same_in_training_and_in_evaluation(how)
     assert torch.equal(trained, whole[order.indices(2, GLOBAL)]) and not others
 
 
-def test_auto_residence_goes_by_size(monkeypatch):
-    small, large = pictures(), pictures()
-    monkeypatch.setattr(type(large), "bytes_stored", property(lambda self: (3 << 30) if self is large else 1))
-    assert resolve_residence("auto", small, "cpu") == "device"
-    assert resolve_residence("auto", large, "cpu") == "stream"
-    assert resolve_residence("device", large, "cpu") == "device"
-
-
 @pytest.mark.parametrize(("share", "expected"), [(0.049, "device"), (0.051, "stream")])
 def test_of_a_gpu_s_memory_auto_takes_a_twentieth(monkeypatch, share, expected):
     split = pictures()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,6 @@ from trainer.data import image_checks as opening
 from trainer.data.columns import ColumnNames, _judge, read_labels
 from trainer.data.image_checks import check_held_out, scale_problem
 from trainer.data.images import SPLIT_SEED
-from trainer.data.pictures import StoredPictures
-from trainer.launch.batch_validation import main as answer
 from trainer.launch.preflight import check
 from trainer.prepare.origin import check_images
 
@@ -146,25 +142,6 @@ def test_test_pictures_that_are_learnt_too_are_counted(tmp_path):
     assert " 3 of the 20 " in found
     (found,) = check_held_out(opened(lay(tmp_path / "f", train=pngs(1, 7) * 20 + pngs(1, 8) * 20)))
     assert " 8 of the 8 " in found  # held out of the train split
-
-
-def test_runs_of_a_sweep_that_hold_out_the_same_open_it_once(tmp_path, monkeypatch, capsys):
-    folder = lay(tmp_path / "d", train=pngs(40), test=pngs(40, 100))
-    given = {"dataset_path": folder, "results": tmp_path, "image_size": 8, "profile_steps": 0}
-    given |= {"global_batch_size": 8, "micro_batch_size": 8}
-    settings = {f"TRAINER_{name.upper()}": str(value) for name, value in given.items()}
-    looked, plain = [], StoredPictures.open
-    monkeypatch.setattr(StoredPictures, "open", lambda self, i: looked.append(self.split) or plain(self, i))
-    counts = []
-    for names in (["one"], ["one", "two"]):
-        looked.clear()
-        runs = {name: settings | {"TRAINER_RUN": name} for name in names}
-        monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(runs)))
-        assert answer([]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert all(result["code"] == 0 for result in found.values()), found
-        counts.append(looked.count("test"))
-    assert counts[1] - counts[0] < 40 < counts[0]
 
 
 def config(**settings) -> Config:

@@ -129,15 +129,6 @@ def test_large_images_are_stored_as_squares_of_8_7_of_the_size_that_is_wanted(tm
     assert opened(tmp_path, 96).train.shape == (3, 110, 110)
 
 
-def test_synthetic_images_come_from_their_index():
-    first, second = (open_data(Config(run="try", dataset="synthetic", seed=seed), 32) for seed in (0, 1))
-    assert sizes(first) == [1800, 200, 400] and first.sha256 == second.sha256 and first.source_edge is None
-    many = open_data(Config(run="try", dataset="synthetic", train_samples=3000), 128)
-    assert len(many.train) == 3000 and many.train.shape == (3, 64, 64) and many.train.image_size == 128
-    seen = {s.pixels(np.array([i])).tobytes() for s in (first.train, first.test) for i in range(100)}
-    assert len(seen) == 200
-
-
 COLOURS = {"ape": (250, 0, 0), "bee": (0, 250, 0), "cow": (0, 0, 250), "train": (9, 9, 9)}
 TRAIN = ABC.names * 4
 

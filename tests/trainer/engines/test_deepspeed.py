@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import json
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.gpu.quantizer_formula import StandInQuantizer
@@ -26,7 +22,7 @@ from trainer.engines.deepspeed_config import (
     check_keys,
 )
 from trainer.engines.quantization import _count_real, dequantize, quantize
-from trainer.engines.zero_engine import DeepSpeedEngine, profile_flops
+from trainer.engines.zero_engine import DeepSpeedEngine
 from trainer.measuring.held_tensors import Observed
 from trainer.models.mixed_precision import ProductLinear
 from trainer.strategies.zero import _gather_products
@@ -102,13 +98,6 @@ def test_batches_clipping_and_types():
     assert settings_of(reduce_dtype="bf16")["communication_data_type"] == "bf16"
 
 
-def test_no_optimizer_is_compiled_at_the_first_start_and_the_settings_can_be_written():
-    settings = settings_of("zero3", offload="all", device_type="cuda")
-    assert settings["optimizer"]["params"]["torch_adam"] and not settings["zero_force_ds_cpu_optimizer"]
-    assert settings["zero_optimization"]["offload_optimizer"]["pin_memory"] is True
-    assert json.loads(json.dumps(settings)) == settings
-
-
 def test_the_stages_and_the_parts_of_zero_plus_plus_differ_in_the_table_alone():
     assert [ZERO[name]["stage"] for name in ("zero1", "zero2", "zero3", "zeropp")] == [1, 2, 3, 3]
     assert zero("zero2") | {"stage": 1} == zero("zero1")
@@ -156,52 +145,6 @@ def test_every_optimizer_is_told_its_weight_decay():
     for name in ("adamw", "sgd"):
         given = settings_of(optimizer=name, weight_decay=0.3, lr=0.02)["optimizer"]["params"]
         assert (given["weight_decay"], given["lr"]) == (0.3, 0.02)
-
-
-@pytest.fixture
-def engine():
-    """What of DeepSpeed's engine its profiler asks, around one layer of 8 x 4 weights."""
-    return SimpleNamespace(
-        module=nn.Sequential(nn.Linear(8, 4, bias=False)),
-        world_size=2,
-        dp_world_size=2,
-        mp_world_size=1,
-        has_moe_layers=False,
-        train_micro_batch_size_per_gpu=lambda: 3,
-        wall_clock_breakdown=lambda: False,
-        flops_profiler_recompute_fwd_factor=lambda: 0.0,
-        flops_profiler_module_depth=lambda: -1,
-        flops_profiler_top_modules=lambda: 3,
-        flops_profiler_detailed=lambda: True,
-    )
-
-
-def has_traces(module):
-    return [name for each in module.modules() for name in vars(each) if name.startswith("__")] + [
-        hook for each in module.modules() for hook in (each._forward_hooks, each._forward_pre_hooks) if hook
-    ]
-
-
-def test_the_forward_pass_inside_is_counted_and_nothing_is_left_behind(engine, tmp_path, capsys):
-    linear = F.linear
-    with profile_flops(engine, 9, tmp_path / "flops.txt"):
-        engine.module(torch.zeros(3, 8))
-    text = (tmp_path / "flops.txt").read_text()
-    assert "Profile Summary at step 9:" in text and "batch size per GPU" in text
-    assert "fwd MACs per GPU:" in text and "96 MACs" in text  # 3 x 8 x 4
-    assert F.linear is linear and not has_traces(engine.module)
-    assert "Profile Summary" not in capsys.readouterr().out
-    assert [path.name for path in tmp_path.iterdir()] == ["flops.txt"]
-
-
-def test_what_cannot_be_told_costs_the_file_and_no_step(engine, tmp_path, caplog, monkeypatch):
-    path = tmp_path / "flops.txt"
-    monkeypatch.setattr("os.replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
-    for cause in ("No space left", "ZeroDivisionError"):
-        with profile_flops(engine, 9, path):
-            engine.module(torch.zeros(3, 8))
-        assert not path.exists() and cause in caplog.text and not has_traces(engine.module)
-        engine.train_micro_batch_size_per_gpu = lambda: 1 // 0
 
 
 def there_and_back(values: torch.Tensor, bits: int) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from trainer.environment.assessment import expect_bandwidth, judge
 from trainer.environment.board import STOPPED, Asked, Facts, find_pod_index
-from trainer.environment.probes import bus_gb_per_s, describe_network, hide_log, read_log
+from trainer.environment.probes import bus_gb_per_s, hide_log, read_log
 
 PODS, PER_POD = 2, 2
 ASKED = Asked(nodes=PODS, per_node=PER_POD, results="/results")
@@ -195,31 +194,6 @@ def test_what_nccl_has_chosen_is_read_and_the_file_goes(tmp_path, monkeypatch):
     path.write_text(LOG)
     assert read_log(path) == {"via": ["NET/IB", "P2P/CUMEM", "SHM/direct", "NVLS"], "network": ["IB"]}
     assert not path.exists() and read_log(path) == read_log(None) == {"via": [], "network": []}
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-@pytest.mark.parametrize(
-    ("device", "speed", "expected"),
-    [(True, "25000\n", 3.125), (True, "-1\n", None), (False, "10000\n", None)],
-)
-def test_only_a_real_card_says_its_speed(tmp_path, device, speed, expected):
-    """The pair of interfaces of a pod says 10000 whatever is below it."""
-    write(tmp_path / "net/eth0/speed", speed)
-    if device:
-        (tmp_path / "net/eth0/device").mkdir()
-    found = describe_network({"GLOO_SOCKET_IFNAME": "eth0"}, "127.0.0.1", tmp_path)
-    assert found == {"interface": "eth0", "gb_per_s": expected, "ib_gb_per_s": []}
-
-
-def test_ports_of_infiniband_that_are_up_count(tmp_path: Path) -> None:
-    for card, state in (("mlx5_0", "4: ACTIVE"), ("mlx5_1", "1: DOWN")):
-        write(tmp_path / f"infiniband/{card}/ports/1/state", state)
-        write(tmp_path / f"infiniband/{card}/ports/1/rate", "400 Gb/sec (4X NDR)")
-    assert describe_network({}, "127.0.0.1", tmp_path)["ib_gb_per_s"] == [50.0]
 
 
 def test_bus_bandwidth_is_counted_as_nccl_tests_count_it() -> None:

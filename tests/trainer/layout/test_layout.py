@@ -152,13 +152,6 @@ def test_the_command_prints_memory_by_rank(capsys):
     assert "0-8, 18-26" in capsys.readouterr().out, "both stages of a rank"
 
 
-def test_the_command_refuses_with_what_would_work(capsys):
-    assert main(["--processes", "8", "layout=given", "tp=4"]) == 2
-    assert find_codes(capsys.readouterr().err) == ["SL-nd-tp-indivisible"]
-    assert main(["--processes", "8", "tpp=4"]) == 2
-    assert "TRAINER_TPP" in capsys.readouterr().err
-
-
 def of(strategy: str, **settings) -> Config:
     sizes = {"global_batch_size": 48, "micro_batch_size": 1}
     return Config(**{"run": "try", "strategy": strategy} | sizes | settings)

@@ -23,7 +23,6 @@ from trainer.measuring.hardware import (
     MachineLoad,
     Meter,
     Sampler,
-    find_pressure,
     open_sampler,
     read_tree_s,
     read_waited_s,
@@ -156,16 +155,6 @@ def test_the_load_is_that_of_the_timed_steps(tmp_path: Path, monkeypatch: pytest
     assert (whole["seconds"], whole["cpu_pressure_pct"]) == (10.0, pytest.approx(35.0))
     pressure.unlink()
     assert math.isnan(read_waited_s(pressure))
-
-
-@pytest.mark.parametrize(
-    ("named", "folder"), [("0::/", ""), ("1:cpu:/\n0::/lab/pod\n", "lab/pod"), ("1:cpu:/a\n", "")]
-)
-def test_the_pressure_is_that_of_the_own_control_group(tmp_path: Path, named: str, folder: str) -> None:
-    own = tmp_path / "cgroup"
-    own.write_text(named)
-    assert find_pressure(own, tmp_path) == tmp_path / folder / "cpu.pressure"
-    assert find_pressure(tmp_path / "none", tmp_path) == tmp_path / "cpu.pressure"
 
 
 def test_a_tree_of_processes_is_summed(tmp_path: Path) -> None:

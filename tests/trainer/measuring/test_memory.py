@@ -6,11 +6,10 @@ import mmap
 import time
 
 import pytest
-import torch
 
 from trainer.measuring.held_tensors import GIB, Observed
 from trainer.measuring.memory import HostCounters, MemoryReading, TrainingMemory, peak_host_memory_gib
-from trainer.measuring.phases import DevicePhase, Phases, read_ms
+from trainer.measuring.phases import Phases, read_ms
 
 MIB = 2**20
 
@@ -209,33 +208,4 @@ def test_a_phase_adds_up_over_the_micro_batches_and_starts_anew():
                 time.sleep(0.002)
     step, data, forward, backward, optimizer = read_ms(phases.take())
     assert 6 <= forward <= step < 100 and data == backward == optimizer == 0
-    assert read_ms(phases.take()) == (0, 0, 0, 0, 0)
-
-
-def test_on_a_device_a_phase_is_a_pair_of_events_per_entry(monkeypatch):
-    class Event:
-        clock = 0.0
-
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self) -> None:
-            Event.clock += 2.5
-            self.at = Event.clock
-
-        def synchronize(self) -> None:
-            pass
-
-        def elapsed_time(self, end: Event) -> float:
-            return end.at - self.at
-
-    monkeypatch.setattr(torch, "Event", Event)
-    phases = Phases("cuda")
-    assert isinstance(phases.forward, DevicePhase)
-    with phases.begin_step(1):
-        for _ in range(2):
-            with phases.forward:
-                pass
-    step, _, forward, *_ = read_ms(phases.take())
-    assert (forward, step) == (5.0, 12.5)
     assert read_ms(phases.take()) == (0, 0, 0, 0, 0)

@@ -139,16 +139,6 @@ def test_a_half_line_of_an_earlier_attempt_is_left_behind(tmp_path: Path) -> Non
     assert steps(path) == [1, 4, 5]
 
 
-def test_lines_that_never_fit_are_told(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(os, "write", Volume(0).write)
-    spool = Spool(tmp_path / "metrics.jsonl")
-    for number in range(3):
-        spool.append(line(number))
-        spool.flush()
-    spool.close()
-    assert len(caplog.records) == 2 and " 3 " in caplog.records[-1].getMessage()
-
-
 @pytest.mark.parametrize("way", ["moved", "replaced"])
 def test_a_folder_that_is_gone_is_noticed_at_the_next_write_and_no_line_is_lost(tmp_path, way):
     folder = tmp_path / "run"

@@ -13,9 +13,9 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from tests.trainer.parallel.small import make_config, make_rows, share_of, start
 from trainer.distributed.world import Precision
+from trainer.models import weights
 from trainer.models.decoder import documents_of
 from trainer.models.decoder_build import build_decoder
-from trainer.models import weights
 from trainer.models.mixed_precision import apply_low_precision
 from trainer.parallel import stage
 from trainer.parallel.fully_shard import _sharded_parameters, apply_prefetch, apply_sharding

@@ -27,7 +27,6 @@ from tests.trainer.fake_hub import COMMIT, run_fake_hub
 from trainer.data import open_data
 from trainer.data.text.token_cache import cache_folder, cache_name
 from trainer.data.text.token_rows import open_text
-from trainer.data.text.tokenizer import build_byte_tokenizer
 from trainer.prepare.preparation import ensure_cache
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
@@ -193,25 +192,6 @@ def test_two_starts_at_once_make_one_cache_and_a_third_elsewhere_the_same_bytes(
     assert samples == {"train": 50, "validation": 38, "test": 10} and not data.train.packed
     other = build(text_config(tmp_path / "elsewhere", **given))
     assert files(other.folder) == files(cache_folder(config)) and other.sha256 == data.sha256
-
-
-@pytest.mark.parametrize("setting", ["seq_len", "packing", "tokenizer", "data"])
-def test_whatever_the_content_depends_on_is_in_the_name_and_nothing_else(tmp_path, setting):
-    path = write_jsonl(tmp_path / "a" / "math" / "train.jsonl", questions(20))
-    build_byte_tokenizer().save_pretrained(tmp_path / "words")
-    config = text_config(tmp_path, dataset_path=str(path.parent), tokenizer=str(tmp_path / "words"))
-    before = cache_name(config)
-    for change in ({"seed": 9}, {"strategy": "ddp"}, {"global_batch_size": 8}, {"tp": 2}):
-        assert cache_name(config.model_copy(update=change)) == before
-    shutil.copytree(path.parent, tmp_path / "b" / "math")  # the volume under another path; copies the times
-    assert cache_name(config.model_copy(update={"dataset_path": str(tmp_path / "b" / "math")})) == before
-    if setting == "data":
-        write_jsonl(path, questions(21))
-    elif setting == "tokenizer":
-        (tmp_path / "words" / "chat_template.jinja").write_text("{{ messages }}")
-    else:
-        config = config.model_copy(update={setting: {"seq_len": 64, "packing": False}[setting]})
-    assert cache_name(config) != before
 
 
 def test_the_launcher_makes_it_or_finds_it_without_torch(results, tmp_path):

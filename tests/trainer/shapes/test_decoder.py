@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -15,7 +13,6 @@ from stratlab_spec.models.decoder import (
     count_matmul_parameters,
     count_parameters,
     split_layers,
-    weight_shapes,
 )
 from stratlab_spec.models.decoder_config import decoder_problems, read_shape, shape_of_json
 from stratlab_spec.models.model_specs import VIT, image_size_problem, model_problems, read_vit_shape
@@ -23,7 +20,6 @@ from stratlab_spec.registry import DECODER_SIZES, SIZES, VIT_SIZES
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.fields import TEXT_MODELS, VIT_MODELS, Settings
 from tests.codes import find_codes
-from tests.trainer.fake_hub import run_fake_hub
 from trainer.models import build_model
 from trainer.models.decoder import describe
 from trainer.models.decoder_build import build_decoder
@@ -90,17 +86,6 @@ def test_of_experts_the_active_ones_count():
     assert active + 151_936 * 2048 == pytest.approx(3.3e9, rel=0.02)  # "3.3B activated" on the model card
 
 
-def test_adapters_lie_beside_the_attention_or_what_is_named():
-    shape, k = SHAPES["qwen_tiny"], "hf.model.layers.1.self_attn.k_proj"
-    shapes = weight_shapes(shape, settings(lora_rank=3))
-    assert shapes[f"{k}.base_layer.weight"] == (32, 64) and shapes[f"{k}.base_layer.bias"] == (32,)
-    assert shapes[f"{k}.lora_A.default.weight"] == (3, 64)
-    assert shapes[f"{k}.lora_B.default.weight"] == (32, 3)
-    assert sum(".lora_A." in name for name in shapes) == 4 * 4
-    named = weight_shapes(shape, settings(lora_rank=3, lora_targets="down_proj,layers.2.mlp.up_proj"))
-    assert sum(".lora_A." in name for name in named) == 4 + 1
-
-
 def test_every_part_that_is_not_built_is_named_at_once():
     wrong = {
         "vocab_size": (None, "SL-decoder-json-incomplete"),
@@ -156,23 +141,6 @@ def test_rules_between_model_and_settings(tmp_path):
         (settings(model_path="/nowhere"), ["SL-model-folder-absent"]),
     ):
         assert find_codes(model_problems(config)) == codes
-
-
-def test_a_model_of_the_hub_needs_no_torch(tmp_path):
-    code = (
-        "import sys; from stratlab_spec.settings.config import Config\n"
-        "from stratlab_spec.models.decoder import SHAPES\n"
-        "from stratlab_spec.models.decoder_config import read_shape\n"
-        "assert read_shape(Config(run='r', task='text', model='org/net')) == SHAPES['qwen2.5-3b']\n"
-        "from stratlab_spec.exit_codes import DataMissing\n"
-        "try: read_shape(Config(run='r', task='text', model='org/gone'))\n"
-        "except DataMissing as failure: assert \"TRAINER_MODEL='org/gone'\" in str(failure)\n"
-        "else: raise AssertionError\n"
-        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
-    )
-    with run_fake_hub({"models/org/net": {"config.json": json.dumps(QWEN).encode()}}) as address:
-        env = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "PATH": ""}
-        subprocess.run([sys.executable, "-c", code], check=True, env=env)
 
 
 def test_layers_left_over_go_to_the_first_stages():

@@ -15,7 +15,6 @@ from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import text_config, write_jsonl
 from trainer.data.text.text_source import check_given, load_questions
-from trainer.launch.batch_validation import check_run
 
 
 def numbered(count, originals=None):
@@ -80,27 +79,6 @@ def test_what_is_not_there_is_data_missing(tmp_path, monkeypatch):
         with pytest.raises(DataMissing) as failure:
             load_questions(config)
         assert find_codes(failure.value) == [code] and told in str(failure.value)
-
-
-@pytest.mark.parametrize(
-    ("rows", "code", "told"),
-    [
-        ([{"prompt": "a", "completion": "b"}], 2, ["SL-text-column-absent"]),
-        (None, 3, ["SL-text-data-absent"]),
-        (numbered(20), 0, []),
-    ],
-    ids=["other columns", "not there", "as expected"],
-)
-def test_given_documents_are_looked_at_before_anything_starts(rows, code, told, tmp_path):
-    path = tmp_path / "qa" / "train.jsonl"
-    if rows:
-        write_jsonl(path, rows)
-    given = {"model": "qwen_tiny", "seq_len": 128, "micro_batch_size": 1, "global_batch_size": 1}
-    given |= {"results": tmp_path, "run": "r", "dataset_path": path}
-    env = {f"TRAINER_{name.upper()}": str(value) for name, value in given.items()}
-    found = check_run(env, elsewhere=False, replaces=False, opened=set())
-    assert found["code"] == code and find_codes(found["problems"]) == told, found
-    assert not list(tmp_path.rglob("tokens-*"))
 
 
 ROWS = [{"query": f"wie groß ist {i}?", "response": f"a{i}"} for i in range(40)]
@@ -211,11 +189,10 @@ WORDS = [f"a{i}" for i in range(40)]
     "files",
     [
         {"train.jsonl": BOM + MOMENTS.encode()},
-        {"train.json": json.dumps([json.loads(line) for line in lines(DAYS).splitlines()], indent=1)},
         {"f/train.jsonl": lines(WORDS), "f/test.jsonl": lines(DAYS, 40)},
         {"f/train-a.jsonl": lines(WORDS), "f/train-b.jsonl": lines(DAYS, 40)},
     ],
-    ids=["moments", "array", "test", "second file"],
+    ids=["moments", "test", "second file"],
 )
 def test_answers_that_look_like_dates_are_the_text_that_stands_in_the_file(files, tmp_path):
     config = config_of(tmp_path, files)
