@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 import dataclasses
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from stratlab_spec.exit_codes import PeerLost
 from stratlab_spec.findings import Finding
-from stratlab_spec.settings.config import ConfigError
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
+from trainer.environment import launcher
 from trainer.environment.assessment import expect_bandwidth, judge
 from trainer.environment.board import STOPPED, Asked, Facts, find_pod_index
 from trainer.environment.probes import bus_gb_per_s, hide_log, read_log
+from trainer.launch.stop import Stop
 
 PODS, PER_POD = 2, 2
 ASKED = Asked(nodes=PODS, per_node=PER_POD, results="/results")
@@ -237,3 +241,13 @@ def test_which_pod_this_is() -> None:
         with pytest.raises(ConfigError) as refused:
             find_pod_index(env, 2)
         assert find_codes(refused.value) == ["SL-node-rank"] and "PET_NODE_RANK=" in str(refused.value)
+
+
+def test_a_first_pod_that_is_lost_meanwhile_is_named(monkeypatch, capsys) -> None:
+    for name, value in {"PET_RDZV_ENDPOINT": "x:1", "PET_NNODES": "2", "HOSTNAME": "check-worker-1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launcher, "open_board", Mock())
+    monkeypatch.setattr(launcher, "_take_part", Mock(side_effect=PeerLost("connection reset")))
+    assert launcher.check_environment(Config(run="try", mode="check"), Stop()) == launcher.FOUND
+    said = capsys.readouterr().out
+    assert find_codes(said) == ["SL-pod-lost"] and "pod 0 " in said and "connection reset" in said

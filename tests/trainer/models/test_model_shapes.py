@@ -53,7 +53,9 @@ def test_problems_of_a_folder(tmp_path):
 def test_batch_norm_needs_more_than_one_value():
     def problem(processes: int, model="resnet", micro=1, size=32, batch_norm="local") -> bool:
         sizes = {"image_size": size, "micro_batch_size": micro, "batch_norm": batch_norm}
-        return lone_value_problem(settings(model, **sizes), processes) is not None
+        said = lone_value_problem(settings(model, **sizes), processes)
+        assert said is None or find_codes(said) == ["SL-batch-norm-one-sample"]
+        return said is not None
 
     assert problem(1) and problem(2) and problem(1, batch_norm="synchronised")
     assert not problem(2, batch_norm="synchronised")

@@ -9,8 +9,11 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from stratlab.run_directory.record import read_run
+from stratlab_spec.settings.config import Config, ConfigError
+from tests.codes import find_codes
 from tests.trainer.kept_runs import read, train
 from trainer.evaluation.command import main
+from trainer.launch.preflight import check
 
 
 @pytest.mark.parametrize(("strategy", "ranks"), [("single", 1), ("zero2", 2)])
@@ -72,3 +75,12 @@ def test_a_run_of_its_own_judges_another_run_s_weights(tmp_path, uninterrupted):
     line = json.loads((folder / "metrics.jsonl").read_text())
     assert (line["kind"], line["test_accuracy_pct"]) == ("eval", own["accuracy_pct"])
     assert summary["mode"] == "evaluate" and summary["model"] == "model"
+
+
+def test_preflight_lets_a_finished_run_be_judged_and_names_missing_weights(tmp_path, uninterrupted):
+    folder = uninterrupted("single", 1)
+    given = {"run": "single", "mode": "evaluate", "image_size": 8}
+    check(Config(results=str(folder.parent.parent), **given), 1, {})
+    with pytest.raises(ConfigError) as refused:
+        check(Config(results=str(tmp_path), **given), 1, {})
+    assert "SL-evaluate-no-weights" in find_codes(refused.value)

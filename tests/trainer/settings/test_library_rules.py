@@ -212,3 +212,10 @@ def test_what_is_told_of_a_model():
     # parameters that stay whole are not gathered in blocks
     found = describe_quantized(["qwz", "qgz"], [(4096, True), (8192, True)], 2, persistent_elements=4096)
     assert (found["qwz"]["parameters"], found["qgz"]["parameters"]) == (1, 2)
+
+
+def test_a_lock_left_by_a_killed_build_is_named(env, tmp_path):
+    lock = tmp_path / ".cache" / "torch_extensions" / "py311" / "quantizer" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text("")
+    assert codes(env, zeropp="qwz") == ["SL-quantizer-lock"] and codes(env, zeropp="hpz") == []

@@ -67,3 +67,13 @@ def test_weights_that_cannot_be_loaded_are_missing(tmp_path):
         assert find_codes(caught.value) == ["SL-model-unloadable"] and name in str(caught.value)
         if name == "other":
             assert " 6 tensors " in str(caught.value) and "vit.layers.0.mlp.fc1.bias" in str(caught.value)
+
+
+def test_an_image_size_that_cannot_be_interpolated_is_refused(tmp_path):
+    narrow = {"hidden_sizes": [16] * 3, "num_attention_heads": [2] * 3, "depths": [1] * 3, "key_dim": [4] * 3}
+    write_model(tmp_path, "levit", image_size=64, **narrow)
+    assert build(tmp_path, size=64)(torch.rand(2, 3, 64, 64)).shape == (2, 5)
+    with pytest.raises(ConfigError) as caught:
+        build(tmp_path, size=96)
+    assert find_codes(caught.value) == ["SL-image-size-fails"]
+    assert "TRAINER_IMAGE_SIZE=96" in str(caught.value) and " 64 " in str(caught.value)

@@ -9,6 +9,7 @@ from urllib.error import URLError
 
 import pytest
 import torch
+import torchvision
 from torch.utils.flop_counter import FlopCounterMode
 
 from stratlab_spec.exit_codes import DataMissing
@@ -20,9 +21,10 @@ from tests.codes import find_codes
 from tests.trainer.fake_hub import run_fake_hub
 from tests.trainer.models.conftest import write_model
 from trainer.distributed.provenance import hash_weights
-from trainer.models import build_model
+from trainer.models import build_model, torchvision_networks
 from trainer.models.cnn_lstm import FRAMES, Lstm, pan
 from trainer.models.export import export_model
+from trainer.models.torchvision_networks import rename_stages
 
 OURS = ("vit_tiny", *(name for name, row in NETWORKS.items() if row.builder))
 
@@ -209,3 +211,14 @@ def test_weights_from_elsewhere_are_mapped_too_and_keep_their_order_without_name
     del content["id2label"], content["label2id"]
     (tmp_path / "config.json").write_text(json.dumps(content | {"num_labels": 3}))
     assert torch.equal(logits(build_with_head(config, WANTED)), first)
+
+
+@pytest.mark.parametrize("name", ["mobilenet", "efficientnet", "vgg", "resnet"])
+def test_weights_are_called_as_torchvision_calls_them(name):
+    model = build(name, channels=3, labels=1000, empty=True)
+    with torch.device("meta"):
+        function = torchvision_networks.NETWORKS[name].function
+        published = getattr(torchvision.models, function)().state_dict()
+    published = rename_stages(published) if name == "vgg" else published
+    ours = model.network().state_dict()
+    assert {n: t.shape for n, t in ours.items()} == {n: t.shape for n, t in published.items()}
