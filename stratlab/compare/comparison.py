@@ -1,8 +1,8 @@
-"""The content of report.json: what every run measured, whether the runs are comparable, and what follows.
+"""The content of report.json: the runs' measurements, whether the runs are comparable, and the conclusions.
 
-compare          all of it, in the order in which one part needs another
-build_headline   what the runs answer: every place that shows a comparison begins with it
-say_tuning       what a tuning came to, in sentences
+compare          all of it, in the order in which one part needs another.
+build_headline   the answers of the runs: every output of a comparison begins with it.
+say_tuning       the result of a tuning, in sentences.
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ def compare(
     tuning: Mapping[str, Any] | None = None,
     varied: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Everything that can be said about the runs of a comparison; every value is plain JSON.
+    """Return all facts about the runs of a comparison; every value is plain JSON.
 
     Args:
         baseline: the run that the others are explained against; None = the fastest.
         memory_limit_gib: of one device, for the goal "fastest within"; None = no such goal.
         tuning: of `run_sources.read_tuning`; None = the strategies were not tuned by a sweep.
-        varied: settings that the runs are meant to differ in: the audit lets them, and results are ranked over them.
+        varied: settings in which the runs differ on purpose: the audit allows them, and results are ranked over them.
 
     Raises:
-        UserError: there is no run, no such baseline, the limit is none, or a setting cannot be varied.
+        UserError: there is no run, no such baseline, the limit is invalid, or a setting cannot be varied.
     """
     records = apply_tuning(apply_place([run for run in runs if run.status != "not a run"]), tuning)
     if not records:
@@ -153,13 +153,13 @@ def _plain(value: Any) -> Any:
 def build_headline(
     runs: Sequence[ComparedRun], fairness: Fairness, scaling: Series, group_winners: GroupWinners
 ) -> dict[str, Any]:
-    """The verdict of the audit, or what the runs answer although they differ.
+    """Return the verdict of the audit, or the answers of runs that differ.
 
     Runs whose losses disagree stay "not comparable": that is a finding.
 
     Returns:
-        {verdict: that of the audit, ONE_RUN, NO_RUN, PER_GROUP, or "strong scaling" and its like; reason; answers:
-        sentences, one for each series of runs and for each group}.
+        {verdict, reason, answers}. The verdict is the audit's, ONE_RUN, NO_RUN, PER_GROUP, or "strong scaling" and
+        its like; answers are sentences, one for each series of runs and for each group.
     """
     compared = [run for run in runs if run.is_compared]
     if len(compared) < 2:
@@ -215,7 +215,9 @@ def _list_members(series: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _find_disagreement(runs: Sequence[ComparedRun], fairness: Fairness, scaling: Series) -> str:
-    """Why a series is not one training; "" where each is. A larger global batch is another one by design."""
+    """Return why a series is not a single training; "" if each is. A larger global batch is another training by
+    design.
+    """
     for series in scaling:
         if series["kind"] != "strong":
             continue
@@ -227,7 +229,7 @@ def _find_disagreement(runs: Sequence[ComparedRun], fairness: Fairness, scaling:
 
 
 def _describe_origin(runs: Sequence[ComparedRun], rows: Rows) -> dict[str, Any]:
-    """Where the numbers come from. A fact on which the runs differ is the list of its values."""
+    """Return the origin of the numbers. A fact on which the runs differ is the list of its values."""
     compared = [row for row in rows if row.is_compared]
     machines = [len(run.place.nodes) for run in runs if run.is_compared and run.place.nodes]
     versions: dict[str, list[Any]] = {}
@@ -243,7 +245,7 @@ def _describe_origin(runs: Sequence[ComparedRun], rows: Rows) -> dict[str, Any]:
 
 
 def _count_repeats(rows: Rows) -> int:
-    """Of the variant with fewest."""
+    """Return the smallest number of repeats of a variant."""
     return min(Counter(row.variant for row in rows).values(), default=0)
 
 
@@ -253,7 +255,7 @@ def _name_comparison(runs: Sequence[ComparedRun]) -> str:
 
 
 def _one_or_all(values: Sequence[Any]) -> Any:
-    """The value on which all agree, or the list of the distinct ones in order; None when there is none."""
+    """Return the value on which all agree, or the list of the distinct ones in order; None without values."""
     distinct = [value for i, value in enumerate(values) if value not in values[:i]]
     return distinct[0] if len(distinct) == 1 else distinct or None
 
@@ -315,7 +317,7 @@ def _list_unknown_tuning(runs: Sequence[ComparedRun]) -> list[str]:
 
 
 def say_tuning(tuning: Mapping[str, Any] | None) -> list[str]:
-    """One sentence for what was tuned, one for each combination that was not, and where CPU times have chosen."""
+    """Return one sentence for the tuned strategies, one per untuned combination, and one if CPU times have chosen."""
     if not tuning:
         return []
     searches = tuning["searches"]
@@ -340,7 +342,7 @@ def name_knobs(knobs: Mapping[str, Any]) -> str:
 
 
 def say_choice(search: Mapping[str, Any]) -> str:
-    """What was taken, and by how much it is better than the strategy as it comes, against the noise."""
+    """Return the chosen setting and its gain over the strategy's defaults, against the noise."""
     if not search["tried"]:
         return "has no knob"
     tried = search["tried"]

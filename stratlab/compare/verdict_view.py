@@ -1,8 +1,8 @@
-"""The parts of the page that judge: who is best in what, may the runs be compared, do they compute the same.
+"""The parts of the page that judge: the best runs, whether the runs may be compared, whether they compute the same.
 
-build_lead        one sentence and a tile per question
-build_banner      the two sentences that weigh most of all that the numbers can and cannot say; `build_caveats` has all
-build_fairness, build_agreement, build_sources   what the answer rests on
+build_lead        one sentence and a tile per question.
+build_banner      the two most important caveats; `build_caveats` has all.
+build_fairness, build_agreement, build_sources   the evidence for the answer.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def build_lead(report: Report, runs: Sequence[RunRecord]) -> Markup:
 
 
 def build_banner(report: Report) -> list[str | Markup]:
-    """What must not be missed."""
+    """Return the most important caveats."""
     return _list_caveats(report)[:MOST_CAVEATS]
 
 
 def _list_caveats(report: Report) -> list[str | Markup]:
-    """Sentences, those first that weigh most: doubts, runs that are left out, then what holds for all numbers."""
+    """Return sentences, the most important first: doubts, runs that are left out, then facts about all numbers."""
     rows = read_rows(report)
     compared = {row.run: row.is_compared for row in rows}
     lost: list[str] = []
@@ -85,7 +85,7 @@ def _list_caveats(report: Report) -> list[str | Markup]:
 
 
 def build_caveats(report: Report) -> Section:
-    """All that the numbers can and cannot say, and what the runs were made with."""
+    """Build all caveats of the numbers, and the origin of the runs."""
     headline = report["headline"]
     said = [describe_origin(report), f"{capitalize(headline['verdict'])}: {headline['reason']}."]
     said += [f"{answer}." for answer in headline["answers"]]
@@ -114,7 +114,7 @@ def say_doubts(report: Report) -> list[str]:
 
 
 def say_unsteady(rows: Rows) -> str:
-    """Whose steps are so uneven that another start may give another answer; "" where none is."""
+    """Name runs with steps so uneven that another start may change the answer; "" without any."""
     ratios = {
         row.run: row.step_time_ms_p95 / row.step_time_ms_p50
         for row in rows
@@ -130,7 +130,7 @@ def say_unsteady(rows: Rows) -> str:
 
 
 def describe_origin(report: Report, versions: bool = True) -> str:
-    """One line: hardware, backend, processes, steps, repeats, and versions unless they stand elsewhere."""
+    """Return one line: hardware, backend, processes, steps, repeats, and versions unless shown elsewhere."""
     told = {name: either(value) for name, value in report["origin"].items() if name != "versions"}
     if is_foreign(report):
         return (
@@ -153,7 +153,7 @@ def describe_hardware(origin: Mapping[str, Any]) -> str:
 
 
 def describe_work(report: Report) -> str:
-    """One sentence: what was trained on what; "" where no run tells, as traces of other programs."""
+    """Return one sentence about model and data; "" if no run has them, as traces of other programs."""
     model, dataset, samples, precision = (
         " / ".join(dict.fromkeys(format_fact(row[name]) for row in report["runs"] if row.get(name)))
         for name in ("model", "dataset", "global_batch_size", "precision")
@@ -165,7 +165,7 @@ def describe_work(report: Report) -> str:
 
 
 def describe_versions(report: Report) -> str:
-    """One line: what the runs were made with."""
+    """Return one line with the versions of the runs."""
     found = [f"{name} {either(version)}" for name, version in report["origin"]["versions"].items()]
     return f"{', '.join(found)}." if found else ""
 
@@ -184,7 +184,7 @@ def _describe_repeats(report: Report) -> str:
 
 
 def build_fairness(report: Report) -> Section:
-    """Every difference, and what does not differ, folded."""
+    """Build the table of differences, and equal facts, folded."""
     differences = [Difference(**entry) for entry in report["fairness"]["differences"]]
     runs = list(dict.fromkeys(name for entry in differences for name in entry.values))
     badges = {True: badge("matters", "bad"), False: badge("harmless", "plain")}
@@ -207,7 +207,9 @@ def build_fairness(report: Report) -> Section:
 
 
 def build_agreement(report: Report) -> Section:
-    """Pairs of runs and how far apart their first losses are; of many, those to which nothing is allowed are folded."""
+    """Build the table of pairs with the distance of their first losses; of many pairs, those without a bar are
+    folded.
+    """
     rows = [
         {
             **pair,
@@ -237,7 +239,7 @@ def build_agreement(report: Report) -> Section:
 
 
 def build_sources(report: Report) -> Section:
-    """Where each number comes from, and which files are missing."""
+    """Build the table of each number's source and of missing files."""
     html = Markup(NOTES.sources(RULE))
     rows = [
         {
@@ -264,7 +266,7 @@ def either(value: Any) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Hashes are cut: their first letters tell them apart."""
+    """Return the value with hashes cut: their first letters distinguish them."""
     if isinstance(value, str) and len(value) >= 40 and " " not in value:
         return Markup('<span title="{}">{}…</span>').format(value, value[:12])
     if isinstance(value, list):

@@ -83,7 +83,7 @@ def test_kernels_and_copies(case):
 def test_idle_categories(case):
     hta, traces, lanes = case
     if any(mine.in_flight or mine.unlaunched for mine in lanes.values()):
-        return  # row 10 of docs/hta.md
+        return  # row 10 of docs/decisions/hta.md
     theirs = build_idle_of_hta(hta, list(traces))
     ours = {
         (rank, row.stream, category): 1e3 * ms
@@ -106,7 +106,7 @@ def find_compute_us(files: dict[int, Path], **options: Any) -> float:
 
 
 def test_whole_microseconds(tmp_path):
-    """Row 1 of docs/hta.md: by default it rounds starts up and ends down, so every kernel loses up to 2 us."""
+    """Row 1 of docs/decisions/hta.md: by default it rounds starts up and ends down, so every kernel loses up to 2 us."""
     scene = Scene(ranks=1, kernel_ns=4_000, optimizer_kernels=30, launch_ns=500, origin_ns=ORIGIN_NS)
     truth = simulate(tmp_path, scene)
     compute_us = sum(step.compute for step in truth.steps.values()) / 1e3
