@@ -199,7 +199,7 @@ TRACES: dict[str, tuple[Callable[[], TraceWriter], dict[str, Any]]] = {
         "idle_ms": [0.02, 0, 0], "in_steps": 7}),
     # operators are left out of GPU traces; without a GPU event they are all there is
     "a GPU that nothing used": (build_idle_gpu, {"source": "cpu", "compute_ms": [0.07] * 3}),
-    # kernels on stream 0 (ROCm's real one); no operator of Triton, no wait of cuda_sync: rows 4, 6, 8 of docs/decisions/hta.md
+    # kernels on stream 0 (of ROCm); no operator of Triton, no wait of cuda_sync: rows 4, 6, 8 of docs/decisions/hta.md
     "what is work": (lambda: make(
         STEP, ("kernel", "Cijk_gemm", 1095, 1100, 1200, 0), ("kernel", "triton_poi_fused_add_0", 1195, 1200, 1300),
         ("add", "cpu_op", "triton_poi_fused_add_0", 1400, 1490, {"stream": 0, "grid": "grid(1,)"}),

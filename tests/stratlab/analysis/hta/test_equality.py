@@ -106,7 +106,7 @@ def find_compute_us(files: dict[int, Path], **options: Any) -> float:
 
 
 def test_whole_microseconds(tmp_path):
-    """Row 1 of docs/decisions/hta.md: by default it rounds starts up and ends down, so every kernel loses up to 2 us."""
+    """Row 1 of docs/decisions/hta.md: by default it rounds starts up and ends down: up to 2 us less of every kernel."""
     scene = Scene(ranks=1, kernel_ns=4_000, optimizer_kernels=30, launch_ns=500, origin_ns=ORIGIN_NS)
     truth = simulate(tmp_path, scene)
     compute_us = sum(step.compute for step in truth.steps.values()) / 1e3
