@@ -99,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if "status" in fault:
-            self._answer(fault["status"], fault.get("message", "injected"), fault.get("headers"))
+            self._answer(fault["status"], fault.get("message", "injected"))
             return
         if self.api.token and self.headers.get("Authorization") != f"Bearer {self.api.token}":
             self._answer(401, "Unauthorized")
@@ -179,9 +179,7 @@ class Handler(BaseHTTPRequestHandler):
                         self._chunk(line[: len(line) // 2])
                     self.close_connection = True  # no last chunk: the connection broke
                     return
-                at = len(line) // 2 if fault.get("pieces") else 0
-                for piece in (line[:at], line[at:]) if at else (line,):
-                    self._chunk(piece)
+                self._chunk(line)
                 sent, left = number, None if left is None else left - 1
         self._chunk(b"")
 
@@ -218,11 +216,9 @@ class Handler(BaseHTTPRequestHandler):
         pod = self.api.collections.get(path.rsplit("/", 2)[0], {}).get(path.split("/")[-2])
         return pod is None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
-    def _head(self, status: int, length: int | None = None, headers: dict[str, str] | None = None) -> None:
+    def _head(self, status: int, length: int | None = None) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
         if length is None:
             self.send_header("Transfer-Encoding", "chunked")
         else:
@@ -232,12 +228,12 @@ class Handler(BaseHTTPRequestHandler):
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
-    def _answer(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        self._json(status, {"kind": "Status", "code": status, "message": message}, headers)
+    def _answer(self, status: int, message: str) -> None:
+        self._json(status, {"kind": "Status", "code": status, "message": message})
 
-    def _json(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
+    def _json(self, status: int, body: Any) -> None:
         text = json.dumps(body).encode()
-        self._head(status, len(text), headers)
+        self._head(status, len(text))
         self.wfile.write(text)
 
 
