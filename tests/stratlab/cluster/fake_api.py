@@ -99,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if "status" in fault:
-            self._answer(fault["status"], fault.get("message", "injected"))
+            self._answer(fault["status"], fault.get("message", "injected"), fault.get("headers"))
             return
         if self.api.token and self.headers.get("Authorization") != f"Bearer {self.api.token}":
             self._answer(401, "Unauthorized")
@@ -216,9 +216,11 @@ class Handler(BaseHTTPRequestHandler):
         pod = self.api.collections.get(path.rsplit("/", 2)[0], {}).get(path.split("/")[-2])
         return pod is None or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
-    def _head(self, status: int, length: int | None = None) -> None:
+    def _head(self, status: int, length: int | None = None, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         if length is None:
             self.send_header("Transfer-Encoding", "chunked")
         else:
@@ -228,12 +230,12 @@ class Handler(BaseHTTPRequestHandler):
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
-    def _answer(self, status: int, message: str) -> None:
-        self._json(status, {"kind": "Status", "code": status, "message": message})
+    def _answer(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        self._json(status, {"kind": "Status", "code": status, "message": message}, headers)
 
-    def _json(self, status: int, body: Any) -> None:
+    def _json(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
         text = json.dumps(body).encode()
-        self._head(status, len(text))
+        self._head(status, len(text), headers)
         self.wfile.write(text)
 
 

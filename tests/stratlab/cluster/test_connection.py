@@ -151,3 +151,12 @@ def test_what_passes_is_tried_again(api, connection, fault):
     api.fault = lambda path, query: next(faults, None)
     assert [pod["metadata"]["name"] for pod in connection.get(PATH)["items"]] == ["a"]
     assert len(api.requests) == 3
+
+
+def test_the_server_says_how_long_to_wait(api, connection):
+    api.served.add(PATH)
+    faults = iter([{"status": 429, "headers": {"Retry-After": "2"}}])
+    api.fault = lambda path, query: next(faults, None)
+    started = time.monotonic()
+    connection.get(PATH)
+    assert time.monotonic() - started >= 2
