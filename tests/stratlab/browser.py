@@ -13,12 +13,6 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 ABSENT = "chromium is not installed (apt-get install chromium)"
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--disable-extensions", "--disable-default-apps", "--disable-dev-shm-usage"),
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # nothing leaves this machine
-)
 LOADED = """performance.getEntriesByType('resource').map(each => each.name)
   .filter(url => !url.endsWith('/favicon.ico'))"""
 """JavaScript: every URL that a page has asked for, its own aside."""
