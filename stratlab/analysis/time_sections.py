@@ -37,6 +37,7 @@ from stratlab.drawing import (
 from stratlab.drawing.timeline import Span, TimelineRow, build_timeline
 from stratlab.wording import fit_digits, format_number
 from stratlab_spec.step_parts import (
+    BUBBLE,
     COLOURS,
     COMMUNICATION,
     DATA,
@@ -209,9 +210,12 @@ def build_ranks(report: dict[str, Any], chosen: Sequence[int]) -> Section:
         )
     if mean.get("bubble_ideal_pct") is not None and mean.get("bubble_pct") is not None:
         measured, ideal = mean["bubble_pct"], mean["bubble_ideal_pct"]
-        bubbles = {"measured": {"pipeline bubble": measured}, "ideal": {"pipeline bubble": ideal}}
+        bubbles = {"seen, at least": {BUBBLE: measured}, "of equal stages": {BUBBLE: ideal}}
         html += subtitle("Bubble of the pipeline") + stacked_bars(bubbles, "% of the step", COLOURS)
-        html += note("Ideal: (p - 1) / (m + p - 1) for p stages and m micro-batches of equal length.")
+        html += note(
+            "Seen: exposed waiting in messages between stages; other collectives also wait for a late stage. "
+            "Equal stages: (p - 1) / (m + p - 1) of forward and backward, for p stages and m micro-batches."
+        )
     steps = {f"step {step}": row for step, row in build_step_parts(report).items()}
     if len(steps) > 1:
         html += subtitle("Each recorded step, mean over ranks")

@@ -20,14 +20,15 @@ from rich.text import Text
 
 from stratlab.compare.causes import CAUSES, CPU_ORIGIN, NOT_TRACED, format_ms, say_collective
 from stratlab.compare.efficiency import say_sharding
-from stratlab.compare.fairness import COMPARABLE, NOT_COMPARABLE
+from stratlab.compare.fairness import COMPARABLE
 from stratlab.compare.run_rows import RunRow, read_rows
 from stratlab.compare.search_ranking import say_search
-from stratlab.compare.summary_view import SHORT, shorten_names
-from stratlab.compare.verdict_view import describe_origin, describe_work, say_doubts
-from stratlab.compare.winners import ON_CPU
+from stratlab.compare.summary_view import SHORT, name_configurations, shorten_names
+from stratlab.compare.trust import REPEATED, judge_trust
+from stratlab.compare.verdict_view import describe_origin, describe_work
+from stratlab.compare.winners import ON_CPU, ONE_REPEAT
 from stratlab.progress import build_lines
-from stratlab.wording import capitalize, fit_unit, format_number
+from stratlab.wording import capitalize, fit_unit, format_number, quote
 
 Report = Mapping[str, Any]
 PIPED, MOST_WIDTH = 160, 10_000
@@ -67,9 +68,10 @@ LEFT = ("strategy", "status", "trace_source")
 
 def build_screen(report: Report, width: int = PIPED) -> Group:
     """What `stratlab compare` prints, on a terminal of `width` columns."""
-    report, _, prefix = shorten_names(report, [])
+    report, _, prefix = shorten_names(name_configurations(report), [])
     work = describe_work(report).rstrip(".")
-    heading = Text(str(report["comparison"]), style="bold").append(f": {work}" if work else "", style="")
+    heading = Text(f"Comparison {quote(report['comparison'])}", style="bold")
+    heading.append(f": {work}" if work else "", style="")
     about = [describe_origin(report, versions=False), f"{SHORT.format(prefix)}." if prefix else ""]
     origin = Text(" ".join(filter(None, about)), style="dim")
     return Group(
@@ -156,7 +158,13 @@ def _read_cells(row: RunRow, factor: float) -> dict[str, Any]:
 def list_answers(report: Report) -> list[tuple[str, str]]:
     """Whether the runs are comparable, what they answer, who is best for which goal, and what weakens it."""
     groups = report["goals"]["groups"]
-    answers = [("Fair?", _say_fairness(report))]
+    trust = judge_trust(report)
+    answers = [("Fair?", f"{trust.answer}: {trust.reason}")]
+    answers += [("", doubt.sentence.rstrip(".")) for doubt in trust.doubts]
+    verdict, reason = report["headline"]["verdict"], report["headline"]["reason"]
+    answers += (
+        [("Verdict", f"{verdict}: {reason}")] if verdict != COMPARABLE and reason not in trust.reason else []
+    )
     answers += [("", sentence) for sentence in _limit(report["headline"]["answers"], MOST_ANSWERS)]
     for group in groups:
         goals = group["goals"] if len(groups) == 1 else group["goals"][2:]  # of several: what was asked for
@@ -167,24 +175,12 @@ def list_answers(report: Report) -> list[tuple[str, str]]:
     missing = [each["why"] for each in report["attribution"]["not_attributed"]]
     answers += _label("Why", _limit([f"not known: {why}" for why in missing]))
     said = " ".join(sentence for _, sentence in answers)
-    remarks = [remark for remark in report["remarks"] if remark != ON_CPU or ON_CPU not in said]
-    notes = [
-        *say_doubts(report),
-        *remarks,
-        *say_sharding(report["sharding"]),
+    doubted = ONE_REPEAT if any(doubt.sentence == REPEATED for doubt in trust.doubts) else ""
+    remarks = [
+        each for each in report["remarks"] if each != doubted and (each != ON_CPU or ON_CPU not in said)
     ]
+    notes = [*remarks, *say_sharding(report["sharding"])]
     return answers + _label("Note", _limit([note.partition(". ")[0] for note in notes]))
-
-
-def _say_fairness(report: Report) -> str:
-    verdict, reason = report["headline"]["verdict"], report["headline"]["reason"]
-    if verdict == COMPARABLE:
-        strategy = ["the strategy"] if len({row["strategy"] for row in report["runs"]}) > 1 else []
-        differing = [*strategy, *report["fairness"]["ways"]]
-        return (
-            f"yes: only {' and '.join(differing)} differ{'s' * (len(differing) == 1)}" if differing else "yes"
-        )
-    return f"{'no' if verdict == NOT_COMPARABLE else verdict}: {reason}"
 
 
 def _limit(sentences: Sequence[str], most: int = MOST_NOTES) -> list[str]:

@@ -319,10 +319,33 @@ def test_another_seed_is_not_asked_for_the_same_losses(tmp_path: Path) -> None:
         f"{name}-{seed}": {"seed": seed, "loss_shift": seed} for seed in (0, 1) for name in ("ddp", "fsdp")
     }
     report = judge(tmp_path, runs)
-    assert [e["field"] for e in report["fairness"]["differences"] if e["matters"]] == ["seed"]
-    assert report["fairness"]["groups"] == [["ddp-0", "fsdp-0"], ["ddp-1", "fsdp-1"]]
+    assert [e["field"] for e in report["fairness"]["differences"] if e["matters"]] == []
+    assert report["fairness"]["groups"] == [["ddp-0", "ddp-1", "fsdp-0", "fsdp-1"]]
     agrees = {tuple(pair["runs"]): pair["agrees"] for pair in report["loss_agreement"]["pairs"]}
     assert agrees["ddp-0", "fsdp-0"] is True and agrees["ddp-0", "fsdp-1"] is None
+
+
+OTHER_WEIGHTS = {"initial_weights_sha256": "d" * 64}
+
+
+@pytest.mark.parametrize(
+    ("runs", "sizes"),
+    [
+        ({"ddp-a": {}, "fsdp-a": {"seed": 1}}, [1, 1]),  # no seed shows that the two compute the same
+        ({"ddp-a": {}, "fsdp-a": {}, "ddp-b": {"seed": 1}, "zero2-b": {"seed": 1}}, [4]),  # both agree with ddp
+        ({"ddp-a": {}, "ddp-b": {"seed": 1}, "fsdp-a": {"loss_shift": 1.0}, "zero2-a": {}}, [3, 1]),
+        ({"ddp-a": {}, "fsdp-a": {"loss_shift": 1.0}, "ddp-b": {"seed": 1}}, [1, 1, 1]),  # which of both is wrong?
+        # other weights under one seed are no other seed
+        ({"ddp-a": {}, "ddp-b": {"seed": 1}, "fsdp-a": OTHER_WEIGHTS, "fsdp-b": {"seed": 1}}, [3, 1]),
+        ({"ddp-a": {}, "ddp-b": {"seed": 1, "initial_weights_sha256": None}}, [1, 1]),
+    ],
+)  # fmt: skip
+def test_seeds_are_joined_through_what_ran_with_both(
+    tmp_path: Path, runs: dict[str, dict[str, Any]], sizes: list[int]
+) -> None:
+    fairness = judge(tmp_path, runs)["fairness"]
+    assert [len(group) for group in fairness["groups"]] == sizes
+    assert (fairness["verdict"] == "comparable") is (len(sizes) == 1)
 
 
 def test_nobody_is_let_in_by_a_chain_of_neighbours(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_beside_a_search_ways_are_one_point_and_other_seeds_make_no_search(tmp_p
         for micro in (8, 16)
     }
     report = judge(tmp_path / "b", seeds, {"varied": ["micro_batch_size"]})
-    assert report["search"] is None and [len(group) for group in report["fairness"]["groups"]] == [2, 2]
+    assert report["search"] is None and [len(group) for group in report["fairness"]["groups"]] == [4]
 
 
 def test_a_way_is_suggested_where_that_helps(tmp_path: Path) -> None:
