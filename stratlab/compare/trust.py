@@ -108,9 +108,10 @@ def judge_trust(report: Report) -> Trust:
     compared = [row for row in read_rows(report) if row.is_compared]
     if verdict != UNSHOWN and report["group_winners"]:
         most = max(len(group["runs"]) for group in report["group_winners"])
-        rest = f"{len(compared) - most} of {len(compared)} runs differ in {fields}"
+        rest = f"{len(compared) - most} others differ in {fields}"
         other = Doubt(rest, "judged apart", f"{rest}: each group has its own answer.")
-        return Trust(WITH_DOUBTS, differ, f"only among {most} of {len(compared)} runs", [other, *doubts])
+        number, reason = f"{most} of {len(compared)} runs", f"only among {most} of {len(compared)} runs"
+        return Trust(WITH_DOUBTS, number, reason, [other, *doubts])
     if verdict == UNSHOWN:
         return Trust(APART, differ if apart else same, f"{UNSHOWN}: {fairness['reason']}")
     reason = f"{fields}: {EQUAL}" if fields and len(compared) > 1 else headline["reason"]

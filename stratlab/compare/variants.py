@@ -172,7 +172,9 @@ def name_variants(variants: Sequence[Sequence[RunRecord]]) -> dict[str, str]:
         begin = "".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, words))
         begun = [str(variant[0].strategy)] if strategies[str(variant[0].strategy)] == 1 else []
         wishes = [*begun, SEED_ENDING.sub("", begin), begin]
-        name = next((wish for wish in wishes if wish and wish not in taken), runs[0])
+        others = [name for name in names if name not in runs] or [""]
+        usable = (wish for wish in wishes if wish and wish not in taken)
+        name = next((wish for wish in usable if not all(each.startswith(wish) for each in others)), runs[0])
         taken.add(name)
         names |= dict.fromkeys(runs, name)
     return names
