@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from stratlab import tracking as runs_page
 from stratlab.cluster import ClusterError
 from stratlab.cluster.pod_template import PodRequest
-from stratlab.compare.answers import say_answer
+from stratlab.compare.answers import Answer, name_answers, say_answer
 from stratlab.compare.efficiency import say_sharding
 from stratlab.compare.report_files import FILES
 from stratlab.compare.run_sources import KIND, KIND_TAG, is_comparison, list_runs
@@ -329,13 +329,20 @@ def describe(report: Mapping[str, Any]) -> str:
     headline, trust = report["headline"], judge_trust(report)
     won = [f"{BY_KEY[metric].name}: **{run}**" for metric, run in report["winners"].items() if run]
     # MLflow shows the first line of it until a reader asks for more
-    lines = [f"{say_answer(report)} **Fair? {trust.answer}**: {trust.say()}."]
+    short = [f"{each.question.rstrip('?')}: {_name(each)}" for each in name_answers(report)]
+    lines = ["; ".join(short)] * bool(short)
+    lines += [f"{say_answer(report)} **Fair? {trust.answer}**: {trust.say()}."]
     lines.append(f"**{headline['verdict']}**: {headline['reason']}; best: {', '.join(won) or 'none named'}")
     lines += [f"* {answer}" for answer in headline["answers"]]
     also = [*say_search(report["search"])[1:], *say_sharding(report["sharding"]), *report["remarks"]]
     lines += [f"* {each}" for each in also]
     lines += [pair["sentence"] for pair in report["attribution"]["pairs"]]
     return "\n\n".join(lines)
+
+
+def _name(answer: Answer) -> str:
+    """`**fsdp** (0.72 MiB)`."""
+    return answer.answer if answer.open or answer.doubtful else f"**{answer.answer}** ({answer.number})"
 
 
 def describe_compared(report: Mapping[str, Any], run: str) -> str:
