@@ -26,6 +26,7 @@ from stratlab import tracking as runs_page
 from stratlab.cluster import ClusterError
 from stratlab.cluster.pod_template import PodRequest
 from stratlab.compare.answers import Answer, name_answers, say_answer
+from stratlab.compare.causes import format_ms
 from stratlab.compare.efficiency import say_sharding
 from stratlab.compare.report_files import FILES
 from stratlab.compare.run_sources import KIND, KIND_TAG, is_comparison, list_runs
@@ -349,13 +350,25 @@ def describe_compared(report: Mapping[str, Any], run: str) -> str:
     """The same of one run: what it is best in, whether that may be believed, and why it is slower."""
     names, trust = {row["run"]: row["configuration"] for row in report["runs"]}, judge_trust(report)
     groups = [group for group in report["group_winners"] if run in group["runs"]] or [report]
-    won = [BY_KEY[metric].name for metric, best in groups[0]["winners"].items() if best == names[run]]
+    reasons = groups[0]["winner_reasons"]
+    found = [
+        f"{BY_KEY[metric].name} ({reasons[metric].partition(';')[0]})"
+        for metric, best in groups[0]["winners"].items()
+        if best == names[run]
+    ]
+    all_pairs = name_configurations(report)["attribution"]["pairs"]
+    pairs = [pair for pair in all_pairs if pair["run"] == names[run]]
+    found += [
+        f"{format_ms(abs(pair['difference_ms']))} a step ({abs(pair['difference_pct']):.0f} %) "
+        f"{'slower' if pair['difference_ms'] >= 0 else 'faster'} than {pair['baseline']}"
+        for pair in pairs
+        if pair["comparable"] and pair["times_comparable"]
+    ]
     lines = [
-        f"**Compared with {format_count(len(names) - 1, 'run')}**: {', '.join(won) or 'best in nothing named'}. "
+        f"**Compared with {format_count(len(names) - 1, 'run')}**: {'; '.join(found) or 'best in nothing named'}. "
     ]
     lines[0] += f"**Fair? {trust.answer}**: {trust.say()}."
-    pairs = name_configurations(report)["attribution"]["pairs"]
-    return "\n\n".join([*lines, *(pair["sentence"] for pair in pairs if pair["run"] == names[run])])
+    return "\n\n".join([*lines, *(pair["sentence"] for pair in pairs)])
 
 
 def _log(client: MlflowClient, experiment: Experiment, report: Mapping[str, Any], folder: Path) -> Places:
