@@ -327,6 +327,7 @@ def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, e
 
 def describe(report: Mapping[str, Any]) -> str:
     """The answer in Markdown: who is best in what, whether it may be believed, and why the others are slower."""
+    report = name_configurations(report)
     headline, trust = report["headline"], judge_trust(report)
     won = [f"{BY_KEY[metric].name}: **{run}**" for metric, run in report["winners"].items() if run]
     # MLflow shows the first line of it until a reader asks for more

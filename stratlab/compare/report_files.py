@@ -187,7 +187,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder: 
             *tradeoffs.build_scaling_tables(report),
             *measured.build_layouts(listed),
             *tradeoffs.build_sharding_section(
-                [entry for entry in report["sharding"] if entry["run"] in chosen or not many]
+                [entry for entry in report["sharding"] if not many or entry["run"] in chosen.values()]
             ),
             *measured.build_traces(listed),
             build_learning(listed, of_listed),

@@ -84,13 +84,15 @@ def _rename(node: Any, names: Mapping[str, str]) -> Any:
 
 
 def name_configurations(report: Report) -> Report:
-    """The report with the differences between configurations: a run that stands for its repeats has their name."""
+    """The report with the differences and the sharding of configurations: a run that stands for its repeats has their
+    name."""
     names = {row["run"]: row["configuration"] for row in report["runs"]}
     ends = {pair[end] for pair in report["attribution"]["pairs"] for end in ("run", "baseline")}
     stand = {run: names[run] for run in ends if names[run] != run}
-    if not stand:
-        return report
-    return {**report, "attribution": _rename(report["attribution"], stand)}
+    sharding = {names[entry["run"]]: entry for entry in reversed(report["sharding"])}
+    shards = [{**entry, "run": name} for name, entry in reversed(sharding.items())]
+    found = _rename(report["attribution"], stand) if stand else report["attribution"]
+    return {**report, "attribution": found, "sharding": shards}
 
 
 def _find_prefix(comparison: str, names: Sequence[str]) -> str:

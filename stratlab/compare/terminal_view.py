@@ -18,6 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from stratlab.compare.answers import find_group, name_answers
 from stratlab.compare.causes import CAUSES, CPU_ORIGIN, NOT_TRACED, format_ms, say_collective
 from stratlab.compare.efficiency import say_sharding
 from stratlab.compare.fairness import COMPARABLE
@@ -157,20 +158,22 @@ def _read_cells(row: RunRow, factor: float) -> dict[str, Any]:
 
 def list_answers(report: Report) -> list[tuple[str, str]]:
     """Whether the runs are comparable, what they answer, who is best for which goal, and what weakens it."""
-    groups = report["goals"]["groups"]
+    groups, answered = report["goals"]["groups"], {row.run for row in find_group(report)[0]}
     trust = judge_trust(report)
     answers = [("Fair?", f"{trust.answer}: {trust.reason}")]
     answers += [("", doubt.sentence.rstrip(".")) for doubt in trust.doubts]
     verdict, reason = report["headline"]["verdict"], report["headline"]["reason"]
-    answers += (
-        [("Verdict", f"{verdict}: {reason}")] if verdict != COMPARABLE and reason not in trust.reason else []
-    )
+    if verdict != COMPARABLE and reason not in trust.reason:
+        answers.append(("All runs", f"{verdict}: {reason}"))
     answers += [("", sentence) for sentence in _limit(report["headline"]["answers"], MOST_ANSWERS)]
+    named = {each.question.partition(" per ")[0]: each for each in name_answers(report) if each.run}
     for group in groups:
-        goals = group["goals"] if len(groups) == 1 else group["goals"][2:]  # of several: what was asked for
-        for goal in goals:
+        is_answer = {*group["runs"]} == answered
+        for goal in group["goals"] if is_answer else group["goals"][2:]:  # of others what was asked for
             label = capitalize(goal["goal"])
-            answers.append((label, f"{goal['run'] or 'not named'}: {goal['reason']}"))
+            tied = None if goal["run"] else named.get(label)
+            said = f"{tied.run}: {tied.number}, {tied.why}" if tied else ""
+            answers.append((label, said or f"{goal['run'] or 'not named'}: {goal['reason']}"))
     answers += _label("Search", say_search(report["search"]))
     missing = [each["why"] for each in report["attribution"]["not_attributed"]]
     answers += _label("Why", _limit([f"not known: {why}" for why in missing]))
@@ -193,8 +196,12 @@ def _label(label: str, sentences: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _build_why(report: Report) -> Iterator[RenderableType]:
-    """The pairs furthest apart, each with the parts of its difference."""
-    pairs = sorted(report["attribution"]["pairs"], key=lambda pair: -abs(pair["difference_ms"]))
+    """The pairs of the answer that are furthest apart, then the others, each with the parts of its difference."""
+    answered = {name for row in find_group(report)[0] for name in (row.run, row.configuration)}
+    pairs = sorted(
+        report["attribution"]["pairs"],
+        key=lambda pair: (pair["run"] not in answered, -abs(pair["difference_ms"])),
+    )
     shown = pairs[:MOST_PAIRS]
     for number, pair in enumerate(shown):
         slower = "is slower than" if pair["difference_ms"] >= 0 else "is faster than"

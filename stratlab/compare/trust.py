@@ -103,7 +103,7 @@ def judge_trust(report: Report) -> Trust:
     if verdict == AS_SEARCH:
         return _be_fair(same, fairness["reason"], doubts)
     if headline["verdict"].endswith(" scaling"):
-        return _be_fair(same, f"{headline['verdict']}: only the number of processes differs", doubts)
+        return _be_fair(same, f"only the number of processes differs ({headline['verdict']})", doubts)
     differ = f"{len(apart)} difference{'s' * (len(apart) != 1)} that matter{'s' * (len(apart) == 1)}"
     compared = [row for row in read_rows(report) if row.is_compared]
     if verdict != UNSHOWN and report["group_winners"]:

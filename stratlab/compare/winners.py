@@ -336,13 +336,11 @@ def build_goals(rows: Rows, fairness: Fairness, memory_limit_gib: float | None =
         )
     compared = [row for row in rows if row.is_compared]
     fits = [] if memory_limit_gib is None else [_judge_fit(row, memory_limit_gib) for row in compared]
+    members = [(group, [row for row in compared if row.run in group]) for group in fairness.groups]
     groups = [
-        {
-            "runs": group,
-            "goals": _name_all([row for row in compared if row.run in group], fits, memory_limit_gib),
-        }
-        for group in fairness.groups
-        if len(group) > 1
+        {"runs": group, "goals": _name_all(of_group, fits, memory_limit_gib)}
+        for group, of_group in members
+        if len({row.configuration for row in of_group}) > 1
     ]
     return {"memory_limit_gib": memory_limit_gib, "fits": fits, "groups": groups}
 
