@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stratlab.compare.fairness import COMPARABLE
 from stratlab.compare.run_rows import Rows, read_rows
 from stratlab.compare.search_ranking import choose_goal, find_difference_noise, pool_seeds, say_search
-from stratlab.compare.trust import APART, EQUAL, WITH_DOUBTS, judge_trust
+from stratlab.compare.trust import APART, EQUAL, WITH_DOUBTS, find_group, judge_trust
 from stratlab.compare.winners import NOT_RECORDED, ON_CPU, Winner, choose_memory, read_winners
 from stratlab.run_directory.outcome import TRACED
 from stratlab.run_directory.record import RunRecord
@@ -41,22 +40,6 @@ class Answer:
     def open(self) -> bool:
         """Whether no run is named."""
         return not self.run
-
-
-def find_group(report: Report) -> tuple[Rows, Report | None]:
-    """The runs that the answers are about, and where their winners are: all, or the largest group of comparable ones,
-    of several that with most ranks; None where no two are comparable."""
-    rows = [row for row in read_rows(report) if row.is_compared]
-    if report["fairness"]["verdict"] == COMPARABLE:
-        return rows, report
-    if not report["group_winners"]:
-        return rows, None
-    sizes = {row.run: row.world_size or 0 for row in rows}
-    largest = max(
-        report["group_winners"],
-        key=lambda group: (len(group["runs"]), max(map(sizes.__getitem__, group["runs"]))),
-    )
-    return [row for row in rows if row.run in largest["runs"]], largest
 
 
 def name_answers(report: Report, runs: Sequence[RunRecord] = ()) -> list[Answer]:

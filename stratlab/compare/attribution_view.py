@@ -13,7 +13,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.compare.answers import find_group
 from stratlab.compare.causes import (
     CAUSES,
     CPU_ORIGIN,
@@ -26,6 +25,7 @@ from stratlab.compare.causes import (
 from stratlab.compare.fairness import UNSHOWN
 from stratlab.compare.placement import ComparedRun
 from stratlab.compare.run_rows import PHASES, Rows
+from stratlab.compare.trust import find_group
 from stratlab.compare.winners import LEAST_LEAD_PCT
 from stratlab.drawing import (
     HALF,

@@ -21,7 +21,6 @@ from stratlab.compare import attribution_view as why
 from stratlab.compare import measured_view as measured
 from stratlab.compare import tradeoffs_view as tradeoffs
 from stratlab.compare import verdict_view as verdict
-from stratlab.compare.answers import find_group
 from stratlab.compare.comparison import name_knobs, name_search, say_choice
 from stratlab.compare.fairness import FIRST_STEPS
 from stratlab.compare.placement import ComparedRun
@@ -36,6 +35,7 @@ from stratlab.compare.run_rows import (
     read_rows,
 )
 from stratlab.compare.summary_view import SHORT, build_markdown, name_configurations, shorten_names
+from stratlab.compare.trust import find_group
 from stratlab.compare.variants import find_typical
 from stratlab.drawing import (
     HALF,

@@ -18,14 +18,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stratlab.compare.answers import find_group, name_answers
+from stratlab.compare.answers import name_answers
 from stratlab.compare.causes import CAUSES, CPU_ORIGIN, NOT_TRACED, format_ms, say_collective
 from stratlab.compare.efficiency import say_sharding
 from stratlab.compare.fairness import COMPARABLE
 from stratlab.compare.run_rows import RunRow, read_rows
 from stratlab.compare.search_ranking import say_search
 from stratlab.compare.summary_view import SHORT, name_configurations, shorten_names
-from stratlab.compare.trust import REPEATED, judge_trust
+from stratlab.compare.trust import REPEATED, find_group, judge_trust
 from stratlab.compare.verdict_view import describe_origin, describe_work
 from stratlab.compare.winners import ON_CPU, ONE_REPEAT
 from stratlab.progress import build_lines

@@ -11,12 +11,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.compare.answers import find_group
 from stratlab.compare.attribution_view import NOTES
 from stratlab.compare.efficiency import AS_PROMISED, TOLERANCE_PCT, name_series
 from stratlab.compare.placement import STATE
 from stratlab.compare.run_rows import Rows
 from stratlab.compare.search_ranking import name_point, name_settings
+from stratlab.compare.trust import find_group
 from stratlab.compare.winners import NO_INTERVAL, ON_CPU, read_winners
 from stratlab.drawing import (
     HALF,

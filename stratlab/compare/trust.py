@@ -1,11 +1,13 @@
 """May a reader believe the answer? One judgement, which pages, terminal, summary and MLflow print.
 
+find_group     the runs that the answer is about
 judge_trust    fair, fair with named doubts, or not comparable: with the reason, and what to do about each doubt
 list_doubts    what weakens the times: the report's flags, then steps that are too uneven
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 from stratlab.compare.fairness import AS_SEARCH, COMPARABLE, UNSHOWN
 from stratlab.compare.flags import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP
 from stratlab.compare.run_rows import Rows, read_rows
-from stratlab.compare.winners import LEAST_LEAD_PCT, ON_CPU, ONE_REPEAT
+from stratlab.compare.winners import LEAST_LEAD_PCT, ON_CPU
 from stratlab.wording import format_number
 
 Report = Mapping[str, Any]
@@ -90,13 +92,29 @@ REPEATED = (
 )
 
 
+def find_group(report: Report) -> tuple[Rows, Report | None]:
+    """The runs that the answers are about, and where their winners are: all, or the largest group of comparable ones,
+    of several that with most ranks; None where no two are comparable."""
+    rows = [row for row in read_rows(report) if row.is_compared]
+    if report["fairness"]["verdict"] == COMPARABLE:
+        return rows, report
+    if not report["group_winners"]:
+        return rows, None
+    sizes = {row.run: row.world_size or 0 for row in rows}
+    largest = max(
+        report["group_winners"],
+        key=lambda group: (len(group["runs"]), max(map(sizes.__getitem__, group["runs"]))),
+    )
+    return [row for row in rows if row.run in largest["runs"]], largest
+
+
 def judge_trust(report: Report) -> Trust:
     """Of the whole comparison; of several groups the doubt is that the rest is apart."""
     fairness, headline = report["fairness"], report["headline"]
     same = f"{len(fairness['same'])} settings equal"
     apart = [entry for entry in fairness["differences"] if entry["matters"] and not entry["varied"]]
     fields = _name_fields(apart)
-    doubts = [*list_doubts(report), *_doubt_repeats(report)]
+    doubts = [*list_doubts(report), *_doubt_repeats(report, find_group(report)[0])]
     verdict = fairness["verdict"]
     if verdict == COMPARABLE:
         return _be_fair(same, _say_differing(report) + _say_losses(report), doubts)
@@ -176,8 +194,9 @@ def find_uneven(rows: Rows) -> dict[str, float]:
     return {run: ratio for run, ratio in ratios.items() if ratio >= UNSTEADY}
 
 
-def _doubt_repeats(report: Report) -> list[Doubt]:
+def _doubt_repeats(report: Report, rows: Rows) -> list[Doubt]:
     """One repeat weakens what is named by time: nothing is on a CPU."""
-    if ONE_REPEAT not in report["remarks"] or ON_CPU in report["remarks"]:
+    repeats = Counter(row.configuration for row in rows)
+    if ON_CPU in report["remarks"] or min(repeats.values(), default=0) != 1:
         return []
     return [Doubt("one repeat", "set repeats: 3", REPEATED)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from markupsafe import Markup
 
-from stratlab.compare.answers import find_group, name_answers, say_answer
+from stratlab.compare.answers import name_answers, say_answer
 from stratlab.compare.attribution_view import build_step_times, build_why
 from stratlab.compare.comparison import compare
 from stratlab.compare.measured_view import build_memory
@@ -17,6 +17,7 @@ from stratlab.compare.report_files import MOST_RUNS, build_loss_differences, cho
 from stratlab.compare.run_rows import read_rows
 from stratlab.compare.run_sources import load_runs
 from stratlab.compare.tradeoffs_view import build_choice, build_scaling_chart
+from stratlab.compare.trust import find_group
 from tests.stratlab.compare.building import build, edit, judge
 from tests.stratlab.compare.sixteen_runs import build_sixteen
 from tests.stratlab.example_numbers import THREE
