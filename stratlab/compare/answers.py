@@ -13,7 +13,7 @@ from typing import Any
 
 from stratlab.compare.run_rows import Rows, read_rows
 from stratlab.compare.search_ranking import choose_goal, find_difference_noise, pool_seeds, say_search
-from stratlab.compare.trust import APART, EQUAL, WITH_DOUBTS, find_group, judge_trust
+from stratlab.compare.trust import APART, WITH_DOUBTS, find_group, judge_trust, name_missing
 from stratlab.compare.winners import NOT_RECORDED, ON_CPU, Winner, choose_memory, read_winners
 from stratlab.run_directory.outcome import TRACED
 from stratlab.run_directory.record import RunRecord
@@ -78,7 +78,7 @@ def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
     if any(row.is_foreign for row in compared):
         return f"No winner: {headline['reason']}{rest}."
     if not judged:
-        return f"No winner: {headline['reason']}; for one, {EQUAL}{rest}."
+        return f"No winner: {headline['reason']}; {name_missing(report)}{rest}."
     fast, lean, *others = name_answers(report, runs)
     first = "No" if judged is report else "no"
     said = [f"{fast.run} is the fastest{_number(fast)}"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stratlab.compare.fairness import AS_SEARCH, COMPARABLE, UNSHOWN
+from stratlab.compare.fairness import AS_SEARCH, COMPARABLE, FIELD, UNSHOWN
 from stratlab.compare.flags import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP
 from stratlab.compare.run_rows import Rows, read_rows
 from stratlab.compare.winners import LEAST_LEAD_PCT, ON_CPU
@@ -60,7 +60,9 @@ class Trust:
         return NOT_KNOWN if self.outcome == APART and UNSHOWN in self.reason else self.outcome
 
 
-EQUAL = "run with equal values, or compare them on purpose with --vary"
+EQUAL = "give all runs equal values, or compare settings on purpose with --vary"
+DISAGREE = "find out why their losses differ"
+"""What is missing for a winner."""
 FLAGS = {  # of the report -> what it is called, what to do, what it means for the times
     FEW_TIMED_STEPS: (
         "few timed steps",
@@ -132,8 +134,14 @@ def judge_trust(report: Report) -> Trust:
         return Trust(WITH_DOUBTS, number, reason, [other, *doubts])
     if verdict == UNSHOWN:
         return Trust(APART, differ if apart else same, f"{UNSHOWN}: {fairness['reason']}")
-    reason = f"{fields}: {EQUAL}" if fields and len(compared) > 1 else headline["reason"]
+    reason = f"{fields}: {name_missing(report)}" if fields and len(compared) > 1 else headline["reason"]
     return Trust(APART, differ if apart else same, reason)
+
+
+def name_missing(report: Report) -> str:
+    """What would make runs comparable that are not."""
+    apart = {entry["field"] for entry in report["fairness"]["differences"] if entry["matters"]}
+    return DISAGREE if FIELD in apart else EQUAL
 
 
 def _be_fair(number: str, reason: str, doubts: Sequence[Doubt]) -> Trust:
