@@ -1,10 +1,10 @@
-"""Which micro-batch fits an H100, per image model and strategy, by counting: no device takes part.
+"""Find the micro-batch that fits an H100, per image model and strategy, by counting without a device.
 
     python -m benchmarks.batch_sizes                 # ten minutes of one core; writes reports/batch_sizes.json
-    python -m benchmarks.batch_sizes --only cnn      # models whose names begin like that, beside what is there
+    python -m benchmarks.batch_sizes --only cnn      # models whose names begin like that; others stay in the file
 
-Peak memory of one rank of eight is counted (docs/memory.md) at the micro-batch that the sources give the pair, and at
-twice that. It grows by the same amount for each sample, so that the two give the largest power of two that fits.
+Peak memory of one rank of eight is counted (docs/memory.md) at the sources' micro-batch for the pair, and at twice
+that. It grows by the same amount for each sample, so that the two give the largest power of two that fits.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def measure(model: str, strategy: str, micro: int) -> dict[str, Any]:
 
 
 def find_largest(peak_gib: float, per_sample_gib: float, micro: int) -> int:
-    """The largest power of two whose peak is within the budget; 0 = not even one sample is."""
+    """Return the largest power of two whose peak is within the budget; 0 = one sample exceeds it."""
     fixed = peak_gib - per_sample_gib * micro
     size = LARGEST
     while size and fixed + per_sample_gib * size > BUDGET_GIB:
@@ -99,7 +99,7 @@ def find_largest(peak_gib: float, per_sample_gib: float, micro: int) -> int:
 
 
 def count(model: str, strategy: str, micro: int) -> float | str:
-    """GiB, or what went wrong."""
+    """Return GiB, or the error."""
     batch = f"micro_batch_size={micro} global_batch_size={micro * RANKS}"
     settings = f"strategy={strategy} model={model} {SETTINGS} {batch}"
     _, found = count_one(Configuration(f"{model} {strategy} {micro}", settings, ranks=RANKS, labels=100))

@@ -1,13 +1,13 @@
-"""What sharding costs the host: CPU time per step and per parameter tensor, as ratios to ddp in the same run.
+"""Measure the host's cost of sharding: CPU time per step and per parameter tensor, as ratios to ddp in the same run.
 
     OMP_NUM_THREADS=1 python benchmarks/sharding_host_cost.py
 
-Two stacks of small linear layers, with 50 and with 400 parameter tensors, SGD, batch 4 per process, 2 processes, gloo.
-Every rank holds one engine per strategy and steps them in turn, round after round, so that all see the same machine;
-CPU time of the process, because wall time on a shared machine measures the neighbours. The cost per parameter is the
-slope between the two models: (median of 400 - median of 50) / 350. In zero3 no parameter is kept whole, as in a large
-model. The model's own arithmetic and gloo's threads count too. It measures the host's work, not a device: no statement
-about speed on a GPU.
+Two stacks of small linear layers, with 50 and with 400 parameter tensors, SGD, batch 4 per process, 2 processes,
+gloo. Every rank holds one engine per strategy and steps them in turn, round after round, so that all see the same
+machine. It is CPU time of the process, because wall time on a shared machine includes its other processes. The cost
+per parameter is the slope between the two models: (median of 400 - median of 50) / 350. In zero3 no parameter is kept
+whole, as in a large model. The model's own arithmetic and gloo's threads count too. It measures the host's work, not
+a device: no statement about speed on a GPU.
 """
 
 from __future__ import annotations

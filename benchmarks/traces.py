@@ -1,13 +1,13 @@
 """Speed and memory of our trace analysis against Holistic Trace Analysis, on the same files in the same run.
 
-    python -m benchmarks.traces                       # everything: 40 minutes on two busy cores, most of it HTA
-    python -m benchmarks.traces --events 100000 400000 --ranks 1 8
+    python -m benchmarks.traces # everything: 40 minutes on two busy cores, most of it HTA python -m benchmarks.traces
+    --events 100000 400000 --ranks 1 8
 
 Traces are simulated GPU traces in Kineto's formatting (tests/stratlab/simulated). Each tool reads each file in a
-process of its own. Ours: everything of an analysis but HTA, merging and pages: decoding, the partition of every step,
-kernels, collectives, idle time, memory. HTA (traceinsight): loading, temporal breakdown, overlap of communication.
-CPU time is user and system time of the process; memory is its peak resident size above what it had after its imports.
-The slope is the increase of memory per event between the smallest and the largest file.
+process of its own. Ours: everything of an analysis except HTA, merging and pages: decoding, the partition of every
+step, kernels, collectives, idle time, memory. HTA (traceinsight): loading, temporal breakdown, overlap of
+communication. CPU time is user and system time of the process; memory is its peak resident size minus the size after
+its imports. The slope is the increase of memory per event between the smallest and the largest file.
 
 Many ranks: 8 simulated ranks of one team, each read as often as it takes, so that 512 ranks need no 45 GB of disk.
 Memory there is the sum of the peaks of all processes, imports included.
@@ -43,7 +43,7 @@ MIB = 2**20
 
 
 def write_traces(folder: Path, ranks: int, events: int) -> tuple[list[Path], int]:
-    """Traces of at least so many events (of any kind) per rank, and how many the first one has."""
+    """Write traces of at least `events` events (of any kind) per rank; return the paths and the first file's events."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"rank{rank}_trace.json" for rank in range(ranks)]
     written = 0
@@ -100,7 +100,7 @@ def run_hta(path: str) -> dict[str, Any]:
 
 
 def run_ranks(folder: str, ranks: int) -> dict[str, Any]:
-    """The whole analysis of so many ranks, in as many processes as there are cores."""
+    """Run the whole analysis of `ranks` ranks, in as many processes as there are cores."""
     from stratlab.analysis.measure import measure_traces
 
     variants = sorted(Path(folder).glob("rank*_trace.json"))

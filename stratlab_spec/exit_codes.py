@@ -84,7 +84,7 @@ class NotFinite(Exception):
 
 
 class StorageFull(Exception):
-    """A volume has no space left, and it is of no use to go on without."""
+    """A volume has no space left, and the run cannot continue without it."""
 
 
 class FolderGone(StorageFull):
@@ -96,11 +96,11 @@ class NoProgress(Exception):
 
 
 class PeerLost(Exception):
-    """Another process has given up, and this one cannot go on without it."""
+    """Another process has failed, and this one cannot continue without it."""
 
 
 class Stopped(Exception):
-    """Somebody has told a rank to stop, and all of them have agreed on where."""
+    """A rank received a signal to stop, and all ranks have agreed on the step."""
 
 
 class DeadlinePassed(Exception):
@@ -134,7 +134,7 @@ OF_TORCH = {  # which is not imported here
 
 
 def exit_code(failure: BaseException) -> int:
-    """The exit code that tells the operator whether another attempt is worth it."""
+    """Return the exit code, by which the operator decides about another attempt."""
     name, text = type(failure).__name__, str(failure).lower()
     known = next((code for kind, code in CODES.items() if isinstance(failure, kind)), OF_TORCH.get(name))
     if known is not None and known != PEER_LOST:
@@ -149,8 +149,10 @@ def exit_code(failure: BaseException) -> int:
 
 
 def is_told_in_a_sentence(failure: BaseException) -> bool:
-    """Whether its text says it all. A crash needs the stack, and a lost peer too where nobody has seen it go: a
-    time-out, what NCCL has refused."""
+    """Return whether the error's text is enough; a crash needs the stack too.
+
+    A lost peer needs it if no process saw the peer end: a time-out, or an error of NCCL.
+    """
     code, text = exit_code(failure), str(failure).lower()
     if code == PEER_LOST:
         return isinstance(failure, PeerLost) or any(words in text for words in PEER_GONE_WORDS)
@@ -158,7 +160,7 @@ def is_told_in_a_sentence(failure: BaseException) -> bool:
 
 
 def is_storage_full(failure: BaseException) -> bool:
-    """Whether a failure, or what it was caused by, is a volume without space."""
+    """Return whether a failure, or its cause, is a volume without space."""
     cause: BaseException | None = failure
     while cause is not None:
         text, number = str(cause).lower(), cause.errno if isinstance(cause, OSError) else None
@@ -183,7 +185,7 @@ def from_status(status: int) -> int:
 
 
 def first_failure(exit_codes: dict[int, int]) -> tuple[int, int]:
-    """(rank, exit code) of the culprit: a rank that only lost its peer, or was told to stop, is a survivor.
+    """Return (rank, exit code) of the culprit; ranks that only lost a peer, or received a stop signal, are survivors.
 
     A negative code is a signal (multiprocessing's convention) and becomes 128 + n.
     """

@@ -1,7 +1,7 @@
-"""What a run is called and how it describes itself in MLflow: the names of its metrics, its description.
+"""The names of a run's metrics in MLflow, and its description there.
 
-MLflow groups the metrics of a run by the prefix of their names. HEADLINES have none. All others stand below `detail/`,
-so that no number is lost and the first group holds those that decide.
+MLflow groups the metrics of a run by the prefix of their names. HEADLINES have no prefix. All others have the prefix
+`detail/`, so that no number is lost and the first group holds the important ones.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ LEAST_GIB = 0.1
 
 
 def name_metric(name: str, kind: str | None = None) -> str:
-    """What MLflow and TensorBoard call a number of a line of metrics.jsonl, or of an analysis.
+    """Return the name in MLflow and TensorBoard for a number of metrics.jsonl, or of an analysis.
 
     Args:
         kind: of the line; `rank3_host_memory_gib` of kind system becomes `detail/system/rank3/host_memory_gib`.
@@ -77,22 +77,22 @@ def find_stored_name(name: str, stored: Collection[str]) -> str:
 
 
 def may_describe(note: str | None) -> bool:
-    """Whether a description may be replaced: there is none, or no user has written it."""
+    """Return whether a description may be replaced: it is missing, or no user has written it."""
     return not note or note.endswith(OWN)
 
 
 def build_note(text: str) -> str:
-    """The value of the tag; what is too long for a tag ends with an ellipsis."""
+    """Return the value of the tag; a text that is too long ends with an ellipsis."""
     most = LONGEST_TAG - len(OWN)
     return (text if len(text) <= most else f"{text[: most - 1]}…") + OWN
 
 
 def describe_run(ended: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    """How a run ended, in Markdown: why it failed, or what it reached.
+    """Return the end of a run in Markdown: why it failed, or its results.
 
     Args:
         ended: the last event of attempts.jsonl.
-        summary: summary.json; empty where there is none.
+        summary: summary.json; empty if it is missing.
     """
     if (code := ended.get("exit_code")) != 0:
         why = ": ".join(str(ended[each]) for each in ("reason", "text") if ended.get(each))

@@ -1,7 +1,7 @@
-"""What follows from the settings, the number of processes and the data: layout, accumulation, steps.
+"""Derive layout, accumulation and steps from the settings, the number of processes and the data.
 
-The launcher of a pod resolves it, once per start of ranks, and hands it to them in the environment. The ranks resolve
-nothing: they confirm that it was made of their settings, and that all launchers came to the same.
+The launcher of a pod resolves the plan, once per start of ranks, and passes it to them in the environment. The ranks
+only confirm that it belongs to their settings, and that all launchers have the same plan.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def resolve_plan(
     device_bytes: int | None = None,
     choice: Choice | None = None,
 ) -> Plan:
-    """The plan of a run of these settings.
+    """Return the plan of a run of these settings.
 
     Args:
         device_bytes: memory of this machine's devices; None = unknown.
-        choice: what `choose_on_device` answers, where it was asked before.
+        choice: an earlier result of `choose_on_device`.
 
     Raises:
         ConfigError: naming every broken rule.
@@ -83,10 +83,10 @@ def _hash_settings(config: Config) -> str:
 
 
 def read_plan(config: Config, world_size: int, env: Mapping[str, str]) -> Plan:
-    """The plan that the launcher handed to this rank.
+    """Return the plan that the launcher passed to this rank.
 
     Raises:
-        ConfigError: there is none, or it is one of other settings or of another number of processes.
+        ConfigError: it is missing, or belongs to other settings or another number of processes.
     """
     if not (text := env.get(VARIABLE)):
         raise ConfigError(f"{VARIABLE}: not set; start the ranks with `python -m trainer` [SL-plan-missing]")

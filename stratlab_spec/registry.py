@@ -1,10 +1,11 @@
-"""What a run can be made of besides its strategy: optimizers, image networks, sizes and weights, one row each.
+"""The choices of a run other than its strategy: optimizers, image networks, sizes and weights, one row each.
 
-OPTIMIZERS says what each can be told besides rate and decay, and what it keeps. NETWORKS has every image network that
-is no vision transformer; those have their shapes in models/model_specs.py. A new one takes a file in trainer/models,
-whose NETWORK is its row: `make schema` collects it and writes its line of docs/models.md. No column has a default,
-so a forgotten value is an error at import. Sizes may be given instead of a preset's own, and 0 is the preset's own.
-PUBLISHED_FILES are weights that torchvision publishes, as it calls them. Adapters on random weights must be asked for.
+OPTIMIZERS lists each optimizer's options other than rate and decay, and its state. NETWORKS has every image network
+that is not a vision transformer; vision transformers have their shapes in models/model_specs.py. A new network takes
+a file in trainer/models with its row as NETWORK: `make schema` collects it and writes its line of docs/models.md. No
+column has a default, so a forgotten value is an error at import. Sizes may be given instead of a preset's own, and 0
+is the preset's own. PUBLISHED_FILES are weights that torchvision publishes, by torchvision's names. Adapters on
+random weights need an explicit setting.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _of_torchvision(what: str) -> NetworkRow:
 
 
 def _read_ours() -> dict[str, NetworkRow]:
-    """What `make schema` collects from the files in trainer/models: NETWORK of each that has it."""
+    """Read the networks that `make schema` collects from the NETWORK rows in trainer/models."""
     rows = json.loads(Path(__file__).with_name("networks.json").read_text())
     return {name: NetworkRow(builder=f"{name}:build", **row) for name, row in rows.items()}
 
@@ -119,7 +120,7 @@ SIZES = tuple({**VIT_SIZES, **DECODER_SIZES})
 
 
 def given_sizes(config: Settings, names: dict[str, str]) -> dict[str, int]:
-    """Those of `names` that are given, by their names in the shape."""
+    """Return the sizes of `names` that are set, by their names in the shape."""
     return {field: getattr(config, name) for name, field in names.items() if getattr(config, name)}
 
 
@@ -183,12 +184,12 @@ def adapter_problems(config: Settings) -> list[str]:
     return [
         f"TRAINER_LORA_RANK={config.lora_rank}, TRAINER_INIT is not set: the base model would be random weights, "
         f"which stay frozen under the adapters; TRAINER_INIT=pretrained takes {given}; "
-        "TRAINER_INIT=scratch asks for random ones [SL-lora-without-init]"
+        "TRAINER_INIT=scratch keeps random ones [SL-lora-without-init]"
     ]
 
 
 def describe_starting_weights(config: Settings) -> str:
-    """What a run's first attempt starts from, as in "starts from random weights"."""
+    """Return a description of a run's starting weights, as in "starts from random weights"."""
     if config.resume_from:
         return f"a checkpoint of {config.resume_from}"
     if config.init == "scratch":

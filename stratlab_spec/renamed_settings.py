@@ -1,4 +1,4 @@
-"""Settings under the names that the version before gave them: this version reads those too, and says so once."""
+"""Old names of settings from the previous version: this version still reads them, and logs one note."""
 
 from __future__ import annotations
 

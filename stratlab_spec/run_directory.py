@@ -1,7 +1,7 @@
-"""The run directory: the only thing that training and everything after it share. Fields: docs/run_directory.md.
+"""The run directory: the only data that training and everything after it share. Fields: docs/run_directory.md.
 
-Lines of .jsonl files are read so that half a line of a full volume disturbs nobody. rungs.json has the rungs of the
-ladder that a run has climbed, and the ranks are told of them in a variable.
+Readers of .jsonl files skip half a line that a full volume has left. rungs.json has the rungs of the ladder that a
+run has climbed; the ranks receive them in a variable.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class RunDirectory:
         self.traces.mkdir(exist_ok=True)
 
     def find_strangers(self) -> list[str]:
-        """What lies in the folder when nothing in it is a run's; hidden files are the file system's."""
+        """Return the visible files of a folder that has no files of a run; hidden files are the file system's."""
         ours = {path.name for path in vars(self).values()} - {self.path.name}
         found = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
         return [] if ours & {*found} else [name for name in found if not name.startswith(".")]
 
     def keep_reserve(self, ranks: int) -> None:
-        """Takes the space that the results will need: a volume that is full at the end costs no finished run."""
+        """Reserve space for the results, so that a volume that is full at the end does not lose a finished run."""
         size = RESULTS_BYTES + ranks * RANK_BYTES
         if self.reserve.exists() and self.reserve.stat().st_size == size:  # of an earlier attempt
             return
@@ -77,7 +77,9 @@ class RunDirectory:
             os.fsync(file.fileno())
 
     def release_reserve(self) -> None:
-        """Before the results are written; also when there is none, as behind a last step of an earlier attempt."""
+        """Free the space before the results are written; a missing reserve is fine, as after an earlier attempt's last
+        step.
+        """
         self.reserve.unlink(missing_ok=True)
 
     def rank_log(self, rank: int) -> Path:
@@ -131,7 +133,7 @@ class RunDirectory:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a .jsonl file, none if it is not there; what is no object, as half a line, is left out."""
+    """Return the objects of a .jsonl file, empty if it is missing; other lines, such as half a line, are skipped."""
     try:
         lines = path.read_bytes().split(b"\n")
     except (FileNotFoundError, NotADirectoryError):
@@ -155,7 +157,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 
 def read_line(line: bytes) -> dict[str, Any]:
-    """The object of a line; {} for what is none: a full volume leaves half a line, a crashed node a block of zeros."""
+    """Return the object of a line, or {}: a full volume leaves half a line, a crashed node a block of zeros."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -230,7 +232,7 @@ def read_own_rungs(env: Mapping[str, str]) -> list[Rung]:
 
 
 def find_asked(rungs: Sequence[Rung]) -> Settings:
-    """What the release says of the settings that rungs have changed."""
+    """Return the release's values of the settings that rungs have changed."""
     asked: Settings = {}
     for rung in reversed(rungs):
         asked |= rung["instead_of"]

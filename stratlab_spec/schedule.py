@@ -20,7 +20,7 @@ class Schedule:
 
 
 def count_micro_batches(global_batch_size: int, micro_batch_size: int, dp: int) -> int:
-    """Of a step, on each rank: the accumulation. `dp`: ranks that see different samples."""
+    """Return the micro-batches of a step on each rank. `dp`: ranks that see different samples."""
     return global_batch_size // (micro_batch_size * dp)
 
 
@@ -37,7 +37,7 @@ def build_schedule(config: Config, train_samples: int) -> Schedule:
 
 
 def profile_first_from(config: Config, plan: Schedule, done_steps: int, recorded: bool) -> int:
-    """First recorded step of an attempt that goes on behind `done_steps`; 0 = no profile.
+    """Return the first recorded step of an attempt that resumes after `done_steps`; 0 = no profile.
 
     Args:
         recorded: an earlier attempt's traces are there.
@@ -71,7 +71,7 @@ def plan_problems(config: Config, train_samples: int | None) -> list[str]:
             f"TRAINER_PROFILE_STEPS={config.profile_steps}: the run has {_count(plan.steps)}, of which "
             f"{_count(max(most, 0))} can be recorded after TRAINER_PROFILE_WARMUP={config.profile_warmup}; train "
             f"longer (TRAINER_EPOCHS or TRAINER_STEPS{epoch}), "
-            "record fewer, or TRAINER_PROFILE_STEPS=0 for no profile [SL-profile-steps]"
+            "record fewer, or switch the profile off with TRAINER_PROFILE_STEPS=0 [SL-profile-steps]"
         )
     elif (
         config.profile_steps
@@ -81,7 +81,7 @@ def plan_problems(config: Config, train_samples: int | None) -> list[str]:
         last = plan.steps - config.profile_steps + 1
         problems.append(
             f"TRAINER_PROFILE_FIRST_STEP={asked}: the run has {_count(plan.steps)}, "
-            f"expected at most {last} (or TRAINER_PROFILE_STEPS=0 for no profile) [SL-profile-first-step]"
+            f"expected at most {last} (or no profile, by TRAINER_PROFILE_STEPS=0) [SL-profile-first-step]"
         )
     if config.warmup_steps >= plan.steps:
         problems.append(

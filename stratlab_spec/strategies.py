@@ -1,11 +1,11 @@
-"""Every strategy, one row each: all that the lab must know of it besides how its engine is built.
+"""Every strategy, one row each: everything about it except how its engine is built.
 
-A new strategy needs a row here, a file in trainer/strategies unless a present one serves, and a chart
-(docs/developing.md). No column has a default, so a forgotten value is an error at import. Who
-reads a column is said beside it.
+A new strategy needs a row here, a file in trainer/strategies unless an existing one serves, and a chart
+(docs/developing.md). No column has a default, so a forgotten value is an error at import. A note next to each column
+names its readers.
 
-Which strategy has which knob is a column of the row; KNOBS has what is said to the strategies that do not have it, and
-why the default is what it is. What is left to a strategy (`auto`, 0) is decided here as well, and recorded in
+A column of the row lists the strategy's knobs. KNOBS holds the messages for strategies without a knob, and the
+reasons for the defaults. Values left to the strategy (`auto`, 0) are decided here as well, and recorded in
 config.json as `resolved.knobs`.
 """
 
@@ -30,7 +30,7 @@ WIRE = ("", "none", "all-reduce", "reduces each micro-batch", "gathers", "gather
 
 @dataclass(frozen=True)
 class Held:
-    """What a rank holds of the state: parameters, gradients, optimizer (`stratlab compare` measures against it)."""
+    """A rank's part of the state: parameters, gradients, optimizer (`stratlab compare` measures against it)."""
 
     divided: tuple[str, ...]
     """Kinds of which a rank holds its share alone."""
@@ -399,7 +399,7 @@ def pipeline_problems(config: Settings) -> Iterator[str]:
     """Knobs that a pipeline of more than one stage leaves no choice in."""
     if config.accumulate == "sharded":
         yield (
-            "TRAINER_ACCUMULATE=sharded: not with a pipeline, whose stages reduce once per step (torch's schedules); "
+            "TRAINER_ACCUMULATE=sharded: not with a pipeline: its stages reduce once per step (torch's schedules); "
             "expected auto or whole [SL-pipeline-accumulate]"
         )
     if config.reshard_after_forward == "on":
@@ -412,15 +412,15 @@ def pipeline_problems(config: Settings) -> Iterator[str]:
 def replica_problems(
     config: Settings, replicas: int, shards: int, micro_batches: int, stages: int = 1
 ) -> Iterator[str]:
-    """Knobs that replicas of shards cannot have together, or one shard alone.
+    """Check knobs that replicas of shards, or a single shard, cannot combine.
 
     torch keeps the sum of the micro-batches' shards that the replicas have yet to add up in the type of the reduction
     (torch 2.13, _fsdp_collectives.py, `partial_reduce_output`); without replicas it adds to fp32 gradients.
     """
     if replicas * shards == 1 and config.reduce_dtype == "bf16":
         yield (
-            "TRAINER_REDUCE_DTYPE=bf16: no two ranks reduce here, and fully_shard would round the gradients all the "
-            "same (torch 2.13); take fp32 [SL-reduce-bf16-alone]"
+            "TRAINER_REDUCE_DTYPE=bf16: no two ranks reduce here, and fully_shard would still round the gradients "
+            "(torch 2.13); use fp32 [SL-reduce-bf16-alone]"
         )
     sums = replicas > 1 and micro_batches > 1 and accumulates_sharded(config, stages)
     if sums and config.reduce_dtype == "bf16":
@@ -432,7 +432,7 @@ def replica_problems(
 
 
 def accumulates_sharded(config: Settings, stages: int = 1) -> bool:
-    """Whether fully_shard reduces the gradients of each micro-batch, instead of those of the step.
+    """Return whether fully_shard reduces the gradients of each micro-batch, instead of once per step.
 
     Args:
         stages: of a pipeline.
@@ -452,10 +452,10 @@ def reduce_bucket_bytes(config: Settings) -> int:
 
 
 def resolve_knobs(config: Settings, stages: int = 1, *, shards: bool = True) -> dict[str, Any]:
-    """Every knob of the run's strategy with the value that it came to.
+    """Return every knob of the run's strategy with its resolved value.
 
     Args:
-        shards: whether fully_shard has more than one rank to shard over; else nothing is gathered.
+        shards: whether fully_shard has more than one rank to shard over; otherwise it does not gather.
     """
     decided: dict[str, Any] = {
         "accumulate": "sharded" if accumulates_sharded(config, stages) else "whole",

@@ -86,7 +86,7 @@ class TimedSteps:
 
 
 def read_step(line: Mapping[str, Any]) -> TrainedStep | None:
-    """None for a line that is no training step, or has no time."""
+    """Return the training step of a line; None for other lines, or without a time."""
     if line.get("kind") != "train" or not _is_number(line.get("step_time_ms")):
         return None
     return TrainedStep(
@@ -100,7 +100,7 @@ def read_step(line: Mapping[str, Any]) -> TrainedStep | None:
 
 
 def find_timed_steps(steps: Iterable[TrainedStep], on_gpu: bool) -> TimedSteps:
-    """Those that count. Of a step that an attempt lost and the next one made again, the second.
+    """Return the steps that count; of a step that was lost and repeated by the next attempt, the second.
 
     Args:
         steps: of all attempts, in any order.
@@ -123,11 +123,11 @@ def find_timed_steps(steps: Iterable[TrainedStep], on_gpu: bool) -> TimedSteps:
 
 
 def find_cut(times_ms: Sequence[float]) -> Cut:
-    """How many of the first steps are warming up.
+    """Return the number of first steps that are warm-up.
 
     MSER-5: K. P. White, "An effective truncation heuristic for bias reduction in simulation output", Simulation 69
-    (1997); batches of 5: White, Cobb, Spratt 2000. Of the batch means Z of 5 steps each, the first d are dropped where
-    sum((Z - mean)^2) / (m - d)^2 over the rest is smallest: the marginal standard error of the mean.
+    (1997); batches of 5: White, Cobb, Spratt 2000. Z are the means of batches of 5 steps. The first d are dropped,
+    with the d that minimizes sum((Z - mean)^2) / (m - d)^2 over the rest: the marginal standard error of the mean.
 
     Args:
         times_ms: step times in order.
@@ -161,14 +161,14 @@ def _find_errors(means: Sequence[float]) -> list[float]:
 
 
 def build_step_numbers(timed: TimedSteps, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a run that follow from its timed steps, by the names of summary.json; None where not known.
+    """Return the numbers of a run that follow from its timed steps, by the names of summary.json; None if unknown.
 
-    Throughput is that at the median step time: of two runs with equal steps the one with the shorter median step is the
-    faster one in every number. Model FLOP utilisation is that of the PaLM paper (arXiv 2204.02311, appendix B):
-    100 x units_per_s x flops / (peak_flops_per_device x world_size).
+    Throughput is computed from the median step time: of two runs with equal steps, the run with the shorter median
+    step is faster in every number. Model FLOP utilisation follows the PaLM paper (arXiv 2204.02311, appendix B): 100
+    x units_per_s x flops / (peak_flops_per_device x world_size).
 
     Args:
-        facts: world_size, peak_flops_per_device, and what one unit costs, by the names of COSTS.
+        facts: world_size, peak_flops_per_device, and the operations of one unit, by the names of COSTS.
     """
     columns = dict(zip(TIMES, zip(*(step.times for step in timed.steps), strict=True), strict=False))
     medians = {name: _median(columns.get(name, ())) for name in TIMES}

@@ -1,11 +1,10 @@
-"""What events of torch.profiler are called: the trainer's labels, collectives, launches.
+"""Names of torch.profiler's events: the trainer's labels, collectives, launches; and interval arithmetic for their
+times.
 
 The trainer counts its exposed communication by these rules, the analysis divides the same time with them.
 
-Sets of time: interval arithmetic on numpy arrays, for a trace's events.
-
-A set is a pair of int64 arrays (starts, ends) in whole nanoseconds, so that every sum is exact. `build_union` makes a
-set sorted and disjoint; the other functions expect and return such sets.
+A set of times is a pair of int64 arrays (starts, ends) in whole nanoseconds, so that every sum is exact.
+`build_union` makes a set sorted and disjoint; the other functions expect and return such sets.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ def _merge(one: Times, other: Times) -> Times:
 
 
 def is_within(at: Times, a: Intervals, *, after_start: bool = False, to_end: bool = False) -> Mask:
-    """Whether each point lies in [start, end) of some interval; `after_start`: (start; `to_end`: end]."""
+    """Return whether each point is in [start, end) of some interval; `after_start`: (start; `to_end`: end]."""
     index = np.searchsorted(a[0], at, side="left" if after_start else "right") - 1
     ends = a[1][np.maximum(index, 0)]
     return (index >= 0) & ((at <= ends) if to_end else (at < ends))
@@ -140,7 +139,7 @@ def covered_until(a: Intervals, at: Times) -> Times:
 
 
 def covered_within(a: Intervals, starts: Times, ends: Times) -> Times:
-    """Covered time of `a` in each span [start, end), ns; the spans may lie anywhere."""
+    """Return the covered time of `a` in each span [start, end), ns; the spans may be anywhere."""
     return covered_until(a, ends) - covered_until(a, starts)
 
 
@@ -150,6 +149,6 @@ def common_length(a: Intervals, b: Intervals) -> int:
 
 
 def build_covered_share(a: Intervals, low: int, high: int, bins: int) -> NDArray[np.float64]:
-    """Covered share (0 to 1) of each of `bins` equal parts of [low, high]: what a timeline draws."""
+    """Return the covered share (0 to 1) of each of `bins` equal parts of [low, high], for drawing a timeline."""
     edges = low + np.arange(bins + 1, dtype=np.int64) * (high - low) // bins
     return np.diff(covered_until(a, edges)) / np.maximum(np.diff(edges), 1)

@@ -1,8 +1,8 @@
-"""The pod's entry point: `python -m trainer`, and anybody's with --config FILE and --set key=value.
+"""The pod's entry point: `python -m trainer`, also for use by hand with --config FILE and --set key=value.
 
-Checks what can be checked before torch is imported, starts torch's elastic launcher on `trainer.worker`, and passes
-the first failing rank's exit code on. torchrun itself always ends with 1, and then the operator could not tell a
-wrong setting from a lost peer. While the ranks work, this process replays their metrics to MLflow.
+It checks settings before torch is imported, starts torch's elastic launcher on `trainer.worker`, and passes the first
+failing rank's exit code on. torchrun itself always ends with 1, which does not separate a wrong setting from a lost
+peer. While the ranks work, this process replays their metrics to MLflow.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ if TYPE_CHECKING:
 
 KILLED = 128 + signal.SIGKILL
 UNEXPLAINED_KILL = (
-    "for want of host memory (then `dmesg` says so), or from outside: somebody's kill -9 "
-    "[SL-kill-unexplained]"
+    "for lack of host memory (`dmesg` then reports it), or by a kill -9 from outside [SL-kill-unexplained]"
 )
 LAST_TRY_MARGIN_S = 5.0  # of the grace period, behind the last try to send metrics
 log = logging.getLogger("trainer")
@@ -106,7 +105,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _apply(arguments: list[str]) -> list[str]:
-    """Puts what was typed into the environment, where the ranks read it too; returns what is to be said of it."""
+    """Put the options into the environment, which the ranks also read; return notes to print."""
     os.environ[OPTIONS] = "1"
     found, notes = build_environment(arguments, os.environ)
     for name in os.environ.keys() - found.keys():  # taken back
@@ -201,10 +200,10 @@ def _run(config: Config, stop: Stop, notes: list[str]) -> int:
 
 
 class _Deadline:
-    """Stops this process as Kubernetes would, by SIGTERM, unless cancelled before; `passed` tells the two apart.
+    """Stop this process as Kubernetes would, by SIGTERM, unless cancelled before; `passed` separates the two.
 
     Args:
-        seconds_left: asked again when they are over: waiting for other pods has moved the deadline.
+        seconds_left: called again when they are over: waiting for other pods has moved the deadline.
     """
 
     def __init__(self, seconds_left: Callable[[], float]) -> None:
@@ -268,7 +267,7 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
 
 
 def _read_sentence(end: ProcessFailure) -> list[str]:
-    """What the rank itself has said of its end (`worker.main`): one line, without the name of the error."""
+    """Return the rank's own message about its end (`worker.main`): one line, without the name of the error."""
     message = end.error_file_data.get("message")
     text = str(message.get("message", "") if isinstance(message, dict) else message or "")
     lines = text.partition(": ")[2].splitlines()

@@ -1,6 +1,6 @@
-"""Faults on demand: what `fault` asks of this rank happens where it fetches a batch, once in the run.
+"""Faults on demand: the setting `fault` makes a fault happen when this rank fetches a batch, once in the run.
 
-The only seam is the function that gives the loop its batches; without a fault of this rank it is left as it is.
+The only seam is the function that gives the loop its batches; without a fault of this rank it stays unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("trainer")
 
 
 def plant_faults(run: Run, attempt: int, next_batch: NextBatch) -> NextBatch:
-    """`next_batch` with the faults of this rank in it; itself where there are none."""
+    """Return `next_batch` with the faults of this rank in it; unchanged without faults."""
     faults = [fault for fault in read_faults(run.config.fault) if fault.rank == run.world.rank]
     for fault in faults:
         next_batch = _plant(run, attempt, fault, next_batch)

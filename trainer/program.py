@@ -19,7 +19,7 @@ PROGRAMS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the one that is named first; what it is given and returns is its own matter."""
+    """Run the program of this name with the remaining arguments; return its exit code."""
     name, given = (arguments[0], list(arguments[1:])) if arguments else ("", [])
     if name not in PROGRAMS:
         asked = name in ("-h", "--help")

@@ -72,11 +72,11 @@ log = logging.getLogger("trainer")
 
 
 def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None:
-    """Trains, evaluates and writes the run directory; collective over all ranks.
+    """Train, evaluate and write the run directory; collective over all ranks.
 
     Args:
         launcher: identifies the process that started this rank, in attempts.jsonl.
-        pulse: where the rank says that it goes on.
+        pulse: the rank's heartbeat.
     """
     if problems := snapshot_problems(config, gpu=world.device_type == "cuda"):  # a GPU that torch cannot use
         raise ConfigError(problems)
@@ -219,7 +219,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
 
 
 def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
-    """What the settings came to, for `resolved` in config.json; collective."""
+    """Return the resolved settings, for `resolved` in config.json; collective."""
     config, world, plan = run.config, run.world, run.plan
     batch_norm_samples = None if config.is_text else count_batch_norm_samples(config, run.axes.dp)
     return {
@@ -292,7 +292,7 @@ def main() -> int:
             refuse(
                 config.accelerator,
                 world.local_size,
-                f"torch {torch.__version__} finds none it can use [SL-torch-no-accelerator]",
+                f"torch {torch.__version__} cannot use any [SL-torch-no-accelerator]",
             )
         work = evaluate_run if config.mode == "evaluate" else train_run
         pulse = open_pulse(os.environ, world.local_rank, world.rank)
@@ -308,10 +308,10 @@ def main() -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the rank without the interpreter's own end, when all that it has said is written.
+    """End the rank without the interpreter's own shutdown, after all its output is written.
 
-    There a rank that had done everything has been seen to end with SIGSEGV, once ("terminate called without an active
-    exception": threads of libraries that nobody has joined; torch 2.13, gloo, fsdp).
+    In that shutdown a rank that had finished its work once ended with SIGSEGV ("terminate called without an active
+    exception": threads of libraries that were not joined; torch 2.13, gloo, fsdp).
     """
     logging.shutdown()
     sys.stdout.flush()

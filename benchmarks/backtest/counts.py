@@ -1,9 +1,9 @@
-"""A foreign engine's description, a decoder's shape and its layout become an operations file for `stratlab predict`.
+"""Turn a foreign engine's description, a decoder's shape and its layout into an operations file for `stratlab predict`.
 
-Shapes and layouts come first, then the description (engines/*.toml: what a rank holds, item by item), then a few small
-counts from which `predict` scales. As the trainer does it for its own engines: micro-batches of one and two rows; two
-small depths where stages are even, else the model's own; two and four ranks of data parallelism, where there are more;
-the first and the last stage.
+Shapes and layouts come first, then the description (engines/*.toml: a rank's memory, item by item), then a few small
+counts from which `predict` scales. They are chosen as the trainer does for its own engines: micro-batches of one and
+two rows. Two small depths if stages are even, else the model's own. Two and four ranks of data parallelism, if there
+are more. The first and the last stage.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a decoder lies on devices. `micro_batches`: of one step. `zero_stage`: 1 shares out the optimizer."""
+    """A decoder's layout on devices. `micro_batches`: of one step. `zero_stage`: 1 divides the optimizer."""
 
     dp: int
     tp: int
@@ -77,10 +77,10 @@ class Layout:
 
 
 def layers_of(shape: Shape, stages: int, how: str) -> list[int]:
-    """Layers of each stage.
+    """Return the layers of each stage.
 
     "even": as many for each. "by cost": a stage is full when all weights up to here, the head's last, are more than
-    its share, as nanotron's build_model has it; the embedding costs nothing.
+    its share, as in nanotron's build_model; the embedding counts as zero.
     """
     if how == "even":
         assert shape.layers % stages == 0, f"{shape.layers} layers on {stages} stages"
@@ -100,9 +100,9 @@ class Held:
 
     Attributes:
         of: dimensions whose product, times `bytes`, is the whole item.
-        split: what divides it: "tp", and "sharers", the ranks that share out the optimizer.
+        split: its divisors: "tp", and "sharers", the ranks that divide the optimizer.
         each_layer: once for every layer of the stage and micro-batch in flight; else once.
-        only: dimension -> the value with which it is there; "several" is more than one.
+        only: dimension -> the value for which the item exists; "several" is more than one.
         windows: when; empty = always.
     """
 

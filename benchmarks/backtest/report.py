@@ -17,7 +17,7 @@ FEW = 50
 
 @dataclass(frozen=True)
 class Row:
-    """One run: GiB predicted and measured. `group`: what it is summed up with."""
+    """One run: GiB predicted and measured. `group`: its key for summaries."""
 
     case: str
     predicted_gib: float
@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Bar:
-    """What was asked for, what was found, of how many rows. `sign`: "<=" or ">=", on which side it is met."""
+    """The bar, the result, and the number of rows. `sign`: "<=" or ">=", on which side it is met."""
 
     what: str
     found: float
@@ -47,7 +47,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Spread:
-    """Of the errors of some rows, in percent: without their signs, but for the bias."""
+    """The spread of the errors of some rows, in percent: without their signs, except for the bias."""
 
     rows: int
     mean: float
@@ -65,7 +65,7 @@ def spread(errors: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True)
 class Source:
-    """One published table, judged. `notes`: what a reader has to know of it, in sentences."""
+    """One published table, judged. `notes`: facts for its readers, in sentences."""
 
     name: str
     engine: str

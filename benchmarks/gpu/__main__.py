@@ -61,7 +61,7 @@ def find_missing(device: str) -> str:
         return f"torch cannot be imported by {sys.executable}: {failure} [SL-gpu-torch-missing]"
     if device == "cuda" and not torch.cuda.is_available():
         return (
-            "DEVICE=cuda: torch finds no CUDA device here; "
+            "DEVICE=cuda: torch does not find a CUDA device here; "
             "DEVICE=cpu TINY=1 runs every stage's code without one [SL-gpu-no-cuda]"
         )
     return ""

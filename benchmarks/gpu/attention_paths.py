@@ -110,10 +110,10 @@ def build_call(device: str, shape: Shape) -> Callable[[], Any]:
 
 
 def build_project(documents: Documents, parts: int = 1) -> Path:
-    """What our models call, with what it needs of the documents made beforehand, as for all layers of a model.
+    """Return the attention that our models call, with its preparation made beforehand, as for all layers of a model.
 
     Args:
-        parts: of the row, each attended to by itself, as ranks do that gather the keys of all.
+        parts: of the row, attended to separately, as by ranks that gather the keys of all.
     """
     packings = [_pack(documents, (part, parts)) for part in range(parts)]
 
@@ -205,6 +205,6 @@ def run_both_ways(path: Path, inputs: Sequence[Tensor], upstream: Tensor) -> lis
 
 
 def relative_error(found: Tensor, wanted: Tensor) -> float:
-    """Norm of the difference over the norm of what is wanted, in fp64."""
+    """Return the norm of the difference over the norm of the expected value, in fp64."""
     found, wanted = found.double(), wanted.double()
     return float((found - wanted).norm() / wanted.norm().clamp_min(1e-30))

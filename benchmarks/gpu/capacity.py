@@ -52,7 +52,7 @@ class Sweep:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-4, fused=True)
 
     def train(self, batch: int, warm: int, steps: int) -> dict[str, Any]:
-        """Mean time of `steps` after `warm` ones, and what they took of the memory."""
+        """Return the mean time of `steps` after `warm` ones, and their memory."""
         device, is_cuda = self.session.device, self.session.is_cuda
         self.optimizer.zero_grad(set_to_none=True)  # of a batch that did not fit
         images = torch.randn(batch, 3, self.shape.image, self.shape.image, device=device)

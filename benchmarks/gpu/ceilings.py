@@ -1,4 +1,4 @@
-"""What the card can do at our shapes: GEMM, attention, copies, launches. What MFU is to be divided by."""
+"""The card's ceilings at our shapes: GEMM, attention, copies, launches. They are the denominators of MFU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BACKWARD = 3.5
 
 
 def run(session: Session) -> None:
-    """The one GEMM that tells a healthy card first."""
+    """Start with the GEMM that shows whether the card is healthy."""
     session.measure("gemm 8192", time_gemm, session, 128 if session.tiny else 8192)
     session.measure("copies", time_copies, session)
     session.measure("launches", time_launches, session)

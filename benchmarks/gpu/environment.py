@@ -36,7 +36,7 @@ KEPT_VARIABLES = ("CUDA", "NCCL", "TORCH", "PYTORCH", "LD_LIB", "OMP")
 
 
 def run(session: Session) -> None:
-    """From what is certain to what may fail."""
+    """Measure in order, from certain facts to those that may fail."""
     session.measure("versions", read_versions)
     session.measure("machine", read_machine, session)
     session.measure("torch settings", read_torch, session)
@@ -46,7 +46,7 @@ def run(session: Session) -> None:
 
 
 def read_versions() -> dict[str, Any]:
-    """Versions of what matters, and where some of it lies: the kit's packages come before the machine's."""
+    """Return versions of important packages, and the folders of some: the kit's packages come before the machine's."""
     versions = {}
     for name in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -57,7 +57,7 @@ def read_versions() -> dict[str, Any]:
 
 
 def read_machine(session: Session) -> dict[str, Any]:
-    """Cores, memory, disk, compilers and variables; on a GPU what nvidia-smi says."""
+    """Return cores, memory, disk, compilers and variables; on a GPU the output of nvidia-smi."""
     facts: dict[str, Any] = {
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
@@ -73,7 +73,7 @@ def read_machine(session: Session) -> dict[str, Any]:
 
 
 def read_torch(session: Session) -> dict[str, Any]:
-    """The switches that change speed or precision, and the versions of what torch calls."""
+    """Return the switches that change speed or precision, and the versions of torch's libraries."""
     cuda, back = torch.backends.cuda, torch.backends.cudnn
     facts: dict[str, Any] = {
         "float32_matmul_precision": torch.get_float32_matmul_precision(),

@@ -1,9 +1,7 @@
-"""Counts what every run of the GPU's program will hold, into benchmarks/gpu/operations/.
+"""Count the memory of every run of the GPU's program, into benchmarks/gpu/operations/: some nine minutes.
 
-    python -m benchmarks.gpu.foreseen        some nine minutes
-
-Counted on a CPU, by CUDA's rules, where torch and DeepSpeed are installed. The runs on a card find the files, and say
-how far off they were.
+Counted on a CPU, by CUDA's rules, with torch and DeepSpeed installed. The runs on a card find the files, and report
+the error of the forecast.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ PRECISION = "bf16"
 
 
 def list_runs() -> list[str]:
-    """Names of the runs that are foreseen; files answer for every number of steps."""
+    """Return the names of the runs to count; files answer for every number of steps."""
     names = [*project.RUNS, *strategies.RUNS, *memory.RUNS]
     plain = [name.removesuffix(f"+{memory.SHORT}") for name in names]
     return [*dict.fromkeys(name for name in plain if not name.endswith(UNCOUNTED))]

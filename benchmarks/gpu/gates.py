@@ -1,4 +1,4 @@
-"""What the figures have to hold, in one table. Where a gate fails, its stage fails."""
+"""Requirements on the figures, in one table. If a gate fails, its stage fails."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Gate:
     """One rule on the lines of a stage.
 
     Attributes:
-        stages: whose lines it looks at, separated by spaces.
-        text: what has to hold.
-        value: name of a fact of the line, or a function of the line; None: the gate has nothing to say about it.
+        stages: names of the stages that it checks, separated by spaces.
+        text: the requirement.
+        value: name of a fact of the line, or a function of the line; None: the gate does not apply.
         holds: for such a value.
-        cuda_only: it means nothing on a CPU.
+        cuda_only: it has no meaning on a CPU.
     """
 
     stages: str
@@ -56,7 +56,7 @@ class Verdict:
 
 
 def _errors(line: Facts) -> list[float] | None:
-    """Every relative error of a line; a path that is not available here has none."""
+    """Return every relative error of a line, without paths that are not available here."""
     found: list[float] = []
     for entry in (line.get("errors") or {}).values():
         if isinstance(entry, Mapping):
@@ -134,7 +134,7 @@ GATES = (
 
 
 def judge_lines(lines: Iterable[Facts], device: str) -> list[Verdict]:
-    """Every gate on every measurement that was done and that it has something to say about."""
+    """Apply every gate to every finished measurement that it applies to."""
     found = []
     for line in lines:
         for gate in GATES:

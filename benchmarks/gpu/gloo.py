@@ -1,7 +1,8 @@
 """Two ranks on one device over gloo against one process: the strategies' real collectives, on device tensors.
 
-The losses have to be equal; the times mean nothing. A collective that gloo lacks on a device says nothing of nccl. No
-pipeline is among them: gloo's messages between two ranks do not take a device's memory (torch 2.11).
+The losses have to be equal; the times have no meaning. A collective that gloo lacks on a device does not imply
+anything about nccl. No pipeline is among them: gloo's messages between two ranks do not take a device's memory (torch
+2.11).
 """
 
 from __future__ import annotations

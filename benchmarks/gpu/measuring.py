@@ -17,7 +17,7 @@ Call = Callable[[], Any]
 
 
 def free_memory(is_cuda: bool) -> None:
-    """Gives back what the last measurement has left over on the device."""
+    """Free the last measurement's leftovers on the device."""
     if not is_cuda:
         return
     gc.collect()
@@ -70,7 +70,7 @@ def _time_on_device(call: Call, for_ms: float, warm: int = 3) -> list[float]:
 
 
 def measure_peak_gib(session: Session, call: Call) -> float | None:
-    """GiB that a call adds at its peak to what is allocated before it; None on a CPU."""
+    """Return the GiB that a call adds at its peak to the memory allocated before it; None on a CPU."""
     if not session.is_cuda:
         return None
     import torch
@@ -86,7 +86,7 @@ def measure_peak_gib(session: Session, call: Call) -> float | None:
 def compare_ways(
     session: Session, ways: Mapping[str, Call], *, memory: bool = True, for_ms: float = 120.0
 ) -> dict[str, Any]:
-    """Time and memory of each way to do the same, or why it has none."""
+    """Return time and memory of each implementation, or why it was not measured."""
     found: dict[str, Any] = {}
     for name, way in ways.items():
         if not session.has_time(2):

@@ -106,7 +106,7 @@ def _text(model: str, rows: str, needs_s: float) -> Model:
 
 
 def read_card_gib(session: Session) -> float:
-    """Memory of the card, asked without torch, whose context would take some of it from the runs."""
+    """Return the memory of the card, read without torch: torch's context would take some of it from the runs."""
     if not session.is_cuda:
         return 0.0
     said = ask("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits").split()
@@ -114,7 +114,7 @@ def read_card_gib(session: Session) -> float:
 
 
 def find_run_problems(names: str) -> list[str]:
-    """What is not known of runs that were asked for, and what is."""
+    """Return problems of the requested runs: unknown parts, and the known ones."""
     problems = []
     for name in (part.strip() for part in names.split(",") if part.strip()):
         model, _, rest = name.partition(":")

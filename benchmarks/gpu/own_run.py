@@ -51,7 +51,7 @@ def file_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Start:
-    """What a process of a run is started with."""
+    """The arguments of a run's process."""
 
     folder: Path
     log: Path
@@ -61,7 +61,7 @@ class Start:
 def prepare_start(
     session: Session, name: str, settings: Mapping[str, str], *, goes_on: bool = False
 ) -> Start:
-    """Clears the run's place, unless it is to go on there, and lays down what is foreseen of its memory.
+    """Clear the run's place, unless it is to continue there, and copy its memory forecasts.
 
     Args:
         settings: without TRAINER_.
@@ -89,16 +89,16 @@ def train(
     goes_on: bool = False,
     ends_with: int = 0,
 ) -> dict[str, Any]:
-    """Runs it to its end, or until the time is over.
+    """Run it to its end, or until the time is over.
 
     Args:
         settings: without TRAINER_.
         command: instead of `python -m trainer`.
-        goes_on: where the run of this name has left off.
-        ends_with: the exit code that is wanted, where it is not 0.
+        goes_on: resume the run of this name.
+        ends_with: the expected exit code, if it is not 0.
 
     Returns:
-        facts, with `status` and, where it failed, `error` and the end of its log.
+        facts, with `status`; a failed run has `error` and the end of its log.
     """
     start = prepare_start(session, name, settings, goes_on=goes_on)
     code, wall_s = run_command(command or PROGRAM, env=start.env, log=start.log, seconds=seconds, folder=ROOT)
@@ -112,7 +112,7 @@ def train(
 
 
 def build_environment() -> dict[str, str]:
-    """Of a run: nothing of a launcher around us."""
+    """Return the environment of a run, without variables of a launcher around this process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     env["TOKENIZERS_PARALLELISM"] = "false"
     try:
@@ -123,7 +123,7 @@ def build_environment() -> dict[str, str]:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What a run directory says, also of a run that was cut off."""
+    """Return the facts of a run directory, also of an interrupted run."""
     lines = [line for line in read_lines(folder / "metrics.jsonl") if line.get("kind") == "train"]
     facts: dict[str, Any] = {
         "losses": [line.get("loss") for line in lines],

@@ -50,7 +50,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Job:
-    """What every peer is given.
+    """The input of every peer.
 
     Attributes:
         batches: (inputs, labels), one per micro-batch.
@@ -76,7 +76,7 @@ class Job:
 
 
 def build_job(session: Session, family: str, peer: str, settings: dict[str, str]) -> Job:
-    """The model of a family on the device, with batches that lie ready there; `timm_model` has timm's own ViT."""
+    """Return the model of a family on the device, with its batches there; `timm_model` has timm's own ViT."""
     torch.manual_seed(0)
     config = Config.model_validate({"run": "peer", **settings})
     model, draw = (_build_images if family == "vit" else _build_text)(session, config)
@@ -177,7 +177,7 @@ def _run_timm(job: Job) -> float:
 
 
 class _WithLoss(nn.Module):
-    """What transformers' Trainer wants of a model."""
+    """A model in the form that transformers' Trainer requires."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class _WithLoss(nn.Module):
 
 
 class _Ready(torch.utils.data.Dataset):
-    """Batches that lie on the device, handed out whole."""
+    """Batches on the device, returned whole."""
 
     def __init__(self, job: Job) -> None:
         self.batches, self.rows = job.batches, len(job.batches[0][1])

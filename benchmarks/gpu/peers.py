@@ -1,7 +1,7 @@
-"""The project and its peers on the same module, batch, loss, optimizer and precision: whose step is shorter.
+"""The project and its peers on the same module, batch, loss, optimizer and precision: which step is shorter.
 
 Each peer is a process of its own, `python -m benchmarks.gpu.peers SESSION FAMILY PEER...`, so that none has another's
-memory; in small one process takes them all.
+memory; in small sizes one process runs them all.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def _run_group(session: Session, family: str, peers: list[str], own: dict[str, A
 
 
 def compare_times(own: dict[str, Any], peer_ms: float) -> dict[str, float]:
-    """Our median step over the peer's mean step; also without our data phase, for the peers' batches lie ready."""
+    """Return our median step over the peer's mean step; also without our data phase, because the peers' batches are
+    ready.
+    """
     ours = own.get("step_time_ms_p50")
     if not ours:
         return {}

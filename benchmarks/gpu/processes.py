@@ -62,7 +62,7 @@ def run_command(
 
 
 def raise_on_signals() -> None:
-    """Turns SIGTERM and SIGINT into `Ended`, so that what was started is ended on the way out."""
+    """Turn SIGTERM and SIGINT into `Ended`, so that started processes are ended on the way out."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)
@@ -73,7 +73,7 @@ def raise_on_signals() -> None:
 
 
 def end_with_parent() -> None:
-    """SIGTERM for this process when the one that started it is gone, also after a SIGKILL."""
+    """Send SIGTERM to this process when its parent ends, also after a SIGKILL."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
 
@@ -87,7 +87,7 @@ def read_tail(path: Path, lines: int = 25, width: int = 300) -> list[str]:
 
 
 def ask(*command: str, **options: Any) -> str:
-    """What a short command prints, or why it does not."""
+    """Return the output of a short command, or why it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=15, **options)
     except (OSError, subprocess.TimeoutExpired) as failure:

@@ -1,7 +1,7 @@
-"""`python -m trainer` on this card: each model alone, and the strategies that matter most.
+"""`python -m trainer` on this card: each model on its own, and the strategies that matter most.
 
-One GPU is one rank, so a strategy's collectives cost nothing here: what is proved is that its code runs on the device,
-that the loss falls, and what its bookkeeping costs against `single`.
+One GPU is one rank, so a strategy's collectives take no time here. The runs prove that its code works on the device
+and that the loss falls, and measure its bookkeeping against `single`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def run(session: Session) -> None:
 
 
 def train_all(session: Session, names: Sequence[str], at_once: int = 1) -> None:
-    """Each run whose time is left; one that does not fit into memory again, smaller.
+    """Train each run for which time is left; repeat a run that does not fit into memory with smaller sizes.
 
     Args:
-        at_once: runs beside each other, where their times do not matter.
+        at_once: runs in parallel, if their times do not matter.
     """
     models = build_models(session)
     with ThreadPoolExecutor(at_once) as threads:

@@ -1,8 +1,8 @@
 """ZeRO++'s quantised parts: DeepSpeed's CUDA kernel against its formula, and both parts between two ranks.
 
-    python -m benchmarks.gpu.quantizer cuda     what torchrun starts: a reduction in 4 bits between two ranks
+    python -m benchmarks.gpu.quantizer cuda     torchrun starts it: a reduction in 4 bits between two ranks
 
-Without a GPU there is no kernel: the formula stands for it there, and the figures say nothing about the kernel.
+Without a GPU there is no kernel: the formula replaces it, and the figures do not describe the kernel.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def reduce_between_ranks(session: Session) -> dict[str, Any]:
-    """Two ranks, each alone on its node, with gradients that 4 bits hold exactly: the mean has to be exact."""
+    """Reduce between two ranks, one per node, with gradients that 4 bits hold exactly: the mean has to be exact."""
     log = session.work_folder / "logs" / "quantized-reduction.log"
     log.unlink(missing_ok=True)
     command = [*TWO_RANKS[:-1], "benchmarks.gpu.quantizer", session.device]
@@ -91,7 +91,7 @@ def reduce_between_ranks(session: Session) -> dict[str, Any]:
 
 
 def train_between_ranks(session: Session) -> dict[str, Any]:
-    """Weights gathered in 8 bits between two ranks against one process: what that costs a small model's losses."""
+    """Train with weights gathered in 8 bits between two ranks, and compare a small model's losses with one process."""
     settings = MODELS["qwen"] | {"STRATEGY": "single"}
     alone = train(session, "quantizer-single", settings, seconds=session.within(60))
     if alone["status"] != "done":

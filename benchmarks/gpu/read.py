@@ -1,4 +1,4 @@
-"""Prints what came back from a GPU as tables: stages, gates, and the figures of each stage.
+"""Print the results of a GPU as tables: stages, gates, and the figures of each stage.
 
 python -m benchmarks.gpu.read results            a folder with results.jsonl, or the file
 python -m benchmarks.gpu.read part1 part2        several parts
@@ -46,7 +46,7 @@ WIDEST = 60
 
 
 def build_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Columns as wide as what is in them."""
+    """Return lines with columns as wide as their cells."""
     texts = [[*map(str, header)], *([_show(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in texts)
@@ -64,7 +64,7 @@ def _show(value: Any) -> str:
 
 
 def describe(lines: list[Line]) -> list[str]:
-    """The whole page: where it ran, how each stage ended, which gates failed, and the figures."""
+    """Return the whole page: the place of the run, the end of each stage, failed gates, and the figures."""
     begins = [line for line in lines if line.get("item") == "begin"] or [{"device": "cuda", "tiny": False}]
     device, small = begins[-1]["device"], ", small sizes: the figures mean nothing"
     found = [f"device: {device}{small if begins[-1]['tiny'] else ''}", *_describe_place(lines)]

@@ -1,4 +1,4 @@
-"""Runs stages one after the other, each in a process and with a budget of its own, and packs what comes back."""
+"""Run stages one after the other, each in a process and with a budget of its own, and pack the results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run_stages(
     scale: float = 1.0,
     runs: str = "",
 ) -> int:
-    """Runs the stages and writes what they find to `out/results.jsonl`.
+    """Run the stages and write their results to `out/results.jsonl`.
 
     Args:
         stages: of the table, in its order.

@@ -1,7 +1,7 @@
-"""The stages of `make gpu`: their order, the part they run in, their time, and what they are for.
+"""The stages of `make gpu`: their order, part, time and purpose.
 
-A part is what fits into one command of nine minutes. The most valuable comes first. A stage's code is the module of
-its name, with a function `run(session)`.
+A part fits into one command of nine minutes. The most valuable comes first. A stage's code is the module of its name,
+with a function `run(session)`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Stage:
     Attributes:
         name: also the module, `benchmarks.gpu.<name>`.
         part: the command it belongs to, from 1.
-        budget_s: what it may always use; what the stages before it have left over comes on top.
-        purpose: what its figures decide.
+        budget_s: its own time; unused time of the earlier stages is added.
+        purpose: the decision that its figures support.
     """
 
     name: str
@@ -48,11 +48,11 @@ PARTS = tuple(sorted({stage.part for stage in STAGES}))
 
 
 class UnknownStage(ValueError):
-    """A name or part that is not in the table; the text says what is."""
+    """A name or part that is not in the table; the text lists the known ones."""
 
 
 def choose_stages(names: str = "", part: int | None = None) -> tuple[Stage, ...]:
-    """The stages to run, in the table's order: those named (`numerics,ab`), else those of a part, else all.
+    """Return the stages to run, in the table's order: the named ones (`numerics,ab`), else a part's, else all.
 
     Raises:
         UnknownStage: a name or a part that the table does not have, or both given.
@@ -73,6 +73,8 @@ def choose_stages(names: str = "", part: int | None = None) -> tuple[Stage, ...]
 
 
 def share_time(stages: Sequence[Stage], left_s: float) -> float:
-    """Seconds for the first of `stages`: its budget and what is over, never what those after it need."""
+    """Return seconds for the first of `stages`: its budget and the remainder, without the time that later stages
+    need.
+    """
     later = sum(stage.budget_s for stage in stages[1:])
     return max(min(stages[0].budget_s, left_s), left_s - later)

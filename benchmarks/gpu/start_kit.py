@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Starts the stages from the kit on a bare machine: ./start --part 1 --out RESULTS
+"""Start the stages from the kit on a bare machine: ./start --part 1 --out RESULTS
 
 Makes an interpreter in the system's temporary folder that finds the kit's packages and code before the machine's own,
-also in processes that get no PYTHONPATH. Nothing of the machine is changed.
+also in processes that get no PYTHONPATH. The machine itself stays unchanged.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ WORKERS = {"by module": "trainer.worker", "by block": "benchmarks.gpu.units_work
 
 
 def run(session: Session) -> None:
-    """The runs of part 2, and what ZeRO-3's unit makes of its step."""
+    """Run part 2, and compare ZeRO-3's units by their step."""
     train_all(session, session.choose(TINY_RUNS if session.tiny else RUNS))
     if not session.runs:
         compare_units(session)

@@ -1,6 +1,6 @@
-"""Recorded steps of the project's own runs through `stratlab analyze`, with HTA where it is installed.
+"""Recorded steps of the project's own runs through `stratlab analyze`, with HTA if it is installed.
 
-The most valuable traces come back, packed; of one that is too large, the first recorded step alone.
+The most valuable traces are returned, packed; of a trace that is too large, only the first recorded step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NEEDS_S = 8.0
 
 
 def run(session: Session) -> None:
-    """Of what `project` has left in the work folder; alone, of a run of its own."""
+    """Analyze the runs that `project` has left in the work folder; without any, a run of its own."""
     names = find_traced(session)
     if not names:
         names = [_train_one(session)]
@@ -60,7 +60,7 @@ def _train_one(session: Session) -> str:
 
 
 def analyze(session: Session, name: str) -> dict[str, Any]:
-    """`stratlab analyze` of one run: where its steps went, and how each analysis of HTA ended."""
+    """Run `stratlab analyze` on one run: the parts of its steps, and the end of each analysis of HTA."""
     folder = folder_of(session, name)
     log = session.work_folder / "logs" / f"analyze-{file_name(name)}.log"
     command = [sys.executable, "-m", "stratlab", "analyze", str(folder)]
@@ -84,7 +84,7 @@ def analyze(session: Session, name: str) -> dict[str, Any]:
 
 
 def keep_trace(session: Session, name: str) -> dict[str, Any]:
-    """A trace as it is, packed; else without memory events; else of one step."""
+    """Keep a trace whole, packed; else without memory events; else only one step."""
     content = json.loads(trace_of(session, name).read_text())
     target = session.out_folder / f"trace-{file_name(name)}.json.gz"
     events = content["traceEvents"]

@@ -1,4 +1,4 @@
-"""`trainer.worker` under ZeRO-3 that gathers a block at once, as FSDP does, instead of each module by itself.
+"""`trainer.worker` under ZeRO-3 that gathers a whole block at once, as FSDP does, instead of single modules.
 
 DeepSpeed's hooks then run once per block. Its own interface for that: `set_z3_leaf_modules`.
 """

@@ -1,11 +1,11 @@
-"""reports/memory.json: what was counted, what was expected, by whom, and by how much they differ.
+"""reports/memory.json: counted and expected memory, the source of the expectation, and the differences.
 
-By arithmetic a strategy holds at its peak its share of the state, what is in use, and the work itself:
+By arithmetic a strategy's peak is its share of the state, the blocks in use, and the work itself:
 
-    peak = state / ranks + blocks in use (parameters, gradients) + buckets + what one process holds besides its state
+    peak = state / ranks + blocks in use (parameters, gradients) + buckets + one process's memory without its state
 
-The last term is counted of `single` with the same work per rank, where no sharding takes part. A strategy that holds
-more than a twentieth above this pays for something that the lab or a library keeps besides.
+The last term is counted for `single` with the same work per rank, without sharding. A strategy that holds more than a
+twentieth above this pays for further memory of the lab or a library.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Report:
         return f"{one.name}: peak {found['gib']['peak']:.2f} GiB{before}; {found['cpu_s']} s of CPU"
 
     def judge(self, chosen: Sequence[Configuration]) -> int:
-        """Compares, and prints what is out of tolerance; 0 if nothing is."""
+        """Compare, and print figures out of tolerance; 0 without any."""
         for one in chosen:
             self._rows[one.name] |= self._compare(one)
         self._write()  # also where nothing had to be counted: the commit is today's
@@ -115,7 +115,7 @@ class Report:
         return 1 if bad else 0
 
     def recorded(self) -> dict[str, Any]:
-        """What `--record` writes."""
+        """Return the content for `--record`."""
         gib = {name: row["gib"] for name, row in sorted(self._rows.items()) if "gib" in row}
         return {"commit": _read_commit(), "code": self._code, "gib": gib}
 

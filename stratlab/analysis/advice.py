@@ -33,7 +33,7 @@ SETTINGS = (
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Settings of config.json with what they resolved to; what cannot be read is absent."""
+    """Return settings of config.json with their resolved values; unreadable ones are absent."""
     try:
         content = json.loads((folder / "config.json").read_bytes())
         return {**content["config"], **content["resolved"]}
@@ -42,7 +42,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def read_hosts(folder: Path, rows: Sequence[Row]) -> dict[int, str]:
-    """Rank -> host, by ranks/rank<i>.json, else by the trace; of those that are told.
+    """Return rank -> host, from ranks/rank<i>.json, else from the trace; ranks without either are absent.
 
     Args:
         rows: `ranks` of the report.
@@ -90,7 +90,7 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
 
 
 def _memory(report: Row) -> dict[str, Any]:
-    """Of the rank that holds most."""
+    """Return the memory of the rank that holds most."""
     rows, whole = [report["mean"], *report["ranks"]], report["mean"].get("device_memory_gib")
     allocated, reserved = (
         max((row[name] for row in rows if row.get(name) is not None), default=None)
@@ -108,7 +108,7 @@ def _memory(report: Row) -> dict[str, Any]:
 
 
 def _batches(known: Row) -> dict[str, Any]:
-    """Micro-batches twice and half as large with the global batch as it is."""
+    """Return micro-batches twice and half as large, with an unchanged global batch."""
     micro, accumulated = known["micro_batch_size"], known["grad_accum_steps"]
     even = isinstance(accumulated, int) and accumulated % 2 == 0
     return {
@@ -179,16 +179,17 @@ ON_CPU = "CPU: "
 
 
 def build_recommendations(report: Mapping[str, Any], facts: RunFacts) -> list[dict[str, Any]]:
-    """The rules that fire, the most severe first, then by the share of the step (of memory, of compute) concerned.
+    """Return the rules that fire, the most severe first, then by the share of the step (of memory, of compute)
+    concerned.
 
     Args:
         report: schema_version 2.
         facts: for config.json and the hosts of ranks/rank<i>.json.
 
     Returns:
-        rule, severity, title, advice, at_most_ms (what it can save of a recorded step at most; None = no time, or not
-        known), settings {name: value}, evidence {name: number}. `settings` names a value of the chart
-        (`run.config.*`) or, without a dot, an environment variable for `run.env`. Of traces that this lab did not make
+        rule, severity, title, advice, at_most_ms, settings {name: value}, evidence {name: number}. at_most_ms is the
+        largest saving in a recorded step; None = no time, or not known. `settings` names a value of the chart
+        (`run.config.*`) or, without a dot, an environment variable for `run.env`. For traces of other programs
         neither text nor settings name a value of the chart.
     """
     hosts = read_hosts(facts.folder, report["ranks"])

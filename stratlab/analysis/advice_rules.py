@@ -1,8 +1,8 @@
-"""What to try next, as data: the rules R1 to R12, with their thresholds. What the values are: advice.py.
+"""Advice as data: the rules R1 to R12, with their thresholds. advice.py computes the values.
 
-The thresholds are judgement, not measurement: above them a remedy has room to pay for itself. Sources where there is
-one: 2 to 5 us of a launch, which a kernel of 10 us does not hide; (p - 1) / (m + p - 1) as the ideal bubble (Huang et
-al. 2019, GPipe); PCIe 4.0 x16, which moves pinned memory at 20 GB/s and above and pageable memory below 5 GB/s.
+The thresholds are judgement, not measurement: above them a change has room to pay for itself. Some have sources: a
+launch takes 2 to 5 us, which a kernel of 10 us does not hide. The ideal bubble is (p - 1) / (m + p - 1) (Huang et al.
+2019, GPipe). PCIe 4.0 x16 moves pinned memory at 20 GB/s and above and pageable memory below 5 GB/s.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class AdviceRule:
     """One way in which a rule fires.
 
     Attributes:
-        id: R1 to R12. Of the entries with one id the first that fires gives the recommendation, the titles and
-            numbers of the others that fire are added to it.
-        when: all of them hold; a value that is not known holds nowhere.
+        id: R1 to R12. The first firing entry of an id gives the recommendation; other firing entries add their titles
+            and numbers.
+        when: all of them hold; an unknown value does not hold.
         title: one sentence, {names of values} in it.
-        lead: the value by which recommendations of one severity are sorted, the largest first; empty = that of the
-            first condition. Above HIGH_PCT a medium severity is high.
-        remedies: the first whose conditions hold is the advice, and where none does `otherwise`.
-        elsewhere: the advice instead of these for traces that this lab did not make: they have none of our settings.
-        wins: the share of the step, %, that the advice can save at most; empty = no time, or how much is not known.
-        evidence: values that are shown, besides those of `when`.
-        gpu_only: says nothing about a CPU.
+        lead: the value that sorts recommendations of one severity, the largest first; empty = the first condition's
+            value. Above HIGH_PCT a medium severity is high.
+        `remedies`: the first whose conditions hold is the advice, or else `otherwise`.
+        elsewhere: the advice instead for traces of other programs, which do not have our settings.
+        wins: the share of the step, %, that the advice can save at most; empty = no time, or unknown.
+        evidence: further values to show, in addition to `when`.
+        gpu_only: does not apply to a CPU.
         doubtful: lowers the severity of all others by one.
     """
 
@@ -72,7 +72,7 @@ class AdviceRule:
 
 
 def holds(conditions: tuple[Condition, ...], values: Values) -> bool:
-    """Whether all conditions hold; with a value that is None or absent none does."""
+    """Return whether all conditions hold; a condition with an absent or None value does not."""
     return all(
         values.get(name) is not None and OPERATORS[sign](values[name], other)
         for name, sign, other in conditions

@@ -1,8 +1,8 @@
-"""The collectives of each rank as calls, and the calls of all ranks matched, one rank at a time.
+"""Turn the collectives of each rank into calls, and match the calls of all ranks, one rank at a time.
 
 A collective ends on all ranks together, but each rank enters it when it is ready. So over the calls of one collective
 the shortest duration is the transfer; a rank that was in it longer waited in its first (duration - shortest) ns for
-the last one. Which of the rank's calls belong together is told by name, process group and number in order of issue.
+the last one. Name, process group and number in order of issue identify the calls that belong together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stratlab_spec.trace_events import Times
 
 
 class CallKey(NamedTuple):
-    """What calls are reported by."""
+    """The key by which calls are reported."""
 
     collective: str  # `all_reduce`, ...
     name: str  # as the trace has it, without arguments
@@ -28,7 +28,7 @@ class CallKey(NamedTuple):
 
 
 class CallKind(NamedTuple):
-    """What calls are matched by."""
+    """The key by which calls are matched."""
 
     key: CallKey
     members: str  # the ranks of the process group as text; empty = not told
@@ -51,7 +51,11 @@ class Calls:
 
 
 def find_calls(rank: int, trace: Trace, lanes: Lanes, windows: list[Window], axes: dict[str, int]) -> Calls:
-    """`axes` of the run's mesh with their sizes: with one above 1, that is the axis of what has no group."""
+    """Find the calls of a rank in the windows.
+
+    Args:
+        axes: of the run's mesh with their sizes; a single axis above 1 is the axis of calls without a group.
+    """
     found = [lanes.issued_within(w.start_ns, w.end_ns) for w in windows]
     chosen = np.concatenate(found) if found else np.empty(0, np.int64)
     chosen = chosen[lanes.is_communication[chosen]]
@@ -110,10 +114,10 @@ class Match:
 
 @dataclass
 class Matching:
-    """Grows by ranks; its size depends on the calls, not on the number of ranks.
+    """Match calls rank by rank; its size depends on the calls, not on the number of ranks.
 
     Attributes:
-        one_group: a collective without a told group spans all ranks. With several process groups the calls of two
+        one_group: a collective without a recorded group spans all ranks. With several process groups the calls of two
             ranks with the same number are not the same collective.
     """
 
@@ -142,7 +146,7 @@ class Matching:
                 match.ranks += 1
 
     def take(self) -> Mapping[CallKind, Match]:
-        """What matched on at least two ranks; where the group is not told, on all."""
+        """Return calls that match on at least two ranks; if the group is not recorded, on all."""
         return {
             kind: match
             for kind, match in self.found.items()

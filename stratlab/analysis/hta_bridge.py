@@ -32,7 +32,7 @@ from stratlab.analysis.hta_analyses import (
 
 @dataclass(frozen=True)
 class HtaLimits:
-    """What HTA needs for which traces: hta_analyses.py; about 0.3 s of CPU per MiB."""
+    """Limits of HTA's process: memory by hta_analyses.py, time at about 0.3 s of CPU per MiB."""
 
     timeout_s: float = 1800  # the Job has an hour for all of the analysis
     memory_bytes: int = 8 << 30  # of its process; never more than there is
@@ -40,7 +40,7 @@ class HtaLimits:
 
 @dataclass(frozen=True)
 class HtaStatus:
-    """How one analysis of HTA went. `unsupported`: it does not apply to these traces; `reason` says why."""
+    """The status of one analysis of HTA. `unsupported`: it does not apply to these traces; `reason` explains it."""
 
     analysis: str
     status: Literal["ok", "unsupported", "failed"]
@@ -51,7 +51,7 @@ class HtaStatus:
 
 @dataclass(frozen=True)
 class HtaRun:
-    """What HTA did. `ranks`: those that it read; `reason`: why not all of them."""
+    """The result of HTA. `ranks`: the ranks that it read; `reason`: why not all of them."""
 
     statuses: list[HtaStatus]
     ranks: list[int]
@@ -89,7 +89,7 @@ def run_hta(
     if not ranks:
         first = estimate_bytes([raw_bytes[min(raw_bytes)]])
         return build_unread(
-            f"rank {min(raw_bytes)} alone needs {_gib(first)} of memory, it may take {_gib(allowed)} "
+            f"a single rank, {min(raw_bytes)}, needs {_gib(first)} of memory; the limit is {_gib(allowed)} "
             "[SL-hta-rank-too-large]"
         )
     while True:
@@ -103,7 +103,7 @@ def run_hta(
 
 
 def build_unread(reason: str) -> HtaRun:
-    """Where it reads no trace, and why."""
+    """Return a result without read traces, with the reason."""
     return HtaRun([HtaStatus(analysis.name, "unsupported", reason) for analysis in ANALYSES], [], reason)
 
 
@@ -141,7 +141,7 @@ def _run_analyses(
 
 
 def _link(path: Path, rank: int, folder: Path) -> Path:
-    """HTA tells gzip by the extension, and writes next to its input if asked to."""
+    """Link a trace with the extension by which HTA recognizes gzip, in a folder where HTA may write."""
     with open(path, "rb") as file:
         is_packed = file.read(2) == b"\x1f\x8b"
     link = folder / f"rank{rank}.json{'.gz' if is_packed else ''}"
@@ -150,7 +150,7 @@ def _link(path: Path, rank: int, folder: Path) -> Path:
 
 
 def _run(folder: Path, timeout_s: float) -> str:
-    """Empty if the process ended well, else what became of it."""
+    """Return "" if the process ended with 0, else its error."""
     source = str(Path(stratlab.__file__).parents[1])
     environment = os.environ | {
         "HTA_DISABLE_NS_ROUNDING": "1",

@@ -1,15 +1,15 @@
-"""Runs Holistic Trace Analysis, one analysis after the other, and says of each how it went.
+"""Run Holistic Trace Analysis, one analysis after the other, and report the status of each.
 
     python -m stratlab.analysis.hta_worker REQUEST.json
 
 A process of its own, started by the bridge: HTA can run out of memory or hang, and pandas takes seconds to import.
-Without HTA_DISABLE_NS_ROUNDING in the environment HTA cuts up to 2 us off every kernel. The memory limit is set before
-pandas is imported. The ranks are read one after the other: all at once they would need several times as much.
+Without HTA_DISABLE_NS_ROUNDING in the environment HTA cuts up to 2 us off every kernel. The memory limit is set
+before pandas is imported. The ranks are read one after the other: all at once they would need several times as much.
 
 HTA decodes the whole text at once and keeps every field of every event until its data frame is made. Here it reads a
-trace piece by piece and gets only events with a duration, of their arguments only those that it looks at, and texts
-that occur again only once. Its data frame, and with it every number, is the same (tests/stratlab/analysis/hta). A
-number in quotes becomes a number. An event that our own reader leaves out for its types is left out here too.
+trace piece by piece and gets only events with a duration, only the arguments that it reads, and repeated texts only
+once. Its data frame, and with it every number, is the same (tests/stratlab/analysis/hta). A number in quotes becomes
+a number. An event that our own reader leaves out for its types is left out here too.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def apply_slim_reading() -> None:
 
 
 def read_slim(path: Path, wanted: Mapping[str, bool]) -> dict[str, Any]:
-    """Return the trace as `json.loads` would give it, reduced, with numbers where a writer put them into quotes.
+    """Return the trace as from `json.loads`, reduced, with numbers where a writer put them into quotes.
 
     Args:
-        wanted: arguments by name; the value says whether it is a number.
+        wanted: arguments by name; the value is True for a number.
 
     Raises:
         TraceError: as `load_trace`.
@@ -78,7 +78,7 @@ def read_slim(path: Path, wanted: Mapping[str, bool]) -> dict[str, Any]:
 
 
 def _slim(event: Any, wanted: Mapping[str, bool], once: Callable[[str, str], str]) -> dict[str, Any] | None:
-    """None for what is left out."""
+    """Return the reduced event; None if it is left out."""
     if not isinstance(event, dict) or event.get("cat") in (None, "Trace"):
         return None
     slim = {key: event[key] for key in FIELDS if key in event}
@@ -103,13 +103,13 @@ def _slim(event: Any, wanted: Mapping[str, bool], once: Callable[[str, str], str
 
 
 def _read_text(value: Any) -> Any:
-    """The number in a text; any other value as it is."""
+    """Return the number in a text; any other value unchanged."""
     number = _read_number(value) if isinstance(value, str) else None
     return value if number is None else number
 
 
 def _read_number(value: Any) -> int | float | None:
-    """Also of a text; None for what is no finite number."""
+    """Return the finite number of a value or text; otherwise None."""
     if isinstance(value, str):
         try:
             value = msgspec.convert(value, int | float, strict=False)

@@ -1,8 +1,8 @@
-"""What takes how long on one rank: GPU events by name and by length, copies by kind, collectives.
+"""Durations on one rank: GPU events by name and by length, copies by kind, collectives.
 
-Many short kernels mean that launching costs more than computing. The bandwidth of copies is all bytes over all time, so
-a long copy counts for more than a short one. Of communication: how much of it, how much of it is exposed, and how long
-each rank waited for the others.
+Many short kernels mean that launching takes longer than computing. The bandwidth of copies is all bytes over all
+time, so a long copy counts for more than a short one. Of communication: its time, its exposed time, and each rank's
+waiting for the others.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Durations:
 
     @property
     def kernels(self) -> list[int]:
-        """The counts of all kernels; copies are none."""
+        """Return the counts of all kernels, without copies."""
         return [a + b for a, b in zip(self.compute, self.comm, strict=True)]
 
 
@@ -154,7 +154,7 @@ def _find_types(lanes: Lanes) -> NDArray[np.int64]:
 
 
 def _quantile(durations: Times, first: Times, counts: Times, share: float) -> NDArray[np.float64]:
-    """Of each group of sorted durations, between its neighbours where it lies between two."""
+    """Return the quantile of each group of sorted durations, interpolated between neighbours."""
     at = (counts - 1) * share
     low = np.floor(at).astype(np.int64)
     high = np.minimum(low + 1, counts - 1)
@@ -174,8 +174,10 @@ KINDS = (
 
 @dataclass(frozen=True)
 class CopyRow:
-    """All copies of one kind on one rank, over the whole trace. `bytes` and `gbps` (1e9 bytes per second) are None
-    where the trace does not tell the size of each."""
+    """All copies of one kind on one rank, over the whole trace.
+
+    If the trace lacks the size of a copy, `bytes` and `gbps` (1e9 bytes per second) have the value None.
+    """
 
     rank: int
     kind: str
@@ -186,7 +188,7 @@ class CopyRow:
 
 
 def name_copy(name: str) -> str:
-    """`HtoD` for `Memcpy HtoD (Pinned -> Device)`; what is not known is `other`."""
+    """Return `HtoD` for `Memcpy HtoD (Pinned -> Device)`; `other` for unknown copies."""
     return next((kind for kind, pattern in KINDS if pattern.search(name)), "other")
 
 
@@ -210,8 +212,8 @@ def build_copies(rank: int, trace: Trace) -> list[CopyRow]:
 class CollectiveRow:
     """One collective on one rank over all analysed steps; all times in ms.
 
-    `bytes` is None where the trace does not tell; waiting and `arrived_last` (calls in which this rank came last)
-    are None where the calls of ranks cannot be matched.
+    None stands for unknown `bytes`, and, if the calls of ranks cannot be matched, for waiting and `arrived_last`
+    (calls in which this rank came last).
     """
 
     rank: int
@@ -230,7 +232,7 @@ class CollectiveRow:
 def build_collectives(
     calls: Calls, partition: Partition, matches: Mapping[CallKind, Match]
 ) -> list[CollectiveRow]:
-    """Of one rank, one row per name and axis."""
+    """Return one row per name and axis of one rank."""
     rows = []
     durations = calls.ends - calls.starts
     for key in dict.fromkeys(kind.key for kind in calls.kinds):

@@ -1,15 +1,15 @@
-"""What ran when: compute, communication and copies of one rank, on its GPU or, without one, on the host.
+"""Find the compute, communication and copies of one rank, on its GPU or, without one, on the host.
 
-GPU: an event is communication by its name or because it names a collective; so is a copy, which else is told by its
-category. It belongs to the step in whose label its launch lies (kernel -> launch by correlation id); the label decides,
-not the thread, so kernels launched by autograd threads count too. What was launched before the recording began belongs
-to no step: the first one begins when it has ended.
-CPU: operators, without those of a backend's own threads; communication is what the backends write as `gloo:all_reduce`
-and the like. This is host operator time and says nothing about a GPU.
+GPU: an event is communication by its name or because it names a collective; so is a copy, which otherwise has its own
+category. It belongs to the step whose label contains its launch (kernel -> launch by correlation id). The label
+decides, not the thread, so kernels launched by autograd threads count too. Events launched before the recording began
+do not belong to a step: the first step begins when they have ended. CPU: operators, except on a backend's own
+threads; communication has the backends' names, such as `gloo:all_reduce`. This is host operator time and does not
+describe a GPU.
 
-A launch is any host event with the GPU event's correlation id, whatever device's runtime it belongs to. A collective is
-known by what the GPU event says of itself, else by the record (RECORD), the label or the operator around its launch:
-NCCL carries out an all-to-all with a kernel named SendRecv.
+A launch is any host event with the GPU event's correlation id, with any device's runtime. A collective is identified
+by the GPU event itself, else by the record (RECORD), the label or the operator around its launch: NCCL carries out an
+all-to-all with a kernel named SendRecv.
 """
 
 from __future__ import annotations
@@ -54,14 +54,16 @@ POINT_TO_POINT = "send_recv"
 
 
 def find_collective(text: str) -> str | None:
-    """`all_reduce` for `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`, `gloo:all_reduce`, `allreduce`; None for what
-    does not tell, as `nccl:coalesced`."""
+    """Return `all_reduce` for `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`, `gloo:all_reduce`, `allreduce`.
+
+    None for names without a collective, as `nccl:coalesced`.
+    """
     plain = text.partition("(")[0].lower().replace("_", "")
     return next((name for name, pattern in KNOWN if pattern.search(plain)), None)
 
 
 def name_collective(text: str) -> str:
-    """The same; what is not known keeps its own name without arguments."""
+    """Return the collective's name; an unknown one keeps its own name without arguments."""
     return find_collective(text) or text.partition("(")[0]
 
 
@@ -72,8 +74,11 @@ DEEPEST = 8  # labels around one launch that are looked at, from the innermost
 
 @dataclass(frozen=True)
 class Launches:
-    """One entry per event of `trace.gpu`. `event` is the trace's event, -1 = none in the trace; then `start` and `end`
-    are BEFORE for what was in flight when the recording began, else UNTOLD."""
+    """One entry per event of `trace.gpu`.
+
+    `event` is the trace's event, -1 = none in the trace. Without one, `start` and `end` have the value BEFORE for
+    events in flight when the recording began, else UNTOLD.
+    """
 
     event: Times
     start: Times
@@ -113,7 +118,7 @@ def _precede(trace: Trace, found: Mask) -> Mask:
 
 
 def find_entries(trace: Trace, events: Times | NDArray[np.int32]) -> Times:
-    """Of each event its entry in `trace.communication`; -1 = it says nothing."""
+    """Return the entry of each event in `trace.communication`; -1 = it has no entry."""
     index = trace.communication.index
     if not len(index):
         return np.full(len(events), -1, np.int64)
@@ -147,7 +152,9 @@ def _starts_collective(name: str) -> bool:
 
 
 def _find_innermost(trace: Trace, events: Times, spans: Times) -> Times:
-    """Of each event the last of `spans` to begin on its thread that contains its start; -1 = none, or no event."""
+    """Return for each event the last of `spans` to begin on its thread that contains its start; -1 = none, or no
+    event.
+    """
     found = np.full(len(events), -1, np.int64)
     present = events >= 0
     at, threads = trace.ts[np.maximum(events, 0)], trace.thread[np.maximum(events, 0)]
@@ -201,12 +208,14 @@ class Lanes:
         return self._order[slice(*np.searchsorted(self._issued, [low, high]))]
 
     def extent(self) -> tuple[int, int]:
-        """From the first event's start to the last one's end."""
+        """Return the start of the first event and the end of the last."""
         return int(self.starts.min()), int(self.ends.max())
 
     def settle(self, at: Times) -> Times:
-        """When the lane had ended what was issued before each point of the host's time, but not before it: on a GPU a
-        step begins and ends there. On the host itself that is the point."""
+        """Return when the lane had ended all events issued before each point of the host's time, but not before it.
+
+        On a GPU a step begins and ends there. On the host itself it is the point.
+        """
         if self.source == "cpu" or not len(self._issued):
             return at
         before = np.searchsorted(self._issued, at, side="left")

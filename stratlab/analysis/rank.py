@@ -1,7 +1,7 @@
-"""All that is computed from one rank's trace, in two goes: alone, and then knowing when the others were ready.
+"""Compute everything from one rank's trace in two steps: on its own, and with the times at which the others were ready.
 
-The trace itself is dropped in between; what is kept, also as a file, depends on the number of collectives, not of
-events. No pickle: the file may lie on a volume that others write to.
+The trace itself is dropped in between; the kept part, also as a file, depends on the number of collectives, not of
+events. The file is not a pickle, because it may be on a volume that other users write to.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from stratlab_spec.trace_events import LAUNCH_CATEGORY, UNLINKED_CATEGORIES
 
 @dataclass(frozen=True, kw_only=True)
 class RankFacts:
-    """What one rank's trace says without the others. `phases` are those that it labels."""
+    """Facts of one rank's trace without the others. `phases` are its labelled ones."""
 
     rank: int
     file: Path
@@ -223,7 +223,7 @@ def _count_allocations(trace: Trace, windows: list[Window]) -> int | None:
 
 
 def _read_device(trace: Trace) -> dict[str, Any]:
-    """The first one that the trace's head names; empty where none is told or none was used."""
+    """Return the first device in the trace's head; empty without one, or if none was used."""
     devices = trace.head.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices and len(trace.gpu) else None
     return first if isinstance(first, dict) else {}
@@ -243,7 +243,7 @@ STEPS_FROM: dict[StepsFrom, str] = {
 def _describe(
     trace: Trace, lanes: Lanes, phases: Sequence[str], unrecorded: int, steps_from: StepsFrom
 ) -> list[str]:
-    """What a reader must know of the trace before believing its numbers."""
+    """Describe the trace's limits for a reader of its numbers."""
     doubled, total = _count_doubled(trace), len(lanes.starts)
     unknown = [name for name in trace.categories if not LAUNCH_CATEGORY.search(name)]
     other = sorted({*unknown} - KNOWN_CATEGORIES)
@@ -256,12 +256,13 @@ def _describe(
         (STEPS_FROM[steps_from], STEPS_FROM[steps_from]),
         (
             trace.of_ascend,
-            "is of Ascend's profiler: tasks that wait or keep order are no work, collectives are those of HCCL "
+            "is of Ascend's profiler: tasks that wait or keep order do not count as work, collectives are HCCL's "
             "[SL-trace-of-ascend]",
         ),
         (
             trace.odd.values,
-            f"{trace.odd.values} values that are no JSON (NaN, half a character, ...) count as unknown [SL-values-odd]",
+            f"{trace.odd.values} values that are not JSON (NaN, half a character, ...) count as unknown "
+            "[SL-values-odd]",
         ),
         (
             trace.odd.events,
@@ -275,7 +276,7 @@ def _describe(
         ),
         (
             unrecorded,
-            f"holds {unrecorded} launches on a device and no kernels{unread}: its activity was not recorded, the times "
+            f"holds {unrecorded} launches on a device and no kernels{unread}. Its activity was not recorded, the times "
             "are the host's; torch.profiler records it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] "
             "(XPU, MTIA, PrivateUse1), if no other profiler holds the device [SL-launches-unrecorded]",
         ),
@@ -299,7 +300,7 @@ def write_reading(reading: RankReading, path: Path) -> None:
 
 
 def load_reading(path: Path) -> RankReading:
-    """What `write_reading` has written.
+    """Return the content of `write_reading`.
 
     Raises:
         UserError: the file holds something else.

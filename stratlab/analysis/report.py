@@ -1,6 +1,6 @@
-"""The content of report.json: every number of an analysis, with where it comes from.
+"""The content of report.json: every number of an analysis, with its origin.
 
-Also what a run has recorded beside its traces, and what opens it.
+Also the other recordings of a run, and the programs that open them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COPY_RATES = {"HtoD": "h2d_gbps", "DtoH": "d2h_gbps", "DtoD": "d2d_gbps"}
 
 
 def build_rank_row(rank: RankAnalysis) -> dict[str, Any]:
-    """Means of its steps, its kernels, copies and memory; None = the trace does not tell."""
+    """Return means of its steps, its kernels, copies and memory; None = unknown from the trace."""
     return {
         "rank": rank.rank,
         "host": rank.host,
@@ -177,7 +177,9 @@ MOST_KERNELS = 30  # names, those with most time over all ranks; tables/kernel_s
 
 
 def build_frame(facts: RunFacts, findings: Sequence[TraceFinding], note: str) -> dict[str, Any]:
-    """Every key of report.json, as it is without traces: lists are empty, `source` is None."""
+    """Return every key of report.json with its value without traces: lists are empty, and `source` has the value
+    None.
+    """
     lists = ("parts", "ranks", "steps", "phases", "collectives", "kernels", "copies", "idle")
     return {
         "schema_version": 2,
@@ -262,7 +264,7 @@ def build_parts(ranks: Sequence[RankAnalysis]) -> list[dict[str, Any]]:
 
 
 def describe_clocks(clocks: Clocks) -> dict[str, Any]:
-    """How far each rank's clock is ahead of the first one's, as report.json has it."""
+    """Return how far each rank's clock is ahead of the first rank's, as in report.json."""
     offsets = {str(rank): offset / 1e6 for rank, offset in clocks.offsets_ns.items()}
     return {
         "aligned": clocks.aligned,

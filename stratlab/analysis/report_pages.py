@@ -1,6 +1,6 @@
 """The analysis of one run for readers: a page (report.html) and the same as text with tables (summary.md).
 
-Both say the answer first, and then what it rests on. The text is for places that show Markdown, as MLflow does.
+Both show the answer first, and then its evidence. The text is for places that show Markdown, as MLflow does.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def build_html(
 
 
 def say_win(entry: Mapping[str, Any], step_ms: float | None) -> str:
-    """What the advice can save of a recorded step at most."""
+    """Return the advice's largest saving in a recorded step."""
     most_ms = entry.get("at_most_ms")
     if most_ms is None or not step_ms:
         return "gain not known"
@@ -91,7 +91,7 @@ def say_win(entry: Mapping[str, Any], step_ms: float | None) -> str:
 
 
 def _build_advice(report: dict[str, Any]) -> Section:
-    """A line per piece of advice with what it can win; the reasons and all that the rules say are folded."""
+    """Build a line per piece of advice with its gain; the reasons and all texts of the rules are folded."""
     entries, lines, full = report.get("recommendations") or [], Markup(""), Markup("")
     for entry in [entry for entry in entries if entry["rule"] != DOUBTS][:MOST_ADVICE]:
         settings = ", ".join(f"{name}={value}" for name, value in entry["settings"].items())
@@ -210,7 +210,7 @@ def _kernels(report: dict[str, Any]) -> list[str]:
 
 
 def list_recordings(report: Mapping[str, Any]) -> list[str]:
-    """What was recorded beside the traces; nothing where there is none."""
+    """List the recordings other than the traces; empty without any."""
     rows = report.get("recordings") or []
     lines = [
         f"- {row['recording']} ({escape_markdown(', '.join(list(row['files'])[:MOST_FILES]))}"

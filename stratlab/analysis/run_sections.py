@@ -1,5 +1,6 @@
-"""Sections of the page about the run itself and its files: layout, memory, GPUs, losses, the merged trace, the traces'
-quality, HTA and its tables; and the line at the head of the page that leads elsewhere.
+"""Sections of the page about the run itself and its files, and the line of links at the head of the page.
+
+Layout, memory, GPUs, losses, the merged trace, the traces' quality, HTA and its tables.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ LOSSES = {"loss": "train", "validation_loss": "validation"}
 
 
 def build_layout(report: dict[str, Any]) -> Iterator[Section]:
-    """The degrees of each kind of parallelism, why these, and what the run's name promises and lacks."""
+    """Build the degrees of each kind of parallelism, their reason, and the name's promise with missing dimensions."""
     run = report["run"]
     layout = run.get("layout")
     if not layout:
@@ -159,7 +160,7 @@ MOST_RECORDINGS = 16  # files of a kind; they lie in one folder
 
 
 def build_merged(report: dict[str, Any]) -> Section:
-    """What the merged trace holds, how to open it, and whose clocks were moved."""
+    """Build the merged trace's content, how to open it, and the ranks whose clocks were moved."""
     title = "One trace of all ranks"
     merged, clocks = report.get("merged") or {}, report.get("clocks") or {}
     if merged.get("file"):
@@ -198,7 +199,7 @@ def build_merged(report: dict[str, Any]) -> Section:
 
 
 def build_recordings(report: dict[str, Any]) -> Iterator[Section]:
-    """Links to what was recorded beside the traces; no section where there is nothing."""
+    """Build links to the recordings other than the traces; no section without any."""
     rows = []
     for row in report.get("recordings") or []:
         shown = [
@@ -215,7 +216,7 @@ def build_recordings(report: dict[str, Any]) -> Iterator[Section]:
 
 
 def build_quality(report: dict[str, Any]) -> Section:
-    """What a reader must know before believing the numbers."""
+    """Build the limits of the traces that a reader must know."""
     if not report["quality"]:
         return Section(QUALITY, nothing="every rank has a complete trace with all labels")
     rows = [
@@ -228,7 +229,7 @@ def build_quality(report: dict[str, Any]) -> Section:
 
 
 def build_hta(report: dict[str, Any], folder: Path | None) -> Section:
-    """How those of HTA's analyses went that apply, and the first rows of their tables, folded."""
+    """Build the status of HTA's analyses that apply, and the first rows of their tables, folded."""
     told, why = report["hta"], (report.get("hta_ranks") or {}).get("reason")
     applied = [row for row in told if row["status"] != "unsupported"]
     reasons = group_rows((row for row in told if row not in applied), lambda row: row["reason"])
@@ -266,7 +267,7 @@ def _read_cell(text: str) -> Any:
 
 
 def build_origin_section(report: Mapping[str, Any]) -> Section:
-    """Versions, identities and settings of the run, as far as they are known."""
+    """Build the known versions, identities and settings of the run."""
     run, mean = report["run"], report["mean"]
     known = {
         **{name: run.get(name) for name in OF_ORIGIN},
@@ -281,7 +282,7 @@ def build_origin_section(report: Mapping[str, Any]) -> Section:
 
 
 def build_links(report: Mapping[str, Any], facts: RunFacts) -> Markup:
-    """Of what is there, or is written with the page."""
+    """Build links to existing files, and to those written with the page."""
     run_dir = facts.folder
     page_folder = find_page(run_dir).parent
     merged = (report.get("merged") or {}).get("file")

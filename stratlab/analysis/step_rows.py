@@ -1,18 +1,18 @@
 """The rows of the report: one per rank and step, one per rank, step and phase, and their means; gaps, streams, curves.
 
-In what kind of gaps the GPU waited for the host and its launches: what to do about it depends on that.
+Gaps in which the GPU waited for the host and its launches have a kind, because the advice depends on it.
 
-short   many of them, each a small part of the step: the host launches one small event after the other
-first   one long gap before the first event of a step: the host prepares something
-label   long gaps, most of their time under one label of the program
-long    other long gaps, as where the host waits for something else
+short   many of them, each a small part of the step: the host launches one small event after the other.
+first   one long gap before the first event of a step: the host prepares something.
+label   long gaps, most of their time under one label of the program.
+long    other long gaps, as when the host waits for something else.
 
-The idle time of every GPU stream by cause is that of Holistic Trace Analysis (`get_idle_time_breakdown`): a stream is
-idle between two events that follow each other on it. Unlike the idle time of a step, this counts a stream
-as idle while another one works, looks at the whole trace, and gives a gap to one cause as a whole: also what passes
-between a launch and the event's start counts as waiting for the host.
+The idle time of every GPU stream by cause follows Holistic Trace Analysis (`get_idle_time_breakdown`): a stream is
+idle between two consecutive events on it. Unlike the idle time of a step, this counts a stream as idle while another
+one works, covers the whole trace, and assigns a gap to one cause as a whole. So the time between a launch and the
+event's start also counts as waiting for the host.
 
-The memory curve shows of thousands of events the peaks per bin of time.
+The memory curve shows the peaks of thousands of events per bin of time.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class _Step:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRow(PartTimes, _Step):
-    """One step of one rank. `source` says whose time this is; all times in ms.
+    """One step of one rank. `source` names the kind of its times; all times in ms.
 
-    `data_wait_ms` is None in a trace without a label of data loading. Phases: `data_ms` is always host time; the others
-    are GPU time of the work issued inside the label (source gpu), or the label's own duration (source cpu); None
-    without such a label.
+    Without a label of data loading, `data_wait_ms` has the value None. Phases: `data_ms` is always host time. The
+    others are GPU time of the work issued inside the label (source gpu), or the label's own duration (source cpu);
+    None without such a label.
     """
 
     data_ms: float | None
@@ -78,7 +78,7 @@ class _Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseRow(PartTimes, _Phase):
-    """One phase of one step of one rank, ms; the phases of a step lie side by side and sum to it."""
+    """One phase of one step of one rank, ms; the phases of a step are disjoint and sum to it."""
 
 
 def build_label_times(
@@ -151,10 +151,10 @@ TIMES = ("step_ms", "host_step_ms", *(f"{phase}_ms" for phase in PHASES))
 
 
 def build_means(rows: Sequence[StepRow]) -> dict[str, float | None]:
-    """Means over rows: times per step in ms, shares in percent of the summed step time.
+    """Return means over rows: times per step in ms, shares in percent of the summed step time.
 
-    `comm_overlap_pct` is the share of the communication that compute hides, None without communication. A
-    phase that some row lacks is None.
+    `comm_overlap_pct` is the share of the communication that compute hides, None without communication. A phase that
+    some row lacks has the value None.
     """
     assert rows
     sums = {name: _total(rows, f"{name}_ms") for name in ("step", "comm", "comm_overlap", *SHARES)}
@@ -209,7 +209,7 @@ class Gaps:
 
 
 def find_labels(trace: Trace) -> dict[str, Intervals]:
-    """The labels of the program by name, without those of steps and backends."""
+    """Return the labels of the program by name, without labels of steps and backends."""
     found: dict[str, Intervals] = {}
     events = np.flatnonzero(trace.in_category(LABEL_CATEGORIES[:1]))
     for code in np.unique(trace.name[events])[:MOST_LABELS].tolist():
@@ -223,7 +223,7 @@ def find_labels(trace: Trace) -> dict[str, Intervals]:
 def build_gaps(
     sets: Mapping[str, Intervals], windows: Sequence[Window], labels: Mapping[str, Intervals]
 ) -> Gaps:
-    """Of one rank. `sets` as in `Exposure`."""
+    """Return the gaps of one rank. `sets` as in `Exposure`."""
     waiting, idle = join(sets["host_wait"], sets["launch_wait"]), sets["idle"]
     whole = short = first = longest = 0
     long_gaps: list[Intervals] = []
@@ -259,8 +259,11 @@ def sum_gaps(gaps: Sequence[Gaps]) -> Gaps:
 
 @dataclass(frozen=True)
 class IdleRow:
-    """One stream of one rank. host: the next event was launched after the stream had fallen idle; kernel: it was in
-    the queue and came within 30 us; other: it was in the queue and came later, as after a wait for another stream."""
+    """One stream of one rank.
+
+    host: the next event was launched after the stream had become idle. kernel: it was in the queue and came within 30
+    us. other: it was in the queue and came later, as after a wait for another stream.
+    """
 
     rank: int
     device: int | None

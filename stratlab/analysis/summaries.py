@@ -1,6 +1,6 @@
-"""What readers are shown of a report: the parts of a step in words, the answer in a sentence, rows over all ranks.
+"""Texts about a report for readers: the parts of a step in words, the answer in a sentence, rows over all ranks.
 
-The page and the Markdown show these; the tables have every rank. What is not known is left out.
+The page and the Markdown show these; the tables have every rank. Unknown values are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ENOUGH_PCT, MOST_PARTS = 90.0, 4  # the headline names parts until so much of th
 
 
 def sum_named_parts(report: Mapping[str, Any]) -> dict[str, float]:
-    """Name -> ms of the mean step, by report["parts"], the largest first; only what is above zero."""
+    """Return name -> ms of the mean step, from report["parts"], the largest first; only values above zero."""
     sums: dict[str, float] = {}
     for part in report.get("parts") or []:
         name = WORDS.get(part["part"], part["part"])
@@ -25,7 +25,7 @@ def sum_named_parts(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def say_headline(report: Mapping[str, Any]) -> str:
-    """Where the step goes: its largest parts, in ms and percent of the step."""
+    """Return the largest parts of the step, in ms and percent of the step."""
     step_ms, sums = report["mean"].get("step_ms"), sum_named_parts(report)
     if not step_ms or not sums:
         return "How long a step takes is not known."
@@ -190,8 +190,11 @@ def build_idle_summary(report: Row) -> list[dict[str, Any]]:
 
 
 def choose_ranks(report: Row, most: int = 16) -> list[int]:
-    """At most so many ranks: the slowest and the fastest, who came last most often, those with a finding (skipped
-    ones first), the rest spread evenly."""
+    """Return at most `most` ranks: the slowest and the fastest, frequent last arrivers, ranks with a finding, and
+    others.
+
+    Skipped ranks come first among those with a finding; the others are spread evenly.
+    """
     rows = report["ranks"]
     everyone = [row["rank"] for row in rows]
     if len(everyone) <= most:
@@ -213,7 +216,7 @@ MOST_LEFT_OUT = 5
 
 
 def build_origin(report: Mapping[str, Any]) -> str:
-    """Where the numbers come from, in one line."""
+    """Return the origin of the numbers, in one line."""
     steps, of = sorted({row["step"] for row in report["steps"]}), report["run"].get("steps")
     which = f"s {steps[0]} to {steps[-1]}" if len(steps) > 1 else f" {steps[0]}" if steps else ""
     parts = [
@@ -227,7 +230,7 @@ def build_origin(report: Mapping[str, Any]) -> str:
 
 
 def build_trust(report: Row) -> list[str]:
-    """How far the numbers can be believed: how many there are, how even, what the recording costs, what is missing."""
+    """Return the limits of the numbers: how many there are, their spread, the recording's overhead, missing data."""
     mean, run = report["mean"], report["run"]
     steps, step_ms = build_step_parts(report), mean.get("step_ms")
     times = sorted(total for parts in steps.values() if (total := sum_known(parts.values())) is not None)
@@ -251,7 +254,7 @@ def build_trust(report: Row) -> list[str]:
 
 
 def build_answer(report: Mapping[str, Any]) -> list[str]:
-    """Of the terminal: lines, with what of the traces is not in the numbers."""
+    """Return the terminal's lines, with the parts of the traces that are missing in the numbers."""
     mean = report["mean"]
     device, backend = report["device"], _label("backend {}", report["backend"])
     origin = ", ".join(filter(None, [f"{report['source']} traces", backend, device]))

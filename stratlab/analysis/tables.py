@@ -162,7 +162,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_tables(folder: Path, report: Mapping[str, Any], ranks: Sequence[RankAnalysis]) -> None:
-    """Writes every table of SCHEMA, those without rows as a header alone, and schema.json.
+    """Write every table of SCHEMA, those without rows as only a header, and schema.json.
 
     Text that a spreadsheet would take for a formula gets an apostrophe. An empty cell is "not known".
 

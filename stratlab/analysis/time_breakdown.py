@@ -1,25 +1,25 @@
 """One recorded step, divided: sets of time, the spans of its phases, and parts that sum to it to the nanosecond.
 
-What of a rank's time was not compute, as disjoint sets:
+A rank's time without compute is divided into disjoint sets:
 
-compute    union of the compute events
-exposed    communication that no compute covers, per collective; where several run at once the first in
-           alphabetical order counts
-copies     copies that neither compute nor communication covers
-idle       the rest, split: data (under the host's data label), then by what the lane waited for:
-           host    until the host began to launch the next event
-           launch  from there until the event started; or inside the launch of an event that was begun earlier
-           kernel  the event was queued, and the gap is short
-           other   the event was queued
+compute    union of the compute events.
+exposed    communication that no compute covers, per collective; of several at once the first in alphabetical order
+           counts.
+copies     copies that neither compute nor communication covers.
+idle       the rest, split: data (under the host's data label), then by the cause of the lane's waiting.
+           host    until the host began to launch the next event.
+           launch  from there until the event started; or inside the launch of an event that was begun earlier.
+           kernel  the event was queued, and the gap is short.
+           other   the event was queued.
 
 Every step is cut into the spans of its phases, on the time line on which the events ran:
 
     host   |data|  forward  |   backward   | opt |      labels
-    GPU        |..|   forward    |    backward     | opt |   each border moved to where the GPU had ended what was
+    GPU        |..|   forward    |    backward     | opt |   each border moved to the end on the GPU of all events
                                                              issued before it
 
-The spans of a step lie side by side and cover it; what lies between two labels is `other`. How the parts of a step sum:
-stratlab_spec/step_parts.py. In a pipeline the exposed point-to-point communication is the bubble.
+The spans of a step are disjoint and cover it; the time between two labels is `other`. stratlab_spec/step_parts.py
+shows how the parts of a step sum. In a pipeline the exposed point-to-point communication is the bubble.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Exposure:
 def build_exposure(
     lanes: Lanes, calls: Calls, data_labels: Sequence[Intervals], low: int, high: int
 ) -> Exposure:
-    """Of the time [low, high]; `data_labels`: per step, on the host."""
+    """Divide the time [low, high]; `data_labels`: per step, on the host."""
     compute, comm, copy = (lanes.union(m) for m in (lanes.is_compute, lanes.is_communication, lanes.is_copy))
     exposed = subtract(comm, compute)
     copy_exposed = subtract(copy, join(compute, comm))
@@ -187,7 +187,7 @@ def build_segments(lanes: Lanes, hosts: list[Window], phases: dict[str, list[Int
 
 @dataclass(frozen=True)
 class MeasuredTrace:
-    """One rank's trace, reduced: what is left to find out needs the other ranks. One entry per segment, ns."""
+    """One rank's trace, reduced: the remaining facts need the other ranks. One entry per segment, ns."""
 
     segments: Segments
     times: dict[str, Times]  # by SETS
@@ -206,7 +206,7 @@ class Partition:
 
 
 def build_measured(segments: Segments, exposure: Exposure, calls: Calls) -> MeasuredTrace:
-    """Sums of the sets per segment; only the exposed communication is kept as it is."""
+    """Return sums of the sets per segment; only the exposed communication is kept unchanged."""
     spans = segments.starts, segments.ends
     times = {name: covered_within(exposure.sets[name], *spans) for name in SETS}
     return MeasuredTrace(segments, times, exposure.collectives, calls)

@@ -75,7 +75,7 @@ def build_table(rows: Iterable[Mapping[str, Any]], columns: Columns) -> Markup:
 
 
 def build_step_bar(report: Mapping[str, Any]) -> Markup:
-    """The parts of the mean recorded step; the key of each tells its time and its share."""
+    """Draw the parts of the mean recorded step; the key of each shows its time and its share."""
     step_ms, parts = report["mean"].get("step_ms"), sum_named_parts(report)
     if not step_ms or not parts:
         return Markup("")
@@ -147,7 +147,7 @@ def say_choice(chosen: Sequence[int], count: int) -> str:
 
 
 def build_phases(report: dict[str, Any]) -> Section:
-    """What each phase of the mean step is made of."""
+    """Build the parts of each phase of the mean step."""
     parts, on_gpu = build_phase_parts(report), report["source"] == "gpu"
     if not parts:
         return Section("Phases", nothing="no phase is labelled in the traces")
@@ -183,7 +183,7 @@ def as_text(rows: Iterable[Mapping[str, Any]], *names: str) -> list[dict[str, An
 
 
 def cut_note(rows: Sequence[Any], table: str, most: int = MOST_ROWS) -> Markup:
-    """Says how many rows are left out, if any."""
+    """Return a note with the number of rows left out, if any."""
     if len(rows) <= most:
         return Markup("")
     return note(f"{most} of {len(rows)} rows are shown, tables/{table}.csv has all.")
@@ -278,7 +278,7 @@ def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Section:
 
 
 def _split(row: dict[str, Any]) -> dict[str, float | None]:
-    """Of the time in a collective: hidden, transfer in the open, waiting in the open."""
+    """Split the time in a collective: hidden, exposed transfer, exposed waiting."""
     total, exposed, waiting = row["total_ms"], row["exposed_ms"], row["exposed_wait_ms"]
     if total is None or exposed is None:
         return {HIDDEN: None}
@@ -297,7 +297,7 @@ IDLE_SHARES = [f"{name}_pct" for name in IDLE_PARTS]
 
 
 def build_device_sections(report: dict[str, Any]) -> Iterator[Section]:
-    """What only the events of a GPU can tell."""
+    """Build the sections that need events of a GPU."""
     for title, noun, build in (("Kernels", "kernel", _build_kernels), ("Copies", "copy", _build_copies)):
         if report.get(title.lower()):
             count = len({row["name" if title == "Kernels" else "kind"] for row in report[title.lower()]})
@@ -335,7 +335,7 @@ def _build_copies(report: dict[str, Any]) -> Markup:
 
 
 def build_idle(report: dict[str, Any]) -> Section:
-    """What the lane waited for: in the step as it is partitioned here, and per stream as HTA defines it."""
+    """Build the causes of waiting: in the step as partitioned here, and per stream as HTA defines it."""
     mean = report["mean"]
     data, host, launch, *others = (mean.get(key) for key in IDLE_SHARES)
     bar = {DATA: data, HOST: host, LAUNCH: launch, IDLE: sum_known(others)}
@@ -360,5 +360,5 @@ def build_idle(report: dict[str, Any]) -> Section:
 
 
 def shorten(text: str, most: int) -> str:
-    """At most so many characters."""
+    """Return at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,4 +1,4 @@
-"""What can be said of a run that finished without traces: what it measured by itself. Same files, same fields."""
+"""Describe a run that finished without traces by its own measurements. Same files, same fields."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def build_untraced_report(facts: RunFacts, findings: Sequence[TraceFinding]) -> 
 
 
 def say_untraced(report: Mapping[str, Any]) -> str:
-    """Why there is nothing about the inside of a step, and what a step took by the run's own clock."""
+    """Explain why there is no view inside a step, and give the step time by the run's own clock."""
     run = report["run"]
     step_ms, count = run.get("step_time_ms_p50"), run.get("measured_steps")
     if step_ms is None:
@@ -55,7 +55,7 @@ def say_untraced(report: Mapping[str, Any]) -> str:
 
 
 def build_untraced_html(report: dict[str, Any], facts: RunFacts) -> str:
-    """The page: what the run measured, its losses and its test."""
+    """Return the page: the run's measurements, its losses and its test."""
     sections = [
         Section("Where the time of a step goes", paragraph(say_untraced(report)) + note(_advice(report))),
         *build_layout(report),

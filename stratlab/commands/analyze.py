@@ -1,4 +1,4 @@
-"""The verb `stratlab analyze`: its options, and what it prints."""
+"""The verb `stratlab analyze`: its options and its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stratlab.user_error import NothingThere, UserError
 
 MISSING = NothingThere.exit_code
 NO_HTA = (
-    "every analysis of Holistic Trace Analysis failed; the rest of the report is there [SL-hta-all-failed]"
+    "every analysis of Holistic Trace Analysis failed; the rest of the report is complete [SL-hta-all-failed]"
 )
 
 
@@ -66,10 +66,10 @@ def analyze(
         ),
     ] = "",
 ) -> None:
-    """Analyze the traces of the run in RUN_DIR, write a report beside them, and add it to the MLflow run.
+    """Analyze the traces of the run in RUN_DIR, write a report next to them, and add it to the MLflow run.
 
-    Of a run that finished without traces the report holds what the run measured by itself. Exit code 3: there
-    is no run in RUN_DIR, its traces cannot be read, or it did not finish and left none.
+    The report of a run that finished without traces holds the run's own measurements. Exit code 3: there is no run in
+    RUN_DIR, its traces cannot be read, or it did not finish and left none.
 
     Traces of another program are sorted into experiments, a folder each, with a report each; the source is only read.
     Exit code 3: one of the experiments cannot be analysed, the others are.
@@ -89,7 +89,7 @@ def analyze(
             for option, value in (("share", share), ("shares", shares), ("job", job)):
                 if value:
                     raise UserError(
-                        f"--{option} is for a run of this lab; {run_dir} is none [SL-option-for-runs]"
+                        f"--{option} is for a run of this lab; {run_dir} holds other traces [SL-option-for-runs]"
                     )
             _analyze_foreign(run_dir, output, rank_pattern, answers)
             return
@@ -108,7 +108,7 @@ def analyze(
 
 
 def _refuse_option(run_dir: Path, option: str) -> NoReturn:
-    """Of an option for traces of another program, where `run_dir` holds none."""
+    """Reject an option for traces of another program if `run_dir` holds none."""
     from stratlab.run_directory.files import has_marks
     from stratlab.traces.archives import build_no_source
 
@@ -121,7 +121,7 @@ def _refuse_option(run_dir: Path, option: str) -> NoReturn:
         raise build_no_source(run_dir)
     if not has_marks(run_dir):
         raise UserError(
-            f"{run_dir}: holds no traces; {option} is for those of another program [SL-output-without-traces]"
+            f"{run_dir}: has no traces; {option} is for traces of another program [SL-output-without-traces]"
         )
     raise UserError(
         f"{option} is for traces of another program; {run_dir} is a run: {run_dir / 'analysis'} "
@@ -221,7 +221,7 @@ def _show(report: Mapping[str, Any], folder: Path) -> bool:
 
 
 def _emit(content: Any, answers: TextIO | None) -> None:
-    """Print the answer of --json; without it there is none."""
+    """Print the answer of --json."""
     if answers:
         print(json.dumps(content, indent=1), file=answers, flush=True)
 

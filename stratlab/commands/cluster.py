@@ -1,4 +1,4 @@
-"""The verbs `check`, `watch`, `wait` and `logs`: their options, and what they print."""
+"""The verbs `check`, `watch`, `wait` and `logs`: their options and their output."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def check(
     pods: Annotated[bool, typer.Option(help="Whether to start pods: volume, images, MLflow.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: a list of findings, at the end.")] = False,
 ) -> None:
-    """Check whether a cluster is ready for runs: one line per thing, with what to do where it is not.
+    """Check whether a cluster is ready for runs: one line per check, with a fix for each problem.
 
-    Starts four small pods for some seconds, one with a GPU where there are any, and a PyTorchJob of one pod, unless
-    --no-pods. Exit code 1: there is a problem; a warning is none.
+    Starts four small pods for some seconds, one with a GPU if the cluster has any, and a PyTorchJob of one pod,
+    unless --no-pods. Exit code 1: there is a problem; warnings do not count.
 
     Example: stratlab check --namespace stratlab
     """
@@ -121,10 +121,10 @@ def watch(
         bool, typer.Option("--json", help="As JSON, at the end: an object with what became of the run.")
     ] = False,
 ) -> None:
-    """Watch a run on the cluster until it ends: pods, step, loss, speed, time left, what goes wrong.
+    """Watch a run on the cluster until it ends: pods, step, loss, speed, time left, problems.
 
     A live table on a terminal, plain lines elsewhere. The exit code is the run's outcome: 0 it succeeded, else the
-    trainer's own code, or 1. Ctrl-C leaves (130), and the run goes on.
+    trainer's own code, or 1. Ctrl-C leaves (130), and the run continues.
 
     Example: stratlab watch ddp-1 --namespace stratlab
     """
@@ -199,9 +199,10 @@ def wait(
         typer.Option("--json", help="As JSON, at the end: an object with ended, exit_code and sentence."),
     ] = False,
 ) -> None:
-    """Wait until the run in RUN_DIR has ended, well or not. Exit code 1: not before the deadline.
+    """Wait until the run in RUN_DIR has succeeded or failed. Exit code 1: not before the deadline.
 
-    The files of the run say so, or its resource: Succeeded, Failed or deleted. A run that failed is closed in MLflow.
+    The files of the run show its end, or its resource: Succeeded, Failed or deleted. A run that failed is closed in
+    MLflow.
 
     Example: stratlab wait results/runs/demo/ddp --deadline-s 3600
     """
@@ -260,9 +261,9 @@ def logs(
     image: LabImage = "",
     pod_resources: PodResources = "",
 ) -> None:
-    """Show the log of a rank: of its pod, or when that is gone, of its file on the results volume.
+    """Show the log of a rank: from its pod, or after the pod has gone from its file on the results volume.
 
-    Where the log comes from is said on standard error. The file is read by a short-lived pod.
+    Standard error names the source of the log. A short-lived pod reads the file.
 
     Example: stratlab logs ddp-1 --rank 3 --namespace stratlab
     """
@@ -283,5 +284,5 @@ def logs(
 
 
 def _choose_output(as_json: bool) -> Callable[[str], None]:
-    """How a verb tells what it sees: beside the answer, where that is JSON."""
+    """Return the function that prints progress: on standard error if the answer is JSON."""
     return say if as_json else partial(print, flush=True)

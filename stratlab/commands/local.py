@@ -1,6 +1,6 @@
-"""The verbs `rehearse`, `render` and `demo`, which work on this machine: their options, and what they print.
+"""The verbs `rehearse`, `render` and `demo`, which work on this machine: their options and their output.
 
-`demo` is the comparison that a newcomer sees first: three strategies on real images.
+`demo` is a newcomer's first comparison: three strategies on real images.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def rehearse(
 ) -> None:
     """Run strategy charts on this machine, one after the other: no cluster, no container.
 
-    Each chart is rendered by helm; its commands, arguments and environment are started as processes, with
-    what the training operator would inject. An MLflow server runs beside them. The analysis follows.
+    helm renders each chart; its commands, arguments and environment are started as processes, with the variables of
+    the training operator. An MLflow server runs meanwhile. The analysis follows.
 
     Example: stratlab rehearse charts/ddp charts/fsdp --set run.config.epochs=2
     """
@@ -76,10 +76,10 @@ def rehearse(
 
 
 def run_request(request: RehearsalRequest, *, on_stderr: bool = False) -> list[RunEnd]:
-    """The runs, with their progress on the terminal, and without the last words of the verb.
+    """Run the charts with their progress on the terminal, without the verb's closing lines.
 
     Raises:
-        typer.Exit: the trainer refuses settings or data of a run, and has said so.
+        typer.Exit: the trainer has rejected settings or data of a run, and printed the reason.
     """
     from rich.console import Console
 
@@ -97,7 +97,7 @@ def run_request(request: RehearsalRequest, *, on_stderr: bool = False) -> list[R
 
 
 class Starter(StrEnum):
-    """Who starts the run."""
+    """The program that starts the run."""
 
     torchrun = "torchrun"
     slurm = "slurm"
@@ -202,7 +202,7 @@ def demo(
 ) -> None:
     """Compare ddp, fsdp and zero2 on real images, here and now: no GPU, no cluster, a few minutes.
 
-    Needs helm and the trainer (its wheel, of `make dist`), and the charts: those of the repository, or packages of them
+    Needs helm, the trainer (its wheel, of `make dist`), and the charts: from the repository, or packages of them
     (helm pull). Runs of an earlier demo are replaced.
 
     Example: stratlab demo --results demo-results

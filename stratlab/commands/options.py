@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and what several do with them."""
+"""Arguments, options and functions that several commands share."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ LabImage = Annotated[
 
 
 def say(sentence: object) -> None:
-    """Print beside the answer, on standard error."""
+    """Print on standard error, apart from the answer."""
     print(sentence, file=sys.stderr, flush=True)
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """As wide as the terminal, or as COLUMNS says; without both, as in a pipe, PIPED columns."""
+    """Return a console as wide as the terminal, or as COLUMNS; without both, as in a pipe, PIPED columns."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -100,10 +100,10 @@ def print_json(content: Any) -> None:
 def open_volume(
     comparison: str, namespace: str | None, context: str | None, pod_resources: str, **given: str
 ) -> tuple[Connection, PodRequest]:
-    """Connect to a cluster and find where a comparison lies on it.
+    """Connect to a cluster and find a comparison's place on it.
 
     Args:
-        given: claim, mount, image, certificates of the options; "" = left out.
+        given: options claim, mount, image, certificates; "" = left out.
     """
     from stratlab.cluster.connection import connect
     from stratlab.cluster.results_location import find_place

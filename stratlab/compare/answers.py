@@ -1,7 +1,7 @@
-"""What a comparison answers, for a reader in a hurry: four answers with a number each, and one sentence.
+"""The answers of a comparison for a reader in a hurry: four answers with a number each, and one sentence.
 
-name_answers   who is the fastest, who needs least memory, who learns best, and whether the comparison is fair
-say_answer     one sentence with the answer, or what is missing for one
+name_answers   the fastest run, the least memory, the best learner, and whether the comparison is fair.
+say_answer     one sentence with the answer, or the facts missing for one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AS_TIMES = 1.1
 
 @dataclass(frozen=True)
 class Answer:
-    """To one question. `run`: the one that is named; "" = none, and `why` gives the reason."""
+    """The answer to one question. `run`: the named run; "" = none, and `why` gives the reason."""
 
     question: str
     answer: str
@@ -63,7 +63,7 @@ def name_answers(report: Report, runs: Sequence[RunRecord] = ()) -> list[Answer]
 
 
 def say_answer(report: Report, runs: Sequence[RunRecord] = ()) -> str:
-    """The answer, or what is missing for one; and which runs are lost."""
+    """Return the answer, or the facts missing for one; and the lost runs."""
     headline, rows = report["headline"], read_rows(report)
     compared, judged = find_group(report)
     lost = [f"{row.run} {row.status}" for row in rows if not row.is_compared and row.status != "finished"]
@@ -189,7 +189,7 @@ def _explain_none(winner: Winner, ranked: Sequence[tuple[str, float]]) -> str:
 
 
 def _name_best(rows: Rows, runs: Sequence[RunRecord]) -> Answer | None:
-    """By what was learnt; none where the difference may be chance."""
+    """Return the best run by its learning; None if the difference may be chance."""
     goal = choose_goal(rows) if all(row.task for row in rows) else None
     if goal is None:
         return None

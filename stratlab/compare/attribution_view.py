@@ -1,8 +1,8 @@
-"""The parts of the page that say where a step goes and why one run takes longer.
+"""The parts of the page about the parts of a step, and why one run takes longer.
 
-build_step_times   the parts of a step of every run, side by side
-build_why          a line for each pair with its largest causes, and from one step to the other a cause at a time
-build_parts        all parts of all differences, as a table
+build_step_times   the parts of a step of every run, side by side.
+build_why          a line for each pair with its largest causes, and the way from one step to the other by cause.
+build_parts        all parts of all differences, as a table.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ def _say(pair: Mapping[str, Any]) -> str:
 
 
 def _say_origins(pairs: Pairs) -> str:
-    """Where the parts come from, once where all pairs say the same."""
+    """Name the source of the parts, once if it is equal for all pairs."""
     said: dict[str, list[str]] = {}
     for pair in pairs:
         noise = pair["noise_ms"]

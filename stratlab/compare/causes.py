@@ -1,9 +1,9 @@
-"""What a difference between two steps can come from: one row per cause with its words and remedy, and the sentence.
+"""The causes of a difference between two steps: one row per cause with its words and fix, and the sentence.
 
-find_main_cause, find_remedy   which cause has most of the difference, and what to try against it
-build_sentence                 how far apart, why, and what to try; or that no cause can be named, and why not
+find_main_cause, find_remedy   the cause with most of the difference, and its fix.
+build_sentence                 the difference, its cause and a fix; or why no cause can be named.
 
-The settings in the remedies exist: tests/stratlab/compare/test_attribution.py looks them up.
+tests/stratlab/compare/test_attribution.py checks that the settings in these rows exist.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Cause:
 
     Attributes:
         name: for tables, as the cause of a longer step.
-        more, less: what is said of its milliseconds; {what} is the collective.
-        remedy: what to try.
+        more, less: the sentence about its milliseconds; `{what}` is the collective.
+        `remedy`: settings to try.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Cause:
 
 
 def _part(more: str, remedy: str, name: str = "") -> Cause:
-    """A cause whose milliseconds are a part of the step; `name`: where the table calls it otherwise."""
+    """Return a cause whose milliseconds are a part of the step; `name`: its name in the table, if different."""
     return Cause(name or more, more, f"less {more}", remedy)
 
 
@@ -183,10 +183,10 @@ def _say(row: Mapping[str, Any], sign: int, pair: Mapping[str, Any]) -> str:
 
 
 def find_main_cause(pair: Mapping[str, Any]) -> str | None:
-    """The cause with most of the difference, over all collectives; None when none can be named.
+    """Return the cause with most of the difference, over all collectives; None when none can be named.
 
-    What is launched late cannot hide any communication. So of the lost overlap as much as there is more waiting for the
-    host counts with the host; the rows stay as they are.
+    Late launches cannot hide communication. So lost overlap counts as waiting for the host, up to the additional
+    waiting; the rows stay unchanged.
     """
     if pair["no_cause"]:
         return None

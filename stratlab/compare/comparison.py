@@ -1,8 +1,8 @@
-"""The content of report.json: what every run measured, whether the runs are comparable, and what follows.
+"""The content of report.json: the runs' measurements, whether the runs are comparable, and the conclusions.
 
-compare          all of it, in the order in which one part needs another
-build_headline   what the runs answer: every place that shows a comparison begins with it
-say_tuning       what a tuning came to, in sentences
+compare          all of it, in the order in which one part needs another.
+build_headline   the answers of the runs: every output of a comparison begins with it.
+say_tuning       the result of a tuning, in sentences.
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ def compare(
     tuning: Mapping[str, Any] | None = None,
     varied: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Everything that can be said about the runs of a comparison; every value is plain JSON.
+    """Return all facts about the runs of a comparison; every value is plain JSON.
 
     Args:
         baseline: the run that the others are explained against; None = the fastest.
         memory_limit_gib: of one device, for the goal "fastest within"; None = no such goal.
         tuning: of `run_sources.read_tuning`; None = the strategies were not tuned by a sweep.
-        varied: settings that the runs are meant to differ in: the audit lets them, and results are ranked over them.
+        varied: settings in which the runs differ on purpose: the audit allows them, and results are ranked over them.
 
     Raises:
-        UserError: there is no run, no such baseline, the limit is none, or a setting cannot be varied.
+        UserError: there is no run, no such baseline, the limit is invalid, or a setting cannot be varied.
     """
     records = apply_tuning(apply_place([run for run in runs if run.status != "not a run"]), tuning)
     if not records:
@@ -107,6 +107,7 @@ def compare(
     for row in rows:
         apply_others(row, noise, scaling, sharding, attribution)
     group_winners = name_group_winners(rows, fairness)
+    search = build_search(records, rows, fairness, varied)
     return _plain(
         {
             "schema_version": 2,
@@ -131,9 +132,9 @@ def compare(
             "pareto": build_pareto(rows, fairness.groups),
             "goals": build_goals(rows, fairness, memory_limit_gib),
             "tuning": tuning,
-            "search": build_search(records, rows, fairness, varied),
+            "search": search,
             "remarks": [
-                *_list_remarks(rows),
+                *_list_remarks(rows, is_search=bool(search and len(search["points"]) > 1)),
                 *_list_other_ways(fairness, varied),
                 *_list_places(records),
                 *say_tuning(tuning),
@@ -161,7 +162,7 @@ def build_headline(
     group_winners: GroupWinners,
     names: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The verdict of the audit, or what the runs answer although they differ.
+    """Return the verdict of the audit, or the answers of runs that differ.
 
     Runs whose losses disagree stay "not comparable": that is a finding.
 
@@ -169,8 +170,8 @@ def build_headline(
         names: of `name_variants`.
 
     Returns:
-        {verdict: that of the audit, ONE_RUN, NO_RUN, PER_GROUP, or "strong scaling" and its like; reason; answers:
-        sentences, one for each series of runs and for each group}.
+        {verdict, reason, answers}. The verdict is the audit's, ONE_RUN, NO_RUN, PER_GROUP, or "strong scaling" and
+        its like; answers are sentences, one for each series of runs and for each group.
     """
     compared = [run for run in runs if run.is_compared]
     if len(compared) < 2:
@@ -227,7 +228,9 @@ def _list_members(series: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _find_disagreement(runs: Sequence[ComparedRun], fairness: Fairness, scaling: Series) -> str:
-    """Why a series is not one training; "" where each is. A larger global batch is another one by design."""
+    """Return why a series is not a single training; "" if each is. A larger global batch is another training by
+    design.
+    """
     for series in scaling:
         if series["kind"] != "strong":
             continue
@@ -239,7 +242,7 @@ def _find_disagreement(runs: Sequence[ComparedRun], fairness: Fairness, scaling:
 
 
 def _describe_origin(runs: Sequence[ComparedRun], rows: Rows) -> dict[str, Any]:
-    """Where the numbers come from. A fact on which the runs differ is the list of its values."""
+    """Return the origin of the numbers. A fact on which the runs differ is the list of its values."""
     compared = [row for row in rows if row.is_compared]
     machines = [len(run.place.nodes) for run in runs if run.is_compared and run.place.nodes]
     versions: dict[str, list[Any]] = {}
@@ -255,7 +258,7 @@ def _describe_origin(runs: Sequence[ComparedRun], rows: Rows) -> dict[str, Any]:
 
 
 def _count_repeats(rows: Rows) -> int:
-    """Of the variant with fewest."""
+    """Return the smallest number of repeats of a configuration."""
     return min(Counter(row.configuration for row in rows).values(), default=0)
 
 
@@ -265,12 +268,12 @@ def _name_comparison(runs: Sequence[ComparedRun]) -> str:
 
 
 def _one_or_all(values: Sequence[Any]) -> Any:
-    """The value on which all agree, or the list of the distinct ones in order; None when there is none."""
+    """Return the value on which all agree, or the list of the distinct ones in order; None without values."""
     distinct = [value for i, value in enumerate(values) if value not in values[:i]]
     return distinct[0] if len(distinct) == 1 else distinct or None
 
 
-def _list_remarks(rows: Rows) -> list[str]:
+def _list_remarks(rows: Rows, is_search: bool) -> list[str]:
     finished = [row for row in rows if row.is_compared and not row.is_foreign]
     traced = [row for row in rows if row.is_foreign]
     remarks = [f"{', '.join(row.run for row in traced)}: {ONLY_TRACES}"] if traced else []
@@ -301,7 +304,8 @@ def _list_remarks(rows: Rows) -> list[str]:
         if len(runs) > 1:
             same = f"{' and '.join(runs.values())} have the same layout, {layout}"
             remarks.append(f"{same}: they are repeats of one thing")
-    return [*remarks, ONE_REPEAT] if _count_repeats(finished) == 1 else remarks
+    is_single = not is_search and _count_repeats(finished) == 1  # the repeats of a search are seeds
+    return [*remarks, ONE_REPEAT] if is_single else remarks
 
 
 def _list_other_ways(fairness: Fairness, varied: Sequence[str]) -> list[str]:
@@ -327,7 +331,7 @@ def _list_unknown_tuning(runs: Sequence[ComparedRun]) -> list[str]:
 
 
 def say_tuning(tuning: Mapping[str, Any] | None) -> list[str]:
-    """One sentence for what was tuned, one for each combination that was not, and where CPU times have chosen."""
+    """Return one sentence for the tuned strategies, one per untuned combination, and one if CPU times have chosen."""
     if not tuning:
         return []
     searches = tuning["searches"]
@@ -352,7 +356,7 @@ def name_knobs(knobs: Mapping[str, Any]) -> str:
 
 
 def say_choice(search: Mapping[str, Any]) -> str:
-    """What was taken, and by how much it is better than the strategy as it comes, against the noise."""
+    """Return the chosen setting and its gain over the strategy's defaults, against the noise."""
     if not search["tried"]:
         return "has no knob"
     tried = search["tried"]

@@ -1,11 +1,11 @@
 """May the runs be compared? The audit: which facts differ, which of them matter, which runs are comparable.
 
-Only runs that compute the same training may be compared: their first losses must agree, within a stated gate or within
-what repeats of one run differ by. Two runs that are equal in every fact and still learn differently do different work,
-and then their speeds answer different questions.
+Only runs that compute the same training may be compared: their first losses must agree, within a stated gate or
+within the differences of repeats. Two runs that are equal in every fact and still learn differently do different
+work, and then their speeds answer different questions.
 
-loss_agreement   losses and gradient norms of the first steps, pair by pair
-audit            fact by fact over the table of `rules`, then `split_groups` by the losses
+loss_agreement   losses and gradient norms of the first steps, pair by pair.
+audit            fact by fact over the table of `rules`, then `split_groups` by the losses.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ LeftOut = list[dict[str, str]]
 
 @dataclass
 class Fairness:
-    """What the audit says, as report.json has it (there `pairs` are in `loss_agreement`)."""
+    """The result of the audit, as in report.json (there `pairs` are in `loss_agreement`)."""
 
     differences: list[Difference]
     """Those that matter first. What is varied and leaves the training as it is does not matter."""
@@ -96,11 +96,11 @@ class Fairness:
 
 
 def audit(runs: Sequence[ComparedRun], pairs: Sequence[Pair], varied: Sequence[str] = ()) -> Fairness:
-    """Compares the finished runs fact by fact, and their losses, but those that are not what their name says.
+    """Compare the finished runs fact by fact, and their losses, without runs that differ from their name's promise.
 
     Args:
         pairs: of `loss_agreement`.
-        varied: settings that the runs are meant to differ in (`variants.excuse`).
+        varied: settings in which the runs differ on purpose (`variants.excuse`).
     """
     finished = [run for run in runs if run.is_compared and not run.is_foreign]
     foreign = [run for run in runs if run.is_compared and run.is_foreign]
@@ -117,7 +117,7 @@ def audit(runs: Sequence[ComparedRun], pairs: Sequence[Pair], varied: Sequence[s
     doubtful = {name for entry in of_seeds for name, value in entry.values.items() if value == UNKNOWN}
     groups, is_joined = join_seeds(alike, parts, finished, doubtful)
     for entry in of_seeds:
-        if is_joined and not doubtful:
+        if is_joined and not doubtful and _follows_seed(entry, finished):
             entry.matters, entry.why = False, f"{entry.why}; {SEEDS}"
     differences.sort(key=lambda entry: not entry.matters)
     others = [entry for entry in differences if entry.field != FIELD and not entry.varied]
@@ -144,6 +144,14 @@ def audit(runs: Sequence[ComparedRun], pairs: Sequence[Pair], varied: Sequence[s
     reason = reason or f"nothing that matters differs, other than {meant}the strategy and what it implies"
     search_groups = _leave_out_disagreeing(searched, alike, parts)
     return Fairness(differences, same, groups, search_groups, verdict, reason, ways, left_out, pairs)
+
+
+def _follows_seed(entry: Difference, runs: Sequence[ComparedRun]) -> bool:
+    """Return whether all runs of one seed have the same value."""
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        values.setdefault(str(run.settings.get(SEED_SETTING)), set()).add(str(entry.values.get(run.name)))
+    return all(len(of_seed) == 1 for of_seed in values.values())
 
 
 def _compare_facts(
@@ -193,7 +201,9 @@ def _unlisted(runs: Sequence[RunRecord]) -> Iterator[Rule]:
 
 
 def _groups(finished: Sequence[RunRecord], differences: Sequence[Difference]) -> list[list[str]]:
-    """Runs with equal values in everything that matters; a run with an unknown or wrong fact stands alone."""
+    """Group runs with equal values in everything that matters; a run with an unknown or wrong fact is a group of its
+    own.
+    """
     expected = {rule.field: rule.expected for rule in RULES if rule.expected is not None}
     groups: dict[str, list[str]] = {}
     for run in finished:
@@ -204,7 +214,7 @@ def _groups(finished: Sequence[RunRecord], differences: Sequence[Difference]) ->
 
 
 def _is_silent(entry: Difference, foreign: Sequence[RunRecord]) -> bool:
-    """Whether it is only not known that the fact is the same, because traces do not tell it."""
+    """Return whether the only problem is an unknown value, because traces do not contain the fact."""
     unknown = {name for name, value in entry.values.items() if value == UNKNOWN}
     known = {str(value) for value in entry.values.values() if value != UNKNOWN}
     return bool(unknown) and unknown <= {run.name for run in foreign} and len(known) < 2
@@ -242,8 +252,10 @@ def _reason(finished: Sequence[RunRecord], differences: Sequence[Difference], le
 def _leave_out_disagreeing(
     searched: Sequence[Sequence[str]], alike: Sequence[Sequence[str]], groups: Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """Without the runs whose losses disagree with most of those with the same settings, and without all where there is
-    no most: nobody knows then which of them trained as told."""
+    """Leave out runs whose losses disagree with the majority of the runs with the same settings.
+
+    Without a majority all of them are left out, because the correct run is unknown.
+    """
     kept = set()
     for same in alike:
         parts = sorted((part for part in groups if set(part) <= set(same)), key=len, reverse=True)
@@ -261,16 +273,16 @@ def say_degenerate(missing: Sequence[str]) -> str:
 def split_groups(
     groups: Sequence[Sequence[str]], runs: Sequence[ComparedRun], pairs: Sequence[Pair]
 ) -> tuple[list[list[str]], dict[str, str], list[Pair]]:
-    """Divides groups of runs with equal facts into those whose losses agree.
+    """Divide groups of runs with equal facts into groups whose losses agree.
 
     Args:
         groups: names of runs; repeats of one run with another seed are in other groups.
         pairs: of `loss_agreement`.
 
     Returns:
-        the groups, the largest first; run -> the run of its group that the others were held against; and the pairs with
-        allowed_pct, allowed_by (a sentence) and agrees (None where a loss is not recorded), all None for runs that
-        other facts keep apart.
+        the groups, the largest first; run -> the reference run of its group; and the pairs. A pair has allowed_pct,
+        allowed_by (a sentence) and agrees (None if a loss is not recorded), all None for runs that other facts keep
+        apart.
     """
     by_name = {run.name: run for run in runs}
     judged = {frozenset(pair["runs"]): {**pair, **dict.fromkeys(NOT_JUDGED)} for pair in pairs}
@@ -292,10 +304,10 @@ def split_groups(
 def build_difference(
     groups: Sequence[Sequence[str]], reference: Mapping[str, str], pairs: Sequence[Pair]
 ) -> Difference | None:
-    """The finding of the audit if the losses divide a group, else None.
+    """Return the finding of the audit if the losses divide a group, else None.
 
     Args:
-        groups: as they were before; the others as `split_groups` gives them.
+        groups: before the division; the others are results of `split_groups`.
     """
     if all(len({reference[name] for name in group}) == 1 for group in groups):
         return None
@@ -326,8 +338,10 @@ def _find_allowed(runs: Sequence[ComparedRun], pairs: Sequence[Pair]) -> tuple[f
 
 
 def _divide(group: Sequence[str], agree: set[frozenset[str]]) -> list[tuple[str, list[str]]]:
-    """Parts in which everybody agrees with one run, named first: the one with whom most agree. Agreeing does not carry
-    over from one pair to the next, so nobody is let in by a chain of neighbours."""
+    """Return parts whose runs all agree with the part's first run: the one with most agreeing runs.
+
+    Agreement of two pairs does not imply the third, so a chain of neighbours does not join a part.
+    """
     left, parts = list(group), []
     while left:
         friends = {name: [other for other in left if frozenset((name, other)) in agree] for name in left}
@@ -338,14 +352,14 @@ def _divide(group: Sequence[str], agree: set[frozenset[str]]) -> list[tuple[str,
 
 
 def loss_agreement(runs: Sequence[RunRecord]) -> dict[str, Any]:
-    """Largest difference of the training losses over the first steps, and of the first gradient norm.
+    """Return the largest difference of the training losses over the first steps, and of the first gradient norm.
 
     Returns:
-        first_steps: how many steps are looked at.
-        pairs: [{runs: [a, b], steps: how many both have, max_abs_loss_difference, max_rel_loss_difference (to the loss
-            of the step), loss_difference_pct (the largest one, relative to the mean loss of these steps),
-            first_grad_norm_difference}]; None where a run lacks the numbers. What is allowed, and whether they agree,
-            is added by `split_groups`.
+        first_steps: the number of compared steps.
+        pairs: [{runs: [a, b], steps, max_abs_loss_difference, max_rel_loss_difference, loss_difference_pct,
+            first_grad_norm_difference}]; None if a run lacks the numbers. Both runs have these steps. The relative
+            difference is to the loss of the step, the percentage to the mean loss of these steps. `split_groups` adds
+            the allowed difference, and whether they agree.
         max_abs_loss_difference, max_grad_norm_difference: over all pairs, or None.
     """
     pairs = [_pair(a, b) for a, b in combinations([run for run in runs if run.status == "finished"], 2)]

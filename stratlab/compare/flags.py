@@ -1,8 +1,8 @@
-"""What weakens the step times of a comparison: one flag per cause, with its runs and their numbers.
+"""Weaknesses of a comparison's step times: one flag per cause, with its runs and their numbers.
 
-unequal_warm_up    the cuts before the timed steps differ by more than the rule's own scatter
-few_timed_steps    a median of so few steps can be chance
-busy_machine       other work had processors that the run waited for; on a CPU its times are then not comparable
+unequal_warm_up    the cuts before the timed steps differ by more than the rule's own scatter.
+few_timed_steps    a median of few steps can be chance.
+busy_machine       other work had processors that the run waited for; on a CPU its times are then not comparable.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Flag:
 
 
 def build_flags(rows: Rows) -> list[dict[str, Any]]:
-    """Of the runs that are compared, as report.json has them; a flag that no run has is absent."""
+    """Return the flags of the compared runs, as in report.json; flags without runs are absent."""
     compared = [row for row in rows if row.is_compared and not row.is_foreign]
     found = (_flag_warm_up(compared), _flag_few_steps(compared), *_flag_busy(compared))
     return [asdict(flag) for flag in found if flag]
@@ -79,7 +79,7 @@ def _flag_busy(rows: Rows) -> list[Flag]:
 
 
 def _find_load(row: RunRow) -> tuple[str, float]:
-    """The pressure on the run's own control group; where the system does not tell it, the CPU time of others."""
+    """Return the pressure on the run's own control group; if the system does not report it, the CPU time of others."""
     if row.cpu_pressure_pct is not None:
         return "cpu_pressure_pct", row.cpu_pressure_pct
     return "other_cpu_pct", row.other_cpu_pct or 0.0

@@ -1,7 +1,7 @@
-"""The parts of the page that show what was measured: speed, memory, traces, layouts; and where the runs' own files are.
+"""The parts of the page about measurements: speed, memory, traces, layouts; and the places of the runs' own files.
 
-Each function builds sections from the rows of the report; `build_run_files` links to pages, traces and logs beside the
-page and to MLflow, and `lead_back` leads from there to the page.
+Each function builds sections from the rows of the report. `build_run_files` links to the runs' pages, traces and logs
+and to MLflow, and `lead_back` links from there to the page.
 """
 
 from __future__ import annotations
@@ -107,8 +107,9 @@ def _finished(rows: Rows) -> list[RunRow]:
 
 
 def build_use(rows: Rows) -> list[Section]:
-    """How long an epoch and a target took, what the GPUs used for it and how busy and hot they were; nothing where no
-    run knows any of it."""
+    """Show the time of an epoch and a target, the GPUs' energy, utilisation and temperature; empty without such
+    numbers.
+    """
     columns = [
         Column("train_time_s", "training", "s", 1),
         Column("epoch_time_s", "epoch", "s", 2),
@@ -130,7 +131,7 @@ def build_use(rows: Rows) -> list[Section]:
 
 
 def build_memory_table(rows: Rows) -> Section:
-    """What a rank holds, counted, and the peaks."""
+    """Show a rank's counted memory, and the peaks."""
     columns: list[Column | str] = [
         "run",
         Column("parameter_memory_gib", "parameters", "GiB"),
@@ -166,7 +167,7 @@ def _say_memory(rows: Rows) -> str:
 
 
 def build_memory(rows: Rows, runs: Sequence[RunRecord]) -> Section:
-    """What a rank holds, by cause: predicted above measured where a run was predicted."""
+    """Show a rank's memory, by cause: predicted above measured if the run has a prediction."""
     summaries = {run.name: run.summary for run in runs}
     bars: dict[str, dict[str, float | None]] = {}
     errors = []
@@ -200,7 +201,7 @@ def build_memory(rows: Rows, runs: Sequence[RunRecord]) -> Section:
 
 
 def build_traces(rows: Rows) -> list[Section]:
-    """Communication and idle time, as the traces of each run show them; and what Holistic Trace Analysis could do."""
+    """Show communication and idle time from the traces of each run, and the analyses of Holistic Trace Analysis."""
     analysed = [row for row in rows if row.status in ("finished", TRACED) and row.trace_source]
     if not analysed:
         return [Section("Recorded steps", nothing="no run has analysed traces")]
@@ -266,7 +267,7 @@ def _list_layouts(rows: Rows) -> Markup:
 
 
 def _compare_bubbles(rows: Rows) -> Markup:
-    """Seen in the traces, and of the same pipeline with equal stages and free messages."""
+    """Compare the bubble in the traces with that of equal stages, only for pipelines."""
     piped = [row for row in rows if (row.pp or 1) > 1]
     if not piped:
         return Markup("")
@@ -345,10 +346,10 @@ HOLD = "Links to files hold while this page lies where it was written, beside it
 
 
 def build_run_files(runs: Sequence[RunRecord], page_folder: Path | None) -> Section:
-    """One line per run.
+    """Return one line per run.
 
     Args:
-        page_folder: where the page will lie; None = not on a disk, so that it can link to no file.
+        page_folder: the page's folder; None = not on a disk, so that links to files are left out.
     """
     rows = [{"run": run.name, **_link(run, page_folder)} for run in runs]
     known = [key for key in COLUMNS if any(row[key] for row in rows)]
@@ -378,7 +379,7 @@ def _link(run: RunRecord, page_folder: Path | None) -> dict[str, Markup | None]:
 
 
 def lead_back(runs: Sequence[RunRecord], page: Path) -> None:
-    """Leads from the pages of the runs to that of their comparison. One that cannot be written stays as it is."""
+    """Link the pages of the runs to their comparison's page. A page that cannot be written stays unchanged."""
     for run in runs:
         there = find_page(run.folder)
         if not there.is_file() or not is_beside(run.folder, page.parent):

@@ -1,7 +1,7 @@
-"""Where a run was at work: its layout over the processes, its nodes and GPUs, and which other runs were beside it.
+"""The place of a run: its layout over the processes, its nodes and GPUs, and other runs at the same time.
 
-build_layout    axes, what its name promises, bytes over each axis, what each stage of a pipeline holds
-apply_place     facts that follow from more than one file or run: they make a `RunRecord` a `ComparedRun`
+build_layout    axes, the promise of its name, bytes over each axis, the memory of each pipeline stage.
+apply_place     facts that need more than one file or run: they turn a `RunRecord` into a `ComparedRun`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Window = tuple[float, float]
 
 @dataclass(frozen=True)
 class RunPlacement:
-    """Where and when a run was at work; None where it does not tell."""
+    """The nodes and times of a run; None if unknown."""
 
     nodes: list[str] | None = None
     """Names of the machines, sorted."""
@@ -54,13 +54,13 @@ class ComparedRun(RunRecord):
 
 
 def build_layout(run: RunRecord) -> dict[str, Any]:
-    """The layout of one run, as fields of `RunRow`; None or empty where the strategy has none.
+    """Return the layout of one run, as fields of `RunRow`; None or empty for strategies without one.
 
     Returns:
         layout (pp2.dp2.tp2+sp), dimensions, degenerate, missing_dimensions, sequence_parallel, layout_reason,
-        pp_schedule and cp_method (of an axis above 1), wire_bytes_per_axis {axis: bytes that the busiest rank sends in
-        a step}, collectives_per_axis {axis: {collective: calls of the rank with most in a step}}, and stages: see
-        `build_stages`.
+        pp_schedule and cp_method (of an axis above 1), and stages: see `build_stages`. wire_bytes_per_axis is {axis:
+        bytes that the busiest rank sends in a step}. collectives_per_axis is {axis: {collective: calls of the rank
+        with most in a step}}.
     """
     layout, sent = _mapping(run.resolved.get("layout")), _mapping(run.summary.get("wire_bytes_per_axis"))
     axes = _mapping(run.resolved.get("axes"))
@@ -81,11 +81,11 @@ def build_layout(run: RunRecord) -> dict[str, Any]:
 
 
 def build_stages(ranks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the ranks of each stage of the pipeline hold: the rank with most of each.
+    """Return the memory of each stage of the pipeline: of the rank with most.
 
     Returns:
         [{stage, ranks, parameters, gradients, optimizer, state (GiB), peak_memory_gib, peak_host_memory_gib}]; None
-        where a rank does not tell.
+        if a rank has no record.
     """
     by_stage: dict[int, list[Mapping[str, Any]]] = {}
     for rank in ranks:
@@ -164,7 +164,7 @@ def _find_beside(run: RunRecord, others: Sequence[RunRecord]) -> str | None:
 
 
 def _read_nodes(run: RunRecord) -> set[str] | None:
-    """Of all attempts; None if one of them does not tell."""
+    """Return the nodes of all attempts; None if one of them has no record."""
     started = [line.get("nodes") for line in run.attempts if line["event"] == "started"]
     if not started or not all(isinstance(nodes, list) and nodes for nodes in started):
         return None
@@ -172,7 +172,9 @@ def _read_nodes(run: RunRecord) -> set[str] | None:
 
 
 def _find_steps(run: RunRecord) -> list[Window]:
-    """From the beginning of the first step that was written to the end of the last one; without any, its lives."""
+    """Return the time from the start of the first written step to the end of the last; without steps, of the
+    attempts.
+    """
     lines = [line for line in run.metrics if line["kind"] == "train"]
     if not lines:
         return _find_lives(run)

@@ -1,8 +1,8 @@
-"""Where else a comparison goes and comes from: its report beside the runs in MLflow, and out of a pod on a cluster.
+"""Publish a comparison in MLflow, and compare in a pod on a cluster.
 
-log_for_user         one MLflow run of the runs' experiment, of the kind `comparison`, holds the report. Everything is
-                     on disk before; a server that is away costs seconds and a sentence.
-compare_on_cluster   compares where the runs are, in a pod that mounts the results; the report comes through its log
+log_for_user         one MLflow run of the runs' experiment, of the kind `comparison`, holds the report. The files are
+                     on disk before; an unreachable server takes some seconds and prints a warning.
+compare_on_cluster   compares in a pod that mounts the results; the report is copied through its log.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def compare_on_cluster(
 
 
 def find_mlflow(said: str, namespace: str) -> list[str]:
-    """What the pod has said of MLflow: that the report is there, as this machine reaches it, or why it is not."""
+    """Read the pod's output about MLflow: the report's address from this machine, or why it is not there."""
     found, forward = [], ""
     for line in said.splitlines():
         if line.startswith(NOT_THERE):
@@ -189,13 +189,13 @@ def unpack_payload(payload: bytes) -> dict[str, bytes]:
                 files[str(Path(*path.parts[1:]))] = content.read()
     if "report.json" not in files or "report.html" not in files:
         raise ClusterError(
-            f"what arrived is no report: {', '.join(sorted(files)) or 'no file'} [SL-report-not-one]"
+            f"the pod did not send a report, but: {', '.join(sorted(files)) or 'no file'} [SL-report-not-one]"
         )
     return files
 
 
 def write_report_folder(files: dict[str, bytes], output: Path) -> None:
-    """Each file whole or not at all; what else is in `output` stays: it may be where somebody works."""
+    """Write each file whole or not at all; other files in `output` stay, because users may work there."""
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output, prefix=".report.") as temporary:
         for number, (name, content) in enumerate(files.items()):
@@ -216,7 +216,7 @@ def check_output(output: Path) -> None:
         return
     is_report = all((output / name).is_file() for name in ("report.json", "comparison.csv"))
     if not is_report and not (output.is_dir() and not any(output.iterdir())):
-        raise UserError(f"--output {output}: is there, and is no report of a comparison [SL-output-taken]")
+        raise UserError(f"--output {output}: exists, and is not a report of a comparison [SL-output-taken]")
 
 
 def _last_line(text: str) -> str:
@@ -242,21 +242,21 @@ def log_for_user(
     tracking_uri: str,
     store: Path | None,
 ) -> str:
-    """Log the report to the server of the runs; return the sentence to print, empty where no server is known.
+    """Log the report to the server of the runs; return the sentence to print, empty if no server is known.
 
     Args:
-        experiment: its name; None = that of the comparison.
-        tracking_uri: of the server; empty = the one that the runs were sent to, if it is one and the same.
+        experiment: its name; None = the comparison's.
+        tracking_uri: of the server; empty = the runs' own server, if all have the same.
         store: of a rehearsal, instead: its server runs meanwhile.
 
     Raises:
-        UserError, ServerFailed: the store is none, or its server does not start.
+        UserError, ServerFailed: the store is invalid, or its server does not start.
     """
     name = experiment or str(report["comparison"])
     if store:
         if not (store / "mlflow.db").is_file():
             raise UserError(
-                f"--mlflow {store}: holds no mlflow.db, name the --mlflow folder of a rehearsal [SL-mlflow-no-store]"
+                f"--mlflow {store}: mlflow.db is missing, name the --mlflow folder of a rehearsal [SL-mlflow-no-store]"
             )
         with run_server(store, progress=lambda text: print(text, file=sys.stderr, flush=True)) as uri:
             return log_to_store(report, folder, uri, store, name)
@@ -278,7 +278,7 @@ def log_for_user(
 def log_to_store(
     report: Mapping[str, Any], folder: Path, uri: str, store: Path, experiment: str | None = None
 ) -> str:
-    """To the server at `uri`, which serves a rehearsal's store for a while; the sentence to print."""
+    """Log to the server at `uri`, which serves a rehearsal's store for a while; return the sentence to print."""
     name = experiment or str(report["comparison"])
     try:
         places = log_comparison(report, folder, uri, name)
@@ -291,7 +291,7 @@ def log_to_store(
 
 @dataclass(frozen=True)
 class Places:
-    """Pages of a server, behind its address."""
+    """Pages of a server, relative to its address."""
 
     report: str
     charts: str
@@ -300,7 +300,7 @@ class Places:
 
 
 class NotLogged(Exception):
-    """Why a report is not in MLflow. It is on the disk all the same."""
+    """Why a report is not in MLflow. It is still on the disk."""
 
 
 def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, experiment: str) -> Places:
@@ -326,7 +326,7 @@ def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, e
 
 
 def describe(report: Mapping[str, Any]) -> str:
-    """The answer in Markdown: who is best in what, whether it may be believed, and why the others are slower."""
+    """Return the answer in Markdown: the best by each measure, whether to trust it, and why the others are slower."""
     report = name_configurations(report)
     headline, trust = report["headline"], judge_trust(report)
     won = [f"{BY_KEY[metric].name}: **{run}**" for metric, run in report["winners"].items() if run]
@@ -348,7 +348,7 @@ def _name(answer: Answer) -> str:
 
 
 def describe_compared(report: Mapping[str, Any], run: str) -> str:
-    """The same of one run: what it is best in, whether that may be believed, and why it is slower."""
+    """Return the same for one run: the measures that it is best in, whether to trust that, and why it is slower."""
     names, trust = {row["run"]: row["configuration"] for row in report["runs"]}, judge_trust(report)
     groups = [group for group in report["group_winners"] if run in group["runs"]] or [report]
     reasons = groups[0]["winner_reasons"]
@@ -413,7 +413,7 @@ def _log(client: MlflowClient, experiment: Experiment, report: Mapping[str, Any]
 
 
 def _describe_runs(client: MlflowClient, runs: Sequence[Run], report: Mapping[str, Any]) -> None:
-    """What the comparison has found of each run stands after the first paragraph of the run's own description."""
+    """Insert the comparison's findings after the first paragraph of each run's own description."""
     names = {row["mlflow_run_id"]: row["run"] for row in report["runs"]}
     for run in runs:
         note = run.data.tags.get(NOTE, "")
@@ -426,7 +426,7 @@ def _describe_runs(client: MlflowClient, runs: Sequence[Run], report: Mapping[st
 
 
 def _check_answers(uri: str) -> None:
-    """Asked before mlflow's client is, whose import alone takes 3 s."""
+    """Check the server before mlflow's client is imported, because that takes 3 s."""
     try:
         with open_directly(f"{uri.rstrip('/')}/health", ANSWER_S):
             return

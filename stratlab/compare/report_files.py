@@ -1,7 +1,7 @@
-"""report.html, summary.md, report.json and comparison.csv: each appears whole or not at all.
+"""Write report.html, summary.md, report.json and comparison.csv, each whole or not at all.
 
-Two parts of the page are built here: what was learned (losses, accuracies or perplexities, curves, the classes), and
-what a tuning has tried for each strategy, what that gave, and what was taken.
+Two parts of the page are built here: learning (losses, accuracies or perplexities, curves, the classes), and the
+results and choices of a tuning for each strategy.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ FILES = ("report.json", "comparison.csv", "summary.md", PAGE)
 
 
 def write_report(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder: Path) -> Path:
-    """Writes the four files and returns the path of the page; the pages of runs beside it lead to it from now on.
+    """Write the four files and return the path of the page; pages of runs in its folder will link to it.
 
     Args:
         report: of `compare(runs)`.
         runs: for the curves and matrices, which the report does not repeat.
-        folder: is made when absent; what else is in it stays.
+        folder: is made when absent; its other files stay.
 
     Raises:
         UserError: the folder cannot be made, or holds a report.json of something else.
@@ -133,13 +133,13 @@ def check_folder(folder: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """That the report may be written to this file.
+    """Check that the report may be written to this file.
 
     Raises:
-        UserError: it is something else, or lies in no folder.
+        UserError: it is something else, or its folder does not exist.
     """
     if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"--json {path}: expected a file in a folder that is there, or - [SL-json-no-folder]")
+        raise UserError(f"--json {path}: expected a file in an existing folder, or - [SL-json-no-folder]")
     if path.exists() and path.stat().st_size and not is_report(path):
         raise UserError(
             f"--json {path}: there is something that is not a comparison's report [SL-json-taken]"
@@ -152,10 +152,10 @@ def is_report(path: Path) -> bool:
 
 
 def render_page(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder: Path | None = None) -> str:
-    """The page as text.
+    """Return the page as text.
 
     Args:
-        folder: where it will lie, for links to files; None = it has none.
+        folder: the page's folder, for links to files; None = without such links.
     """
     report, runs, prefix = shorten_names(name_configurations(report), runs)
     records, rows = [run for run in runs if run.status != "not a run"], read_rows(report)
@@ -236,7 +236,7 @@ def choose_runs(report: Mapping[str, Any], rows: Rows) -> Rows:
 
 
 def find_device_gib(runs: Sequence[ComparedRun]) -> float | None:
-    """What the smallest device holds; None where a run does not tell."""
+    """Return the memory of the smallest device; None if a run has no record."""
     sizes = [
         (run.analysis.get("mean") or {}).get("device_memory_gib") or 0.0 for run in runs if run.is_compared
     ]
@@ -244,8 +244,9 @@ def find_device_gib(runs: Sequence[ComparedRun]) -> float | None:
 
 
 def build_loss_differences(report: Mapping[str, Any], runs: Sequence[ComparedRun]) -> Section:
-    """How far the training losses of runs that should compute the same lie apart, on a logarithmic axis; runs that
-    never differ are named instead."""
+    """Show the differences of training losses that should be equal, on a logarithmic axis; runs without any are
+    named.
+    """
     names = {row["run"]: row["configuration"] for row in report["runs"]}
     by_name, lines, equal = {run.name: run.series("train", "loss") for run in runs}, {}, dict[str, int]()
     taken: set[str] = set()

@@ -1,9 +1,9 @@
-"""The runs of a comparison, wherever they are, and what a sweep has kept beside them.
+"""Find the runs of a comparison, and a sweep's records about them.
 
-load_runs           those in the folder of a comparison on the results volume; load_comparisons: of several
-load_experiment     those of an MLflow experiment, whose runs carry their run directory
-read_tuning         how the strategies were tuned, as the sweep has kept it; apply_tuning: which runs have it
-read_varied         which settings the runs are meant to differ in
+load_runs           from the folder of a comparison on the results volume; load_comparisons: from several.
+load_experiment     from an MLflow experiment; its runs carry their run directory.
+read_tuning         a sweep's record of the tuning; apply_tuning: the runs that have it.
+read_varied         the settings in which the runs differ on purpose.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def parse_tuning(text: str) -> dict[str, Any]:
 
 
 def keep_tuning(folder: Path, record: Mapping[str, Any]) -> None:
-    """Puts the record beside the runs, whole or not at all."""
+    """Write the record next to the runs, whole or not at all."""
     write_json(folder / TUNING_FILE, record)
 
 
@@ -84,8 +84,7 @@ def apply_tuning(runs: Sequence[ComparedRun], record: Mapping[str, Any] | None) 
 
 
 def _judge(run: ComparedRun, search: Mapping[str, Any]) -> str:
-    """A run whose knobs are not those that were chosen is not what was tuned; nor is one that has a value which was
-    tried and not chosen."""
+    """Return why a run is not the tuned one: its knobs differ from the choice, or it has a rejected value."""
     if search["why_not"]:
         return f"not tuned: {search['why_not']}"
     settings, chosen = run.settings, search["chosen"]
@@ -107,7 +106,7 @@ def _judge(run: ComparedRun, search: Mapping[str, Any]) -> str:
 
 
 def load_runs(folder: Path) -> list[ComparedRun]:
-    """Reads every folder below a comparison, by name. What is not a run, or not whole, says so in its record.
+    """Read every folder below a comparison, by name. The record of an incomplete folder states the problem.
 
     Raises:
         NothingThere: `folder` is absent, or without any run.
@@ -124,7 +123,7 @@ def load_runs(folder: Path) -> list[ComparedRun]:
         if inside := find_comparisons(folder):
             commands = [f"{name_program()} compare {shlex.quote(str(path))}" for path in inside]
             raise UserError(
-                f"{folder}: holds comparisons and is none itself; compare one [SL-compare-several]:\n  "
+                f"{folder}: holds several comparisons; compare one [SL-compare-several]:\n  "
                 + "\n  ".join(commands)
             )
         found = ", ".join(path.name for path in below) or "nothing"
@@ -136,16 +135,16 @@ def load_runs(folder: Path) -> list[ComparedRun]:
 
 
 def load_comparisons(folders: Sequence[Path]) -> list[ComparedRun]:
-    """Reads the runs of several comparisons as those of one, each as a sweep of its own comparison has tuned it.
+    """Read the runs of several comparisons as one comparison, each with the tuning of its own sweep.
 
-    A name that several comparisons have is preceded by that of the folder, and of those above where that is needed.
+    A name that several comparisons have gets the folder's name as a prefix, and further folders' if needed.
 
     Raises:
         NothingThere, UserError: as `load_runs`, or a folder is given twice.
     """
     places = [folder.resolve() for folder in folders]
     if len(set(places)) < len(places):
-        raise UserError(f"{', '.join(map(str, folders))}: one of them is given twice [SL-compare-twice]")
+        raise UserError(f"{', '.join(map(str, folders))}: a folder is repeated [SL-compare-twice]")
     depth = next(
         depth
         for depth in range(1, max(len(place.parts) for place in places) + 1)
@@ -188,16 +187,16 @@ BULKY = ("_trace.json", ".log", ".gz", ".safetensors", ".pt")
 
 
 def load_experiment(name: str, tracking_uri: str, into: Path) -> list[ComparedRun]:
-    """Downloads `run/*` and `analysis/report.json` of each run, and reads them as run directories.
+    """Download `run/*` and `analysis/report.json` of each run, and read them as run directories.
 
     Args:
         name: of the experiment = the comparison.
-        into: gets one folder per run; traces and logs are not downloaded. Those of an earlier download are replaced.
+        into: gets one folder per run; traces and logs are not downloaded. Earlier downloads are replaced.
 
     Raises:
         UserError: there is no such experiment, it has no runs, the server names files outside of a run, or a folder
             would be replaced that was not downloaded.
-        ServerFailed: the server does not answer, which may be another matter in a minute.
+        ServerFailed: the server does not answer; a later attempt may succeed.
     """
     # a server that is away costs seconds, not the four minutes of the client's own default
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
@@ -239,7 +238,7 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[ComparedRu
 
 
 def is_comparison(run: Run) -> bool:
-    """Whether an MLflow run holds the report of a comparison, and is no run of it."""
+    """Return whether an MLflow run holds the report of a comparison, instead of a run."""
     return run.data.tags.get(KIND_TAG) == KIND
 
 
@@ -267,7 +266,7 @@ def _folder_names(runs: list[Run]) -> dict[str, str]:
 def _check_free(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not (folder / DOWNLOADED).is_file()):
         raise UserError(
-            f"{folder}: is there, and was not downloaded from MLflow; choose another --output, its folder runs/ gets "
+            f"{folder}: exists, and was not downloaded from MLflow; choose another --output, its folder runs/ gets "
             "the runs of the experiment [SL-experiment-folder-taken]"
         )
 
@@ -301,7 +300,7 @@ def _fetch(client: MlflowClient, run: Run, folder: Path, tracking_uri: str) -> C
 
 
 def _files_below(client: MlflowClient, run_id: str, folder: str) -> list[str]:
-    """A server could name anything: whatever does not lie below `folder` is refused before a byte is fetched."""
+    """List the files below `folder`, and reject other paths before fetching: a server could name anything."""
     files: list[str] = []
     for entry in client.list_artifacts(run_id, folder):
         path, above = PurePosixPath(entry.path), PurePosixPath(folder)
@@ -342,5 +341,5 @@ def read_varied_of(folders: Sequence[Path]) -> tuple[str, ...]:
 
 
 def keep_varied(folder: Path, varied: Sequence[str]) -> None:
-    """Puts the names beside the runs, whole or not at all."""
+    """Write the names next to the runs, whole or not at all."""
     write_json(folder / VARIED_FILE, {"varied": list(varied)})

@@ -1,7 +1,7 @@
 """The answer of a comparison as summary.md, for places that show Markdown.
 
-`shorten_names`: names of runs as a page shows them. A sweep puts the comparison's name before each, which tells none
-from another. `name_configurations`: the differences, between configurations and not between single repeats.
+`shorten_names` returns names of runs for a page: a sweep puts the comparison's name before each, which does not
+distinguish them. `name_configurations` returns differences between configurations instead of single repeats.
 """
 
 from __future__ import annotations
@@ -52,11 +52,10 @@ RUNS: Columns = (
 def shorten_names(
     report: Mapping[str, Any], runs: Sequence[ComparedRun]
 ) -> tuple[Mapping[str, Any], Sequence[ComparedRun], str]:
-    """(the report, its runs, what was taken off): as they are, and "", unless every name begins with the comparison's,
-    which has LEAST letters or more.
+    """Return (the report, its runs, the removed prefix), shortened if all names begin with the comparison's.
 
-    Names are shortened wherever they stand by themselves, as keys, as values and in sentences; not in paths (PLACES
-    among them) and links.
+    The prefix must have LEAST letters or more. Names are shortened as keys, as values and in sentences, but not in
+    paths (PLACES among them) and links.
     """
     names = [row["run"] for row in report["runs"]]
     prefix = _find_prefix(str(report["comparison"]), names)
@@ -96,8 +95,10 @@ def name_configurations(report: Report) -> Report:
 
 
 def _find_prefix(comparison: str, names: Sequence[str]) -> str:
-    """The comparison's name as it begins all of them: its own, or as a sweep writes it into names; else what begins
-    all of them up to a hyphen."""
+    """Return the comparison's name as a prefix of all runs: its own, or a sweep's form of it.
+
+    Otherwise return the common beginning of all names up to a hyphen.
+    """
     slug = re.sub(r"[^a-z0-9]+", "-", comparison.lower()).strip("-")
     words = zip(*(name.split("-") for name in names), strict=False)
     common = "-".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, words))

@@ -68,7 +68,7 @@ LEFT = ("strategy", "status", "trace_source")
 
 
 def build_screen(report: Report, width: int = PIPED) -> Group:
-    """What `stratlab compare` prints, on a terminal of `width` columns."""
+    """Return the output of `stratlab compare`, on a terminal of `width` columns."""
     report, _, prefix = shorten_names(name_configurations(report), [])
     work = describe_work(report).rstrip(".")
     heading = Text(f"Comparison {quote(report['comparison'])}", style="bold")
@@ -81,9 +81,9 @@ def build_screen(report: Report, width: int = PIPED) -> Group:
 
 
 def build_table(report: Report, width: int = PIPED) -> Table:
-    """One row per run: the fastest first, but on CPUs, whose times rank nothing, in the order of the report.
+    """Return one row per run: the fastest first, or in the report's order on CPUs, where times rank nothing.
 
-    Where the columns do not fit, headings are broken first. Then columns are left out from the end, and named below.
+    If the columns do not fit, headings are broken first. Then columns are left out from the end, and named below.
     """
     rows = read_rows(report)
     if ON_CPU not in report["remarks"]:
@@ -120,10 +120,10 @@ def _draw(
 
 
 def _choose_columns(rows: Sequence[RunRow], cells: Sequence[Mapping[str, Any]], unit: str) -> list[Cell]:
-    """Those that tell something: filled by a run, a strategy that is not the run's name, a status unlike `finished`.
+    """Return the useful columns: filled by a run, a strategy that is not the run's name, a status unlike `finished`.
 
     Args:
-        unit: of what their state holds.
+        unit: of their state.
     """
     others = OF_TRACES if any(row.is_foreign for row in rows) else ()
     kept: tuple[Cell, ...] = () if all(row.is_foreign for row in rows) else COLUMNS
@@ -141,7 +141,7 @@ def _choose_columns(rows: Sequence[RunRow], cells: Sequence[Mapping[str, Any]], 
 
 
 def _read_cells(row: RunRow, factor: float) -> dict[str, Any]:
-    """Its values as the table shows them. Of steps there are numbers only where labels tell them."""
+    """Return a row's values for the table. Numbers of steps need labels that mark the steps."""
     step_ms = row.recorded_step_ms
     bubble = row.bubble_pct if (row.pp or 1) > 1 else None
     return {
@@ -157,7 +157,7 @@ def _read_cells(row: RunRow, factor: float) -> dict[str, Any]:
 
 
 def list_answers(report: Report) -> list[tuple[str, str]]:
-    """Whether the runs are comparable, what they answer, who is best for which goal, and what weakens it."""
+    """Return whether the runs are comparable, their answers, the best run for each goal, and weaknesses."""
     groups, answered = report["goals"]["groups"], {row.run for row in find_group(report)[0]}
     trust = judge_trust(report)
     answers = [("Fair?", f"{trust.answer}: {trust.reason}")]
@@ -222,7 +222,7 @@ def _build_why(report: Report) -> Iterator[RenderableType]:
 
 
 def _find_doubt(pair: Mapping[str, Any]) -> str:
-    """What keeps the pair's parts from being a finding; "" = nothing does."""
+    """Return why the pair's parts are not a finding; "" if they are."""
     if pair["no_cause"]:
         return f"not determined: {pair['no_cause']}"
     if pair["differing"]:

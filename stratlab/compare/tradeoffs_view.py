@@ -1,5 +1,6 @@
-"""The parts of the page for who has to choose: memory against throughput, or on a CPU against losses; scaling; the
-best run per goal; a search over settings; and sharding: what a rank holds of the state, against an even share and the
+"""The parts of the page for a choice: memory against throughput, scaling, goals, a search, and sharding.
+
+On a CPU memory is shown against losses. Sharding shows a rank's part of the state, against an even share and the
 promise.
 """
 
@@ -92,7 +93,7 @@ def build_goals_html(report: Report) -> Markup:
 
 
 def build_choice(report: Report, rows: Rows, device_gib: float | None, mark: Markup) -> Section:
-    """One chart: speed against memory with the front. Where no time is ranked, memory against what was learnt."""
+    """Draw one chart: speed against memory with the front. If no time is ranked, memory against learning."""
     entries = report["pareto"]
     if not entries:
         return Section("Speed against memory", nothing="no two comparable runs")
@@ -196,7 +197,7 @@ def list_points(series: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Column
 
 
 def build_scaling_chart(report: Report, mark: Markup) -> list[Section]:
-    """All strategies over whole numbers of ranks, and the fastest one's even share of more."""
+    """Draw all strategies over whole numbers of ranks, and the even share of the fastest."""
     lines: dict[str, list[tuple[float, float]]] = {}
     configurations = {row["run"]: row["configuration"] for row in report["runs"]}
     for series in report["scaling"]:
@@ -225,7 +226,7 @@ def build_scaling_chart(report: Report, mark: Markup) -> list[Section]:
 
 
 def build_scaling_tables(report: Report) -> list[Section]:
-    """A table for each series; none where nothing tells of it."""
+    """Build a table for each series; empty without any."""
     html = Markup("")
     for series in report["scaling"]:
         table, single = html_table(*list_points(series)), series["single"]
@@ -243,7 +244,7 @@ def build_scaling_tables(report: Report) -> list[Section]:
 
 
 def build_search_section(report: Report) -> list[Section]:
-    """One section; none where nothing is varied."""
+    """Build one section; empty if no setting is varied."""
     search = report.get("search")
     if not search:
         return []
@@ -280,7 +281,7 @@ def build_search_rows(search: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def list_columns(search: Mapping[str, Any]) -> Columns:
-    """Of the table of points."""
+    """Return the columns of the table of points."""
     goal = search["goal"]
     tested = {
         "test_accuracy_pct": Column("test_accuracy_pct", "test accuracy", "%", 2),

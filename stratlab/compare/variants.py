@@ -1,4 +1,4 @@
-"""Which runs are the same thing: their facts as the rules name them, repeats, and what runs are meant to differ in.
+"""Decide which runs are the same: their facts by the rules, repeats, and differences on purpose.
 
 read_fact        a fact of one run, from its files
 build_variants   runs that are repeats of each other: equal in all that matters but facts that are set aside
@@ -42,7 +42,7 @@ FOLLOWING = ("grad_accum_steps",)
 
 
 def read_fact(run: ComparedRun, rule: Rule) -> Any:
-    """The fact of one run, or "unknown" where the run does not tell it."""
+    """Return the fact of one run, or "unknown" if the run has no record of it."""
     if rule.task not in ("", read_task(run)):
         return f"not of {read_task(run)}"
     value = _read(run, rule)
@@ -60,7 +60,7 @@ def read_fact(run: ComparedRun, rule: Rule) -> Any:
 
 
 def read_task(run: RunRecord) -> str:
-    """Of what kind it is, as the rules name it."""
+    """Return the kind of the run, as the rules name it."""
     return "text" if run.is_text else "image"
 
 
@@ -83,9 +83,9 @@ def _read(run: ComparedRun, rule: Rule) -> Any:
 
 
 def _divide_types(run: RunRecord, types: Sequence[str], added: str) -> list[str]:
-    """Those of the gradients, or of the activations alone: ranks record them together.
+    """Return only the types of the gradients, or of the activations: ranks record them together.
 
-    Of gradients that no rank has to add up the type is the one in which they would be.
+    If no rank adds up gradients, their type is the one in which they would be added.
     """
     if all((run.axes.get(axis) or 1) == 1 for axis in ADDING):
         return list(types) if added == "gradients" else []
@@ -98,7 +98,7 @@ def _divide_types(run: RunRecord, types: Sequence[str], added: str) -> list[str]
 
 
 def read_path(value: Any, path: Sequence[str]) -> Any:
-    """What lies below these keys; None where there is nothing."""
+    """Return the value below these keys; None without one."""
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
     return value
@@ -111,9 +111,9 @@ def _empty(value: Any) -> bool:
 def build_variants(
     runs: Sequence[ComparedRun], aside: Collection[str] = (), with_axes: bool = True
 ) -> list[list[ComparedRun]]:
-    """Groups of runs that are equal in everything that matters, besides their seed, in order of appearance.
+    """Return groups of runs that are equal in everything that matters, except their seed, in order of appearance.
 
-    Left out is what is not finished, and what is not what its name says (degenerate layouts).
+    Unfinished runs and degenerate layouts are left out.
 
     Args:
         aside: fields of the rules that may differ as well.
@@ -127,8 +127,7 @@ def build_variants(
 
 
 def is_same_but_strategy(a: ComparedRun, b: ComparedRun, aside: Collection[str] = ()) -> bool:
-    """Whether two runs differ in nothing that matters but their strategy with its settings and axes, their seed, and
-    what is set aside."""
+    """Return whether two runs differ only in their strategy with its settings and axes, their seed, and `aside`."""
     return _read_identity(a, {*SEED_FACTS, *aside}, None) == _read_identity(b, {*SEED_FACTS, *aside}, None)
 
 
@@ -314,9 +313,9 @@ def check_varied(varied: Sequence[str], runs: Sequence[RunRecord]) -> None:
 
 
 def find_ways(differences: Sequence[Difference]) -> list[str]:
-    """The varied settings that runs differ in and that leave the training what it is.
+    """Return the varied settings in which runs differ and that do not change the training.
 
-    Batch norm makes another training of another micro-batch.
+    With batch norm another micro-batch is another training.
     """
     excused = {name for entry in differences for name in entry.causes}
     other = {name for entry in differences if entry.field in CHANGES for name in entry.causes}
@@ -324,7 +323,7 @@ def find_ways(differences: Sequence[Difference]) -> list[str]:
 
 
 def is_way(entry: Difference, ways: Sequence[str]) -> bool:
-    """Whether a difference is one of `ways`, or follows from one, and from nothing else."""
+    """Return whether a difference is one of `ways`, or follows only from them."""
     return bool(entry.varied) and {*entry.causes} <= {*ways}
 
 
@@ -335,7 +334,9 @@ def name_way(run: str, differences: Sequence[Difference], ways: Sequence[str]) -
 
 
 def list_ways(differences: Sequence[Difference]) -> list[str]:
-    """The settings that alone keep runs from being compared and that may be varied besides; none where others do."""
+    """Return the settings that are the only obstacle to comparing the runs and that may be varied; empty with other
+    obstacles.
+    """
     apart = [entry for entry in differences if entry.keeps_apart]
     differing, keeping = {entry.field for entry in differences}, {entry.field for entry in apart}
     following = {name: {name, *FACTS_FOLLOWING.get(name, ())} for name in CARRIED_OUT if name in differing}
@@ -348,14 +349,14 @@ def list_ways(differences: Sequence[Difference]) -> list[str]:
 def excuse(
     rule: Rule, values: Mapping[str, Any], varied: Sequence[str], runs: Sequence[RunRecord]
 ) -> tuple[str, str]:
-    """(the settings that excuse a difference, "" where none does; why a fact that could follow does not, or "").
+    """Return (the settings that excuse a difference, or ""; why a fact that could follow does not, or "").
 
-    What follows from a setting must be the same in all runs with the same value of it: momentum that differs between
-    two runs of one optimizer is another difference.
+    Consequences of a setting must be equal in all runs with the same value of it: momentum that differs between two
+    runs of one optimizer is another difference.
 
     Args:
         values: run -> its value of the rule's fact.
-        varied: settings that the runs are meant to differ in.
+        varied: settings in which the runs differ on purpose.
     """
     if not varied or UNKNOWN in values.values() or rule.expected is not None:
         return "", ""

@@ -1,8 +1,8 @@
-"""The parts of the page that judge: who is best in what, may the runs be compared, do they compute the same.
+"""The parts of the page that judge: the best runs, whether the runs may be compared, whether they compute the same.
 
-build_lead        one sentence and a tile per question
-build_banner      the two sentences that weigh most of all that the numbers can and cannot say; `build_caveats` has all
-build_fairness, build_agreement, build_sources   what the answer rests on
+build_lead        one sentence and a tile per question.
+build_banner      the two most important caveats; `build_caveats` has all.
+build_fairness, build_agreement, build_sources   the evidence for the answer.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def build_lead(report: Report, runs: Sequence[RunRecord]) -> Markup:
 
 
 def build_banner(report: Report) -> list[str | Markup]:
-    """What must not be missed."""
+    """Return the most important caveats."""
     return _list_caveats(report)[:MOST_CAVEATS]
 
 
 def _list_caveats(report: Report) -> list[str | Markup]:
-    """Sentences, those first that weigh most: doubts, runs that are left out, then what holds for all numbers."""
+    """Return sentences, the most important first: doubts, runs that are left out, then facts about all numbers."""
     rows = read_rows(report)
     compared = {row.run: row.is_compared for row in rows}
     lost: list[str] = []
@@ -88,7 +88,7 @@ def _list_caveats(report: Report) -> list[str | Markup]:
 
 
 def build_caveats(report: Report) -> Section:
-    """All that the numbers can and cannot say, and what the runs were made with."""
+    """Build all caveats of the numbers, and the origin of the runs."""
     headline = report["headline"]
     said = [describe_origin(report), f"{capitalize(headline['verdict'])}: {headline['reason']}."]
     said += [f"{answer}." for answer in headline["answers"][:MOST_ANSWERS]]
@@ -102,7 +102,7 @@ def build_caveats(report: Report) -> Section:
 
 
 def describe_origin(report: Report, versions: bool = True) -> str:
-    """One line: hardware, backend, processes, steps, repeats, and versions unless they stand elsewhere."""
+    """Return one line: hardware, backend, processes, steps, repeats, and versions unless shown elsewhere."""
     told = {name: either(value) for name, value in report["origin"].items() if name != "versions"}
     if is_foreign(report):
         return (
@@ -125,7 +125,7 @@ def describe_hardware(origin: Mapping[str, Any]) -> str:
 
 
 def describe_work(report: Report) -> str:
-    """One sentence: what was trained on what; "" where no run tells, as traces of other programs."""
+    """Return one sentence about model and data; "" if no run has them, as traces of other programs."""
     model, dataset, samples, precision = (
         " / ".join(dict.fromkeys(format_fact(row[name]) for row in report["runs"] if row.get(name)))
         for name in ("model", "dataset", "global_batch_size", "precision")
@@ -137,7 +137,7 @@ def describe_work(report: Report) -> str:
 
 
 def describe_versions(report: Report) -> str:
-    """One line: what the runs were made with."""
+    """Return one line with the versions of the runs."""
     found = [f"{name} {either(version)}" for name, version in report["origin"]["versions"].items()]
     return f"{', '.join(found)}." if found else ""
 
@@ -156,7 +156,7 @@ def _describe_repeats(report: Report) -> str:
 
 
 def build_fairness(report: Report) -> Section:
-    """Every difference, and what does not differ, folded. Of many runs each value with the runs that have it."""
+    """Build the table of differences, and equal facts, folded; for many runs each value with its runs."""
     differences = [Difference(**entry) for entry in report["fairness"]["differences"]]
     matter = sum(entry.keeps_apart for entry in differences)
     same = [{"field": name, "value": _short(value)} for name, value in report["fairness"]["same"].items()]
@@ -207,7 +207,9 @@ def name_few(names: Sequence[str]) -> str:
 
 
 def build_agreement(report: Report) -> Section:
-    """Pairs of runs and how far apart their first losses are; of many, those to which nothing is allowed are folded."""
+    """Build the table of pairs with the distance of their first losses; of many pairs, those without a bar are
+    folded.
+    """
     rows = [
         {
             **pair,
@@ -240,7 +242,7 @@ def build_agreement(report: Report) -> Section:
 
 
 def build_sources(report: Report) -> Section:
-    """Where each number comes from, and which files are missing; of many runs only those that lack one."""
+    """Build the table of each number's source and of missing files; of many runs only those that lack one."""
     html = Markup(NOTES.sources(RULE))
     listed = [row for row in report["runs"] if len(report["runs"]) <= MOST_COLUMNS or not row["complete"]]
     rows = [
@@ -270,7 +272,7 @@ def either(value: Any) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Hashes are cut: their first letters tell them apart."""
+    """Return the value with hashes cut: their first letters distinguish them."""
     if isinstance(value, str) and len(value) >= 40 and " " not in value:
         return Markup('<span title="{}">{}…</span>').format(value, value[:12])
     if isinstance(value, list):

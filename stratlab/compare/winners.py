@@ -1,9 +1,9 @@
-"""Which run is best in what, if that may be said at all. A name not earned is None with its reason.
+"""Find the best run by each measure, if it can be named. None stands for a name that is not earned, with its reason.
 
-Band, build_noise     how far repeats of one thing lie apart by chance: from which difference on one may speak of one
-name_winners          the best run in each of METRICS, over all runs or within groups of comparable runs
-build_pareto          memory against throughput: which runs nobody beats in both
-build_goals           the best run for a goal: fastest, least memory, fastest that fits
+Band, build_noise     the distance of repeats by chance: a larger difference is a result.
+name_winners          the best run in each of METRICS, over all runs or within groups of comparable runs.
+build_pareto          memory against throughput: runs that no other run exceeds in both.
+build_goals           the best run for a goal: fastest, least memory, fastest that fits.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ MEMORIES = {
 
 @dataclass(frozen=True)
 class Band:
-    """What one more repeat would differ by.
+    """The scatter of one more repeat.
 
     Attributes:
         relative: half width of the band around one run, as a share of its value.
         degrees: of freedom: repeats minus groups, over all groups with at least two.
-        repeats: values that went in.
+        repeats: number of values.
     """
 
     relative: float
@@ -82,12 +82,12 @@ def get_t_95(degrees: int) -> float:
 
 
 def build_noise(rows: Rows, variants: Sequence[Sequence[str]]) -> tuple[Band | None, dict[str, Any]]:
-    """The band of the median step times, and what the report says about repeats.
+    """Return the band of the median step times, and the report's facts about repeats.
 
     Returns:
-        the band, and {method, relative_pct (half width, None without repeats), degrees, repeats (runs that went in),
-        variants: [[runs that are repeats of each other]], noise_ms: run -> half width of the band around its median
-        step}.
+        the band, and {method, relative_pct (half width, None without repeats), degrees, repeats (number of runs),
+        variants, noise_ms}. variants are [[runs that are repeats of each other]], noise_ms is run -> half width of
+        the band around its median step.
     """
     timed = [row for row in rows if row.status == "finished"]
     steps = {row.run: row.step_time_ms_p50 for row in timed if row.step_time_ms_p50}
@@ -104,12 +104,12 @@ def build_noise(rows: Rows, variants: Sequence[Sequence[str]]) -> tuple[Band | N
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that runs are ranked by.
+    """A number by which runs are ranked.
 
     Attributes:
-        key: in the rows of the report; name: what its best run is; unit: for sentences.
+        key: in the rows of the report; name: of its best run; unit: for sentences.
         highest: the highest value is best, else the lowest.
-        on_cpu: why nobody is named on a CPU; empty = the number is as good there.
+        on_cpu: why no run is named on a CPU; empty = the number is as good there.
         counted: exact, so that any lead counts; else measured.
         timed: follows from the step times, so that their noise is its noise.
     """
@@ -137,8 +137,7 @@ BY_KEY = {metric.key: metric for metric in METRICS}
 
 @dataclass(frozen=True)
 class Winner:
-    """The best configuration by a metric: a run, or what its repeats are called; None = none is named. `reason`: for
-    either."""
+    """The best configuration by a metric: a run, or the name of its repeats; None = none is named. `reason`: why."""
 
     metric: Metric
     run: str | None
@@ -149,7 +148,7 @@ class Winner:
 
 
 def name_winners(rows: Rows, why_nobody: str = "") -> list[Winner]:
-    """Of each metric. Only finished runs that are what their name says.
+    """Return the winner of each metric, only among finished runs that are not degenerate.
 
     Args:
         rows: `runs` of the report, or of one of its groups.
@@ -185,7 +184,7 @@ def read_winners(report: Mapping[str, Any]) -> list[Winner]:
 
 
 def list_best(winners: Sequence[Winner]) -> str:
-    """`shortest step: ddp, least memory held by the state: fsdp`; "" where nobody is named."""
+    """Return `shortest step: ddp, least memory held by the state: fsdp`; "" without winners."""
     return ", ".join(str(each) for each in winners if each.run)
 
 
@@ -219,8 +218,10 @@ def _say(metric: Metric, value: float, other: float | None = None) -> str:
 
 
 def _judge(metric: Metric, ranked: list[list[RunRow]], sign: int) -> tuple[str | None, str]:
-    """Best strategy against all others: the repeats must not overlap, and lie further apart than their noise; single
-    ones must lead clearly."""
+    """Judge the best strategy against all others.
+
+    Repeats must not overlap, and must be further apart than their noise; single runs must lead clearly.
+    """
     best, rivals = (
         sorted(group, key=lambda row: sign * getattr(row, metric.key))
         for group in (ranked[0], chain.from_iterable(ranked[1:]))
@@ -257,7 +258,9 @@ def _judge(metric: Metric, ranked: list[list[RunRow]], sign: int) -> tuple[str |
 
 
 def _find_band(metric: Metric, ranked: list[list[RunRow]]) -> Band | None:
-    """Of the step times over the whole comparison where the number follows from them, else of its own repeats."""
+    """Return the band of the step times over the whole comparison if the number follows from them, else of its own
+    repeats.
+    """
     shares = [row.noise_ms / (row.step_time_ms_p50 or 0) for group in ranked for row in group if row.noise_ms]
     if metric.timed and shares:
         return Band(shares[0], 0, 0)  # one share for all
@@ -265,19 +268,19 @@ def _find_band(metric: Metric, ranked: list[list[RunRow]]) -> Band | None:
 
 
 def choose_memory(rows: Rows) -> str:
-    """The device's peak where every run has one, else what the state holds."""
+    """Return the device's peak if every run has one, else the state's memory."""
     return "peak_memory_gib" if rows and all(row.peak_memory_gib for row in rows) else "state_memory_gib"
 
 
 def build_pareto(rows: Rows, groups: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """One entry for each group of comparable runs; repeats are one point, at their medians.
+    """Return one entry for each group of comparable runs; repeats are one point, at their medians.
 
     A point is on the front when no other one has at least its throughput with at most its memory, and is better in one
-    of the two. On CPUs nobody is: their throughput ranks nothing.
+    of the two. On CPUs the front is empty: their throughput ranks nothing.
 
     Returns:
-        [{memory: key of the rows, memory_is: in words, points: [{run (or what its repeats are called), runs,
-        memory_gib, samples_per_s, front}], front: by memory, note: why none is on it, or empty}]
+        [{memory: key of the rows, memory_is: in words, points: [{run (or the name of its repeats), runs,
+        memory_gib, samples_per_s, front}], front: by memory, note: why it is empty, or empty}]
     """
     fronts = []
     for group in groups:
@@ -316,16 +319,16 @@ def _beats(a: tuple[float, float], b: tuple[float, float]) -> bool:
 
 
 def build_goals(rows: Rows, fairness: Fairness, memory_limit_gib: float | None = None) -> dict[str, Any]:
-    """Winners per goal.
+    """Return the winners per goal.
 
     Args:
         rows: `runs` of the report.
-        fairness: of the audit; nobody is named among runs that are not comparable.
+        fairness: of the audit; among runs that are not comparable no winner is named.
         memory_limit_gib: of one device; None = no such goal.
 
     Returns:
-        memory_limit_gib, fits: [{run, memory_gib, memory, fits (None = unknown)}], and
-        groups: [{runs, goals: [{goal, run (None = nobody), reason}]}].
+        memory_limit_gib, fits: [{run, memory_gib, memory, fits (None = unknown)}], and groups: [{runs, goals: [{goal,
+            run (None = not named), reason}]}].
 
     Raises:
         UserError: the limit is not above 0.
@@ -375,7 +378,7 @@ def _name_fastest_that_fits(rows: Rows, fits: Sequence[Mapping[str, Any]]) -> tu
 
 
 def _judge_fit(row: RunRow, limit: float) -> dict[str, Any]:
-    """By the device's peak; without one, what the state holds can only tell that a run does not fit."""
+    """Judge by the device's peak; without one, the state's memory can only show that a run does not fit."""
     peak, state = row.peak_memory_gib, row.state_memory_gib
     memory = "peak_memory_gib" if peak is not None else "state_memory_gib"
     fits = peak <= limit if peak is not None else False if state is not None and state > limit else None

@@ -1,8 +1,8 @@
 """The parts that every chart shares (the svg element, text, legend, axes and their ticks), and lines.
 
-Colours are classes (`f0` fill, `s0` stroke); page.css holds their values, for light and for dark. They go by position,
-the first name is blue, unless `colours` gives a name its place in the palette: where one name stands in several charts
-of a page it has one colour. Hover shows a value (`<title>`).
+Colours are classes (`f0` fill, `s0` stroke); page.css holds their values, for light and for dark. They follow the
+position, and the first name is blue. `colours` gives a name its place in the palette, so that a name in several
+charts of a page has one colour. Hover shows a value (`<title>`).
 
 8 ranks x 600 bins are 0.1 MB; a page with an embedded plotting library is 5 MB.
 """
@@ -32,10 +32,10 @@ Points = Sequence[tuple[float, float | None]]
 
 
 def build_svg(height: float, parts: Iterable[Markup], label: str, width: float = WIDTH) -> Markup:
-    """One svg element of `width` x `height` in a box that scrolls where the screen is too narrow for its letters.
+    """Return one svg element of `width` x `height` in a box that scrolls if the screen is too narrow for its letters.
 
     Args:
-        label: what a screen reader says.
+        label: text for a screen reader.
     """
     body = Markup("").join(parts)
     return Markup(
@@ -45,7 +45,7 @@ def build_svg(height: float, parts: Iterable[Markup], label: str, width: float =
 
 
 def fit_screens(draw: Callable[[float], Markup], width: float = WIDTH) -> Markup:
-    """A chart twice: for wide screens and paper, and for narrow screens, where nothing of it lies beyond the edge.
+    """Return a chart twice: for wide screens and paper, and for narrow screens without scrolling.
 
     Args:
         draw: the chart of a width.
@@ -102,7 +102,7 @@ def row_label(label: str, y: float, width: float) -> Markup:
 
 
 def label_above(label: str, x: float, y: float, width: float) -> Markup:
-    """The name of a row above it, where there is no room beside it; the whole name is the tooltip."""
+    """Draw the name of a row above it if there is no room at its left; the whole name is the tooltip."""
     return Markup("<g><title>{}</title>{}</g>").format(label, text(x, y, shorten(label, int(width / LETTER))))
 
 
@@ -230,13 +230,13 @@ def line_chart(
     width: float = WIDTH,
     x_values: Sequence[float] = (),
 ) -> Markup:
-    """Lines over one pair of axes.
+    """Draw lines over one pair of axes.
 
     Args:
         series: name -> [(x, y)]; y None or not finite leaves a point out, and so does y <= 0 with `log_y`.
         x_label, y_label: with their unit.
         width: below WIDTH there is a second drawing for narrow screens.
-        x_values: where the axis has its numbers, as of ranks, which are whole; else round ones.
+        x_values: numbers of the axis, as of ranks, which are whole; else round ones.
     """
     shown = {
         name: [(x, y) for x, y in points if y is not None and math.isfinite(y) and (y > 0 or not log_y)]

@@ -1,14 +1,14 @@
 """One self-contained HTML page: opens from disk, in MLflow's sandboxed viewer, on paper; loads nothing.
 
-Its one script sorts tables by a click on a column's head, lets the keyboard scroll what is wider than the screen, and
-zooms timelines;
-the page's policy names it by its hash and allows no other. page.html is its frame, parts.html has tables and tiles.
+Its one script sorts tables by a click on a column's head, lets the keyboard scroll wide content, and zooms timelines.
+The page's policy names the script by its hash and allows no other. page.html is its frame, parts.html has tables and
+tiles.
 
-Links to files beside the page hold as long as page and file lie where they are: a copy of the page that goes elsewhere
-is given none, `drop_file_links`.
+Links to files near the page work as long as page and files stay in place: `drop_file_links` removes them from a copy
+for another place.
 
-Tables: numbers right aligned, units in the header, `-` where nothing is known; as HTML, and as Markdown, where what
-comes from outside is escaped.
+Tables have numbers right aligned, units in the header, and `-` for unknown values. They are HTML, or Markdown with
+outside text escaped.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Section:
 
     Attributes:
         nothing: why there is nothing to show; such sections are one line at the end of the page.
-        half: in one of two columns, where the screen has room for them.
+        half: in one of two columns, if the screen has room for them.
         folded: only its title with `result`, until it is clicked.
         result: the answer of the section in a few words.
-        mark: beside the title, as `badge("CPU", "warn")`.
+        mark: next to the title, as `badge("CPU", "warn")`.
     """
 
     title: str
@@ -73,7 +73,7 @@ def paragraph(content: str | Markup) -> Markup:
 
 
 def loud(sentence: str) -> Markup:
-    """A sentence of the banner that nobody must miss."""
+    """Return an important sentence of the banner."""
     return Markup('<strong class="loud">{}</strong>').format(sentence)
 
 
@@ -100,14 +100,14 @@ def build_page(
     links: Markup = EMPTY,
     lead: Markup = EMPTY,
 ) -> str:
-    """The page as text.
+    """Return the page as text.
 
     Args:
         title: heading and window title.
-        origin: where every number of the page comes from (backend, hardware, steps); shown under the heading.
+        origin: the origin of every number of the page (backend, hardware, steps); shown under the heading.
         sections: in reading order.
-        banner: what the numbers of the page can and cannot say, once for all of them; a sentence each.
-        links: where else to look, below the heading.
+        banner: the limits of the page's numbers, once for all of them; a sentence each.
+        links: to other places, below the heading.
         lead: the answer, first of all.
     """
     style = Markup((FILES / "page.css").read_text())
@@ -132,14 +132,14 @@ def link(words: str, address: str) -> Markup:
 
 
 def link_file(words: str, path: Path, page_folder: Path) -> Markup:
-    """To a file, or to a folder, as it is seen from the page's folder."""
+    """Link a file or folder, relative to the page's folder."""
     there, here = map(os.path.realpath, (path, page_folder))  # Path.resolve ends where links lead in a circle
     address = urllib.parse.quote(os.path.relpath(there, here))
     return Markup('<a class="file" href="{}">{}</a>').format(address + "/" * path.is_dir(), words)
 
 
 def link_ranks(files: Mapping[int, Path], page_folder: Path) -> list[Markup]:
-    """To the file of each rank; of many to the first ones, and to the folder."""
+    """Link the file of each rank; of many the first ones, and the folder."""
     found = [link_file(f"rank {rank}", files[rank], page_folder) for rank in list(files)[:MOST_FILES]]
     if len(files) > MOST_FILES:
         folder = next(iter(files.values())).parent
@@ -160,22 +160,22 @@ def set_way_back(text: str, page: Path, page_folder: Path) -> str:
 
 
 def only_here(words: str) -> Markup:
-    """Words that are true as long as a page and what it links to lie where they are."""
+    """Return words that hold only while a page and its linked files stay in place."""
     return Markup('<span class="here">{}</span>').format(words)
 
 
 def drop_file_links(text: str) -> str:
-    """A page for another place: the words of its links to files, without the links; nothing that is true here alone."""
+    """Return a page for another place: the words of its links to files, without the links and without local notes."""
     text = WAY_BACK.sub(str(way_back(None, Path())), text)
     return FILE_LINK.sub(r"\1", ONLY_HERE.sub("", text))
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: the key in the rows, and how its header and numbers look.
+    """A column: the key in the rows, and the form of its header and numbers.
 
-    `header` and `unit` default to what the key says: `step_time_ms_p50` -> "step time p50" in "ms".
-    `digits` are decimals; None = 4 significant digits.
+    `header` and `unit` default to the key's parts: `step_time_ms_p50` -> "step time p50" in "ms". `digits` are
+    decimals; None = 4 significant digits.
     """
 
     key: str
@@ -255,7 +255,7 @@ def _show(value: Any, column: Column) -> str | Markup:
 
 
 def escape_markdown(text: Any) -> str:
-    """On one line, with every character that could be markup behind a backslash."""
+    """Return the text on one line, with a backslash before every character that could be markup."""
     line = " ".join(str(text).split())
     return "".join(f"\\{letter}" if letter in SPECIAL else letter for letter in line)
 

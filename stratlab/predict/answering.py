@@ -1,6 +1,6 @@
-"""Questions are answered from files, or by counting, or not at all: then with the reason.
+"""Answer questions from files, by counting, or with the reason why there is no answer.
 
-`answer` is the verb's; `foretell` says what is known in one sentence, for the verbs that start runs.
+`answer` serves the verb; `foretell` returns one sentence for the verbs that start runs.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def answer(
     cache: Path | None,
     allowed: Sequence[str] = (),
 ) -> list[Prediction | Unknown]:
-    """In the order of the questions.
+    """Return the answers in the order of the questions.
 
     Args:
-        cache: where what is counted now is kept; None = nothing is counted.
-        allowed: what advice may propose besides (remedies.ALLOWED).
+        cache: folder for new counts; None = do not count.
+        allowed: further changes that advice may propose (`remedies.ALLOWED`).
 
     Raises:
-        UserError: the trainer refuses every one of them.
+        UserError: the trainer rejects all of them.
     """
     known = list(files)
     found = [_answer(question, known, device_gib) for question in questions]
@@ -119,9 +119,9 @@ def look_up(files: Sequence[OperationsFile], device_gib: float) -> Look:
 
 
 def _refuse(found: list[Prediction | Unknown]) -> None:
-    """What no file answers may be a run that the trainer would not start: its words say so.
+    """Ask the trainer about questions that no file answers, because it may reject the run with a reason.
 
-    A question in which nothing was typed is not asked about.
+    A question without typed settings is skipped.
     """
     asked = [
         (place, one.question)
@@ -138,7 +138,7 @@ def _refuse(found: list[Prediction | Unknown]) -> None:
 def _count(
     found: list[Prediction | Unknown], files: list[OperationsFile], device_gib: float, cache: Path
 ) -> None:
-    """Counts what `files` do not answer; what is counted joins them, and may answer the next question, too."""
+    """Count runs that `files` do not answer; each count joins the files, and may answer the next question, too."""
     asked = [
         place for place, one in enumerate(found) if isinstance(one, Unknown) and one.verdict == NOT_KNOWN
     ]
@@ -196,7 +196,7 @@ def _answer(question: Question, files: list[OperationsFile], device_gib: float) 
 
 
 def _explain(question: Question, files: Sequence[OperationsFile]) -> str:
-    """What the nearest file of the same model and strategy lacks."""
+    """Return the differences of the nearest file of the same model and strategy."""
     mine = [file for file in files if file.model == question.settings.get("model")]
     alike = [[*file.misses(question)] for file in mine if file.strategy == question.settings.get("strategy")]
     if alike:
@@ -207,12 +207,13 @@ def _explain(question: Question, files: Sequence[OperationsFile]) -> str:
 
 
 def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> str:
-    """`fsdp: foreseen for GPUs of 79.2 GiB: too near full, 70.10 GiB each, most of it activations (31.2); ...`; ""
-    where no operations file answers. Nothing is counted for it.
+    """Return one sentence about a run's memory; "" if no operations file answers. It does not count.
+
+    `fsdp: foreseen for GPUs of 79.2 GiB: too near full, 70.10 GiB each, most of it activations (31.2); ...`
 
     Args:
         env: of the run's training pods, with PET_NNODES and PET_NPROC_PER_NODE as an operator injects them.
-        results: folder of results on this machine, which may have files of its own, as pods look for them too.
+        results: folder of results on this machine, which may have files of its own; pods look there too.
     """
     nodes, per_node = env.get("PET_NNODES", "1").split(":")[0], env.get("PET_NPROC_PER_NODE", "1")
     if not (nodes.isdecimal() and per_node.isdecimal()):

@@ -1,7 +1,7 @@
-"""What no file answers: the command that counts it, as it can be typed, and the trainer, where it is installed.
+"""Count runs that no file answers: the command to type, and the trainer itself if it is installed.
 
-The trainer takes the command as it stands, and its file answers the question that it came from. Called from here it
-says what it refuses, and counts; counts are kept.
+The trainer accepts the command unchanged, and its file answers the question that it came from. Called from here it
+reports rejected settings, and counts; counts are kept.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def _fill(question: Question) -> dict[str, str]:
 
 
 def _is_meant(question: Question, name: str, text: str) -> bool:
-    """Whether the trainer is to hear of it: it was typed, or is no default and not another strategy's.
+    """Return whether to pass a setting to the trainer: it was typed, or is not a default and not another strategy's.
 
-    What a file of another strategy says of its own knobs and layout the trainer would refuse.
+    The trainer would reject another strategy's knobs and layout.
     """
     if name in question.typed or name in ALWAYS:
         return True
@@ -93,7 +93,7 @@ def _is_meant(question: Question, name: str, text: str) -> bool:
 
 
 def group_by_command(questions: Sequence[Question]) -> list[list[Question]]:
-    """Questions that one command answers, but for its strategy."""
+    """Group questions that one command answers, except for its strategy."""
     groups: dict[str, list[Question]] = {}
     for one in questions:
         given = {name: one.settings.get(name) for name in COUNTED if name != "strategy"}
@@ -103,7 +103,7 @@ def group_by_command(questions: Sequence[Question]) -> list[list[Question]]:
 
 
 def name_count_of_model(model: str, gpus: int, per_node: int, given: Mapping[str, str]) -> str:
-    """The same for a model of which no file is there, under the strategy that is asked for, or one that divides all."""
+    """Return the command for a model without a file, with the given strategy, or with one that divides everything."""
     settings = {"strategy": "fsdp" if gpus > 1 else "single", **given, "model": model}
     rows = int(settings.get("micro_batch_size", 1))
     return name_count(Question(settings["strategy"], settings, gpus, per_node, rows, 0, whole=False))
@@ -130,7 +130,7 @@ class NotCounted(Exception):
 
 
 class CountRefused(NotCounted):
-    """These settings cannot be counted: to count them by hand would end likewise."""
+    """These settings cannot be counted: counting them by hand would end in the same way."""
 
 
 REFUSED = 2
@@ -138,7 +138,7 @@ REFUSED = 2
 
 
 def find_cache() -> Path:
-    """The folder of what was counted here: $XDG_CACHE_HOME/stratlab/operations."""
+    """Return the folder of this machine's counts: $XDG_CACHE_HOME/stratlab/operations."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stratlab" / "operations"
 
 
@@ -222,7 +222,7 @@ def _drop_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _name_typed(question: Question, told: str) -> str:
-    """The trainer's words, with each setting as it was typed."""
+    """Return the trainer's message with each setting as typed."""
     return name_settings(told) if question.whole else VARIABLE.sub(lambda found: found[1].lower(), told)
 
 

@@ -1,4 +1,4 @@
-"""Predictions on one screen of a terminal: the verdict, a table with bars, and what the rows need beside it."""
+"""Predictions on one screen of a terminal: the verdict, a table with bars, and notes on the rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TAKE = "◀ first"
 
 
 def build_screen(answers: Answers, device_gib: float, width: int) -> Group:
-    """What `stratlab predict` prints, on a terminal of `width` columns."""
+    """Return the output of `stratlab predict`, on a terminal of `width` columns."""
     verdict = Text(conclude(answers) or "Nothing is known of what was asked", style="bold")
     return Group(
         verdict, build_table(answers, device_gib, width), build_lines(_list_notes(answers, device_gib))
@@ -37,7 +37,7 @@ def build_screen(answers: Answers, device_gib: float, width: int) -> Group:
 
 
 def build_table(answers: Answers, device_gib: float, width: int) -> Table:
-    """One line per question, by verdict, then by the largest micro-batch; what all have in common is no column."""
+    """Return one line per question, by verdict, then by the largest micro-batch; shared values have no column."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("run", overflow="fold")
     facts = {
@@ -78,7 +78,7 @@ def _rank(one: Prediction | Unknown) -> tuple[int, float, float]:
 
 
 def _list_notes(answers: Answers, device_gib: float) -> Iterator[tuple[str, Text]]:
-    """(label, line): what to change, what is missing, where the numbers come from, where the rest is."""
+    """Yield (label, line): changes, missing files, the origin of the numbers, and further output."""
     changes: dict[str, list[str]] = {}
     missing: dict[str, list[str]] = {}
     for one in answers:
@@ -105,7 +105,7 @@ def _say_common(answers: Answers) -> str:
     told = [f"{each} ranks" for each in ranks if len(ranks) == 1]
     told += [f"micro-batches of {each}" for each in rows if len(rows) == 1]
     beyond = any(isinstance(one, Prediction) and one.largest > one.counted_rows for one in answers)
-    return ", ".join([*told, *([f"{BEYOND} = an estimate"] if beyond else [])])
+    return ", ".join([*told, *([f"{BEYOND} marks an estimate"] if beyond else [])])
 
 
 def _limit(groups: dict[str, list[str]]) -> Iterator[str]:

@@ -1,6 +1,7 @@
-"""What to change first where a run will not fit: a run that fits, with what it takes, or else what may help.
+"""Find changes for a run that will not fit: a run that fits, with its need, or else changes that may help.
 
-Runs are tried in this order: what changes no result, what the user allows, other strategies, more GPUs.
+Runs are tried in this order: changes without effect on results, changes that the user allows, other strategies, more
+GPUs.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ ALLOWED = ("lora", "offload")
 def list_candidates(
     question: Question, settings: Mapping[str, Any], allowed: Sequence[str]
 ) -> Iterator[Question]:
-    """Questions about other runs, in the order in which they are to be tried.
+    """Yield questions about other runs, in the order in which they are to be tried.
 
     Args:
-        settings: those of the run's file: what `question` leaves out is as there.
+        settings: of the run's file, for settings that `question` leaves out.
         allowed: of ALLOWED.
     """
     light: list[Settings] = [{}, *list_light_changes(settings)]
@@ -59,7 +60,7 @@ def list_candidates(
 
 
 def list_light_changes(settings: Mapping[str, Any]) -> list[Settings]:
-    """What holds less and trains the same: blocks computed again, fewer logits at once, both."""
+    """Return changes that need less memory and train the same: blocks computed again, fewer logits at once, both."""
     found: list[Settings] = []
     if settings["activation_checkpointing"] != "blocks":
         found.append({"activation_checkpointing": "blocks"})
@@ -71,7 +72,7 @@ def list_light_changes(settings: Mapping[str, Any]) -> list[Settings]:
 def list_allowed_changes(
     question: Question, settings: Mapping[str, Any], allowed: Sequence[str]
 ) -> Iterator[Settings]:
-    """What holds less where the user allows it. Adapters come with the weights that they need."""
+    """Yield changes that need less memory and that the user allows. Adapters come with the weights that they need."""
     if "lora" in allowed and not settings["lora_rank"] and _has_weights(question):
         given = question.settings.get("init") or question.settings.get("resume_from")
         yield {"lora_rank": str(ADAPTERS), **({} if given else {"init": "pretrained"})}
@@ -82,7 +83,7 @@ def list_allowed_changes(
 
 
 def explain_no_change(name: str, settings: Mapping[str, Any]) -> str:
-    """Say why `list_allowed_changes` finds nothing of this name to change."""
+    """Return why `list_allowed_changes` does not find a change of this name."""
     if name == "offload":
         return "the strategy has no offload that it does not use yet"
     if settings["lora_rank"]:
@@ -102,7 +103,7 @@ def _list_strategies_to_try(question: Question, settings: Mapping[str, Any]) -> 
 
 
 def change_question(question: Question, change: Settings) -> Question:
-    """The same run with other settings; with another strategy, without what that strategy refuses."""
+    """Return the same run with other settings; with another strategy, without the settings that it rejects."""
     kept = dict(question.settings)
     if strategy := change.get("strategy"):
         refused = list_foreign(strategy) | OF_ND
@@ -120,7 +121,7 @@ def list_foreign(strategy: str) -> set[str]:
 
 
 def _has_weights(question: Question) -> bool:
-    """Whether there are weights for adapters to stand on: published ones, or those of a folder."""
+    """Return whether there are weights for adapters: published ones, or a folder's."""
     given = question.settings
     if given.get("model_path") or given.get("resume_from"):
         return True
@@ -163,7 +164,7 @@ def advise(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> str:
 
 
 def advise_room(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> str:
-    """What leaves room where the run fits with one row at a time alone; "" = nothing that is known."""
+    """Return changes that leave room if a run fits with only one row at a time; "" if none is known."""
     for question in list_candidates(one.question, one.file.settings, allowed):
         found = look(question)
         if found and found.verdict is Verdict.FITS and found.largest > 1:
@@ -237,7 +238,7 @@ def _name_changes(before: Question, after: Question, rows: int) -> str:
 
 
 def _guess(one: Prediction, look: Look, allowed: Sequence[str]) -> str:
-    """What may help, by what holds most; never what is known not to fit."""
+    """Return changes that may help, by the largest cause; never a change that is known not to fit."""
     settings = one.file.settings
     held = one.peak if one.largest else one.smallest  # fewer rows alone are not enough
     sizes = {

@@ -1,8 +1,8 @@
-"""Whether a run has ended, and how, by its files alone: the one answer of every command.
+"""Decide whether a run has ended, and how, only by its files: the one answer of every command.
 
-read_status     of the events of its attempts: finished, failed, stopped, unfinished
-read_standing   the same for lists and metrics, which also show what is at work
-look            for who waits for its end, and does not know whether another attempt will come
+read_status     from the events of its attempts: finished, failed, stopped, unfinished.
+read_standing   the same for lists and metrics, which also show running runs.
+look            for programs that wait for its end, and do not know whether another attempt will come.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 
 
 def read_attempts(folder: Path, problems: list[str] | None = None) -> list[Event]:
-    """The events of attempts.jsonl; what is no event, as a line that is only half written, is left out."""
+    """Return the events of attempts.jsonl; other lines, such as a half-written one, are left out."""
     needs: Shape = {"event": str, "t": (int, float), "attempt": int}
     return read_lines(folder / "attempts.jsonl", [] if problems is None else problems, needs)
 
@@ -52,7 +52,7 @@ def is_comparable(status: str, degenerate: bool) -> bool:
 
 
 def read_status(attempts: Sequence[Event], has_summary: bool) -> tuple[Status, str]:
-    """How the run stands, and the sentence that says how it ended."""
+    """Return the status of the run, and a sentence about its end."""
     last = attempts[-1] if attempts else {}
     if last.get("event") == "started":
         return "unfinished", f"attempt {last.get('attempt')} has started and not ended"
@@ -90,7 +90,7 @@ def is_alive(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`ended` and one sentence of what was seen; `exit_code` is the run's, None where no file tells it."""
+    """`ended` and one sentence about the files; `exit_code` is the run's, None if no file has it."""
 
     ended: bool
     sentence: str
@@ -98,7 +98,7 @@ class Outcome:
 
 
 def look(run_dir: Path, *, quiet: bool) -> Outcome:
-    """The state of a run now. `quiet`: nothing was written for so long that no new attempt will come."""
+    """Return the state of a run now. `quiet`: its files have not changed for so long that no new attempt will come."""
     manifest = run_dir / "traces" / "manifest.json"
     is_complete = manifest.is_file() and read_line(manifest.read_bytes()).get("complete") is True
     if is_complete and (run_dir / "summary.json").is_file():

@@ -1,8 +1,8 @@
-"""Where the files of a run lie that a reader wants to open, and where its report's page may link to them.
+"""Find the files of a run for readers, and decide where its report's page may link to them.
 
-foreign.json: what lies beside the analysis of traces that this lab did not make, instead of a run's own files.
+foreign.json describes traces of another program next to their analysis, instead of a run's own files.
 
-A folder that somebody has named: whether it is one, told in the same way by every verb.
+`check_folder` checks a folder that the user has named, in the same way for every verb.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def find_page(run_dir: Path) -> Path:
 
 
 def find_pod_logs(run_dir: Path) -> Path:
-    """The folder where a rehearsal keeps its logs; of a run on a cluster there is none."""
+    """Return the folder of a rehearsal's logs; runs on a cluster have no such folder."""
     run_dir = run_dir.resolve()
     return run_dir.parent / ".logs" / run_dir.name
 
 
 def find_comparison_page(run_dir: Path) -> Path:
-    """Where `stratlab compare` writes it if not told otherwise; need not exist."""
+    """Return the default page of `stratlab compare`; it need not exist."""
     return run_dir.parent / "report" / PAGE
 
 
@@ -57,7 +57,7 @@ def _by_rank(folder: Path, pattern: str) -> dict[int, Path]:
 
 
 def is_beside(run_dir: Path, page_folder: Path) -> bool:
-    """Whether a page lies with the run: in its comparison, its results, or the folder that holds these."""
+    """Return whether a page is in the run's comparison, its results, or the folder above these."""
     page = page_folder.resolve()
     above = [folder for folder in run_dir.resolve().parents[:ABOVE] if folder.parent != folder]
     return any(folder == page or folder in page.parents for folder in above)
@@ -74,7 +74,7 @@ SHAPE: Shape = {
 
 
 def read_foreign(folder: Path, problems: list[str]) -> dict[str, Any]:
-    """What it says; {} where there is none. A number of ranks that cannot be is left out."""
+    """Return the content of foreign.json; {} if it is missing. An impossible number of ranks is left out."""
     found = read_object(folder / FOREIGN, problems, SHAPE)
     if not 1 <= (found.get("world_size") or 1) <= LARGEST_WORLD:
         problems.append(
@@ -89,10 +89,10 @@ def write_foreign(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def check_folder(folder: Path, expected: str) -> None:
-    """That there is such a folder.
+    """Check that the folder exists.
 
     Raises:
-        NothingThere: there is not, or not yet.
+        NothingThere: it does not exist, or not yet.
         UserError: it is a file.
     """
     if folder.is_dir():

@@ -1,4 +1,4 @@
-"""What a step of a run takes, from its files: as summary.json says it, and of an older run by the same rule.
+"""The step times of a run, from its files: from summary.json, or for an older run by the same rule.
 
 Trainers before this rule wrote means over other steps into summary.json; their metrics.jsonl has the steps.
 """

@@ -1,6 +1,6 @@
-"""What a layout of the strategy nd asks of model, batch and settings. All rules are looked at, whatever breaks first.
+"""Requirements of a layout of the strategy nd for model, batch and settings. All rules are checked at once.
 
-Each of them would otherwise be a shape error or a hang inside a collective, on GPUs that wait.
+Without the check each of them would be a shape error or a hang inside a collective, on GPUs that wait.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def _tensor(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel: 
 
 
 def _tensor_sizes(shape: DecoderShape) -> dict[str, int]:
-    """What the tp axis divides; experts are shared out whole, by ep."""
+    """Return the sizes that the tp axis divides; ep distributes whole experts."""
     sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads, "vocab": shape.vocab}
     return sizes if shape.experts else {**sizes, "intermediate": shape.intermediate}
 
 
 def list_undivided(shape: DecoderShape, tp: int) -> list[str]:
-    """`heads=3`: the sizes that so many processes of the tp axis do not divide."""
+    """Return the sizes that `tp` does not divide, as in `heads=3`."""
     return [f"{name}={size}" for name, size in _tensor_sizes(shape).items() if size % tp]
 
 
@@ -121,7 +121,7 @@ def _experts(config: Config, axes: Axes, shape: DecoderShape) -> Iterator[str]:
             yield f"TRAINER_EP={axes.ep}: {config.model_name} has no experts; leave it out [SL-nd-ep-dense]"
         if config.dimensions == 5:
             yield (
-                f"TRAINER_DIMENSIONS=5: the fifth is that of the experts, and {config.model_name} is a dense model; "
+                f"TRAINER_DIMENSIONS=5: the fifth dimension is for experts, and {config.model_name} is a dense model; "
                 "expected at most 4, or a mixture of experts such as qwen3-30b-a3b [SL-nd-five-dimensions-dense]"
             )
         return

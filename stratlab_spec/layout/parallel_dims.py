@@ -1,4 +1,4 @@
-"""The axes of the device mesh, and the degrees that strategy nd gives them: processes, model and dimensions -> Layout.
+"""The axes of the device mesh, and strategy nd's degrees for them: processes, model and dimensions -> Layout.
 
 rank = (((pp x dp_replicates + dp_replicate) x dp_shards + dp_shard) x cps + cp) x tps + tp
 
@@ -9,10 +9,10 @@ rank = (((pp x dp_replicates + dp_replicate) x dp_shards + dp_shard) x cps + cp)
     4            + sequence           pp2.dp2.tp2+sp      pp2.dp2.cp2.tp2+sp
     5            + expert             pp2.dp2.tp2+sp.ep4  pp2.dp2.cp2.tp2+sp.ep8
 
-One dimension is plain data parallelism: every process holds the whole model, as with the strategy ddp. From two on the
-data axis shards (dp_shard).
+One dimension is plain data parallelism: every process holds the whole model, as with the strategy ddp. From two on
+the data axis shards (dp_shard).
 
-On few processes some promises cannot be kept: the layout is then degenerate, and says what it lacks.
+If a layout cannot keep some promises with few processes, it is degenerate and names the missing dimensions.
 
     python -m trainer.layout --help
 """
@@ -48,7 +48,7 @@ class Axes:
         return self.pp * self.dp_replicate * self.dp_shard * self.cp * self.tp
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank is on each axis of ND_AXES; the last axis runs fastest."""
+        """Return a rank's coordinates on ND_AXES; the last axis runs fastest."""
         found = {}
         for axis in reversed(ND_AXES):
             rank, found[axis] = divmod(rank, getattr(self, axis))
@@ -70,12 +70,12 @@ class Axes:
 
     @property
     def shards(self) -> bool:
-        """Whether fully_shard has several ranks to shard parameters over (those of experts over tp as well)."""
+        """Return whether fully_shard has several ranks to shard parameters over (experts over tp as well)."""
         return self.dp_shard * self.cp * self.tp > 1
 
     @property
     def world_axis(self) -> str:
-        """What a group of all processes stands for: the axis that takes them all, or "world" where several do."""
+        """Return the name of the group of all processes: the axis that has them all, or "world" for several axes."""
         several = [name for name in ND_AXES if getattr(self, name) > 1]
         return several[0] if len(several) == 1 else "world"
 
@@ -113,7 +113,7 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """`pp2.dp2.tp2+sp.ep4`: all degrees above 1, outermost first; dp1 if nothing is split.
+        """Return `pp2.dp2.tp2+sp.ep4`: all degrees above 1, outermost first; dp1 without a split.
 
         dp2x4 is 2 replicas of 4 shards, dp8x1 8 replicas, dp8 8 shards.
         """
@@ -141,10 +141,10 @@ class Layout:
 
 
 def resolve_layout(config: Config, world_size: int, shape: DecoderShape) -> Layout:
-    """The layout of a run of strategy nd.
+    """Return the layout of a run of strategy nd.
 
     Raises:
-        ConfigError: naming every broken rule, with what would work.
+        ConfigError: naming every broken rule, with values that work.
     """
     dimensions = config.dimensions
     if config.layout == "auto":
@@ -167,10 +167,10 @@ def count_stages(config: Config, pp: int) -> int:
 def build_layout(
     config: Config, axes: Axes, shape: DecoderShape, reason: str, dimensions: int = 0, is_first: bool = False
 ) -> Layout:
-    """These axes as a layout.
+    """Return these axes as a layout.
 
     Args:
-        dimensions: 0 = those that were asked for.
+        dimensions: 0 = the setting's.
     """
     dimensions = dimensions or config.dimensions
     split = _splits_sequence(config, axes, dimensions, shape)
@@ -182,7 +182,7 @@ def build_layout(
 
 
 def _kinds(axes: Axes, sequence_parallel: bool) -> list[str]:
-    """Those of KINDS with a degree of at least 2."""
+    """Return the KINDS with a degree of at least 2."""
     degrees = (axes.dp, axes.pp, axes.tp, max(axes.cp, axes.tp if sequence_parallel else 1), axes.ep)
     return [kind for kind, degree in zip(KINDS, degrees, strict=True) if degree > 1]
 
@@ -195,7 +195,7 @@ def _splits_sequence(config: Config, axes: Axes, dimensions: int, shape: Decoder
 
 
 def _given_axes(config: Config, world_size: int) -> Axes:
-    """0 = 1, and for dp_shard what the others leave."""
+    """Return the given degrees; 0 = 1, and for dp_shard the remaining processes."""
     given = {axis: getattr(config, axis) or 1 for axis in (*ND_AXES, "ep")}
     axes = Axes(**given)
     if config.dp_shard:
@@ -204,9 +204,9 @@ def _given_axes(config: Config, world_size: int) -> Axes:
 
 
 def _choose_axes(config: Config, world_size: int, shape: DecoderShape) -> tuple[Axes, str]:
-    """2 each for pp, tp and cp as far as wanted and possible; dp_shard takes what is left; ep takes no processes.
+    """Give pp, tp and cp a degree of 2 each as far as wanted and possible; dp_shard gets the remaining processes.
 
-    One dimension is dp_replicate alone.
+    ep uses no further processes. One dimension uses only dp_replicate.
     """
     plural = "process" if world_size == 1 else "processes"
     if config.dimensions == 1:

@@ -1,4 +1,4 @@
-"""The command `python -m trainer.layout`: what a run of strategy nd would look like, before any process starts."""
+"""The command `python -m trainer.layout`: print the layouts of a run of strategy nd before any process starts."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What each process of a layout holds of a decoder: parameters, gradients, optimizer state; closed, without torch.
+"""Compute each process's parameters, gradients and optimizer state of a decoder in closed form, without torch.
 
     whole parameter ─▶ its stage ─▶ cut by tp (or by ep: experts) ─▶ cut by fully_shard, first dimension, as torch.chunk
 
-Parameters, gradients and state are fp32 in every precision (bf16 casts what it gathers): 4 + 4 bytes per
-trained parameter, and 8 for AdamW's two moments (arXiv 1910.02054, section 3.1, without the 16-bit copies).
-Activations are not in here, nor are the buffers into which parameters are gathered.
+Parameters, gradients and state are fp32 in every precision (bf16 casts gathered parameters): 4 + 4 bytes per trained
+parameter, and 8 for AdamW's two moments (arXiv 1910.02054, section 3.1, without the 16-bit copies). Activations are
+not included, nor are the buffers into which parameters are gathered.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class RankMemory:
 
 
 def describe_ranks(config: Config, shape: DecoderShape, layout: Layout) -> list[RankMemory]:
-    """Every process of the layout, in the order of ranks.
+    """Return every process of the layout, in the order of ranks.
 
     Raises:
-        ConfigError, DataMissing: a teacher whose shape is not to be had.
+        ConfigError, DataMissing: a teacher whose shape is not available.
     """
     whole = weight_shapes(shape, config)
     stages = count_stages(config, layout.axes.pp)

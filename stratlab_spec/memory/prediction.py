@@ -1,8 +1,8 @@
-"""What a run will hold, for what, and whether its devices have that; and what takes less and trains the same.
+"""Predict a run's memory by cause, compare it with its devices, and find settings that need less and train the same.
 
-    question ─▶ operations file (profiles.py) ─▶ peak by cause ─▶ on the device ─▶ verdict at the gate ─▶ remedies
+    question ─▶ operations file (profiles.py) ─▶ peak by cause ─▶ on the device ─▶ verdict at the gate ─▶ options
 
-What a device holds besides is told by constants, each with its source.
+Constants add the device's further memory, each with its source.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ log = logging.getLogger("trainer")
 
 
 class Verdict(StrEnum):
-    """Of a peak and a device."""
+    """The verdict about a peak and a device."""
 
     FITS = "fits"
     NEAR_FULL = "too near full"
@@ -67,7 +67,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Device:
-    """What one rank has, and what is taken of it whatever the model. `groups`: communicators of the rank."""
+    """One rank's device memory, and its fixed part for any model. `groups`: communicators of the rank."""
 
     gib: float
     groups: int
@@ -78,7 +78,7 @@ class Device:
         return CONTEXT_GIB + WORKSPACE_GIB + COMMUNICATOR_GIB * self.groups
 
     def needs_gib(self, peak_bytes: int) -> float:
-        """On the device, for a peak of the engines, with what the allocator takes besides."""
+        """Return the need on the device for a peak of the engines, including the allocator's overhead."""
         return RESERVED_PER_ALLOCATED * peak_bytes / GIB + self.fixed_gib
 
     def judge(self, peak_bytes: int) -> Verdict:
@@ -98,10 +98,10 @@ def count_groups(file: OperationsFile, ranks: int) -> int:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Of the fullest rank of a run, on a device of any size.
+    """The memory forecast of a run's fullest rank, on a device of any size.
 
     Attributes:
-        workspace_gib: of cuBLAS, in the allocator's own count; none on a CPU.
+        workspace_gib: of cuBLAS, in the allocator's own count; 0 on a CPU.
         at_most: the file was counted with several micro-batches, the run has one.
     """
 
@@ -119,13 +119,15 @@ class Forecast:
         return self.peak_of(self.question.rows)
 
     def window(self, name: str) -> Peak:
-        """What the same rank holds in another window: UPDATE, when parameters, gradients and the optimizer's state are
-        all there; HOST, in host memory."""
+        """Return the same rank's memory in another window.
+
+        UPDATE is when parameters, gradients and the optimizer's state are all there; HOST is host memory.
+        """
         asked = self.question
         return self.file.window(name, self.peak.rank, asked.rows, asked.ranks, asked.layers)
 
     def on(self, device_gib: float) -> Device:
-        """A device of this size, as it is for this run."""
+        """Return a device of this size with this run's communicators."""
         return Device(device_gib, count_groups(self.file, self.question.ranks))
 
     @property
@@ -134,12 +136,12 @@ class Forecast:
 
     @property
     def least_gib(self) -> float:
-        """On the device, if the allocator took no byte more than it is asked for."""
+        """Return the need on the device if the allocator had no overhead."""
         return self.peak_gib + self.on(0).fixed_gib
 
     @property
     def on_device_gib(self) -> float:
-        """With what the allocator takes besides."""
+        """Return the need on the device with the allocator's overhead."""
         return self.on(0).needs_gib(self.peak.total)
 
     def as_dict(self) -> dict[str, Any]:
@@ -171,7 +173,9 @@ class Forecast:
         return f"{most}{self.on_device_gib:.2f} GiB on the device, {engine}: {told}{beside}"
 
     def advise(self, config: Config, device_gib: float) -> str:
-        """What to try next, as a user types it: the largest micro-batch that fits, or what holds less."""
+        """Return settings to try next, as a user types them: the largest micro-batch that fits, or settings that need
+        less memory.
+        """
         device = self.on(device_gib)
         if device.judge(0) is not Verdict.FITS:
             fixed = f"{device.fixed_gib:.2f} GiB of each are CUDA's context and communicators"
@@ -189,9 +193,9 @@ class Forecast:
 
 
 def read_pod_operations(config: Config, more: Sequence[Path] = ()) -> list[OperationsFile]:
-    """The files that a pod knows: those of the folders `more`, of its volume, of its image.
+    """Return the files that a pod knows: of the folders `more`, of its volume, of its image.
 
-    One that cannot be read is told and left out: it must not keep a run from starting.
+    An unreadable file is logged and left out: it must not keep a run from starting.
     """
     folders = (*more, Path(config.results) / FOLDER, profiles.SHIPPED)
     return [
@@ -209,12 +213,12 @@ def forecast_memory(
     rules: str = CUDA,
     files: Sequence[OperationsFile] | None = None,
 ) -> Forecast | None:
-    """What a rank of this run will hold; None where it is not asked for, or no operations file answers.
+    """Return the predicted memory of a rank of this run; None if it is off, or if no operations file answers.
 
     Args:
         per_node: ranks that share a node.
-        rules: of which device; files that were counted by those of another one go last.
-        files: None = those that a pod knows.
+        rules: of which device; files counted by another device's rules are searched last.
+        files: None = the files that a pod knows.
     """
     if not config.memory_forecast or config.mode != "train":
         return None
@@ -230,9 +234,9 @@ Settings = dict[str, str | int]
 
 
 def find_remedies(config: Config, world_size: int) -> list[Settings]:
-    """Settings to change, each entry on top of those before it. The samples of a step stay what they are.
+    """Return settings to change, each entry on top of the earlier ones. The samples of a step stay unchanged.
 
-    In this order: fewer samples at once, activations computed again, a strategy that holds less, host memory.
+    In this order: fewer samples at once, recomputed activations, a strategy that holds less, host memory.
     """
     found: list[Settings] = []
     micro = config.micro_batch_size

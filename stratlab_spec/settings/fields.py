@@ -33,7 +33,7 @@ COMMA_LIST = r"^([A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*)?$"
 
 
 class Refusal(ValueError):
-    """A value that nobody may give. Any other ValueError of a rule is a bug of ours."""
+    """A value that is not allowed. Any other ValueError of a rule is a bug of this project."""
 
 
 def _set_by_chart(default: Any = ..., **constraints: Any) -> Any:
@@ -350,7 +350,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _finetuned(cls, given: Any) -> Any:
-        """A name that says so starts from published weights without being told again."""
+        """Start from published weights by default if the model's name implies them."""
         if isinstance(given, dict) and given.get("model") in FINETUNED_NETWORKS:
             return {"init": "pretrained", **given}
         return given
@@ -358,7 +358,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _strategy_defaults(cls, given: Any) -> Any:
-        """Knobs that the strategy's row sets, where nobody says anything."""
+        """Set the knobs of the strategy's row as defaults."""
         row = STRATEGIES.get(str(given.get("strategy"))) if isinstance(given, dict) else None
         return {**row.defaults, **given} if row else given
 
@@ -385,12 +385,12 @@ class Settings(BaseModel):
 
     @property
     def dataset_name(self) -> str:
-        """What the data set is called in tables: the last part of its path, or its id."""
+        """Return the data set's name for tables: the last part of its path, or its id."""
         return _last_part(self.dataset_path) or self.dataset
 
     @property
     def model_name(self) -> str:
-        """What the model is called in tables: the last part of its path, or its name or id."""
+        """Return the model's name for tables: the last part of its path, or its name or id."""
         return _last_part(self.model_path) or self.model
 
     @property

@@ -32,13 +32,13 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True)
 class Given:
-    """What a file says.
+    """The content of a file of settings.
 
     Attributes:
-        settings: setting -> text; None takes the setting back.
-        processes: of this machine, "" where the file does not say.
+        settings: setting -> text; None removes the setting.
+        processes: of this machine, "" if the file does not set it.
         variables: further ones of the environment.
-        left_out: keys of a chart's values that mean something to a cluster alone.
+        left_out: keys of a chart's values that only a cluster uses.
     """
 
     settings: dict[str, str | None]
@@ -48,7 +48,7 @@ class Given:
 
 
 class _Text(yaml.BaseLoader):
-    """Every value as it was typed: `on` stays on, 1e-3 stays 1e-3; a name that is there twice is an error."""
+    """Keep every value as typed: `on` stays on, 1e-3 stays 1e-3; a repeated name is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         found: dict[Hashable, Any] = {}
@@ -62,10 +62,10 @@ class _Text(yaml.BaseLoader):
 
 
 def read_settings_file(path: Path) -> Given:
-    """The settings in `path`.
+    """Return the settings in `path`.
 
     Raises:
-        ConfigError: it cannot be read, is no YAML, or holds what is no setting; everything that is wrong at once.
+        ConfigError: the file is unreadable, not YAML, or holds unknown settings; naming every problem.
     """
     try:
         content = yaml.load(path.read_text(), Loader=_Text)
@@ -90,7 +90,7 @@ def _refuse(path: Path, problem: str) -> ConfigError:
 
 
 def _read_values(path: Path, content: Mapping[str, Any]) -> Given:
-    """Of a chart's values. Their keys are the schema's business; here only what a run takes of them is looked at."""
+    """Read a chart's values. The schema checks their keys; this function checks only the keys that a run uses."""
     run = content["run"]
     left_out = [key for key in content if key != "run"] + [f"run.{key}" for key in run if key not in OF_A_RUN]
     config, processes, entries = (None if run.get(key) in NOTHING else run.get(key) for key in OF_A_RUN)
@@ -134,7 +134,7 @@ def _find_problem(name: str, value: str) -> str:
 
 
 def _find_hint(name: str) -> str:
-    """Of a name as charts, variables or other programs have it."""
+    """Return a hint for a name in the spelling of charts, variables or other programs."""
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[-.]+", "_", name).lower()
     plain = plain.removeprefix(PREFIX.lower()).removeprefix("run_").removeprefix("config_")
     if plain in ("processes", "processes_per_node"):
@@ -159,10 +159,10 @@ def _describe(failure: yaml.YAMLError) -> str:
 
 
 def read_pairs(pairs: Iterable[str]) -> dict[str, str | None]:
-    """`key=value`, as typed behind --set; `run.config.key=value` means the same.
+    """Read `key=value` arguments of --set; `run.config.key=value` means the same.
 
     Raises:
-        ConfigError: naming each that is no pair.
+        ConfigError: naming each argument that is not a pair.
     """
     found: dict[str, str | None] = {}
     problems = []
@@ -194,9 +194,9 @@ checked where the run starts: python -m trainer.program check, or python -m trai
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema of `run.config` in the charts' values: every setting but those that the chart fills.
+    """Return the JSON schema of `run.config` in the charts' values: every setting except those that the chart fills.
 
-    Each may also be null, which takes back what another values file says; a chart's strategy is what its name says.
+    Each may also be null, which removes another values file's setting; a chart's name sets its strategy.
     """
     properties = {}
     for name, found in Config.model_json_schema()["properties"].items():

@@ -1,8 +1,8 @@
-"""What one value of a setting may be: numbers within bounds, folders for results, faults on demand.
+"""Allowed values of one setting: numbers within bounds, folders for results, faults on demand.
 
-Bounds of a number hold for numbers and for text, in the trainer and in the charts' schema. A pod's variables are text,
-and helm makes text of what `--set` cannot read (0.00001, 1e-5): 1e400 is infinite, and "2" no share. Bounds are powers
-of ten, which an expression without arithmetic can tell.
+Bounds of a number hold for numbers and for text, in the trainer and in the charts' schema. A pod's variables are
+text, and helm turns numbers that `--set` cannot read (0.00001, 1e-5) into text. 1e400 is infinite, and "2" is not a
+share. Bounds are powers of ten, which a regular expression can check without arithmetic.
 
 The results volume must not hide a folder of the system, of the images or of the pods.
 
@@ -38,9 +38,9 @@ def with_bounds(entry: Schema) -> dict[str, Any]:
 
 
 def text_pattern(entry: Schema) -> str:
-    """What a text must match to be a number within the bounds, in the syntax that RE2, ECMA-262 and Python share.
+    """Return a regular expression for numbers within the bounds, in the syntax that RE2, ECMA-262 and Python share.
 
-    Written plainly (0.0015), or with one digit before the point and an exponent (1.5e-3).
+    Numbers are written plainly (0.0015), or with one digit before the point and an exponent (1.5e-3).
     """
     if entry["type"] == "integer":
         return "^-?[0-9]{1,18}$"  # its bounds are those of the number
@@ -61,7 +61,7 @@ def text_pattern(entry: Schema) -> str:
 
 
 def _from_a_fraction(least: float, digits: int, itself: str) -> str:
-    """From 10**-1 to 10**-9 on, that itself among them, up to a number of so many digits from 1 on."""
+    """Return the expression for numbers from 10**-1 to 10**-9 (inclusive) up to a number with `digits` digits."""
     places = round(-math.log10(least))
     assert least == 10.0**-places and 1 <= places <= 9 and digits
     plain = rf"{ZEROS}[1-9][0-9]{{0,{digits - 1}}}(\.{MORE})?|0{{1,9}}\.0{{0,{places - 1}}}[1-9]{MORE}"
@@ -70,7 +70,7 @@ def _from_a_fraction(least: float, digits: int, itself: str) -> str:
 
 
 def number_problem(entry: Schema, value: Any) -> str | None:
-    """What is expected instead of this text or number; None where there is nothing to say."""
+    """Return the expected value if this text or number is wrong; otherwise None."""
     entry = with_bounds(entry)
     if entry.get("type") not in ("integer", "number") or not isinstance(value, str | int | float):
         return None
@@ -169,7 +169,7 @@ def read_faults(text: str) -> list[Fault]:
 
 
 def fault_problems(text: str, allowed: bool) -> Iterator[str]:
-    """What forbids the setting."""
+    """Yield the reasons that forbid the setting."""
     if text and not allowed:
         yield (
             f"TRAINER_FAULT={text!r}: plants a fault in the run, which is allowed only with run.allowFaults=true "

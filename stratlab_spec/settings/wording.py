@@ -1,9 +1,9 @@
-"""What a message calls a setting, a command and a next step: as its reader has typed them.
+"""The spelling of settings, commands and next steps in messages: as the reader has typed them.
 
-Messages are written with the trainer's variables, TRAINER_LR. Who installs a chart has written run.config.lr, who gives
+Messages are written with the trainer's variables, TRAINER_LR. A user of a chart has written run.config.lr, a user of
 options or a file `lr`; in a plain environment the variable itself was set.
 
-Ctrl-C ends a command with one line, also while torch is imported, where an exception would pass through a hundred
+Ctrl-C ends a command with one line, also while torch is imported, when an exception would pass through a hundred
 modules, some of which swallow it.
 """
 
@@ -45,11 +45,11 @@ def as_text(value: object) -> str:
 
 
 def spell(text: str, env: Mapping[str, str], *, elsewhere: bool = False) -> str:
-    """`text` with each setting as its reader writes it.
+    """Return `text` with each setting as its reader writes it.
 
     Args:
         env: of the run.
-        elsewhere: it runs on a cluster, whatever `env` says.
+        elsewhere: it runs on a cluster, regardless of `env`.
     """
     if env.get(OPTIONS):
         return VALUE.sub(r"\1", VARIABLE.sub(lambda found: found[1].lower(), text))
@@ -87,7 +87,7 @@ def name_first(names: Sequence[str], most: int) -> str:
 
 
 def name_again(env: Mapping[str, str]) -> str:
-    """What starts a run again under its name: "install again"."""
+    """Return the instruction that starts a run again under its name: "install again"."""
     return "install again" if CLUSTER in env else "start it again"
 
 
@@ -99,9 +99,9 @@ class SpellingFormatter(logging.Formatter):
 
 
 def end_at_interrupt() -> None:
-    """From here on SIGINT ends this process at once with 130; those that it forked end with it (`side_by_side`).
+    """End this process at once with 130 on SIGINT; processes that it forked end with it (`side_by_side`).
 
-    Whoever has it ignored, as `nohup command &` does, keeps that.
+    If SIGINT is ignored, as with `nohup command &`, it stays ignored.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return

@@ -1,4 +1,4 @@
-"""A complete, plausible run directory without a training: fields as docs/run_directory.md gives them.
+"""A complete, plausible run directory without a training: fields as docs/formats.md gives them.
 
     build_run_dir(tmp_path / "demo", "ddp", "ddp")
     build_run_dir(tmp_path / "demo", "fsdp", "fsdp", seed=1, device="cuda", status="failed")

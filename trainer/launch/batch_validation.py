@@ -1,7 +1,7 @@
-"""Checks many runs at once and starts nothing: `python -m trainer.program check < runs.json`.
+"""Check many runs at once and start none: `python -m trainer.program check < runs.json`.
 
-Reads {run: environment of its pods}, prints {run: {"code": exit code, "problems": [sentence]}}. What a run would
-refuse by itself is refused before the first of several begins.
+Reads {run: environment of its pods} and prints {run: {"code": exit code, "problems": [sentence]}}. A set of runs is
+checked before the first one starts, so that no run of it fails later for a setting.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ HELD_OUT_BY = ("dataset", "dataset_path", "image_column", "validation_fraction",
 
 
 def check_shape(env: Mapping[str, str]) -> dict[str, Any]:
-    """The same as `check_run`, of settings alone: no data, no length, no weights. What memory depends on.
+    """Check only the settings on which memory depends, as `check_run` does: not data, length or weights.
 
-    A model or a teacher of a folder or of the hub is not looked at.
+    It does not look at models or teachers in a folder or on the hub.
     """
     from stratlab_spec.layout.mesh_rules import shape_problems
     from trainer.launch.preflight import read_pods
@@ -45,12 +45,12 @@ def check_shape(env: Mapping[str, str]) -> dict[str, Any]:
 def check_run(
     env: Mapping[str, str], *, elsewhere: bool, replaces: bool, opened: set[tuple[Any, ...]]
 ) -> dict[str, Any]:
-    """Exit code and sentences of one run, DONE and none where it may start.
+    """Return the exit code and the problems of one run: DONE and an empty list if it may start.
 
     Args:
-        elsewhere: it runs on another machine; only what does not depend on data, folders and devices is checked.
-        replaces: the run of its name goes before it starts.
-        opened: what identifies the held-out pictures that have been opened for another run; this one's are added.
+        elsewhere: the run is for another machine; checks that need data, folders or devices are skipped.
+        replaces: the run of this name is removed before it starts.
+        opened: keys of the held-out pictures already opened for another run; this run's key is added.
     """
     from trainer.launch.preflight import check, check_elsewhere, read_pods
     from trainer.launch.rendezvous import Lease

@@ -1,11 +1,11 @@
-"""Every start of a pod and its end, in a file of the pod's own on the results volume; and a pod's last words.
+"""Record every start and end of a pod on the results volume, and its termination message for Kubernetes.
 
-The training operator replaces a pod that ended with a code from 128 for ever, and looks at a deadline only when
-something else happens to the job (v1.9). So the bounds are kept here, by the pod itself: a start is refused with a code
-that the operator takes for final. A file per pod, because lines appended by two nodes may overwrite each other on NFS.
+The training operator (v1.9) replaces a pod that ended with a code from 128 for ever, and checks a deadline only when
+another event of the job occurs. So the pod itself keeps the bounds: it refuses a start with a code that the operator
+treats as final. Each pod has its own file, because lines appended by two nodes may overwrite each other on NFS.
 
-mpirun and srun know one number of a run, of who ended first or with the highest one. The pods' ledgers know all:
-`python -m trainer.program culprit` says which exit code a run of several pods has.
+mpirun and srun return only one exit code: the first or the highest. `python -m trainer.program culprit` reads the
+ledgers of all pods and returns the exit code of the run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_pod_name(env: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class _Start:
-    """One start of the pod, as its lines tell it."""
+    """One start of the pod, from its lines."""
 
     t: float
     step: int
@@ -60,10 +60,11 @@ class _Start:
 
 
 class Ledger:
-    """The starts and ends of one pod of one run: {"t", "event", "launcher", "step" | "exit_code", "reason"}, with
-    "text" where the pod knows more than its code says.
+    """The starts and ends of one pod of one run.
 
-    A pod that was refused for want of accelerators leaves one line: {"t", "event", "exit_code", "reason", "text"}.
+    A line is {"t", "event", "launcher", "step" | "exit_code", "reason"}, with "text" if the pod knows more than its
+    code. A pod that was refused because accelerators are missing leaves one line: {"t", "event", "exit_code",
+    "reason", "text"}.
     """
 
     def __init__(self, folder: RunDirectory, pod: str) -> None:
@@ -76,11 +77,11 @@ class Ledger:
         self._step = max([reached_step(folder), *(line["step"] for line in self._lines)])
 
     def check(self, config: Config) -> None:
-        """Raises if this start would be one too many.
+        """Raise an error if this start exceeds a bound.
 
         Raises:
-            NoProgress: `max_attempts` starts have ended without a new step. Those that somebody stopped
-                (143: suspended, drained, deleted) do not count, nor those that never had all pods of the run.
+            NoProgress: `max_attempts` starts have ended without a new step. Starts that were stopped (143: suspended,
+                drained, deleted) do not count, and neither do starts that never had all pods of the run.
             DeadlinePassed: the run began more than `deadline_s` ago, or has waited for pods for `wait_s`.
         """
         wasted = sum(
@@ -91,8 +92,8 @@ class Ledger:
             last = self._lines[-1]
             reason = last.get("text") or last.get("reason") or failures.reason(137)  # it could write nothing
             raise NoProgress(
-                f"{wasted} starts of this pod came no further than step {self._step}, the last one ended with: "
-                f"{reason}; mend the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts} "
+                f"{wasted} starts of this pod ended at step {self._step} without progress. The last one ended with: "
+                f"{reason}; fix the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts} "
                 "[SL-no-progress]"
             )
         if self.seconds_left(config) <= 0:
@@ -101,9 +102,9 @@ class Ledger:
             raise DeadlinePassed(self.wait_sentence(config))
 
     def seconds_left(self, config: Config) -> float:
-        """Until the deadline; the clock runs from this pod's first start, also while the run is suspended.
+        """Return the seconds until the deadline, counted from this pod's first start, also while the run is suspended.
 
-        What it waits for the other pods before they have met for the first time does not count.
+        The time before the pods first meet does not count.
         """
         began = [start.met_at or start.t for start in self._read_starts() if not start.waited]
         return (began[0] if began else time.time()) + config.deadline_s - time.time()
@@ -116,12 +117,12 @@ class Ledger:
     def wait_sentence(self, config: Config) -> str:
         """Why the run was given up."""
         return (
-            f"the pods of this run were never all there at once for run.scheduling.waitSeconds={config.wait_s}; "
-            "`stratlab watch` says what keeps a pod from a node [SL-pods-never-met]"
+            f"the pods of this run never ran at the same time within run.scheduling.waitSeconds={config.wait_s}; "
+            "`stratlab watch` shows why a pod has no node [SL-pods-never-met]"
         )
 
     def _read_starts(self) -> list[_Start]:
-        """Since the run has finished: then it starts again only to evaluate, and what came before does not count."""
+        """Return the starts since the run last finished: after that it starts again only to evaluate."""
         done = [i for i, line in enumerate(self._lines) if line.get("exit_code") == failures.DONE]
         lines = self._lines[done[-1] + 1 :] if done else self._lines
         met = {line["launcher"]: line["t"] for line in lines if line["event"] == "met"}
@@ -153,7 +154,7 @@ class Ledger:
         )
 
     def record_start(self, launcher: str) -> None:
-        """Before torch is imported: what kills the pod from here on counts."""
+        """Record the start before torch is imported, so that every later failure counts."""
         self._folder.pods.mkdir(parents=True, exist_ok=True)
         self._append(event="started", launcher=launcher, step=self._step)
         self._running = launcher
@@ -168,7 +169,7 @@ class Ledger:
         self._append(event="ended", launcher=launcher, **describe_end(exit_code, text))
 
     def record_refusal(self, exit_code: int, text: str) -> None:
-        """For `helm test`, which finds no run: why this pod did not start one. Nothing is lost if it cannot be kept."""
+        """Record for `helm test`, which finds no run, why this pod did not start one. A full volume is ignored."""
         with suppress(OSError):
             self._folder.pods.mkdir(parents=True, exist_ok=True)
             self._append(event="refused", exit_code=exit_code, reason=failures.reason(exit_code), text=text)
@@ -180,7 +181,7 @@ class Ledger:
 
 
 def describe_end(exit_code: int, text: str) -> dict[str, Any]:
-    """What a line says of an end: `text` where it has more to tell than the code itself."""
+    """Return the fields of an end; `text` is included if it adds to the exit code's own reason."""
     reason = failures.reason(exit_code)
     found: dict[str, Any] = {"exit_code": exit_code, "reason": reason}
     return found | ({"text": text[:LONGEST_SENTENCE]} if exit_code and text and text != reason else {})
@@ -220,7 +221,7 @@ TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes shows it in `kubect
 
 
 def end(code: int, text: str) -> int:
-    """Says why, for people and for Kubernetes; returns `code`, also where nothing takes the words any more."""
+    """Print the reason and pass it to Kubernetes; return `code` even if neither can be written."""
     if code != failures.DONE:
         with suppress(OSError):  # a log on the volume that is full
             print(f"{failures.reason(code)} (exit code {code}):\n{text}", file=sys.stderr, flush=True)
@@ -229,7 +230,7 @@ def end(code: int, text: str) -> int:
 
 
 def drop_unwritten() -> None:
-    """What a full volume has not taken of the output goes: Python would end with 120 for it, whatever the code."""
+    """Drop output that a full volume did not accept: Python would exit with 120 because of it."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -239,7 +240,7 @@ def drop_unwritten() -> None:
 
 
 def leave_last_words(code: int, reason: str, text: str) -> None:
-    """For Kubernetes alone."""
+    """Write the termination message of Kubernetes."""
     if TERMINATION_LOG.exists():
         line = {"exit_code": code, "reason": reason, "message": text[:2000]}
         try:
@@ -250,11 +251,11 @@ def leave_last_words(code: int, reason: str, text: str) -> None:
 
 
 def find_culprit(folder: RunDirectory, since: float, code: int) -> int:
-    """The exit code to pass on: a survivor may be faster than the culprit.
+    """Return the exit code to pass on: a survivor may end before the culprit.
 
     Args:
-        since: seconds since 1970; what ended before is of an earlier start.
-        code: what the starter itself knows, where no ledger knows more; a signal as a negative number.
+        since: seconds since 1970; ends before it belong to an earlier start.
+        code: the starter's own exit code, used if no ledger has one; a signal as a negative number.
     """
     codes = {pod: last for pod, last in read_last_codes(folder, since).items() if last != failures.DONE}
     if not codes:
@@ -286,11 +287,11 @@ def main(arguments: list[str]) -> int:
 
 
 def explain_planted_kill(faults: Path, since_s: float) -> str:
-    """That a rank has killed itself as asked, in words; "" where none has.
+    """Return a sentence if a rank ended itself as a fault test asked; "" otherwise.
 
     Args:
         faults: folder of the marks that trainer/fault_injection.py leaves.
-        since_s: seconds of Unix time; what is older belongs to an earlier start.
+        since_s: seconds of Unix time; older marks belong to an earlier start.
     """
     with suppress(OSError, ValueError, KeyError):  # a volume that cannot be read changes nobody's exit code
         for mark in sorted(faults.glob("kill@*")):
@@ -298,7 +299,7 @@ def explain_planted_kill(faults: Path, since_s: float) -> str:
                 happened = json.loads(line)
                 if happened["t"] >= since_s:
                     return (
-                        f"as run.config.fault asked of rank {happened['rank']} at step {happened['step']} "
+                        f"by run.config.fault, on rank {happened['rank']} at step {happened['step']} "
                         "[SL-kill-planted]"
                     )
     return ""

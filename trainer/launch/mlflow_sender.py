@@ -1,9 +1,9 @@
-"""Replays metrics.jsonl to MLflow from the launcher's process, so that no rank ever waits for a server.
+"""Replay metrics.jsonl to MLflow from the launcher's process, so that no rank ever waits for a server.
 
-MLflow keeps one row per (key, value, timestamp, step): a line sent twice is one point as long as its own timestamp is
-sent. So "at least once" becomes exactly once, and after any failure the sender simply goes on from the last offset
-that the server confirmed. mlflow's own client is not used: one call blocks 246 s while the server is away, its
-asynchronous mode drops points silently, and importing it costs 3 s and 240 MB per process (mlflow 3.17.2).
+MLflow keeps one row per (key, value, timestamp, step): a line that is sent twice with its own timestamp is one point.
+So "at least once" becomes exactly once, and after a failure the sender resumes from the last offset that the server
+confirmed. mlflow's own client is not used (mlflow 3.17.2): one call blocks 246 s while the server is unreachable, its
+asynchronous mode drops points silently, and importing it takes 3 s and 240 MB per process.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Sender(threading.Thread):
             pause = POLL_S if self._try_send() else min(2 * pause, LONGEST_PAUSE_S)
 
     def finish(self, exit_code: int, seconds: float = LAST_TRY_S) -> None:
-        """Sends the rest and closes the MLflow run; gives up after 30 s and leaves the file for a later replay.
+        """Send the rest and close the MLflow run; give up after 30 s and leave the file for a later replay.
 
         Args:
-            seconds: what is left of a grace period, where that is less.
+            seconds: remaining grace period, if that is less.
 
-        The run is closed then as well, if the server can be reached: it must not look as if it went on.
+        If the server can be reached after giving up, the run is still closed: it must not appear to be running.
         """
         self._stop_asked.set()
         self.join()
@@ -123,7 +123,7 @@ class Sender(threading.Thread):
         return record["run_id"]
 
     def _write_record(self) -> None:
-        """On a full volume later: without it nobody finds the run, but its metrics can be sent."""
+        """Write the MLflow record later if the volume is full: its metrics can be sent without it."""
         if self._record:
             with suppress_full():
                 write_json(self._folder.mlflow, self._record)
@@ -131,14 +131,14 @@ class Sender(threading.Thread):
 
 
 def mlflow_status(exit_code: int) -> str:
-    """What MLflow calls a run that ended so. KILLED: it was stopped from outside, and may go on."""
+    """Return MLflow's status for an exit code; KILLED: the run was stopped from outside and may resume."""
     return {DONE: "FINISHED", TERMINATED: "KILLED"}.get(exit_code, "FAILED")
 
 
 def find_run(folder: RunDirectory, mlflow: Mlflow, uri: str) -> tuple[dict[str, str], bool]:
-    """The record of this run directory's MLflow run, and whether mlflow.json has it already.
+    """Return the record of this run directory's MLflow run, and whether mlflow.json already has it.
 
-    What this server does not know, or does not know any more, is made there.
+    A run that this server does not know, or no longer knows, is created there.
     """
     if folder.mlflow.exists():
         known: dict[str, str] = json.loads(folder.mlflow.read_text())
@@ -175,7 +175,7 @@ def close_run(folder: RunDirectory, mlflow: Mlflow, run_id: str, status: str) ->
 
 @contextmanager
 def suppress_full() -> Iterator[None]:
-    """What a full volume, or a folder that is gone, does not take is not written, and the block is left."""
+    """Leave the block silently if the volume is full or the folder was removed."""
     try:
         yield
     except OSError as failure:
@@ -190,14 +190,14 @@ def send_new_lines(
     offset: int | None = None,
     metrics: BinaryIO | None = None,
 ) -> int:
-    """Sends every complete line behind the confirmed offset; a half-written line waits. Returns the new offset.
+    """Send every complete line after the confirmed offset; a half-written line waits. Return the new offset.
 
     Args:
-        offset: that of the last call, which a full volume may not have taken; None = what metrics.sent says.
-        metrics: metrics.jsonl, if it is open already.
+        offset: the last call's result, which a full volume may not have stored; None = read metrics.sent.
+        metrics: metrics.jsonl, if it is already open.
 
     Raises:
-        MlflowError, OSError: the offset then stands behind the last confirmed batch.
+        MlflowError, OSError: the stored offset is the end of the last confirmed batch.
     """
     if offset is None:
         offset = read_offset(folder)
@@ -223,7 +223,7 @@ def send_new_lines(
 
 
 def read_offset(folder: RunDirectory) -> int:
-    """Bytes of metrics.jsonl that MLflow has confirmed; 0 where nothing is: a point that is sent twice is one point."""
+    """Return the bytes of metrics.jsonl that MLflow has confirmed, or 0: sending a point twice is harmless."""
     try:
         return int(folder.sent.read_text())
     except (FileNotFoundError, ValueError):
@@ -269,7 +269,7 @@ def line_points(line: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _flat(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """`resolved` with axes and layout beside the other facts: they replace what was asked for (0, auto)."""
+    """Flatten `resolved`: axes and layout replace the settings that they resolve (0, auto)."""
     flat = {k: v for k, v in resolved.items() if k not in ("axes", "layout")} | dict(resolved["axes"])
     if layout := resolved.get("layout"):
         flat |= {"layout": layout["name"], "layout_reason": layout["reason"]}

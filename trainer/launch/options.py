@@ -1,6 +1,6 @@
-"""What may stand behind `python -m trainer`: it becomes the environment that a chart would have given the pod.
+"""Read the options of `python -m trainer`; they become the environment that a chart would give the pod.
 
-Later wins: the file, the variables that are there, --set and --processes.
+Later wins: the file, the existing variables, --set and --processes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Exit codes: 0 done, 2 bad configuration, 3 data or model missing, 4 accelerators
 
 class _OptionsParser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise ConfigError(f"{message}; python -m trainer --help shows what there is [SL-option-unknown]")
+        raise ConfigError(f"{message}; python -m trainer --help lists the options [SL-option-unknown]")
 
 
 def add_settings(parser: argparse.ArgumentParser, config: str, processes: str) -> None:
@@ -85,10 +85,10 @@ def build_environment(
     env: Mapping[str, str],
     make_name: Callable[[Mapping[str, str]], str] = name_by_chart,
 ) -> tuple[dict[str, str], list[str]]:
-    """The whole environment of the run, and sentences about what was decided.
+    """Return the whole environment of the run, and sentences about the decisions.
 
     Args:
-        make_name: for a run that was given none, of the environment that was found.
+        make_name: builds a name from the environment for a run without one.
 
     Raises:
         ConfigError: naming every option, key or file that is wrong.
@@ -125,10 +125,10 @@ def build_environment(
 
 
 def count_problem(name: str, value: str) -> str:
-    """Why this is no number of processes or machines; "" where it is one."""
+    """Return why this is not a number of processes or machines; "" if it is."""
     return "" if COUNT.fullmatch(value) else describe_count(name, value)
 
 
 def describe_count(name: str, value: object) -> str:
-    """A sentence for what is no count."""
+    """Return the message for an invalid count."""
     return f"{name}={value!r}: expected a number from 1 [SL-count-wrong]"

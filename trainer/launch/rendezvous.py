@@ -1,18 +1,18 @@
-"""Where and when the pods of a run meet: which ranks each has, how long it waits, and who may write the folder.
+"""Decide where and when the pods of a run meet: each pod's ranks, its waiting time, and who may write the folder.
 
 Ranks follow the pods: pod `ddp-worker-2` of 2 processes each holds ranks 4 and 5, and worker-0 has rank 0's console.
 torch's c10d rendezvous numbers the nodes in the order of their addresses as text, in which 10.1.0.10 comes before
-10.1.0.9 (dynamic_rendezvous.py, torch 2.13): after a restart, or on an unlucky day, rank 0 is in any pod. Its store is
-the launcher's, not rank 0's, so that the ranks may be dealt out anew before the process group is made.
+10.1.0.9 (dynamic_rendezvous.py, torch 2.13). So rank 0 can be in any pod, for example after a restart. The launcher
+owns the store, not rank 0, so that the ranks can be reassigned before the process group is built.
 
-The other pods are waited for as long as the chart says. A start that never had them all is no attempt. Nodes come one
-at a time: of two pods one may run for hours before the other has a node. torch starts the ranks of a pod when all pods
-have met, so the first rank's mark says that they have.
+A pod waits for the other pods as long as the chart allows. A start that never had them all does not count as an
+attempt. Nodes arrive one at a time: one of two pods may run for hours before the other has a node. torch starts the
+ranks of a pod when all pods have met, so the first rank's mark shows that they have met.
 
-One run directory, one start: the launcher of rank 0 says every two seconds that it is at work. Two releases of one name
-in two namespaces that share a volume, or a rehearsal beside a cluster, would write into one folder. What counts is that
-somebody else's file changes while it is watched, never how old it looks: clocks of nodes differ, and a pod that was
-killed leaves its file behind.
+Only one start may write a run directory: the launcher of rank 0 writes a mark every two seconds. Two releases of one
+name in two namespaces that share a volume, or a rehearsal during a cluster run, would write into one folder. The
+check watches whether another start's file changes; its age does not matter. Clocks of nodes differ, and a killed pod
+leaves its file.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ log = logging.getLogger("trainer")
 
 
 class Peers(threading.Thread):
-    """From the start of a pod to the meeting of all.
+    """Wait from the start of a pod until all pods have met.
 
     Args:
-        pod: this one's name.
+        pod: name of this pod.
         nodes: pods of the run.
         wait_s: how long this start may wait.
-        on_met: called once, when all are there.
+        on_met: called once, when all have met.
     """
 
     def __init__(
@@ -106,13 +106,13 @@ class Peers(threading.Thread):
             env["PET_RDZV_CONF"] = ",".join([*filter(None, given), f"{option}={self.wait_s:.0f}"])
 
     def keep_store(self, env: Mapping[str, str], open_store: Callable[[str, int], object]) -> None:
-        """In the first pod: the store of the rendezvous lives as long as this launcher, not as long as one meeting.
+        """In the first pod, keep the store of the rendezvous for as long as this launcher lives.
 
-        For the next rung the pods meet again at the same port. A server that ends when Python collects the last
-        meeting's takes with it whoever was there earlier for the next one.
+        For the next rung the pods meet again at the same port. A server that ended with the previous meeting would
+        drop the pods that had already joined the next one.
 
         Args:
-            open_store: torch's server at (host, port); its RuntimeError says that the port cannot be had.
+            open_store: torch's server at (host, port); it raises RuntimeError if the port is taken.
         """
         if self._store is not None or read_node_rank(env, self._pod) != 0:
             return
@@ -228,7 +228,7 @@ class Lease(threading.Thread):
         if again := held if is_there else _watch(self._folder, held):
             who = f"pod {again.get('pod')} on {again.get('host')}, process {again.get('pid', 'unknown')}"
             raise ConfigError(
-                f"{self._folder.path}: is being written by another start of this run, {who}; end that one "
+                f"{self._folder.path}: is being written by another start of this run, {who}; end that start "
                 "first, or choose another name (TRAINER_RUN) [SL-run-being-written]"
             )
         self._left = held

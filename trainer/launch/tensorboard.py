@@ -1,11 +1,12 @@
-"""TensorBoard's view of metrics.jsonl: the numbers that MLflow gets, under the same names.
+"""Write metrics.jsonl as TensorBoard's event files: the numbers that MLflow gets, under the same names.
 
-While a run trains (setting `tensorboard`) its launcher follows the file, as it does for MLflow, so that no rank knows
-of it. Afterwards `python -m trainer.program tensorboard RUN ...` makes the same of any run: metrics.jsonl is the truth.
+While a run trains (setting `tensorboard`), its launcher follows the file as it does for MLflow, so that ranks are not
+involved. Afterwards `python -m trainer.program tensorboard RUN ...` writes the same files from any run's
+metrics.jsonl.
 
-TensorBoard's event file holds records of TFRecord with protocol buffers, of which a scalar needs six fields. The format
-is old and does not change; TensorBoard itself, which writes it too, brings eleven packages that nothing else here
-needs. Its own reader reads these files in tests/trainer/launch/test_tensorboard.py. Sources:
+TensorBoard's event file holds TFRecord records with protocol buffers, of which a scalar needs six fields. The format
+is old and stable. TensorBoard can write it too, but brings eleven packages that this project does not otherwise need.
+TensorBoard's own reader reads these files in tests/trainer/launch/test_tensorboard.py. Sources:
 tensorflow/core/util/event.proto, framework/summary.proto, and lib/io/record_writer.cc for the record: length, masked
 CRC-32C of the length, data, masked CRC-32C of the data.
 """
@@ -44,7 +45,7 @@ TABLE = _build_table()
 
 
 def build_first_record(wall_time_s: float) -> bytes:
-    """What every file begins with."""
+    """Return the first record of every file."""
     return _record(_double(1, wall_time_s) + _bytes(3, VERSION.encode()))
 
 
@@ -58,7 +59,7 @@ def build_record(wall_time_s: float, step: int, scalars: Mapping[str, float]) ->
 
 
 def _to_float32(value: float) -> float:
-    """Nothing in a metrics file is so large; if it were, infinity says so."""
+    """Replace values beyond float32's range by infinity; metrics files do not contain them."""
     return value if abs(value) < 3.4e38 else float("inf") * (1 if value > 0 else -1)
 
 
@@ -139,9 +140,9 @@ class EventWriter(threading.Thread):
 
 
 def build_records(metrics: Path, offset: int) -> tuple[bytes, int, int]:
-    """The events of every whole line behind `offset`, the offset behind them, and the lines that are left out.
+    """Return the events of every whole line after `offset`, the next offset, and the number of skipped lines.
 
-    Of a number that several attempts wrote for one step the last one stays, as in reports.
+    If several attempts wrote one number for one step, the last one stays, as in reports.
     """
     if not metrics.exists():
         return b"", offset, 0
@@ -214,7 +215,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     empty = [str(path) for path in options.runs if not any(find_runs([path]))]
     if empty:
-        print(f"error: {', '.join(empty)}: no run with metrics is there [SL-no-metrics]", file=sys.stderr)
+        print(f"error: {', '.join(empty)}: has no run with metrics [SL-no-metrics]", file=sys.stderr)
         return failures.DATA_MISSING
     places: dict[Path, RunDirectory] = {}
     for folder in find_runs(options.runs):

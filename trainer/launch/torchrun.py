@@ -1,8 +1,8 @@
 """The accelerators and the ranks of this pod: torch's elastic launcher starts one process on each.
 
-Whether the accelerators are here is found out without torch, before anything else is done. Without a device plugin,
-with a broken driver or in an image for CPUs torch says nothing and trains on the CPU, and the pod holds its GPU node to
-the end.
+The pod checks without torch, before anything else, whether its accelerators are present. Without a device plugin,
+with a broken driver or in an image for CPUs, torch trains on the CPU without a warning, and the pod holds its GPU
+node to the end.
 
 python -m trainer.program accelerators nvidia.com/gpu 1      # code 4 and a sentence if one process would not get one
 """
@@ -47,14 +47,14 @@ print(count.value, version.value)
 
 
 def check(accelerator: str, per_pod: int, env: Mapping[str, str]) -> None:
-    """Raises unless every process of this pod will find an accelerator.
+    """Raise an error unless every process of this pod will find an accelerator.
 
     Args:
-        accelerator: the resource that the pod asks for; empty = none, and nothing is looked at.
+        accelerator: the resource that the pod requests; empty = none, and the check is skipped.
         per_pod: processes, which get one each.
 
     Raises:
-        AcceleratorsMissing: with what is wrong and what helps.
+        AcceleratorsMissing: with the problem and its fix.
     """
     if not accelerator.startswith(NVIDIA):
         return
@@ -80,7 +80,7 @@ def count_devices(env: Mapping[str, str]) -> int:
 
 
 def _probe(env: Mapping[str, str]) -> tuple[int, int, str]:
-    """Devices, the driver's CUDA version x 1000, and why neither can be told."""
+    """Return the number of devices, the driver's CUDA version x 1000, and why neither could be read."""
     try:
         probe = subprocess.run(
             [sys.executable, "-c", PROBE], env=dict(env), capture_output=True, text=True, timeout=ANSWER_S
@@ -129,16 +129,16 @@ def main(arguments: list[str]) -> int:
 def run_ranks(
     module: str, per_node: int, grace_s: float, stop: Stop, before: Callable[[], None] = lambda: None
 ) -> None:
-    """Returns when all ranks of this pod have ended well.
+    """Return when all ranks of this pod have ended with 0.
 
     Args:
         module: that each rank runs.
         per_node: ranks of this pod.
-        before: called when torch is there, and interrupted as the ranks are.
+        before: called when torch is imported; a stop interrupts it like the ranks.
 
     Raises:
         ChildFailedError: torch's; a rank has failed.
-        SignalException: torch's; this process was told to stop.
+        SignalException: torch's; a signal requested a stop of this process.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // per_node)))
     if not has_gpu():  # else each trace would say "ERROR gpuGetDeviceCount failed"
@@ -166,12 +166,12 @@ def run_ranks(
 
 @contextmanager
 def _heard_between_looks(stop: Stop) -> Iterator[None]:
-    """While torch's agent looks at its ranks, ten times a second, a signal is noted, and heard when it has looked.
+    """Hold back a signal while torch's agent checks its ranks, ten times a second, and handle it after the check.
 
-    Raised in there it may be lost: the agent times each look, and where the exception comes before its clock is read
-    another one takes its place (`UnboundLocalError: ... 'start'`, torch 2.13, elastic/metrics/api.py), for which it
-    ends the ranks at once instead of letting them save. Ranks that have failed are told as that; where all have ended
-    well nobody waits for other pods, which may not come.
+    Raised inside the check it may be lost. The agent times each check, and an exception before its clock is read
+    becomes another one (`UnboundLocalError: ... 'start'`, torch 2.13, elastic/metrics/api.py). For that one it ends
+    the ranks at once instead of letting them save. Failed ranks are reported as failed. If all ranks have ended with
+    0, the launcher does not wait for other pods, which may never arrive.
     """
     from torch.distributed.elastic.agent.server.api import WorkerState
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -197,10 +197,10 @@ def _heard_between_looks(stop: Stop) -> Iterator[None]:
 
 
 def read_own_address() -> str | None:
-    """The address under which other pods reach this one; None on a machine that only knows its loopback.
+    """Return the address under which other pods reach this one; None on a machine that only knows its loopback.
 
-    torch would hand out the host name, which nobody resolves in an MPIJob v1; and to torch a pod that comes back under
-    the same name is the one it has lost.
+    torch would publish the host name, which cannot be resolved in an MPIJob v1. torch also takes a pod that returns
+    under the same name for the pod that it has lost.
     """
     try:
         address = socket.gethostbyname(socket.gethostname())

@@ -1,14 +1,15 @@
-"""Watches the ranks of a pod, and says which rank of the run does not arrive before a collective's time-out ends them.
+"""Watch the ranks of a pod, and name the rank that does not arrive before a collective's time-out ends the others.
 
-torch ends those that wait; the one that they wait for it cannot name, and gloo not even record. So this thread of the
-launcher, which no rank can hold up, looks at each rank's pulse:
+torch ends the waiting ranks; it cannot name the missing one, and gloo does not even record it. So this thread of the
+launcher, which no rank can block, reads each rank's pulse:
 
-    a rank waits for others, for as long as the time-out but for a margin
-        ─▶ every rank is asked: its witness for groups and collectives, a signal for its Python stack
-        ─▶ hangs/<pod>.json on the results volume, where the other pods' are read
-        ─▶ the verdict, by each pod from the same files
-    time-out: torch ends those that wait
-    and a while later: a pod whose only fault is a rank that does not arrive is ended by its launcher
+    a rank waits for the time-out minus a margin
+        ─▶ every rank is asked: a witness for collectives, a signal for its Python stack
+        ─▶ hangs/<pod>.json, next to the other pods' files
+        ─▶ the verdict, by each pod
+
+    time-out: torch ends the waiting ranks
+        ─▶ later: if a pod's only fault is a rank that does not arrive, its launcher ends the pod
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ log = logging.getLogger("trainer")
 
 
 class Watchdog(threading.Thread):
-    """From the start of a pod's ranks to their end.
+    """Watch a pod's ranks from their start to their end.
 
     Args:
-        pod, node: where they are.
+        pod, node: names of this pod and its node.
         nodes: pods of the run.
         processes: of this pod.
         timeout_s: of a collective.
@@ -99,7 +100,9 @@ class Watchdog(threading.Thread):
         self._step = 0  # the highest of this pod's ranks at the alarm
 
     def set_environment(self, env: MutableMapping[str, str]) -> None:
-        """Where the ranks keep their pulse, and where torch's flight recorder goes when a collective times out."""
+        """Set the variables for the ranks' pulse files and for torch's flight recorder, which writes when a collective
+        times out.
+        """
         env[FOLDER] = str(self._pulses)
         env.setdefault("TORCH_FR_BUFFER_SIZE", str(self._recorded))
         env.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1" if self._recorded else "0")
@@ -143,7 +146,7 @@ class Watchdog(threading.Thread):
             self._raise_alarm()
 
     def _follow(self, now: float, readings: dict[int, HeartbeatReading]) -> None:
-        """After the alarm: it was none if the ranks go on, and it is over if they do not end by themselves."""
+        """After the alarm: cancel it if the ranks continue, and end them if they do not end on their own."""
         assert self._alarm is not None
         latest = max((r.moved_ns for r in readings.values()), default=0) / 1e9
         ends = self._alarm + self._timeout_s
@@ -162,7 +165,7 @@ class Watchdog(threading.Thread):
                     os.kill(reading.process, signal.SIGKILL)
 
     def _since(self, now: float, then_ns: int) -> float:
-        """Seconds; 0 for what is not."""
+        """Return the elapsed seconds; 0 if `then_ns` is 0."""
         return now - max(then_ns / 1e9, self._awake) if then_ns else 0.0
 
     def _find_ranks(self) -> None:
@@ -191,7 +194,7 @@ class Watchdog(threading.Thread):
         log.error("%s; stacks: %s", self.verdict.sentence, self._folder.hangs)
 
     def _ask_ranks(self) -> list[RankState]:
-        """What the ranks of this pod say, and what can be seen of those that do not."""
+        """Return the answers of this pod's ranks, and the visible state of silent ranks."""
         questions = {local: listener.ask() for local, listener in self._ranks.items()}
         sizes = {local: _size(stack_file(listener.path)) for local, listener in self._ranks.items()}
         for listener in self._ranks.values():

@@ -1,4 +1,4 @@
-"""What each storage is held for: found by looking into the engine, and by watching who makes what."""
+"""Find the cause of each storage, by looking into the engine and by watching which function made it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def attributed(watch: StorageWatch, strategy: str) -> Iterator[None]:
 
 
 def _native() -> Iterator[Row]:
-    """(owner, its function, what wraps that function for a watch)"""
+    """Yield (owner, its function, the watch's wrapper of it)."""
     yield FSDPParamGroup, "unshard", _inside("gathered")
     yield FSDPParamGroup, "wait_for_unshard", _inside("gathered")
     yield FSDPParamGroup, "post_backward", _reducing(_unsharded_gradients)
@@ -61,7 +61,7 @@ def _deepspeed() -> Iterator[Row]:
 
 
 def _inside(cause: str, final: bool = True) -> Wrapper:
-    """What a function makes is held for `cause`."""
+    """Attribute storages that a function makes to `cause`."""
 
     def wrap(watch: StorageWatch, function: Function) -> Function:
         @functools.wraps(function)
@@ -75,7 +75,7 @@ def _inside(cause: str, final: bool = True) -> Wrapper:
 
 
 def _reducing(gradients: Function) -> Wrapper:
-    """What autograd has just made are gradients; what is made on the way to the other ranks are buckets."""
+    """Attribute autograd's results to gradients, and storages for their transfer to buckets."""
 
     def wrap(watch: StorageWatch, function: Function) -> Function:
         @functools.wraps(function)
@@ -98,7 +98,9 @@ def _unsharded_gradients(group: Any, *_: Any) -> Iterator[Any]:
 
 
 def _loss(watch: StorageWatch, function: Function) -> Function:
-    """The logits, what the loss is computed by, and what its backward pass makes until the logits' gradient."""
+    """Attribute to the loss: the logits, the storages of its forward pass, and of its backward pass until their
+    gradient.
+    """
 
     @functools.wraps(function)
     def call(logits: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -113,7 +115,7 @@ def _loss(watch: StorageWatch, function: Function) -> Function:
 
 
 def _nodes_between(end: Tensor, start: Tensor) -> list[Any]:
-    """The autograd nodes from `end` back to `start`, whose own node is left out."""
+    """Return the autograd nodes from `end` back to `start`, without the node of `start`."""
     found, waiting = [], [end.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -124,7 +126,7 @@ def _nodes_between(end: Tensor, start: Tensor) -> list[Any]:
 
 
 def attribute_state(watch: StorageWatch, engine: Any) -> None:
-    """Parameters and their fp32 copies, between two steps: what is gathered must be given back, or known already."""
+    """Attribute parameters and their fp32 copies, between two steps: gathered ones must be freed, or known already."""
     parameters = list(engine.module.parameters())
     for tensor in (*parameters, *engine.module.buffers()):
         watch.attribute(tensor, "parameters", final=True)
@@ -145,7 +147,7 @@ def attribute_teacher(watch: StorageWatch, teacher: Any) -> None:
 
 
 def attribute_gradients(watch: StorageWatch, engine: Any) -> None:
-    """What the backward pass has left, before the update takes it."""
+    """Attribute the gradients after the backward pass, before the update uses them."""
     for tensor in (*engine.module.parameters(), *list_masters(engine)):
         watch.attribute(tensor.grad, "gradients")
     optimizer = optimizer_of_deepspeed(engine)
@@ -156,7 +158,7 @@ def attribute_gradients(watch: StorageWatch, engine: Any) -> None:
 
 
 def attribute_optimizer(watch: StorageWatch, engine: Any) -> None:
-    """What the first update has made."""
+    """Attribute the state that the first update has made."""
     for tensor in list_states(engine):
         watch.attribute(tensor, "optimizer state", final=True)
 

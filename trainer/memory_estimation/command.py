@@ -1,4 +1,4 @@
-"""The command `python -m trainer.count`: what one rank of a run would hold, counted without a GPU and without data."""
+"""The command `python -m trainer.count`: count the memory of one rank without a GPU and without data."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _settings(env: Mapping[str, str], given: list[str]) -> dict[str, str]:
 
 
 def _build_say() -> tuple[Say, Say]:
-    """(what begins, which is always told; how far it is, told every PROGRESS_S), on stderr."""
+    """Return two functions that print to stderr: one for each beginning, one for progress every PROGRESS_S."""
     began = last = time.monotonic()
 
     def begin(text: str) -> None:

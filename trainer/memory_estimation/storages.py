@@ -1,12 +1,12 @@
-"""What is watched while a step runs on fake tensors: every storage, and every place that would make the host wait.
+"""Watch a step on fake tensors: every storage, and every place that would make the host wait.
 
 StorageWatch    follows every storage from its making to its end, through all operators that run meanwhile
-WaitWatch       operator or method ─▶ does its result, or its memory, need the host to know a value? ─▶ (why, who asks)
+WaitWatch       operator or method ─▶ does its result, or its memory, need a value on the host? ─▶ (reason, caller)
 
-A host that waits sends no further work meanwhile, so that the device runs dry. The rules are those of CUDA, read from
-torch's sources (2.13). Where all tensors are on one device, copies between it and the host have no operator: there
-`Tensor.cpu`, `Tensor.numpy` and tensors made of the host's numbers stand for them. What waits inside C++ alone, or only
-where there is a stream (DeepSpeed asks its accelerator), is not seen, nor threads that work ahead of a step.
+A waiting host does not send further work, so that the device runs dry. The rules are CUDA's, read from torch's
+sources (2.13). If all tensors are on one device, copies between it and the host have no operator. `Tensor.cpu`,
+`Tensor.numpy` and tensors made of the host's numbers then stand for such copies. Waits inside C++ only, or only with
+a stream (DeepSpeed asks its accelerator), are not seen, and neither are threads that work ahead of a step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _INHERITED = object()
 
 @contextmanager
 def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
-    """Sets these attributes of `owner`, and puts back what was there."""
+    """Set these attributes of `owner`, and restore the previous ones."""
     before = {name: vars(owner).get(name, _INHERITED) for name in attributes}  # getattr would bind
     assert all(hasattr(owner, name) for name in attributes), f"{owner} has not all of {list(attributes)}"
     try:
@@ -50,9 +50,9 @@ def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
 
 
 def asks_for_device(func: Any, args: Any) -> bool:
-    """Whether a mode is called for no operator but for `device` of a fake tensor, `args[0]`.
+    """Return whether a mode is called only for `device` of a fake tensor, `args[0]`.
 
-    Two of three calls of a step of ZeRO-3 (torch 2.13); answered without asking all modes.
+    It is two of three calls of a step of ZeRO-3 (torch 2.13); answered without asking all modes.
     """
     return (
         func is torch.ops.prim.device.default
@@ -95,7 +95,7 @@ class StorageWatch(TorchDispatchMode):
         self._patches = ExitStack()
 
     def begin(self, phase: str) -> None:
-        """What is made from now on is made in this phase."""
+        """Attribute the storages made from now on to this phase."""
         self.phase = phase
         self.timeline.begin(phase)
 
@@ -110,7 +110,7 @@ class StorageWatch(TorchDispatchMode):
         self._alive.clear()  # with the weak references: what dies later is of no interest
 
     def _resizing(self) -> Any:
-        """fully_shard frees what it has gathered by resize_(0), which is no operator."""
+        """Follow resize_(0), by which fully_shard frees gathered tensors without an operator."""
         resize = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
@@ -177,7 +177,7 @@ class StorageWatch(TorchDispatchMode):
         return known[0] if known else None
 
     def attribute(self, tensor: Any, cause: str, final: bool = False) -> None:
-        """Says what the storage of `tensor` is held for, unless that was said for good. None is passed over."""
+        """Set the cause of the storage of `tensor`, unless it is final; ignore None."""
         if not isinstance(tensor, Tensor):
             return
         self.see(tensor, "given")
@@ -186,13 +186,13 @@ class StorageWatch(TorchDispatchMode):
             found.cause, found.final = cause, final
 
     def move_to_host(self, tensor: Any) -> None:
-        """Says that the storage of `tensor` is in host memory. None is passed over."""
+        """Mark the storage of `tensor` as host memory; ignore None."""
         if found := self._find(tensor):
             found.on_host = True
 
     @contextmanager
     def region(self, cause: str, final: bool = False) -> Iterator[None]:
-        """What is made inside is held for `cause`; if `final`, whatever is found out later."""
+        """Attribute storages made inside to `cause`; if `final`, later attributions do not change it."""
         self._regions.append((cause, final))
         try:
             yield
@@ -238,10 +238,10 @@ _PASSED_THROUGH = (
 
 
 class WaitWatch(TorchDispatchMode):
-    """Counts while it is entered; may be entered again and again, and adds up.
+    """Count waits while it is entered; further entries add to the counts.
 
     Args:
-        one_device: all tensors stand for those of a device; else host and device are told apart by `Tensor.device`.
+        one_device: all tensors represent a device's; otherwise `Tensor.device` separates host and device.
     """
 
     def __init__(self, one_device: bool = True) -> None:
@@ -342,14 +342,14 @@ def _copies(name: str, args: Any, kwargs: Any) -> str | None:
 
 
 def _pin(tensor: Tensor, *_: Any) -> Tensor:
-    """Stands in for `Tensor.pin_memory`, which needs a driver."""
+    """Replace `Tensor.pin_memory`, which needs a driver."""
     pinned = tensor.view_as(tensor)
     setattr(pinned, PINNED, True)
     return pinned
 
 
 def _places() -> Iterator[str]:
-    """From the innermost frame outwards, without those of this package."""
+    """Yield the call stack from the innermost frame outwards, without the frames of this package."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

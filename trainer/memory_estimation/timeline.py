@@ -1,4 +1,4 @@
-"""When memory was taken and given back, and by what; what a count has found. Without torch."""
+"""Record when memory was taken and freed, and by which storage; hold the result of a count. Without torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EDGE_SHARE = 0.05
 
 
 class Label(NamedTuple):
-    """What made a storage."""
+    """The origin of a storage."""
 
     phase: str
     """build, data, forward, backward, optimizer, or between them."""
@@ -57,7 +57,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Moment:
-    """What was held at one point of time."""
+    """The storages held at one point of time."""
 
     total: int
     """Bytes; the sum of everything in `storages`."""
@@ -81,7 +81,7 @@ class Moment:
 
 @dataclass
 class Timeline:
-    """Every change of what is held, in order.
+    """Every change of the held memory, in order.
 
     Args:
         block_bytes: sizes are rounded up to whole blocks.
@@ -94,7 +94,7 @@ class Timeline:
     """(event, phase that begins before it), in order."""
 
     def begin(self, phase: str) -> None:
-        """From the next event on this is the phase."""
+        """Begin this phase with the next event."""
         self.turns.append((len(self.events), phase))
 
     def resize(self, storage: Storage, size: int) -> None:
@@ -105,32 +105,33 @@ class Timeline:
             storage.size = blocks
 
     def peak(self, since: int, cause: str = "") -> Moment:
-        """The moment from event `since` on at which most is held: of everything, or of `cause` alone.
+        """Return the moment from event `since` on at which most is held: of everything, or only of `cause`.
 
-        The first of several; if nothing happened since, what was held then.
+        The first of several; without an event since then, the memory held at `since`.
         """
         totals = self._totals(lambda storage: not storage.on_host and (not cause or storage.cause == cause))
         return self.moment(max(range(since, len(totals)), key=totals.__getitem__))
 
     def host_peak(self, since: int) -> Moment:
-        """The moment from event `since` on at which most lies in host memory, and what lies there."""
+        """Return the moment from event `since` on with the most host memory, and its storages there."""
         totals = self._totals(lambda storage: storage.on_host)
         return self.moment(max(range(since, len(totals)), key=totals.__getitem__), on_host=True)
 
     def _totals(self, counts: Callable[[Storage], bool]) -> list[int]:
-        """What is held of the storages that count, before each event and behind the last."""
+        """Return the bytes held by the storages that count, before each event and after the last."""
         return list(
             accumulate((delta if counts(storage) else 0 for delta, storage in self.events), initial=0)
         )
 
     def windows(self, since: int) -> dict[str, Moment]:
-        """The fullest moment of each window from event `since` on, by its name: the phases, the backward pass in parts.
+        """Return the fullest moment of each window from event `since` on, by its name.
 
-        Moments that may become the peak of another depth or batch: `backward, begin` while nearly all is alive that
-        the forward pass has saved (the loss), `backward, end` when nearly all of it is gone (the embedding), `backward`
-        between. Stages 1 and 2 of DeepSpeed take room for all gradients of the rank when their first bucket is full:
-        `backward, gradients at once` is from there on, `backward` before it, if that is between begin and end. In one
-        window what is held grows evenly with depth and rows; which window is the fullest may change.
+        The windows are the phases, with the backward pass in parts: moments that may become the peak of another depth
+        or batch. `backward, begin` is while nearly all tensors saved by the forward pass are alive (the loss),
+        `backward, end` when nearly all of them are freed (the embedding), `backward` between. Stages 1 and 2 of
+        DeepSpeed take room for all gradients of the rank when their first bucket is full: `backward, gradients at
+        once` is from there on, `backward` before it, if that is between begin and end. In one window memory grows
+        linearly with depth and rows; the fullest window may change.
         """
         totals = self._totals(lambda storage: not storage.on_host)
         best: dict[str, int] = {}
@@ -141,7 +142,7 @@ class Timeline:
         return {name: self.moment(at) for name, at in best.items()}
 
     def _segments(self, since: int) -> Iterator[tuple[str, int, int]]:
-        """(window, first moment, behind the last one); none is empty. Moment n is before event n."""
+        """Yield (window, first moment, after the last one), without empty windows. Moment n is before event n."""
         ends = [at for at, _ in self.turns[1:]] + [len(self.events)]
         for (turn, phase), end in zip(self.turns, ends, strict=True):
             start = max(turn, since)
@@ -170,7 +171,7 @@ class Timeline:
                     yield name, start + begin, start + stop
 
     def _taken_at_once(self, start: int, end: int) -> int:
-        """The moment, counted from `start`, behind the event that takes room for all gradients; 0 = there is none."""
+        """Return the moment, counted from `start`, after the event that takes room for all gradients; 0 without one."""
         held = self.moment(end).by_cause()["gradients"]
         taken = (
             at
@@ -180,13 +181,13 @@ class Timeline:
         return next(taken, 0)
 
     def _saved_bytes(self, start: int, end: int) -> list[int]:
-        """What the forward pass has saved and is alive, before each event of start..end, and behind the last."""
+        """Return the live bytes saved by the forward pass, before each event of start..end, and after the last."""
         held = sum(size for storage, size in self.moment(start).storages.items() if _is_saved(storage))
         changes = (delta if _is_saved(storage) else 0 for delta, storage in self.events[start:end])
         return list(accumulate(changes, initial=held))
 
     def moment(self, before: int, on_host: bool = False) -> Moment:
-        """What the device holds before event number `before`; or the host, of what is offloaded."""
+        """Return the memory of the device, or of the host for offloaded tensors, before event number `before`."""
         held = Counter[Storage]()
         for delta, storage in self.events[:before]:
             held[storage] += delta
@@ -248,7 +249,9 @@ class Count:
         return self.gathered.by_cause()["gathered"]
 
     def as_dict(self) -> dict[str, Any]:
-        """For a JSON file; bytes are whole blocks, and those of `causes` and of `storages` add up to the peak."""
+        """Return the count for a JSON file; bytes are whole blocks, and the sums of `causes` and `storages` equal the
+        peak.
+        """
         given = self.config.model_dump(
             include=self.config.model_fields_set | {"strategy", "model", "precision"}
         )

@@ -1,7 +1,7 @@
-"""A file of lines that grows while its volume may be full: no line costs a step of training.
+"""Append lines to a file whose volume may be full, without losing a training step.
 
-What cannot be written waits in memory, so that it is on the volume in its order as soon as there is room again. When
-too much waits, the oldest lines are dropped and counted.
+Lines that cannot be written wait in memory and are written in order as soon as the volume has room again. If too many
+wait, the oldest lines are dropped and counted.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Spool:
             self.dropped += 1
 
     def flush(self) -> bool:
-        """Writes what waits; False if the volume is full, so that it waits on.
+        """Write the waiting lines; return False if the volume is full and they must wait.
 
         Raises:
-            FolderGone: after it is written all the same, for the sender, which has the file open too.
+            FolderGone: after writing them, because the sender still has the file open.
         """
         is_gone = self._is_gone()
         is_written = self._write()
@@ -83,7 +83,7 @@ class Spool:
         return True
 
     def close(self) -> None:
-        """Writes what it can; the rest is lost, and that is said."""
+        """Write the waiting lines; log a warning if some are lost."""
         if not self.flush():
             log.warning("%s: %d lines are lost", self.path, len(self._waiting) + self.dropped)
         os.close(self._file)

@@ -1,17 +1,17 @@
-"""What is told of a run while it trains: a line every few seconds, one per epoch, and a rank that is slow.
+"""Report progress while a run trains: a line every few seconds, one per epoch, and a rank that is slow.
 
-A rank that is slower than the others for longer than chance would have it (`Stragglers`): all ranks leave a step
-together, so the time of a step names none of them. What names one is the time in which a rank did not wait: its data,
-and with it its forward pass without what it waited in collectives (on a CPU, where the watchdog's thread has seen
-enough of it; on a device the waiting is not seen, and there data alone tell).
+`Stragglers` finds a rank that is slower than the others for longer than chance explains. All ranks leave a step
+together, so the step time does not identify it. The time in which a rank did not wait does: its data, and its forward
+pass minus the waiting in collectives. On a CPU the watchdog's thread samples that waiting. On a device it is not
+visible, and only the data times count.
 
-    chunk      3 steps; of each rank the smallest of both: what each of them takes at least
-    slow       in one of them 1.6 times the median of the other ranks, and the difference is 15 % of a step
+    chunk      3 steps; the minimum of both times for each rank.
+    slow       in one of them 1.6 times the median of the other ranks, and the difference is 15 % of a step.
     straggler  slow in 3 chunks in a row
 
-On a busy machine every rank is slow now and then, and none in nine steps one after the other. Whenever it begins, three
-chunks are whole 11 steps later at most, and written 9 steps after that, whatever `log_every` is: 20 in all. A device's
-times are read behind a write and travel with the next one: 30 there.
+On a busy machine every rank is slow now and then, but not in nine consecutive steps. Three chunks are whole at most
+11 steps after a rank becomes slow, and written 9 steps after that, whatever `log_every` is: 20 in all. A device's
+times are read after a write and sent with the next one: 30 there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 
 class EpochCount:
-    """Sums up the steps of an epoch. A batch that crosses into the next epoch counts with the one that it ends.
+    """Sum up the steps of an epoch; a batch that crosses an epoch's end counts for the epoch that it ends.
 
     Args:
         samples: of an epoch, over all ranks.
@@ -42,13 +42,13 @@ class EpochCount:
     def add(
         self, step: int, ended: float, took_ms: float, batch: int, loss: float, correct: float | None
     ) -> dict[str, Any] | None:
-        """One step, in order; gives the numbers of the epoch if it was the last one of a whole epoch.
+        """Add one step, in order; return the numbers of the epoch if it was the last step of a whole epoch.
 
         Args:
             ended: seconds since 1970.
             batch: samples of the step over all ranks, the same in every step.
             loss: mean over them.
-            correct: how many of them were told right; None where that is not counted.
+            correct: number of correct predictions; None if they are not counted.
         """
         before, after = ((step - 1) * batch) // self._samples, (step * batch) // self._samples
         # a first step seen, after a restart, may be the first of an epoch
@@ -113,7 +113,11 @@ class OwnTimes:
         self._unsettled.append((step, data_ms, forward_ms, step_ms))
 
     def settle(self, waited_share: float) -> None:
-        """Of all forward passes since the last call so much was waited for other ranks; NaN = not known."""
+        """Settle the forward passes since the last call.
+
+        Args:
+            waited_share: their share of waiting for other ranks; NaN = not known.
+        """
         self._steps += [
             Chunk(step, data_ms, data_ms + forward_ms * (1.0 - waited_share), step_ms)
             for step, data_ms, forward_ms, step_ms in self._unsettled

@@ -71,26 +71,27 @@ class _TrainLine(msgspec.Struct):
 
 
 def _line_with(step_measures: Sequence[str]) -> Any:
-    """The line's struct with what a task's learner measures in each step."""
+    """Return the line's struct with the task's measures per step."""
     kind, left_out = float | msgspec.UnsetType, msgspec.UNSET
     more: list[Any] = [(f"train_{name}_pct", kind, left_out) for name in step_measures]
     return msgspec.defstruct("_TrainLine", more, bases=(_TrainLine,)) if more else _TrainLine
 
 
 class Recorder:
-    """Collects the steps of every rank; rank 0 writes them. `flush` is collective: all ranks call it at equal steps.
+    """Collect the steps of every rank; rank 0 writes them. `flush` is collective: all ranks call it at equal steps.
 
     Args:
         path: metrics.jsonl, or None on the ranks that do not write.
         on_flush: called with the newest line after each flush on the writing rank, for the console.
-        read_system: this rank's memory, utilisation... in the order of `measuring.hardware.NAMES`; None = not recorded.
-        world_axis: what a group of all processes stands for where traffic is counted.
+        read_system: this rank's memory, utilisation... in the order of `measuring.hardware.NAMES`; None = not
+            recorded.
+        world_axis: name of the group of all processes in the traffic counts.
         epoch_samples: of the training split, for a line at the end of each epoch; 0 = no such lines.
         step_measures: of the learner that is trained.
-        guard: against what is not finite; None = the run stops.
-        nodes: the machine of each rank, "" where it is not known; empty = of none.
-        waited_share: of the forward passes since the last call, what this rank waited in collectives; NaN, or no such
-            function = not known.
+        guard: handles values that are not finite; None = the run stops.
+        nodes: the machine of each rank, "" if unknown; empty = none is known.
+        waited_share: returns this rank's share of waiting in collectives during the forward passes since the last
+            call; NaN, or no such function = not known.
     """
 
     def __init__(
@@ -227,7 +228,7 @@ class Recorder:
             self.record("event", number, name="not finite", text=sentence, not_finite_steps=found)
 
     def _read_times(self, waiting: Sequence[_Waiting]) -> list[tuple[float, ...]]:
-        """Of each step, in ms; where there are other ranks, they are compared by those that count."""
+        """Return the times of each step, in ms; with several ranks, keep those that count for comparing the ranks."""
         found = [read_ms(entry.taken) for entry in waiting]
         if dist.get_world_size() == 1:
             return found
@@ -261,10 +262,9 @@ class Recorder:
     def _gather(
         self, results: list[StepResult], own_ms: list[float]
     ) -> tuple[list[float], Sequence[Sequence[float]], list[list[float]]]:
-        """(losses over all ranks, the measures of each step, of each system number and own time that of every rank), in
-        one collective.
+        """Return (losses over all ranks, the measures of each step, each system number and own time of every rank).
 
-        The last travel as a table [number, rank] that is zero but for one's own column.
+        One collective carries them all. The last part travels as a table [number, rank] whose other columns are zero.
         """
         # first of all: the write itself takes memory
         own = [*self._read_system(), *own_ms] if self._read_system else own_ms
@@ -365,7 +365,7 @@ class Recorder:
         self._spool.flush()
 
     def close(self) -> None:
-        """Closes the file; what is waiting must be flushed before."""
+        """Close the file; waiting lines must be flushed before."""
         if self._spool is not None:
             self._spool.close()
 

@@ -1,9 +1,9 @@
-"""What ends a run of itself: a loss or a gradient that is not finite, and a device whose memory did not suffice.
+"""Failures that end a run from inside: a loss or gradient that is not finite, and a device out of memory.
 
-not finite       in which step, of which rank, and what the run does about it. The sum over the ranks tells every rank
-                 at the same write of the metrics. Only then they ask each other whose share it was; a run whose losses
-                 are finite pays nothing.
-out of memory    at which step and phase, what held it, and what to try next.
+not finite       in which step, of which rank, and how the run handles it. The sum over the ranks shows it to every rank
+                 at the same write of the metrics. Only then the ranks ask each other whose share it was; a run whose
+                 losses are finite has no extra work.
+out of memory    at which step and phase, the holders of memory, and settings to try next.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HELP = "lower TRAINER_LR or set TRAINER_CLIP_NORM"
 
 
 class Step(NamedTuple):
-    """What all ranks know of one step."""
+    """Facts of one step that all ranks know."""
 
     number: int
     loss: float
@@ -44,11 +44,12 @@ class Step(NamedTuple):
 
 
 class Guard:
-    """Decides for every rank alike.
+    """Decide about values that are not finite, on every rank alike.
 
     Args:
         policy: the setting on_not_finite.
-        scales_loss: gradients that are not finite are then what a loss scale is found by, and no fault.
+        scales_loss: a loss scale is in use, which finds its value by gradients that are not finite: they are not a
+            fault.
         node: the node of this rank.
     """
 
@@ -67,7 +68,7 @@ class Guard:
         self._in_a_row = 0
 
     def check(self, steps: Sequence[Step], shares: Sequence[Tensor]) -> list[tuple[int, str]]:
-        """(step, sentence) of what is to be recorded, and counts it; collective where something is not finite.
+        """Return (step, sentence) for every step to record, and count it; collective if a value is not finite.
 
         Args:
             shares: this rank's losses of these steps.
@@ -129,7 +130,7 @@ REST = "activations and all else"
 
 @dataclass(frozen=True)
 class Holders:
-    """Who holds memory, and how much there is; asked when it was not enough."""
+    """The holders of memory and its size; read after a device ran out of memory."""
 
     counters: Counters
     observed: Observed
@@ -143,7 +144,7 @@ class Holders:
 
 @contextmanager
 def explain_out_of_memory(run: Run, holders: Holders) -> Iterator[None]:
-    """Makes of torch's error one that says what held the memory and what to try, and leaves it in the run directory.
+    """Replace torch's error by one that names the holders of memory and settings to try; leave it in the run directory.
 
     Raises:
         OutOfMemory: instead of torch.OutOfMemoryError.

@@ -1,7 +1,4 @@
-"""What was launched before the recording began belongs to no step; and other traces that are not what they seem.
-
-Which host event launched a GPU event, and which collective it belongs to, on a few events that one can count.
-"""
+"""What was launched before the recording began belongs to no step; and other traces that are not what they seem."""
 
 from __future__ import annotations
 
@@ -58,15 +55,14 @@ def build_two_steps(in_flight_us: float, numbered: bool) -> TraceWriter:
 
 
 @pytest.mark.parametrize("numbered", [True, False])
-def test_first_step_begins_when_what_was_in_flight_has_ended(tmp_path: Path, numbered: bool) -> None:
+def test_first_step_begins_when_what_was_in_flight_has_ended(tmp_path, numbered):
     found = analyse(build_two_steps(400, numbered), tmp_path)
     assert [(row.step, row.step_ms, row.compute_ms) for row in found.rows] == [(5, 0.4, 0.4), (6, 0.4, 0.4)]
     assert "1 of 5 " in told(found)[IN_FLIGHT]
     assert found.durations.in_steps == 4
 
 
-def test_lost_launch_in_the_middle_counts_by_its_start(tmp_path: Path) -> None:
-    """The number of the call tells it from what was in flight."""
+def test_lost_launch_in_the_middle_counts_by_its_start(tmp_path):
     trace = build_two_steps(2, numbered=True)
     trace.add("kernel", "gemm", 1401, 1402, 9, GPU, device=0, stream=9, correlation=12)
     trace.events = [
@@ -77,9 +73,7 @@ def test_lost_launch_in_the_middle_counts_by_its_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_recording_that_begins_while_the_gpu_works(tmp_path: Path, steps: int) -> None:
-    """Warm-up steps, then recorded ones without a synchronisation, as Kineto cuts it: what starts earlier is not in the
-    trace. The recorded steps are what they are in the whole trace, also a single one."""
+def test_recording_that_begins_while_the_gpu_works(tmp_path, steps):
     scene = Scene(ranks=2, steps=3 + steps, sync=False, copy_exposed=False, loss_copy=False, data_ns=1_000)
     truth = simulate(tmp_path / "whole", scene)
     whole = measure_traces(truth.files, dict(scene.mesh)).ranks
@@ -101,28 +95,28 @@ def test_recording_that_begins_while_the_gpu_works(tmp_path: Path, steps: int) -
         assert [asdict(row) for row in rank.rows] == [asdict(row) for row in before.rows[3:]]
 
 
-def test_launches_without_kernels_of_a_real_trace(tmp_path: Path) -> None:
+def test_launches_without_kernels_of_a_real_trace(tmp_path):
     (rank,) = measure_traces(unpack("launches_without_kernels", tmp_path)).ranks
     assert build_mean_row([rank], {}, 1)["unrecorded_launches"] == 77  # by hand
     assert " 77 " in told(rank)["SL-launches-unrecorded"]
 
 
 @pytest.mark.parametrize("category", ["mtia_runtime", "xpu_runtime", "sycl_driver"])
-def test_launches_of_any_device_count(tmp_path: Path, category: str) -> None:
+def test_launches_of_any_device_count(tmp_path, category):
     trace = build_cpu_trace(0)
     assert analyse(trace, tmp_path).unrecorded == 0
     trace.add(category, "urEnqueueKernelLaunch", 1001, 1002, correlation=5)
     assert analyse(trace, tmp_path).unrecorded == 1
 
 
-def test_overlapping_steps_of_one_number_are_refused(tmp_path: Path) -> None:
+def test_overlapping_steps_of_one_number_are_refused(tmp_path):
     trace = build_gpu_trace(0)
     trace.add("user_annotation", "## Training Step 11 ##", 6100, 7100, 9, 9)
     found = measure_traces({0: trace.write(tmp_path / "rank0_trace.json")})
     assert not found.ranks and find_codes(found.findings[0].reason) == ["SL-step-at-once"]
 
 
-def test_doubled_events_are_told(tmp_path: Path) -> None:
+def test_doubled_events_are_told(tmp_path):
     trace = build_gpu_trace(0)
     whole = analyse(trace, tmp_path)
     trace.events += [event for event in trace.events if event["cat"] == "kernel"][:2]
@@ -131,7 +125,7 @@ def test_doubled_events_are_told(tmp_path: Path) -> None:
     assert told(found)["SL-events-doubled"].startswith("2 ")
 
 
-def test_events_of_a_step_are_those_launched_in_it(tmp_path: Path) -> None:
+def test_events_of_a_step_are_those_launched_in_it(tmp_path):
     """Steps of 100 us on the host. Each kernel begins when the one before it ends: the GPU is behind, as mostly."""
     trace = TraceWriter(0)
     for step in range(3):
@@ -155,9 +149,7 @@ AXES = {"dp_replicate": 2, "dp_shard": 1}
 
 
 @pytest.mark.parametrize("processes", [None, 2])
-def test_small_traces_and_a_pod_without_semaphores_start_no_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int | None
-) -> None:
+def test_small_traces_and_a_pod_without_semaphores_start_no_process(tmp_path, monkeypatch, processes):
     def refuse(*_: object, **__: object) -> None:
         assert processes
         raise OSError(38, "Function not implemented")
@@ -167,17 +159,16 @@ def test_small_traces_and_a_pod_without_semaphores_start_no_process(
     assert len(measure_traces(files, AXES, processes=processes).ranks) == 2
 
 
-def test_a_gpu_in_sight_that_nothing_used(tmp_path: Path) -> None:
-    """Operators are left out of GPU traces; without a GPU event they are all there is."""
+def test_a_gpu_in_sight_that_nothing_used(tmp_path):
     trace = build_cpu_trace(0)
     trace.head["deviceProperties"] = [{"id": 0, "name": "idle GPU"}]
     (rank,) = measure_traces({0: trace.write(tmp_path / "0.json")}, AXES).ranks
     assert rank.source == "cpu" and rank.rows[0].compute_ms == 0.07
 
 
-def test_what_is_work_of_the_gpu(tmp_path: Path) -> None:
+def test_what_is_work_of_the_gpu(tmp_path):
     """Kernels on stream 0 (ROCm has a real one); no operator of Triton with a stream, and no wait of cuda_sync. HTA
-    thinks otherwise: rows 4, 6 and 8 of docs/hta.md."""
+    thinks otherwise: rows 4, 6 and 8 of docs/decisions/hta.md."""
     trace = TraceWriter(0)
     trace.label("ProfilerStep#1", 1000, 2000)
     trace.kernel("Cijk_gemm", 1095, 1100, 1200, stream=0)
@@ -246,9 +237,7 @@ CASES: list[tuple[list[Any], str, dict[str, Any], str | None]] = [
 
 
 @pytest.mark.parametrize(("labels", "name", "said", "collective"), CASES)
-def test_collective(
-    tmp_path: Path, labels: list[Any], name: str, said: dict[str, Any], collective: str | None
-) -> None:
+def test_collective(tmp_path, labels, name, said, collective):
     rank = analyse(write(*labels, name=name, **said), tmp_path)
     assert [row.collective for row in rank.collectives] == ([collective] if collective else [])
     (row,) = rank.rows
@@ -258,15 +247,14 @@ def test_collective(
     ]
 
 
-def test_label_on_another_thread_or_before_the_launch_is_none(tmp_path: Path) -> None:
+def test_label_on_another_thread_or_before_the_launch_is_none(tmp_path):
     for thread, end in ((BACKWARD_THREAD, 1150), (HOST, 1099)):
         trace = write()
         trace.add("user_annotation", "nccl:all_to_all", 1050, end, thread, HOST)
         assert [row.collective for row in analyse(trace, tmp_path).collectives] == ["send_recv"]
 
 
-def test_events_of_a_graph_are_told_apart_by_their_names(tmp_path: Path) -> None:
-    """One launch, one correlation id: the kernels and copies of a CUDA graph."""
+def test_events_of_a_graph_are_told_apart_by_their_names(tmp_path):
     trace = write(("user_annotation", "my graph", {}), name="gemm")
     place = {"device": 0, "stream": 20, "correlation": 7}
     trace.add("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 1500, 1600, 20, GPU, **place)
@@ -280,7 +268,7 @@ def test_events_of_a_graph_are_told_apart_by_their_names(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("runtime", ["xpu_runtime", "hip_driver", "something new"])
-def test_any_host_event_with_the_correlation_id_is_the_launch(tmp_path: Path, runtime: str) -> None:
+def test_any_host_event_with_the_correlation_id_is_the_launch(tmp_path, runtime):
     trace = write(name="gemm")
     trace.add("overhead", "Activity Buffer Request", 1020, 1030, HOST, HOST)
     for event in trace.events:
@@ -300,8 +288,8 @@ COMPUTE = """gemm cutlass_multi_gemm reduce_kernel<512> occlusion::mask
 cdpsk::ep::CUB_200700_900_NS::DeviceScanKernel<Policy>(int*) deep_ep::internode::get_dispatch_layout<256,32,8>(long)"""
 
 
-def test_names_that_communicate() -> None:
-    """Of other libraries too, whose scans and layouts send nothing: row 5 of docs/hta.md."""
+def test_names_that_communicate():
+    """Of other libraries too, whose scans and layouts send nothing: row 5 of docs/decisions/hta.md."""
     found = {
         name for name in TALK.split() if any(COMMUNICATION_KERNEL.search(at + name) for at in ("", "void "))
     }

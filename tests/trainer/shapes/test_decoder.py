@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from stratlab_spec.exit_codes import DataMissing
-from stratlab_spec.layout.mesh_rules import broken_rules
-from stratlab_spec.memory.layout_report import main as show_layout
 from stratlab_spec.models.decoder import (
-    FAMILIES,
     SHAPES,
-    TEXT_HUB_IDS,
     count_flops_per_token,
     count_matmul_parameters,
     count_parameters,
     split_layers,
-    weight_shapes,
 )
 from stratlab_spec.models.decoder_config import decoder_problems, read_shape, shape_of_json
 from stratlab_spec.models.model_specs import VIT, image_size_problem, model_problems, read_vit_shape
@@ -28,8 +20,6 @@ from stratlab_spec.registry import DECODER_SIZES, SIZES, VIT_SIZES
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.fields import TEXT_MODELS, VIT_MODELS, Settings
 from tests.codes import find_codes
-from tests.trainer.fake_hub import run_fake_hub
-from trainer.data.image_checks import evaluated
 from trainer.models import build_model
 from trainer.models.decoder import describe
 from trainer.models.decoder_build import build_decoder
@@ -70,13 +60,6 @@ def test_published_numbers_of_parameters(name, parameters):
     assert count_parameters(SHAPES[name]) == parameters
 
 
-def test_every_text_model_has_a_shape_and_each_but_the_tiny_ones_an_address():
-    assert set(SHAPES) == set(TEXT_MODELS)
-    tiny = {name: shape.family for name, shape in SHAPES.items() if name.endswith("_tiny")}
-    assert sorted(tiny.values()) == sorted(FAMILIES), "a small one of each, for the tests of every family"
-    assert set(SHAPES) - set(TEXT_HUB_IDS) == {*tiny}
-
-
 def test_published_configurations_give_the_presets(tmp_path):
     assert shape_of_json(QWEN, "x") == SHAPES["qwen2.5-3b"]
     assert shape_of_json(QWEN_MOE, "x") == SHAPES["qwen3-30b-a3b"]
@@ -101,17 +84,6 @@ def test_of_experts_the_active_ones_count():
     active, all_of_them = (count_matmul_parameters(shape, active_only=a) for a in (True, False))
     assert all_of_them - active == 48 * (128 - 8) * 3 * 768 * 2048
     assert active + 151_936 * 2048 == pytest.approx(3.3e9, rel=0.02)  # "3.3B activated" on the model card
-
-
-def test_adapters_lie_beside_the_attention_or_what_is_named():
-    shape, k = SHAPES["qwen_tiny"], "hf.model.layers.1.self_attn.k_proj"
-    shapes = weight_shapes(shape, settings(lora_rank=3))
-    assert shapes[f"{k}.base_layer.weight"] == (32, 64) and shapes[f"{k}.base_layer.bias"] == (32,)
-    assert shapes[f"{k}.lora_A.default.weight"] == (3, 64)
-    assert shapes[f"{k}.lora_B.default.weight"] == (32, 3)
-    assert sum(".lora_A." in name for name in shapes) == 4 * 4
-    named = weight_shapes(shape, settings(lora_rank=3, lora_targets="down_proj,layers.2.mlp.up_proj"))
-    assert sum(".lora_A." in name for name in named) == 4 + 1
 
 
 def test_every_part_that_is_not_built_is_named_at_once():
@@ -169,23 +141,6 @@ def test_rules_between_model_and_settings(tmp_path):
         (settings(model_path="/nowhere"), ["SL-model-folder-absent"]),
     ):
         assert find_codes(model_problems(config)) == codes
-
-
-def test_a_model_of_the_hub_needs_no_torch(tmp_path):
-    code = (
-        "import sys; from stratlab_spec.settings.config import Config\n"
-        "from stratlab_spec.models.decoder import SHAPES\n"
-        "from stratlab_spec.models.decoder_config import read_shape\n"
-        "assert read_shape(Config(run='r', task='text', model='org/net')) == SHAPES['qwen2.5-3b']\n"
-        "from stratlab_spec.exit_codes import DataMissing\n"
-        "try: read_shape(Config(run='r', task='text', model='org/gone'))\n"
-        "except DataMissing as failure: assert \"TRAINER_MODEL='org/gone'\" in str(failure)\n"
-        "else: raise AssertionError\n"
-        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
-    )
-    with run_fake_hub({"models/org/net": {"config.json": json.dumps(QWEN).encode()}}) as address:
-        env = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "PATH": ""}
-        subprocess.run([sys.executable, "-c", code], check=True, env=env)
 
 
 def test_layers_left_over_go_to_the_first_stages():
@@ -254,18 +209,3 @@ def test_sizes_that_do_not_fit_each_other(model, sizes, codes, told):
     found = model_problems(sized(model, **sizes))
     assert find_codes(found) == codes and told in " ".join(found)
     assert " 225 " in image_size_problem(sized("vit_base", model_patch=15), 224)
-
-
-def test_a_layout_knows_the_sizes_and_tells_all_broken_rules_at_once(capsys):
-    sizes = {"model_layers": 3, "model_hidden": 70, "model_heads": 5, "model_kv_heads": 2}
-    config = sized("qwen_tiny", strategy="nd", layout="given", pp=4, tp=2, **sizes)
-    said = "\n".join(broken_rules(config, 8))
-    assert "SL-kv-heads" in find_codes(said) and "TRAINER_TP=2" in said and "TRAINER_PP=4" in said
-    assert decoder_problems(config) == []  # there alone, so that nothing is told twice
-    assert show_layout(["--model", "qwen_tiny", "--processes", "2", "model_hidden=63"]) == 2
-    assert "SL-hidden-heads" in find_codes(capsys.readouterr().err)
-
-
-def test_exported_weights_say_their_sizes_themselves():
-    judged = evaluated(sized("vit_tiny", **VIT_OTHER), Path("somewhere"))
-    assert [getattr(judged, name) for name in SIZES] == [0] * len(SIZES)

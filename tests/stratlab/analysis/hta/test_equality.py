@@ -16,7 +16,6 @@ from stratlab.traces.trace import load_trace
 from stratlab_spec.trace_events import common_length, length
 from tests.stratlab.analysis.hta.loading import build_idle_of_hta, build_kernels_of_hta, load_hta, unrounded
 from tests.stratlab.real_traces import unpack
-from tests.stratlab.simulated.random_streams import build_random_trace
 from tests.stratlab.simulated.scene import Scene
 from tests.stratlab.simulated.small import TraceWriter
 from tests.stratlab.simulated.team import simulate
@@ -34,21 +33,19 @@ def same(value: float) -> Any:
     return pytest.approx(value, rel=1e-6, abs=1e-6)
 
 
-@pytest.fixture(scope="module", params=[*SCENES, "random", "nccl_a100"])
+@pytest.fixture(scope="module", params=[*SCENES, "nccl_a100"])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     """HTA, traces and lanes of the same files."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param in SCENES:
         files = simulate(folder, replace(SCENES[request.param], origin_ns=ORIGIN_NS)).files
-    elif request.param == "random":
-        files = {rank: build_random_trace(rank).write(folder / f"rank{rank}_trace.json") for rank in range(4)}
     else:
         files = unpack(request.param, folder)
     traces = {rank: load_trace(path) for rank, path in files.items()}
     return load_hta(files), traces, {rank: build_lanes(trace) for rank, trace in traces.items()}
 
 
-def test_temporal_breakdown_and_overlap(case: tuple[Any, Any, Any]) -> None:
+def test_temporal_breakdown_and_overlap(case):
     hta, traces, lanes = case
     theirs = {row["rank"]: row for row in hta.get_temporal_breakdown(visualize=False).to_dict("records")}
     with unrounded():
@@ -64,8 +61,7 @@ def test_temporal_breakdown_and_overlap(case: tuple[Any, Any, Any]) -> None:
         assert 100 * common_length(compute, talks) / length(talks) == same(overlaps[rank])
 
 
-def test_kernels_and_copies(case: tuple[Any, Any, Any]) -> None:
-    """Of HTA's numbers on copies only their time can be compared: its bandwidths are means of points in time."""
+def test_kernels_and_copies(case):
     hta, traces, lanes = case
     theirs = build_kernels_of_hta(hta)
     types = {"compute": "COMPUTATION", "comm": "COMMUNICATION", "copy": "MEMORY"}
@@ -84,10 +80,10 @@ def test_kernels_and_copies(case: tuple[Any, Any, Any]) -> None:
         assert sum(row.total_ms for row in build_copies(rank, trace)) * 1e3 == same(copied)
 
 
-def test_idle_categories(case: tuple[Any, Any, Any]) -> None:
+def test_idle_categories(case):
     hta, traces, lanes = case
     if any(mine.in_flight or mine.unlaunched for mine in lanes.values()):
-        return  # row 10 of docs/hta.md
+        return  # row 10 of docs/decisions/hta.md
     theirs = build_idle_of_hta(hta, list(traces))
     ours = {
         (rank, row.stream, category): 1e3 * ms
@@ -109,8 +105,8 @@ def find_compute_us(files: dict[int, Path], **options: Any) -> float:
     return float(row["compute_time(us)"])
 
 
-def test_whole_microseconds(tmp_path: Path) -> None:
-    """Row 1 of docs/hta.md: by default it rounds starts up and ends down, so every kernel loses up to 2 us."""
+def test_whole_microseconds(tmp_path):
+    """Row 1 of docs/decisions/hta.md: by default it rounds starts up and ends down, so every kernel loses up to 2 us."""
     scene = Scene(ranks=1, kernel_ns=4_000, optimizer_kernels=30, launch_ns=500, origin_ns=ORIGIN_NS)
     truth = simulate(tmp_path, scene)
     compute_us = sum(step.compute for step in truth.steps.values()) / 1e3
@@ -120,7 +116,7 @@ def test_whole_microseconds(tmp_path: Path) -> None:
     assert sum(row.compute_ms for row in ours.rows) * 1e3 == pytest.approx(compute_us, rel=1e-12)
 
 
-def test_mean_that_is_a_sum(tmp_path: Path) -> None:
+def test_mean_that_is_a_sum(tmp_path):
     """Row 2: with more names than `num_kernels` (10), mean, max and min of every kernel are its sum."""
     trace = TraceWriter(0)
     trace.label("ProfilerStep#1", 1000, 2000)
@@ -133,7 +129,7 @@ def test_mean_that_is_a_sum(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gpu_labels", (False, True))
-def test_last_step_that_is_dropped(tmp_path: Path, gpu_labels: bool) -> None:
+def test_last_step_that_is_dropped(tmp_path, gpu_labels):
     """Row 3: by default it leaves out the last step, or a part of it where Kineto has projected the steps onto the
     GPU."""
     scene = Scene(ranks=1, steps=3, gpu_labels=gpu_labels, origin_ns=ORIGIN_NS)

@@ -14,8 +14,6 @@ from trainer.models.weights import hash_of_state, hash_weights_by_name, open_wei
 
 
 def test_two_ranks_with_half_the_words_each_give_the_whole_loss():
-    """With a teacher too, of whose words each rank takes its own."""
-
     def run() -> None:
         import torch.distributed as dist
 
