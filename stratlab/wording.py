@@ -101,6 +101,16 @@ def format_range(values: Iterable[object], unit: str = "", digits: int | None = 
     return f"{' to '.join(ends)} {unit}".rstrip()
 
 
+def name_few(names: Sequence[str], most: int = 4) -> str:
+    """Name the first of many.
+
+    >>> name_few(["a", "b", "c"]), name_few([*"abcdef"])
+    ('a, b, c', 'a, b, c, d, 2 more')
+    """
+    more = len(names) - most
+    return ", ".join([*names[:most], *([f"{more} more"] if more > 0 else [])])
+
+
 def quote(name: object) -> str:
     """Set a name that a user chose apart from the words around it.
 

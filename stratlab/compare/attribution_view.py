@@ -224,7 +224,7 @@ def build_parts(report: Mapping[str, Any]) -> Section:
         for pair in (pair for pair in others if pair in told):
             mark = badge("not comparable", "bad") if pair["differing"] else badge(UNSHOWN, "warn")
             html += paragraph(mark + " " + _say(pair))
-        html += details("Their parts", build_part_table(others))
+        html += details("Their parts", build_part_table(others)) if told else Markup("")
     if rest := len(found["pairs"]) - len(told) + len(found["not_attributed"][MOST_PAIRS:]):
         html += note(f"The sentences of {format_count(rest, 'more pair')}: summary.md, report.json.")
     if found["pairs"]:

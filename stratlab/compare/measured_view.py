@@ -42,7 +42,7 @@ from stratlab.run_directory.outcome import TRACED
 from stratlab.run_directory.places import MERGED, find_page, find_rank_logs, find_rank_traces, is_beside
 from stratlab.run_directory.record import RunRecord
 from stratlab.tracking import find_run_page
-from stratlab.wording import fit_unit, format_count, format_range
+from stratlab.wording import fit_unit, format_count, format_range, name_few
 
 HTA_BADGES = {"ok": "good", "unsupported": "plain", "failed": "bad"}
 STATUS_BADGES = {
@@ -55,6 +55,8 @@ STATUS_BADGES = {
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
 """Outermost first, as the ranks are laid out."""
 MIB = 2**20
+MOST_ROWS = 12
+"""Ranks whose phases are all listed."""
 HELD = {"parameters": "parameter", "gradients": "gradient", "optimizer state": "optimizer"}
 FORESEEN = {"parameters": "parameters", "gradients": "gradients", "optimizer state": "optimizer"}
 REST = "activations and the rest"
@@ -227,11 +229,13 @@ def build_traces(rows: Rows) -> list[Section]:
                 "reason": why,
                 "runs": names,
             }
-            for (what, status, why), names in ((key, ", ".join(found)) for key, found in ran.items())
+            for (what, status, why), names in ((key, name_few(found)) for key, found in ran.items())
         ]
         table = html_table(shown, ["analysis", "status", "reason", "runs"])
         html += details("Holistic Trace Analysis: what ran", table)
     phases = [{"run": row.run, "rank": rank, **p} for row in rows for rank, p in row.phases_present.items()]
+    if len(phases) > MOST_ROWS:
+        phases = [row for row in phases if not all(row[phase] for phase in PHASES)]  # those that lack one
     if phases:
         html += details("Phases found in the traces", html_table(phases, ["run", "rank", *PHASES]))
     hta = Section("Holistic Trace Analysis", nothing="unsupported by the traces of all runs")

@@ -232,6 +232,8 @@ COMPARED = "\n\n[//]: # (compared)\n\n"
 OLDER = "\n\n---\n\n"
 """The same before version 0.2, at the end."""
 ANSWER_S = 3.0
+SHORT_WHY = 30
+"""Letters of a reason that fits into the first line."""
 
 
 def log_for_user(
@@ -343,7 +345,9 @@ def describe(report: Mapping[str, Any]) -> str:
 
 
 def _name(answer: Answer) -> str:
-    """`**fsdp** (0.72 MiB)`."""
+    """`**fsdp** (0.72 MiB)`, or `not named (CPU times are not ranked)`."""
+    if answer.open and len(answer.why) <= SHORT_WHY:
+        return f"{answer.answer} ({answer.why})"
     return answer.answer if answer.open or answer.doubtful else f"**{answer.answer}** ({answer.number})"
 
 

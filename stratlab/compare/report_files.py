@@ -337,7 +337,7 @@ def build_classes(runs: Sequence[ComparedRun]) -> list[Section]:
             row[f"accuracy of {run.name}"] = each.get("accuracy_pct")
     columns = [Column(f"accuracy of {run.name}", run.name, "%", 1) for run in evaluated]
     html = html_table([*rows.values()], ["class", Column("samples"), *columns])
-    for run in evaluated[:MOST_MATRICES]:
+    for run in evaluated[: MOST_MATRICES if len(evaluated) < MOST_RUNS else 1]:
         found = run.evaluation
         matrix = found.get("confusion_matrix") or []
         names = [str(name) for name in found.get("class_names") or []]

@@ -227,20 +227,19 @@ def build_scaling_chart(report: Report, mark: Markup) -> list[Section]:
 
 def build_scaling_tables(report: Report) -> list[Section]:
     """Build a table for each series; empty without any."""
-    html = Markup("")
+    html, told = Markup(""), list[str]()
     for series in report["scaling"]:
         table, single = html_table(*list_points(series)), series["single"]
         equal = f" Against single: {', '.join(single['runs'])}, equal but for the strategy." if single else ""
-        html += (
-            subtitle(f"{name_series(series)}: {series['kind']} scaling")
-            + table
-            + note(f"{series['what']}.{equal}")
-        )
+        said = f"{series['what']}.{equal}"
+        html += subtitle(f"{name_series(series)}: {series['kind']} scaling") + table
+        html += note(said) if said not in told else Markup("")
+        told.append(said)
     remark = note("Speed-up: throughput against the fewest ranks; efficiency: speed-up / times more ranks.")
     last = [series["points"][-1] for series in report["scaling"]]
     pct = [each["scaling_efficiency_pct"] or each["efficiency_vs_single_pct"] for each in last]
-    told = f"efficiency {format_range(pct, '%', 0)}"
-    return [Section("Scaling in numbers", html + remark, folded=True, result=told)] if html else []
+    result = f"efficiency {format_range(pct, '%', 0)}"
+    return [Section("Scaling in numbers", html + remark, folded=True, result=result)] if html else []
 
 
 def build_search_section(report: Report) -> list[Section]:

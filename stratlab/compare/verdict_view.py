@@ -34,12 +34,14 @@ from stratlab.drawing import (
 )
 from stratlab.run_directory.files import is_number
 from stratlab.run_directory.record import RunRecord
-from stratlab.wording import capitalize, count_processes, format_count, format_fact, format_number
+from stratlab.wording import capitalize, count_processes, format_count, format_fact, format_number, name_few
 from stratlab_spec.timed_steps import RULE
 
 Report = Mapping[str, Any]
 """report.json, with names of runs as they are shown."""
 MOST_VALUES = 4
+HASH = 40
+"""Letters; longer words are cut."""
 MOST_COLUMNS = 8
 """Runs side by side in a table."""
 MOST_ANSWERS = 3
@@ -189,21 +191,15 @@ def _list_values(differences: Sequence[Difference], same: int) -> Markup:
     for entry in (entry for entry in differences if entry.keeps_apart):
         runs: dict[str, list[str]] = {}
         for name, value in entry.values.items():
-            runs.setdefault(format_fact(_short(value)), []).append(name)
+            text = format_fact(value)
+            runs.setdefault(text if len(text) < HASH else f"{text[:12]}…", []).append(name)
         usual = max(runs, key=lambda value: len(runs[value]))
         others = [f"{value}: {name_few(names)}" for value, names in runs.items() if value != usual]
-        rows.append({"field": entry.field, "most runs": usual, "others": "; ".join(others), "why": entry.why})
+        rows.append({"field": entry.field, "most runs": usual, "others": "; ".join(others)})
     left = len(differences) - len(rows)
-    html = html_table(rows, ["field", "most runs", Column("others", wide=True), Column("why", wide=True)])
-    return html + note(
-        f"report.json has {format_count(left, 'harmless difference')} and {same} equal settings."
-    )
-
-
-def name_few(names: Sequence[str]) -> str:
-    """`a, b, 14 more`."""
-    more = len(names) - MOST_VALUES
-    return ", ".join([*names[:MOST_VALUES], *([f"{more} more"] if more > 0 else [])])
+    html = html_table(rows, ["field", "most runs", Column("others", wide=True)])
+    harmless = format_count(left, "harmless difference")
+    return html + note(f"report.json has the reasons, {harmless} and {same} equal settings.")
 
 
 def build_agreement(report: Report) -> Section:
@@ -273,7 +269,7 @@ def either(value: Any) -> str:
 
 def _short(value: Any) -> Any:
     """Return the value with hashes cut: their first letters distinguish them."""
-    if isinstance(value, str) and len(value) >= 40 and " " not in value:
+    if isinstance(value, str) and len(value) >= HASH and " " not in value:
         return Markup('<span title="{}">{}…</span>').format(value, value[:12])
     if isinstance(value, list):
         return ", ".join(map(format_fact, value))
