@@ -13,7 +13,8 @@ from stratlab.compare.causes import CAUSES
 from stratlab.compare.flags import BUSY_MACHINE, FEW_TIMED_STEPS, UNEQUAL_WARM_UP
 from stratlab.compare.measured_view import build_layouts, build_memory_table
 from stratlab.compare.summary_view import shorten_names
-from stratlab.compare.verdict_view import describe_work, either, say_doubts, say_unsteady
+from stratlab.compare.trust import find_uneven, list_doubts
+from stratlab.compare.verdict_view import describe_work, either
 from stratlab_spec import step_parts
 from tests.stratlab.compare.building import build_bare_row
 
@@ -69,13 +70,12 @@ def test_a_part_has_one_name_and_one_colour_on_both_pages() -> None:
     assert {PICTURE[c][1] % LIGHTER for c in ("more_communication", "less_overlap")} == {communication}
 
 
-def test_uneven_steps_are_said() -> None:
+def test_uneven_steps_are_found() -> None:
     even = build_bare_row(step_time_ms_p50=10.0, step_time_ms_p95=29.0)
     uneven = replace(even, run="fsdp", step_time_ms_p95=101.0)
-    assert say_unsteady([even, replace(even, step_time_ms_p95=None)]) == ""
-    said = say_unsteady([even, uneven])
-    assert "fsdp 10" in said and "ddp" not in said
-    assert say_unsteady([replace(uneven, status="failed")]) == "", "it is not compared"
+    assert find_uneven([even, replace(even, step_time_ms_p95=None)]) == {}
+    assert find_uneven([even, uneven]) == {"fsdp": 10.1}
+    assert find_uneven([replace(uneven, status="failed")]) == {}, "it is not compared"
 
 
 def test_what_was_trained_and_measured() -> None:
@@ -135,5 +135,5 @@ def test_flags_of_the_report_are_said_with_their_numbers() -> None:
         {"flag": flag, "values": {"ddp": 86.0, "fsdp": 6.0}, "times_comparable": flag != BUSY_MACHINE}
         for flag in (UNEQUAL_WARM_UP, BUSY_MACHINE, FEW_TIMED_STEPS)
     ]
-    said = say_doubts({"runs": [], "flags": flags})
+    said = [doubt.sentence for doubt in list_doubts({"runs": [], "flags": flags})]
     assert len({*said}) == 3 and all("ddp 86, fsdp 6" in each for each in said)
