@@ -96,7 +96,7 @@ class Bench:
         dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=self.peer_folder / str(self.step))
 
     def run_block(self, save: Callable[[], None] | None) -> tuple[float, list[float]]:
-        """(seconds of the steps, seconds of each call that saves)."""
+        """Return (seconds of the steps, seconds of each call that saves)."""
         calls, began = [], time.perf_counter()
         for i in range(1, STEPS + 1):
             self.step += 1
@@ -119,7 +119,7 @@ def quartiles(values: list[float]) -> str:
 
 
 def measure(rounds: int, layers: int) -> dict[str, Any]:
-    """Seconds of every block and call."""
+    """Return seconds of every block and call."""
     blocks: dict[str, list[float]] = {kind: [] for kind in KINDS}
     calls: dict[str, list[float]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory(prefix="stratlab-checkpoints-") as folder:

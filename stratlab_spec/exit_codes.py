@@ -173,14 +173,14 @@ def is_storage_full(failure: BaseException) -> bool:
 
 
 def reason(code: int) -> str:
-    """A sentence for an exit code, also for signals."""
+    """Return a sentence for an exit code, also for signals."""
     if code in REASONS:
         return REASONS[code]
     return f"signal {code - 128}" if code > 128 else f"exit code {code}"
 
 
 def from_status(status: int) -> int:
-    """The exit code of a process; a signal is negative to Python and becomes 128 + n."""
+    """Return the exit code of a process; a signal is negative to Python and becomes 128 + n."""
     return status if status >= 0 else 128 - status
 
 

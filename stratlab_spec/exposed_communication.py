@@ -56,7 +56,7 @@ class RecordedEvent(NamedTuple):
 
 
 def read_events(recorded: Iterable[Any]) -> list[RecordedEvent]:
-    """Of `kineto_results.events()`."""
+    """Return the events of `kineto_results.events()`."""
     return [
         RecordedEvent(
             name=e.name(),
@@ -114,8 +114,10 @@ def _union(events: list[RecordedEvent]) -> Intervals:
 
 
 def _find_launches(events: list[RecordedEvent]) -> tuple[dict[int, int], int]:
-    """When each number was launched, and the first number of the recording: of several events with one number a
-    runtime's call comes first, then the earliest."""
+    """Return the launch time of each number, and the first number of the recording.
+
+    Of several events with one number a runtime's call comes first, then the earliest.
+    """
 
     def is_call(event: RecordedEvent) -> bool:
         return bool(LAUNCH_CATEGORY.search(event.kind) if event.kind else CUDA_CALL.match(event.name))

@@ -48,12 +48,12 @@ ARGUMENTS = (*SHARED, *(name for row in OPTIMIZERS.values() for name in row.argu
 
 
 def list_own_settings(optimizer: str) -> tuple[str, ...]:
-    """Settings that this optimizer has and the other ones have not."""
+    """Return settings that this optimizer has and the other ones have not."""
     return tuple(setting for settings in OPTIMIZERS[optimizer].arguments.values() for setting in settings)
 
 
 def count_moments(config: Settings) -> int:
-    """Tensors of the size of the trained parameters that the run's optimizer keeps."""
+    """Return tensors of the size of the trained parameters that the run's optimizer keeps."""
     row = OPTIMIZERS[config.optimizer]
     return row.moments + sum(more for name, more in row.moments_with.items() if getattr(config, name))
 
@@ -76,7 +76,7 @@ class NetworkRow:
 
 
 def _of_torchvision(what: str) -> NetworkRow:
-    """All four halve an image five times."""
+    """Build the row of a network of torchvision's; all four halve an image five times."""
     return NetworkRow(builder="", image=224, step=1, smallest=32, what=f"{what}, torchvision's")
 
 
@@ -125,7 +125,7 @@ def given_sizes(config: Settings, names: dict[str, str]) -> dict[str, int]:
 
 
 def misplaced_sizes(config: Settings, vits: tuple[str, ...], decoders: tuple[str, ...]) -> Iterator[str]:
-    """Sizes of a model that has others, or none.
+    """Yield sizes of a model that has others, or none.
 
     Args:
         vits, decoders: the presets of each kind.
@@ -172,7 +172,7 @@ INITIAL_WEIGHTS = "initial_weights"
 
 
 def adapter_problems(config: Settings) -> list[str]:
-    """A sentence if adapters would be trained on random weights because `init` was left out.
+    """Return a sentence if adapters would be trained on random weights because `init` was left out.
 
     Only for a run that trains: memory and layouts do not depend on the values of the weights.
     """

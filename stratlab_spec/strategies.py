@@ -120,7 +120,7 @@ OF_STAGE = {
 
 
 def _zero(stage: int, **more: Any) -> StrategyRow:
-    """DeepSpeed's: all in one file, apart by their stage."""
+    """Return a row of DeepSpeed's: all in one file, distinguished by their stage."""
     shared: dict[str, Any] = {
         "file": "zero",
         "axes": ("dp_shard",),
@@ -141,7 +141,7 @@ def _zero(stage: int, **more: Any) -> StrategyRow:
 
 
 def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more: Any) -> StrategyRow:
-    """Every process holds all of it."""
+    """Return the parts when every process holds the whole state."""
     return StrategyRow(
         file=file,
         axes=axes,
@@ -165,7 +165,7 @@ def _whole(file: str, axes: tuple[str, ...], wire: str, holds_less: str, **more:
 def _sharded(
     file: str, axes: tuple[str, ...], wire: str, holds_less: str, sends_less: str, **more: Any
 ) -> StrategyRow:
-    """PyTorch's fully_shard."""
+    """Return a row of PyTorch's fully_shard."""
     return StrategyRow(
         file=file,
         axes=axes,
@@ -382,7 +382,7 @@ for _name, _row in STRATEGIES.items():
 
 
 def misplaced_knobs(config: Settings) -> Iterator[str]:
-    """One sentence per knob that is set and that the strategy does not have."""
+    """Yield one sentence per knob that is set and that the strategy does not have."""
     own = STRATEGIES[config.strategy].knobs
     for name, why in KNOBS.items():
         if name in config.model_fields_set and name not in own:
@@ -396,7 +396,7 @@ def misplaced_knobs(config: Settings) -> Iterator[str]:
 
 
 def pipeline_problems(config: Settings) -> Iterator[str]:
-    """Knobs that a pipeline of more than one stage leaves no choice in."""
+    """Yield knobs whose value a pipeline of more than one stage fixes."""
     if config.accumulate == "sharded":
         yield (
             "TRAINER_ACCUMULATE=sharded: not with a pipeline: its stages reduce once per step (torch's schedules); "
@@ -441,13 +441,13 @@ def accumulates_sharded(config: Settings, stages: int = 1) -> bool:
 
 
 def reshards_after_forward(config: Settings, stages: int = 1) -> bool:
-    """Whether parameters are given back between forward and backward pass, and gathered twice."""
+    """Return whether parameters are freed between forward and backward pass, and gathered again."""
     setting = config.reshard_after_forward
     return setting == "on" or (setting == "auto" and stages == 1)
 
 
 def reduce_bucket_bytes(config: Settings) -> int:
-    """Gradients that are reduced together by ddp and DeepSpeed."""
+    """Return the bytes of gradients that ddp and DeepSpeed reduce together."""
     return (config.reduce_bucket_mib or STRATEGIES[config.strategy].reduce_bucket_mib) * MIB
 
 

@@ -76,7 +76,7 @@ log = logging.getLogger("trainer")
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the pod's share of the run; returns its exit code."""
+    """Run the pod's share of the run; returns its exit code."""
     console = logging.StreamHandler(sys.stderr)
     console.setFormatter(SpellingFormatter("%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[console])
@@ -228,7 +228,7 @@ class _Deadline:
 
 
 def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, stop: Stop) -> tuple[int, str]:
-    """Runs torch's elastic launcher in this process; (exit code, what happened)."""
+    """Run torch's elastic launcher in this process; (exit code, what happened)."""
     os.environ["STRATLAB_LAUNCHER"] = launcher
     peers.set_environment(os.environ)
     if "PET_RDZV_ENDPOINT" in os.environ and read_node_rank(os.environ, read_pod_name(os.environ)):
@@ -275,7 +275,7 @@ def _read_sentence(end: ProcessFailure) -> list[str]:
 
 
 def _record_attempt_end(folder: RunDirectory, launcher: str, code: int, text: str) -> None:
-    """Closes the attempt that rank 0 opened, if rank 0 was a child of this process."""
+    """Close the attempt that rank 0 opened, if rank 0 was a child of this process."""
     started = [line for line in folder.read_attempts() if line["event"] == "started"]
     if started and started[-1]["launcher"] == launcher:
         folder.append_attempt("ended", started[-1]["attempt"], launcher, **describe_end(code, text))

@@ -55,7 +55,7 @@ class Snapshot(Protocol):
     """Of host memory, for this copy; the engine keeps them for the next one."""
 
     def write(self, folder: Path) -> Written:
-        """Writes this rank's files into `folder`, which all ranks share; again, if a volume was full."""
+        """Write this rank's files into `folder`, which all ranks share; again, if a volume was full."""
 
     def finish(self, folder: Path, parts: list[Any]) -> list[str]:
         """On rank 0, when all ranks have written: write the shared files; names as in `Written`.
@@ -76,7 +76,7 @@ class Engine(Protocol):
     """What a library behind the engine was configured with (DeepSpeed); empty for plain PyTorch."""
 
     def train_step(self, batch: Batch, lr: float) -> StepResult:
-        """All micro-batches and one update with learning rate `lr`."""
+        """Return all micro-batches and one update with learning rate `lr`."""
 
     def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Return (sum of the losses, then the task's measures), float64 [1 + n], without gradients.
@@ -96,7 +96,7 @@ class Engine(Protocol):
         """
 
     def gather_state(self) -> dict[str, Tensor]:
-        """The whole model's state on rank 0, on the CPU; empty elsewhere; collective."""
+        """Return the whole model's state on rank 0, on the CPU; empty elsewhere; collective."""
 
     def close(self) -> None:
         """Release the strategy's resources."""
@@ -108,7 +108,7 @@ def as_sums(loss: Tensor, measures: Tensor) -> Tensor:
 
 
 def add_up(total: Tensor | None, more: Tensor | None) -> Tensor | None:
-    """A sum over micro-batches that stays on the device; None where there is nothing to add."""
+    """Return a sum over micro-batches that stays on the device; None where there is nothing to add."""
     return more if total is None or more is None else total + more
 
 

@@ -52,7 +52,7 @@ def _plant(run: Run, attempt: int, fault: Fault, next_batch: NextBatch) -> NextB
 
 
 def _mark(run: Run, attempt: int, fault: Fault) -> bool:
-    """Writes down that it happens, durably, for it may end the process; False if it has happened already."""
+    """Write down that it happens, durably, for it may end the process; False if it has happened already."""
     path = run.folder.faults / fault.name
     if path.exists() and not fault.every_attempt:
         return False
@@ -65,7 +65,7 @@ def _mark(run: Run, attempt: int, fault: Fault) -> bool:
 
 
 def _slow(next_batch: NextBatch) -> NextBatch:
-    """From here on a step takes twice as long."""
+    """Let a step take twice as long from now on."""
     left = math.nan
 
     def wait(step: int) -> Batch:

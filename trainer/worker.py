@@ -252,7 +252,7 @@ def describe_resolved(run: Run, task: Task, model: nn.Module) -> dict[str, Any]:
 
 
 def _logit_widths(run: Run, task: Task) -> set[int]:
-    """How many classes, or words, a row of logits has on this rank: all, or its part of them."""
+    """Return how many classes, or words, a row of logits has on this rank: all, or its part of them."""
     classes = read_shape(run.config).vocab if run.config.is_text else int(task.facts["num_labels"])
     return {classes, -(-classes // run.axes.tp)}
 
@@ -270,7 +270,7 @@ def _describe_zeropp(run: Run, model: nn.Module) -> dict[str, dict[str, Any]]:
 
 
 def main() -> int:
-    """Runs this rank; the return value is the exit code of stratlab_spec/exit_codes.py."""
+    """Run this rank; the return value is the exit code of stratlab_spec/exit_codes.py."""
     leave_mark(os.environ)  # all pods have met
     faulthandler.enable()  # a signal from inside a library (SIGSEGV, SIGABRT) leaves the Python stack in the log
     problems = missing_rank_variables(os.environ)

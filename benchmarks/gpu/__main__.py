@@ -26,7 +26,7 @@ stages:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The arguments, with the table of stages."""
+    """Return the arguments, with the table of stages."""
     rows = [f"  {s.name:12} part {s.part}  {s.budget_s:4} s  {s.purpose}" for s in STAGES]
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",
@@ -54,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def find_missing(device: str) -> str:
-    """Why the stages cannot run here; empty where they can."""
+    """Return why the stages cannot run here; empty where they can."""
     try:
         import torch
     except ImportError as failure:
@@ -68,7 +68,7 @@ def find_missing(device: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """0 if every stage executed something and none failed; 2 where nothing could be started."""
+    """Return 0 if every stage executed something and none failed; 2 where nothing could be started."""
     options = build_parser().parse_args(arguments)
     try:
         stages: tuple[Stage, ...] = choose_stages(options.stages, options.part)

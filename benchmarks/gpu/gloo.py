@@ -49,7 +49,7 @@ TWO_RANKS = [
 
 
 def run(session: Session) -> None:
-    """One process of a model comes before its first two ranks."""
+    """Run one process of a model before its first two ranks."""
     alone: dict[str, dict[str, Any]] = {}
     for name in TINY_RUNS if session.tiny else RUNS:
         model, strategy = name.split(":")

@@ -27,5 +27,5 @@ TINY_RUNS = ("qwen2.5-0.5b:zero3+short", "vit_base:single+lora+short", "resnet:d
 
 
 def run(session: Session) -> None:
-    """Each kind once."""
+    """Run each kind once."""
     train_all(session, session.choose(TINY_RUNS if session.tiny else RUNS), at_once=AT_ONCE)

@@ -73,7 +73,7 @@ class Model:
 
 
 def build_models(session: Session) -> dict[str, Model]:
-    """name -> model, at the size of this card; in small the same names stand for small models."""
+    """Return name -> model, at the size of this card; in small sizes the same names mean small models."""
     if session.tiny:
         text = Model(TINY_TEXT | {"MODEL": "qwen_tiny", "LR": "3e-3"}, 1)
         smaller = {"MODEL": "vit_tiny", "IMAGE_SIZE": "16", "LR": "1e-3"}
@@ -134,7 +134,7 @@ def find_run_problems(names: str) -> list[str]:
 
 
 def resolve_run(name: str, models: Mapping[str, Model]) -> tuple[str, Settings, float]:
-    """`vit_base:single+compile` -> (model, settings, seconds it needs)."""
+    """Return `vit_base:single+compile` -> (model, settings, seconds it needs)."""
     model, _, rest = name.partition(":")
     strategy, *extras = rest.split("+")
     settings = {**models[model].settings, "STRATEGY": strategy}

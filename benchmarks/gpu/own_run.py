@@ -40,12 +40,12 @@ ENDS = 3
 
 
 def folder_of(session: Session, name: str) -> Path:
-    """The run directory of a run."""
+    """Return the run directory of a run."""
     return session.work_folder / "results" / COMPARISON / file_name(name)
 
 
 def file_name(name: str) -> str:
-    """`vit_base:single+compile` as a run is called."""
+    """Return `vit_base:single+compile` as a run is called."""
     return re.sub(r"[^a-z0-9_]", "-", name)
 
 
@@ -143,7 +143,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def judge_losses(losses: Sequence[Any]) -> dict[str, bool]:
-    """Whether every loss is a finite number, and whether the last ones are lower than the first."""
+    """Return whether every loss is a finite number, and whether the last ones are lower than the first."""
     numbers = [loss for loss in losses if isinstance(loss, int | float) and math.isfinite(loss)]
     finite = bool(losses) and len(numbers) == len(losses)
     enough = len(numbers) >= 2 * ENDS
@@ -152,7 +152,7 @@ def judge_losses(losses: Sequence[Any]) -> dict[str, bool]:
 
 
 def compare_losses(run: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
-    """Largest relative differences of losses and gradient norms; `nan` where they cannot be compared."""
+    """Return largest relative differences of losses and gradient norms; `nan` where they cannot be compared."""
     found = {}
     for name, key in (("loss_error", "losses"), ("norm_error", "grad_norms")):
         ours, theirs = run[key], alone[key]

@@ -48,7 +48,7 @@ def run_command(
     folder: Path | None = None,
     grace_s: float = 4.0,
 ) -> tuple[int | None, float]:
-    """(exit code, or None where the time was over; seconds). Its whole tree is gone afterwards."""
+    """Return (exit code, or None where the time was over; seconds). Its whole tree is gone afterwards."""
     log.parent.mkdir(parents=True, exist_ok=True)
     processes, began = NestedProcesses(), time.monotonic()
     try:
@@ -79,7 +79,7 @@ def end_with_parent() -> None:
 
 
 def read_tail(path: Path, lines: int = 25, width: int = 300) -> list[str]:
-    """The last lines of a log, cut to a width."""
+    """Return the last lines of a log, cut to a width."""
     try:
         return [line[:width] for line in path.read_text(errors="replace").splitlines()[-lines:]]
     except OSError:

@@ -23,7 +23,7 @@ SMALLER = "qwen2.5-1.5b"
 
 
 def run(session: Session) -> None:
-    """The runs of part 1."""
+    """Train the runs of part 1."""
     train_all(session, session.choose(TINY_RUNS if session.tiny else RUNS))
 
 

@@ -32,7 +32,7 @@ def run(session: Session) -> None:
 
 
 def compare_units(session: Session) -> None:
-    """One model twice, without the launcher, which has made its tokens in a run before or makes them in one now."""
+    """Train one model with both units, without the launcher, with its tokens from an earlier run or a new one."""
     if not session.has_time(2 * UNITS_NEED_S):
         return session.skip(UNITS, 2 * UNITS_NEED_S)
     if not session.tiny:

@@ -37,7 +37,7 @@ from stratlab_spec.run_directory import write_json
 
 
 def main(arguments: list[str]) -> int:
-    """0, or 1 where a figure is out of tolerance or a count has failed."""
+    """Judge the counts; return 0, or 1 if a figure is out of tolerance or a count has failed."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks.memory", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -91,12 +91,12 @@ class Report:
         self._rows: dict[str, dict[str, Any]] = before["configurations"] if same else {}
 
     def has(self, one: Configuration) -> bool:
-        """Whether it is counted already, for the same settings."""
+        """Return whether it is already counted, for the same settings."""
         row = self._rows.get(one.name)
         return row is not None and "failed" not in row and row["settings"] == one.settings
 
     def add(self, one: Configuration, found: dict[str, Any]) -> str:
-        """Keeps a count; gives a line about it."""
+        """Keep a count; return a line about it."""
         row = {"settings": one.settings, "ranks": one.ranks, "rank": one.rank, "before_gib": one.before_gib}
         self._rows[one.name] = row | found
         self._write()
@@ -169,12 +169,12 @@ class Report:
 
 
 def compare(expected: dict[str, float], gib: dict[str, float]) -> dict[str, dict[str, Any]]:
-    """Each recorded figure with the counted one."""
+    """Compare each recorded figure with the counted one."""
     return {name: _differ(figure, gib[name], RECORD_PCT) for name, figure in expected.items()}
 
 
 def reckon(one: Configuration, alone: dict[str, float]) -> float:
-    """GiB at the peak; `alone` are the causes of its configuration of one process, with their sum as `peak`."""
+    """Return GiB at the peak; `alone` are the causes of its configuration of one process, with their sum as `peak`."""
     named = dict(setting.split("=", 1) for setting in one.settings.split())
     sizes, shares = SIZES[named["model"]], SHARES[named["strategy"]]
     ranks = int(named.get("dp_shard", one.ranks))

@@ -46,7 +46,7 @@ class Calls:
     bytes: Times  # -1 = not told
 
     def of(self, key: CallKey) -> NDArray[np.bool_]:
-        """Which calls are reported under this key."""
+        """Return which calls are reported under this key."""
         return np.isin(self.kind, [i for i, kind in enumerate(self.kinds) if kind.key == key])
 
 
@@ -108,7 +108,7 @@ class Match:
     ranks: int = 1
 
     def count_last(self, rank: int) -> int:
-        """In how many calls this rank came last."""
+        """Return in how many calls this rank came last."""
         return int(((self.last == rank) & (self.longest > self.shortest)).sum())
 
 
@@ -127,7 +127,7 @@ class Matching:
     ranks: int = 0
 
     def apply(self, calls: Calls) -> None:
-        """Adds one rank. Point-to-point calls are not matched: a send has another partner each time."""
+        """Add one rank. Point-to-point calls are not matched: a send has another partner each time."""
         self.ranks += 1
         for index, kind in enumerate(calls.kinds):
             if kind.key.collective == POINT_TO_POINT or not (kind.members or self.one_group):

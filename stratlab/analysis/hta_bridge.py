@@ -70,9 +70,10 @@ def run_hta(
     out: Path,
     limits: HtaLimits = HTA_LIMITS,
 ) -> HtaRun:
-    """Every analysis of `hta_analyses.ANALYSES`, in that order; their tables go to `out`, which must exist.
+    """Return every analysis of `hta_analyses.ANALYSES`, in that order; their tables go to `out`, which must exist.
 
-    It reads as many ranks, from the lowest, as the memory allows: by an estimate, and half as many if that was too low.
+    It reads as many ranks, from the lowest, as the memory allows: by an estimate, and half as many if that was too
+    low.
 
     Args:
         files: one decodable trace per rank. They are only read.

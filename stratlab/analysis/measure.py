@@ -69,7 +69,7 @@ def measure_traces(
     progress: Progress = lambda sentence: None,
     processes: int | None = None,
 ) -> Measures:
-    """Analyses one trace per rank; a file that cannot be is a finding.
+    """Analyze one trace per rank; a file that cannot be is a finding.
 
     Args:
         files: rank -> trace.
@@ -222,12 +222,12 @@ class RankShare:
         return f"{self.index}-of-{self.count}"
 
     def choose(self, files: Mapping[int, Path]) -> dict[int, Path]:
-        """Its part of the files."""
+        """Return its part of the files."""
         return {rank: files[rank] for rank in sorted(files)[self.index :: self.count]}
 
 
 def parse_share(text: str) -> RankShare:
-    """Of --share, `0/2`.
+    """Return the share of --share, `0/2`.
 
     Raises:
         UserError: it is something else.
@@ -241,7 +241,7 @@ def parse_share(text: str) -> RankShare:
 
 
 def build_shares(count: int) -> list[RankShare]:
-    """All that belong together."""
+    """Return all shares that belong together."""
     return [RankShare(index, count) for index in range(count)]
 
 

@@ -100,7 +100,7 @@ def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str, run_id: str) 
 
 
 def build_numbers(report: dict[str, Any]) -> dict[str, float]:
-    """Metric, without TRACE -> value: the means, each part of the step, and how much was found."""
+    """Return metric, without TRACE -> value: the means, each part of the step, and numbers of findings."""
     means = {
         n: v for n, v in report["mean"].items() if isinstance(v, int | float) and not isinstance(v, bool)
     }
@@ -116,7 +116,7 @@ def build_numbers(report: dict[str, Any]) -> dict[str, float]:
 def build_description(run_dir: Path, report: dict[str, Any], page: str) -> str:
     """Return the beginning of MLflow's overview of the run: its end, its page, the parts of its step, the first advice.
 
-    MLflow shows the first lines until a reader asks for more.
+    MLflow shows the first lines until a reader expands it.
     """
     attempts = read_attempts(run_dir)
     advice = [each for each in report.get("recommendations") or [] if each["rule"] != DOUBTS]

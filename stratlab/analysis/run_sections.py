@@ -64,7 +64,7 @@ LOSSES = {"loss": "train", "validation_loss": "validation"}
 
 
 def build_layout(report: dict[str, Any]) -> Iterator[Section]:
-    """Build the degrees of each kind of parallelism, their reason, and the name's promise with missing dimensions."""
+    """Build the parallel degrees, their reason, and the name's promise with missing dimensions."""
     run = report["run"]
     layout = run.get("layout")
     if not layout:
@@ -83,7 +83,7 @@ def build_layout(report: dict[str, Any]) -> Iterator[Section]:
 def build_memory(
     report: dict[str, Any], ranks: Sequence[RankAnalysis], chosen: Sequence[int]
 ) -> Iterator[Section]:
-    """The allocator's curve of the chosen ranks; nothing without recorded allocations."""
+    """Yield the allocator's curve of the chosen ranks; nothing without recorded allocations."""
     drawn = [rank for rank in ranks if rank.rank in set(chosen)]
     devices = sorted({point.device for rank in drawn for point in rank.memory})
     shown = [device for device in devices if device != "cpu"] or devices
@@ -102,7 +102,7 @@ def build_memory(
 
 
 def build_gpus(facts: RunFacts) -> Iterator[Section]:
-    """Utilisation, temperature, power and clock of each rank's GPU over the whole run; nothing on a CPU."""
+    """Build utilisation, temperature, power and clock of each rank's GPU over the whole run; nothing on a CPU."""
     html = Markup("")
     for name, title, unit in GPU_CURVES:
         pattern = re.compile(rf"rank(\d+)_{name}")
@@ -122,7 +122,7 @@ def build_gpus(facts: RunFacts) -> Iterator[Section]:
 
 
 def build_training(facts: RunFacts) -> Iterator[Section]:
-    """Losses and the test of the run, as far as it has got."""
+    """Yield losses and the test of the run so far."""
     series = {
         name: [(row["step"], row.get(key)) for row in facts.metrics if key in row and "step" in row]
         for key, name in LOSSES.items()

@@ -50,7 +50,7 @@ def locate_job(run_dir: Path, job: str) -> Path:
 
 
 def read_merger(place: Path) -> int | None:
-    """The index of the share that merges; None = a share is missing still."""
+    """Return the index of the share that merges; None = a share is missing still."""
     try:
         return int((place / MERGER / SHARE).read_text())
     except FileNotFoundError:

@@ -92,8 +92,10 @@ def _join(spans: Sequence[Intervals]) -> Intervals:
 
 
 def _split_gaps(lanes: Lanes, idle: Intervals) -> tuple[Intervals, Intervals, Intervals]:
-    """Host, launch and kernel of each gap, by the event that ends it. With nothing after it, a gap is the host's; so is
-    every gap on the host itself: Python and waiting."""
+    """Return host, launch and kernel of each gap, by the event that ends it.
+
+    A gap without a later event is the host's; so is every gap on the host itself: Python and waiting.
+    """
     if lanes.source == "cpu":
         return idle, build_empty(), build_empty()
     starts, ends = idle
@@ -124,7 +126,7 @@ def _split_exposed(exposed: Intervals, calls: Calls) -> dict[CallKey, Intervals]
 
 
 def find_waits(calls: Calls, matches: Mapping[CallKind, Match]) -> Intervals:
-    """When the rank was in a collective before the last rank came."""
+    """Return when the rank was in a collective before the last rank came."""
     waits = []
     for index, kind in enumerate(calls.kinds):
         if kind in matches:
@@ -134,7 +136,7 @@ def find_waits(calls: Calls, matches: Mapping[CallKind, Match]) -> Intervals:
 
 
 def find_bubble(keys: Iterable[CallKey], is_pipeline: bool) -> list[CallKey]:
-    """The calls whose exposed time is the bubble."""
+    """Return the calls whose exposed time is the bubble."""
     return [key for key in keys if is_pipeline and key.collective == POINT_TO_POINT]
 
 
@@ -154,7 +156,7 @@ class Segments:
 
 
 def build_segments(lanes: Lanes, hosts: list[Window], phases: dict[str, list[Intervals]]) -> Segments:
-    """`phases` as `build_phase_labels` gives them: per phase and step the labels' times on the host."""
+    """Return `phases` as `build_phase_labels` gives them: per phase and step the labels' times on the host."""
     windows: list[Window] = []
     kept: list[Window] = []
     rows: list[tuple[int, int, int, int]] = []
@@ -215,7 +217,7 @@ def build_measured(segments: Segments, exposure: Exposure, calls: Calls) -> Meas
 def build_partition(
     measured: MeasuredTrace, matches: Mapping[CallKind, Match], is_pipeline: bool
 ) -> Partition:
-    """Splits the exposed communication into transfer and waiting."""
+    """Split the exposed communication into transfer and waiting."""
     segments = measured.segments
     spans = segments.starts, segments.ends
     waits = find_waits(measured.calls, matches)
@@ -237,8 +239,10 @@ def build_partition(
 
 
 def sum_parts(partition: Partition) -> dict[tuple[str, str, str], int]:
-    """Total ns of every part over all steps: (part, collective, axis) -> ns, in the order of PARTS. The values sum to
-    the steps' own total."""
+    """Return the total ns of every part over all steps: (part, collective, axis) -> ns, in the order of PARTS.
+
+    The values sum to the steps' own total.
+    """
     totals: dict[tuple[str, str, str], int] = {}
     for part in PARTS:
         if part.key == "comm":

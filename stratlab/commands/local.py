@@ -224,7 +224,7 @@ def demo(
 
 
 def find_chart(folder: Path, name: str) -> Path:
-    """The chart `name` in `folder`: a folder, or the newest of its packages.
+    """Return the chart `name` in `folder`: a folder, or the newest of its packages.
 
     Raises:
         UserError: there is neither.

@@ -51,7 +51,7 @@ def build_plan_table(plan: Sequence[Planned], todo: Sequence[tuple[Planned, Deci
 
 
 def build_result_table(plan: Sequence[Planned], state: State) -> Table:
-    """How each release ended."""
+    """Return how each release ended."""
     from rich.markup import escape
     from rich.table import Table
 

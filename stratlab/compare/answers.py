@@ -45,8 +45,10 @@ class Answer:
 
 
 def find_group(report: Report) -> tuple[Rows, Report | None]:
-    """The runs that the answers are about, and where their winners are: all, or the largest group of comparable ones,
-    of several that with most ranks; None where no two are comparable."""
+    """Return the runs that the answers are about, and the entry with their winners.
+
+    They are all runs, or the largest group of comparable ones; None if no two are comparable.
+    """
     rows = [row for row in read_rows(report) if row.is_compared]
     if report["fairness"]["verdict"] == COMPARABLE:
         return rows, report
@@ -61,11 +63,7 @@ def find_group(report: Report) -> tuple[Rows, Report | None]:
 
 
 def name_answers(report: Report, runs: Sequence[RunRecord] = ()) -> list[Answer]:
-    """Those that have a number.
-
-    Args:
-        runs: of the report; their number of samples decides whether one learns better.
-    """
+    """Return the answers that have a number."""
     rows, judged = find_group(report)
     if len(rows) < 2 or any(row.is_foreign for row in rows):
         return [_judge_fairness(report)] if len(rows) > 1 else []
@@ -126,17 +124,17 @@ def _list(names: Sequence[str]) -> str:
 
 
 def is_foreign(report: Report) -> bool:
-    """Whether nothing but traces is known of any of its runs."""
+    """Return whether traces are the only source about its runs."""
     return all(row["status"] == TRACED for row in report["runs"])
 
 
 def _label(row: RunRow, rows: Rows) -> str:
-    """Of repeats the strategy."""
+    """Return the run's label; repeats share their strategy's."""
     return str(row.strategy) if sum(each.variant == row.variant for each in rows) > 1 else row.run
 
 
 def _rank(rows: Rows, key: str, sign: int) -> list[tuple[str, float]]:
-    """Label and median of each thing that was repeated, best first."""
+    """Return label and median of each repeated thing, best first."""
     values: dict[str, list[float]] = {}
     for row in rows:
         if getattr(row, key) is not None:
@@ -193,7 +191,7 @@ def _name_leanest(rows: Rows, winner: Winner, key: str) -> Answer:
 
 
 def _explain_none(winner: Winner, ranked: Sequence[tuple[str, float]]) -> str:
-    """Why: of two that are too near, their names."""
+    """Return why no run is named: of two that are too near, their names."""
     if winner.reason == ON_CPU:
         return "CPU times are not ranked"
     if " are equal: " in winner.reason:
@@ -236,7 +234,7 @@ def _name_best(rows: Rows, runs: Sequence[RunRecord]) -> Answer | None:
 
 
 def _judge_fairness(report: Report) -> Answer:
-    """How many facts agree, and which of those that matter do not."""
+    """Return how many settings and results agree, and which of the important ones differ."""
     fairness = report["fairness"]
     apart = [entry for entry in fairness["differences"] if entry["matters"] and not entry["varied"]]
     same = f"{len(fairness['same'])} settings equal"

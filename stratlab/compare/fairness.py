@@ -160,7 +160,7 @@ def _compare_facts(
 
 
 def _unlisted(runs: Sequence[RunRecord]) -> Iterator[Rule]:
-    """A rule for each setting and resolved fact that the table does not name: better asked once too often."""
+    """Yield a rule for each setting and resolved fact that the table does not name: better asked once too often."""
     listed = {rule.path[:depth] for rule in RULES if rule.source == "config" for depth in (2, 3)}
 
     def list_names(*path: str) -> list[str]:
@@ -205,7 +205,7 @@ def _is_silent(entry: Difference, foreign: Sequence[RunRecord]) -> bool:
 def _judge_varied(
     finished: Sequence[RunRecord], differences: Sequence[Difference], left_out: LeftOut, varied: Sequence[str]
 ) -> tuple[str, str]:
-    """Verdict and reason over runs that differ and are meant to."""
+    """Return verdict and reason for runs that differ on purpose."""
     named = {name for entry in differences for name in entry.causes}
     asked = [name for name in (*varied, SEED_SETTING) if name in named]
     meant = f"the runs differ in {', '.join(asked)}, as they are meant to" if asked else ""
@@ -216,7 +216,7 @@ def _judge_varied(
 
 
 def _reason(finished: Sequence[RunRecord], differences: Sequence[Difference], left_out: LeftOut) -> str:
-    """Why the runs are not comparable; "" where they are."""
+    """Return why the runs are not comparable; "" where they are."""
     if len(finished) < 2:
         others = ", ".join(f"{entry['run']} ({entry['why']})" for entry in left_out)
         count = f"{len(finished)} finished run{' to compare' if others else ''}; a comparison needs two"
@@ -248,7 +248,7 @@ def _leave_out_disagreeing(
 
 
 def say_degenerate(missing: Sequence[str]) -> str:
-    """Why a run is left out: `degenerate: lacks data, tensor parallelism`."""
+    """Return why a run is left out: `degenerate: lacks data, tensor parallelism`."""
     return f"degenerate: lacks {', '.join(missing) or 'a kind of'} parallelism"
 
 

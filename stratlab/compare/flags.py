@@ -43,7 +43,7 @@ def build_flags(rows: Rows) -> list[dict[str, Any]]:
 
 
 def list_busy(rows: Rows) -> list[str]:
-    """Runs on a CPU whose times are not comparable."""
+    """Return the runs on a CPU whose times are not comparable."""
     return [row.run for row in rows if row.device_type == "cpu" and _find_load(row)[1] > BUSY_PCT]
 
 
@@ -65,7 +65,7 @@ def _flag_few_steps(rows: Rows) -> Flag | None:
 
 
 def _flag_busy(rows: Rows) -> list[Flag]:
-    """One for each way in which it was measured."""
+    """Return one flag for each kind of measurement."""
     loads: dict[str, dict[str, float]] = {}
     for row in rows:
         measure, pct = _find_load(row)

@@ -89,19 +89,7 @@ def compare_on_cluster(
     options: Sequence[str] = (),
     certificates: str = "",
 ) -> dict[str, Any]:
-    """Compares the runs in `<mount>/<comparison>` on the claim; the report is there afterwards, and in `output`.
-
-    Args:
-        options: of `stratlab compare`, passed on.
-        certificates: of MLflow's authority, as the runs name them.
-
-    Returns:
-        the content of report.json.
-
-    Raises:
-        UserError: there is no such comparison, or `output` holds something else than a report.
-        ClusterError: the pod could not do it, or the report did not arrive whole.
-    """
+    """Compare the runs in `<mount>/<comparison>` on the claim; the report is written there, and into `output`."""
     if not NAME.fullmatch(comparison):
         raise UserError(
             f"{comparison}: with --on-cluster give the name of a comparison, not a folder [SL-on-cluster-name]"
@@ -154,15 +142,15 @@ def find_mlflow(said: str, namespace: str) -> list[str]:
 
 
 def build_options(asked: Mapping[str, str | float | None]) -> list[str]:
-    """`--name=value` of each that was given: in one word, so that no value is taken for an option."""
+    """Return `--name=value` of each that was given: in one word, so that no value is taken for an option."""
     return [f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None]
 
 
 def unpack_payload(payload: bytes) -> dict[str, bytes]:
-    """File -> content of the report that came through the log.
+    """Return file -> content of the report in the log.
 
     Raises:
-        ClusterError: it is not whole, or not a report.
+        ClusterError: it is incomplete, or not a report.
     """
     head, _, lines = payload.partition(b"\n")
     try:
@@ -202,7 +190,7 @@ def write_report_folder(files: dict[str, bytes], output: Path) -> None:
 
 
 def check_output(output: Path) -> None:
-    """Before a pod is started: only a report may be replaced.
+    """Check before a pod is started that only a report is replaced.
 
     Raises:
         UserError: `output` is something else.
@@ -297,7 +285,7 @@ class NotLogged(Exception):
 
 
 def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, experiment: str) -> Places:
-    """Logs the files in `folder`; a second comparison replaces them in the same run.
+    """Log the files in `folder`; a second comparison replaces them in the same run.
 
     Raises:
         NotLogged: the server does not answer, refuses, or has no such experiment.

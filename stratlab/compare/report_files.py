@@ -108,7 +108,7 @@ def write_report(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder:
 
 
 def check_folder(folder: Path) -> None:
-    """Makes the folder of a report.
+    """Make the folder of a report.
 
     Raises:
         UserError: it cannot be made, or holds the report of something else, as a run's analysis.
@@ -145,7 +145,7 @@ def check_file(path: Path) -> None:
 
 
 def is_report(path: Path) -> bool:
-    """Whether the file is the report.json of a comparison."""
+    """Return whether the file is the report.json of a comparison."""
     return {"comparison", "fairness", "runs"} <= read_object(path, []).keys()
 
 
@@ -206,7 +206,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder: 
 
 
 def choose_runs(report: Mapping[str, Any], rows: Rows) -> Rows:
-    """Those that charts show: all, or of many the one in the middle of each thing that was repeated."""
+    """Return those that charts show: all, or of many the one in the middle of each thing that was repeated."""
     if len(rows) <= MOST_RUNS:
         return rows
     pairs = report["attribution"]["pairs"]
@@ -258,7 +258,7 @@ def build_loss_differences(report: Mapping[str, Any], runs: Sequence[ComparedRun
 
 
 def render_csv(report: Mapping[str, Any]) -> str:
-    """One line per run. Text that a spreadsheet would take for a formula gets an apostrophe."""
+    """Return one line per run. Text that a spreadsheet would take for a formula gets an apostrophe."""
     buffer = io.StringIO()
     writer = csv.writer(buffer)  # its own line ends: with others a lone \r in a text would split a row
     writer.writerow(CSV_FIELDS)
@@ -274,7 +274,7 @@ def _harmless(value: Any) -> Any:
 
 
 def build_learning(rows: Rows, runs: Sequence[ComparedRun]) -> Section:
-    """Losses and what else each task is measured by, with their curves."""
+    """Return losses and what else each task is measured by, with their curves."""
     tasks = [task for task in MEASURES if any(row.task == task for row in rows)]
     curves = [
         ("Training loss", "train", "loss", "training loss"),
@@ -310,7 +310,7 @@ def _draw(series: dict[str, list[tuple[int, float]]], label: str) -> Markup:
 
 
 def build_classes(runs: Sequence[ComparedRun]) -> list[Section]:
-    """Per class and confusion matrix of each run, folded; nothing where no run has classes."""
+    """Build results per class and the confusion matrix of each run, folded; empty if the runs have no classes."""
     of_images = [run for run in runs if not run.is_text]
     html = Markup("")
     for run in of_images:
@@ -332,7 +332,7 @@ def build_classes(runs: Sequence[ComparedRun]) -> list[Section]:
 
 
 def build_tuning(report: Mapping[str, Any]) -> list[Section]:
-    """One section; none where no sweep has tuned."""
+    """Build one section; empty if the strategies were not tuned by a sweep."""
     tuning = report.get("tuning")
     if not tuning:
         return []

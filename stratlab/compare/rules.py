@@ -121,7 +121,7 @@ def _setting(
 
 
 def _aside(name: str, why: str, task: str = "", absent: Any = "") -> Rule:
-    """A setting that does not matter."""
+    """Return a setting that does not matter."""
     return _setting(name, why, False, task, absent)
 
 

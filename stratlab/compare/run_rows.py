@@ -233,7 +233,7 @@ Rows = Sequence[RunRow]
 
 
 def list_names(numbers: type) -> tuple[str, ...]:
-    """Fields of one of the classes above."""
+    """Return the fields of one of the classes above."""
     return tuple(each.name for each in fields(numbers))
 
 

@@ -65,7 +65,9 @@ def choose_goal(rows: Rows) -> Goal | None:
 
 
 def pool_seeds(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """Pooled standard deviation of the seeds' values around the mean of their point, and its degrees of freedom."""
+    """Return the pooled standard deviation of the seeds' values around the mean of their point, and its degrees of
+    freedom.
+    """
     degrees = sum(len(values) - 1 for values in groups)
     squares = sum((value - statistics.fmean(values)) ** 2 for values in groups for value in values)
     return (math.sqrt(squares / degrees), degrees) if degrees else (0.0, 0)
@@ -74,7 +76,7 @@ def pool_seeds(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
 def find_difference_noise(
     a: Point, b: Point, goal: Goal, spread: float, degrees: int, runs: Sequence[RunRecord]
 ) -> tuple[float, str]:
-    """Half width of the difference of two points, and where it comes from."""
+    """Return the half width of the difference of two points, and its source."""
     same_seed = max(a["same_seed"], b["same_seed"])
     if degrees:
         width = get_t_95(degrees) * spread * math.sqrt(1 / a["seeds"] + 1 / b["seeds"])
@@ -234,12 +236,12 @@ def _list_remarks(points: Sequence[Point], goal: Goal, runs: Sequence[RunRecord]
 
 
 def name_point(point: Point) -> str:
-    """`lr=0.01, optimizer=sgd`."""
+    """Return `lr=0.01, optimizer=sgd`."""
     return name_settings(point["settings"])
 
 
 def name_settings(settings: Mapping[str, Any] | None) -> str:
-    """The same; "" of none."""
+    """Return the same; "" of none."""
     return ", ".join(f"{name}={format_fact(value)}" for name, value in (settings or {}).items())
 
 

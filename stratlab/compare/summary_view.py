@@ -91,7 +91,7 @@ def _find_prefix(comparison: str, names: Sequence[str]) -> str:
 
 
 def build_markdown(report: Report) -> str:
-    """The text of summary.md. Every text from outside is escaped."""
+    """Return the text of summary.md. Every text from outside is escaped."""
     report, _, prefix = shorten_names(report, [])
     headline, rows = report["headline"], report["runs"]
     about = [describe_work(report), describe_origin(report), f"{SHORT.format(prefix)}." if prefix else ""]

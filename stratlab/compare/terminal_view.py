@@ -197,7 +197,7 @@ def _label(label: str, sentences: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _build_why(report: Report) -> Iterator[RenderableType]:
-    """The pairs furthest apart, each with the parts of its difference."""
+    """Yield the pairs furthest apart, each with the parts of its difference."""
     pairs = sorted(report["attribution"]["pairs"], key=lambda pair: -abs(pair["difference_ms"]))
     shown = pairs[:MOST_PAIRS]
     for number, pair in enumerate(shown):
@@ -228,7 +228,9 @@ def _find_doubt(pair: Mapping[str, Any]) -> str:
 
 
 def list_parts(pair: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """(cause, ms) that sum to the difference, the largest first. A collective is one part; so are all small ones."""
+    """Return (cause, ms) that sum to the difference, the largest first. A collective is one part; so are all small
+    ones.
+    """
     sums: dict[str, float] = {}
     for row in pair["parts"]:
         name = _name_part(row, pair)

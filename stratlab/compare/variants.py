@@ -127,7 +127,7 @@ def is_same_but_strategy(a: ComparedRun, b: ComparedRun, aside: Collection[str] 
 
 
 def _read_identity(run: ComparedRun, aside: Collection[str], with_axes: bool | None) -> str:
-    """`with_axes`: None = without the strategy as well."""
+    """Return the facts that identify a run. `with_axes`: None = without the strategy as well."""
     settings = run.settings
     judged = [rule for rule in RULES if rule.matters or rule.field in FOLLOWING]
     listed = {rule.path[1] for rule in RULES if rule.path[:1] == ("config",)}
@@ -150,7 +150,7 @@ def _read_identity(run: ComparedRun, aside: Collection[str], with_axes: bool | N
 
 
 def find_typical(names: Sequence[str], values: Mapping[str, float]) -> str:
-    """The run whose value is the (lower) median of the repeats; of equal ones the first."""
+    """Return the run whose value is the (lower) median of the repeats; of equal ones the first."""
     middle = statistics.median_low([values[name] for name in names])
     return next(name for name in names if values[name] == middle)
 
@@ -213,13 +213,13 @@ FACTS_FOLLOWING: Mapping[str, tuple[str, ...]] = {
 
 
 def parse_varied(text: str) -> tuple[str, ...]:
-    """`lr,run.config.optimizer` -> (lr, optimizer)."""
+    """Return `lr,run.config.optimizer` -> (lr, optimizer)."""
     names = (name.strip().removeprefix(PREFIX) for name in text.split(",") if name.strip())
     return tuple(take_new_names(dict.fromkeys(names)))
 
 
 def check_varied(varied: Sequence[str], runs: Sequence[RunRecord]) -> None:
-    """That each is a setting that these runs have, and may be varied.
+    """Check that each is a setting that these runs have, and may be varied.
 
     Raises:
         UserError: with every wrong name.
@@ -258,7 +258,7 @@ def is_way(entry: Difference, ways: Sequence[str]) -> bool:
 
 
 def name_way(run: str, differences: Sequence[Difference], ways: Sequence[str]) -> str:
-    """`micro_batch_size=16 compile=true`: how a run was carried out, where that is varied."""
+    """Return `micro_batch_size=16 compile=true`: how a run was carried out, where that is varied."""
     meant = [entry for entry in differences if is_way(entry, ways) and run in entry.values]
     return " ".join(f"{entry.field}={format_fact(entry.values[run])}" for entry in meant)
 

@@ -89,7 +89,7 @@ def answer(
 
 
 def complete(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> Prediction:
-    """With what to change first, where it does not fit, or leaves no room for more than one row."""
+    """Add changes to try first if it does not fit, or leaves room for only one row."""
     if one.verdict is not Verdict.FITS:
         advice = advise(one, look, allowed)
     else:
@@ -99,7 +99,7 @@ def complete(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> Predic
 
 
 def look_up(files: Sequence[OperationsFile], device_gib: float) -> Look:
-    """Predicts as far as files know, each question once."""
+    """Predict each question once, from the files."""
     of_run: dict[tuple[str, str], list[OperationsFile]] = {}
     for file in files:
         of_run.setdefault((file.model, file.strategy), []).append(file)
@@ -162,7 +162,7 @@ def _count(
 
 
 def find_size_refusal(settings: Mapping[str, str]) -> str:
-    """Why no run can have these sizes, of settings as pods have them; "" = it can, or only the trainer knows.
+    """Return why no run can have these sizes, of settings as pods have them; "" = it can, or only the trainer knows.
 
     >>> find_size_refusal({"model": "vit_huge", "model_hidden": "1000", "model_heads": "16"})
     'model_hidden=1000: must be a multiple of heads=16, for example 992'

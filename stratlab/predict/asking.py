@@ -25,7 +25,7 @@ OF_ANY_MODEL = tuple(name for name in STRATEGIES if name != "nd")
 
 
 def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Sequence[Path]) -> list[Question]:
-    """One question per chart, with the settings and the number of ranks that its pods would have.
+    """Return one question per chart, with the settings and the number of ranks that its pods would have.
 
     Raises:
         UserError: as helm refuses them.
@@ -166,7 +166,7 @@ def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> di
 def _list_layouts(
     strategy: str, files: Sequence[OperationsFile], given: Mapping[str, str]
 ) -> list[tuple[str, dict[str, str]]]:
-    """(name, settings): one of each number of dimensions that was counted, where there are several."""
+    """Return (name, settings): one of each number of dimensions that was counted, where there are several."""
     counted = {file.settings.get("dimensions", 1) for file in files if file.strategy == strategy}
     if len(counted) < 2 or given.keys() & {*DEGREES, "dimensions", "layout"}:
         return [(strategy, {})]

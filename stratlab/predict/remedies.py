@@ -92,7 +92,7 @@ def explain_no_change(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _list_strategies_to_try(question: Question, settings: Mapping[str, Any]) -> Iterator[Question]:
-    """The same run under the others, and under nd with other numbers of dimensions."""
+    """Yield the same run under the others, and under nd with other numbers of dimensions."""
     for strategy in WHY:
         if strategy == "nd":
             for number in DIMENSIONS:
@@ -114,7 +114,7 @@ def change_question(question: Question, change: Settings) -> Question:
 
 
 def list_foreign(strategy: str) -> set[str]:
-    """Settings of other strategies, which the trainer refuses under this one."""
+    """Return settings of other strategies, which the trainer refuses under this one."""
     others = {knob for row in STRATEGIES.values() for knob in row.knobs}
     others -= {*STRATEGIES[strategy].knobs}
     return others | (OF_ND if strategy != "nd" else set()) | ({"zeropp"} if strategy != "zeropp" else set())
@@ -142,7 +142,7 @@ Look = Callable[[Question], Prediction | None]
 
 
 def advise(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> str:
-    """One sentence, with the settings to give.
+    """Return one sentence, with the settings to give.
 
     Args:
         look: the prediction of another question, as far as files know; None = they do not, or no run can start so.
@@ -202,7 +202,7 @@ def find_idle(one: Prediction, look: Look, allowed: Sequence[str]) -> Iterator[t
 
 
 def _find_rows(found: Prediction) -> int:
-    """The micro-batch that fits: the run's own, or a smaller one of the same step; 0 = none."""
+    """Return the micro-batch that fits: the run's own, or a smaller one of the same step; 0 = none."""
     if found.verdict is Verdict.FITS:
         return found.question.rows
     share = found.file.share(found.question.ranks)
@@ -210,7 +210,8 @@ def _find_rows(found: Prediction) -> int:
 
 
 def _name_changes(before: Question, after: Question, rows: int) -> str:
-    """`8 GPUs with strategy=fsdp, activation_checkpointing=blocks without offload`: all that `--set` is to change.
+    """Return `8 GPUs with strategy=fsdp, activation_checkpointing=blocks without offload`: all that `--set` is to
+    change.
 
     Of charts a setting has its place, and null takes one back.
     """
@@ -262,7 +263,7 @@ def _guess(one: Prediction, look: Look, allowed: Sequence[str]) -> str:
 
 
 def _list_strategies(one: Prediction) -> Iterator[Settings]:
-    """Those that hold less of the state, the nearest one first."""
+    """Yield those that hold less of the state, the nearest one first."""
     mine = str(one.file.settings["strategy"])
     steps = [mine]
     while (less := STRATEGIES[steps[-1]].holds_less) and less not in steps:

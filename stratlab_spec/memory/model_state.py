@@ -95,7 +95,7 @@ def _describe(
 
 
 def tensor_dimension(name: str) -> int | None:
-    """The dimension of a parameter that tp cuts; None = every tp rank has it whole."""
+    """Return the dimension of a parameter that tp cuts; None = every tp rank has it whole."""
     if name in (EMBEDDING, HEAD):
         return 0
     parts = name.split(".")
@@ -107,7 +107,7 @@ def tensor_dimension(name: str) -> int | None:
 
 
 def _cut(size: tuple[int, ...], dimension: int | None, parts: int, index: int) -> tuple[int, ...]:
-    """The size of one part, as torch.chunk makes them: the last ones may be smaller or empty."""
+    """Return the size of one part, as torch.chunk makes them: the last ones may be smaller or empty."""
     if dimension is None:
         return size
     length = size[dimension]

@@ -89,7 +89,7 @@ class Device:
 
 
 def count_groups(file: OperationsFile, ranks: int) -> int:
-    """Communicators of a rank: one of all ranks, and one per axis where there are several."""
+    """Return communicators of a rank: one of all ranks, and one per axis where there are several."""
     if ranks == 1:
         return 0
     several = sum(file.axes.get(name, 1) > 1 for name in AXES_BESIDE_DATA)
@@ -111,7 +111,7 @@ class Forecast:
     at_most: bool
 
     def peak_of(self, rows: int) -> Peak:
-        """With micro-batches of `rows`."""
+        """Return the peak with micro-batches of `rows`."""
         return self.file.peak(rows, self.question.ranks, self.question.layers)
 
     @cached_property
@@ -145,7 +145,7 @@ class Forecast:
         return self.on(0).needs_gib(self.peak.total)
 
     def as_dict(self) -> dict[str, Any]:
-        """For config.json. Causes add up to the peak."""
+        """Return the forecast for config.json. Its causes sum to the peak."""
         moments = {"causes_gib": self.peak, "update_gib": self.window(UPDATE), "host_gib": self.window(HOST)}
         return {
             "operations_file": self.file.path.name,
@@ -163,7 +163,7 @@ class Forecast:
         }
 
     def describe(self) -> str:
-        """`74.10 GiB on the device, 70.35 of them the engine's: activations 30.12, ...`."""
+        """Return `74.10 GiB on the device, 70.35 of them the engine's: activations 30.12, ...`."""
         causes = sorted(self.peak.causes.items(), key=lambda cause: -cause[1])
         told = ", ".join(f"{name} {size / GIB:.2f}" for name, size in causes if size >= SMALLEST_GIB * GIB)
         kept = self.window(HOST).total / GIB
@@ -255,5 +255,8 @@ def find_remedies(config: Config, world_size: int) -> list[Settings]:
 
 
 def describe_remedies(remedies: list[Settings]) -> str:
-    """As a user types them: `run.config.micro_batch_size=16, then run.config.activation_checkpointing=blocks`."""
+    """Return settings as a user types them, in order.
+
+    `run.config.micro_batch_size=16, then run.config.activation_checkpointing=blocks`
+    """
     return ", then ".join(f"run.config.{name}={value}" for each in remedies for name, value in each.items())

@@ -177,7 +177,7 @@ class ConfigError(ValueError):
         super().__init__("\n".join(self.problems))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[list[str]]]:
-        """From process to process."""
+        """Pickle it for another process."""
         return type(self), (self.problems,)
 
 
@@ -192,7 +192,7 @@ class Config(Settings):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Config:
-        """Reads the TRAINER_* variables of `env`.
+        """Read the TRAINER_* variables of `env`.
 
         Raises:
             ConfigError: naming every unknown setting and wrong value; of known and right ones every broken rule.

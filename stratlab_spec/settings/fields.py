@@ -37,12 +37,12 @@ class Refusal(ValueError):
 
 
 def _set_by_chart(default: Any = ..., **constraints: Any) -> Any:
-    """A field that the chart fills from the release, so that `run.config` must not name it."""
+    """Declare a field that the chart fills from the release, so that `run.config` must not name it."""
     return Field(default, json_schema_extra={"set_by_chart": True}, **constraints)
 
 
 def _of_pixels(default: Any, **constraints: Any) -> Any:
-    """A field that a language model has no use for, so that it is refused there."""
+    """Declare a field that a language model does not use, so that it is rejected there."""
     return Field(default, json_schema_extra={"of_pixels": True}, **constraints)
 
 
@@ -410,7 +410,7 @@ class Settings(BaseModel):
 
 @functools.cache
 def _number_schemas() -> dict[str, dict[str, Any]]:
-    """Setting -> its JSON schema."""
+    """Return setting -> its JSON schema."""
     return Settings.model_json_schema()["properties"]
 
 

@@ -125,7 +125,9 @@ def _read_settings(path: Path, found: Mapping[str, Any], prefix: str) -> dict[st
 
 
 def _find_problem(name: str, value: str) -> str:
-    """Why this cannot become TRAINER_NAME=value. One spelling for each name: of two the last would win unseen."""
+    """Return why this cannot become TRAINER_NAME=value. One spelling for each name: of two the last would win
+    unseen.
+    """
     if not NAME.fullmatch(name):
         return f"{name!r}: no name of a setting{_find_hint(name)} [SL-setting-name]"
     if is_passable(value):
@@ -144,7 +146,7 @@ def _find_hint(name: str) -> str:
 
 
 def is_passable(text: str) -> bool:
-    """Whether a process can be given it as an argument or a variable."""
+    """Return whether a process can be given it as an argument or a variable."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -180,7 +182,7 @@ def read_pairs(pairs: Iterable[str]) -> dict[str, str | None]:
 
 
 def build_variables(settings: Mapping[str, str | None]) -> dict[str, str]:
-    """The TRAINER_* variables of `settings`."""
+    """Return the TRAINER_* variables of `settings`."""
     return {f"{PREFIX}{name.upper()}": value for name, value in settings.items() if value is not None}
 
 
@@ -228,7 +230,7 @@ def schema() -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the schema, or the settings that the environment resolves to."""
+    """Print the schema, or the settings that the environment resolves to."""
     if arguments == ["--schema"]:
         print(json.dumps(schema(), indent=2))
         return 0

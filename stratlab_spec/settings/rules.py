@@ -31,7 +31,7 @@ ALL_OR_NOTHING = (
 
 
 def broken_settings(config: Settings) -> list[str]:
-    """One sentence per broken rule, without looking at the machine or the data."""
+    """Return one sentence per broken rule, without looking at the machine or the data."""
     rules = (_model, _without_effect, _strategy, _nd, _length, _recording, _resuming)
     return [sentence for rule in rules for sentence in rule(config)]
 
@@ -55,7 +55,7 @@ def _model(config: Settings) -> Iterator[str]:
 
 
 def _without_effect(config: Settings) -> Iterator[str]:
-    """Settings that the kind of model, or another setting, leaves without a meaning."""
+    """Yield settings that the kind of model, or another setting, leaves without a meaning."""
     changed = {
         name: getattr(config, name)
         for name, field in Settings.model_fields.items()

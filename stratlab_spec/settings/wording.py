@@ -40,7 +40,7 @@ VALUE = re.compile(r"\brun\.config\.([a-z][a-z0-9_]*)")
 
 
 def as_text(value: object) -> str:
-    """A setting's value as a pod's variables have it: true, 0.001, qwen2.5-3b."""
+    """Return a setting's value as a pod's variables have it: true, 0.001, qwen2.5-3b."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -69,7 +69,7 @@ def spell_options(text: str, options: Mapping[str, str]) -> str:
 
 
 def name_removal(folder: Path, env: Mapping[str, str]) -> str:
-    """The command that removes a run's folder.
+    """Return the command that removes a run's folder.
 
     Args:
         folder: <results>/<comparison>/<run>.
@@ -81,7 +81,7 @@ def name_removal(folder: Path, env: Mapping[str, str]) -> str:
 
 
 def name_first(names: Sequence[str], most: int) -> str:
-    """`a, b and 3 more`: of a list that may be long, the first `most`."""
+    """Return `a, b and 3 more`: of a list that may be long, the first `most`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

@@ -44,7 +44,8 @@ class LoadedData:
         return [] if self.config.is_text else self.splits.class_names  # type: ignore[union-attr]
 
     def batches(self, first_step: int = 1, device: str = "cpu") -> Iterator[Batch]:
-        """The batches of a run in one process, from this step to its last one: in its order, augmented, normalised.
+        """Yield the batches of a run in one process, from this step to its last one: in its order, augmented,
+        normalised.
 
         Raises:
             ConfigError, DataMissing: data that does not fit.
@@ -139,11 +140,7 @@ def load_model(
 def _read(
     run: str | Path | None, weights: str | None, config: str | Path | None, settings: dict[str, Scalar]
 ) -> Config:
-    """The settings, with the token cache of a language model made where it is not there.
-
-    Args:
-        weights: of the run, to start from; None = as it did.
-    """
+    """Return the settings; build a language model's token cache if it is missing."""
     if run is None:
         found, _ = read_settings(build_options(config, 1, settings))
     elif isinstance(run, str | os.PathLike):

@@ -85,7 +85,7 @@ def _answer(code: int, problems: Iterable[str], env: Mapping[str, str], elsewher
 
 
 def main(arguments: list[str]) -> int:
-    """Checks the runs on standard input; 0 whatever is found."""
+    """Check the runs on standard input; return 0 for any result."""
     parser = argparse.ArgumentParser(
         "python -m trainer.program check",
         description="Check the settings of runs, as {run: environment} on standard input, without starting them.",

@@ -33,7 +33,7 @@ LONGEST_SENTENCE = 1000  # of 4,096 bytes that Kubernetes keeps of a pod's end
 
 
 def read_pod_name(env: Mapping[str, str]) -> str:
-    """The pod's name, the same again when it is replaced."""
+    """Return the pod's name, the same again when it is replaced."""
     return env.get("HOSTNAME") or socket.gethostname()
 
 
@@ -110,12 +110,12 @@ class Ledger:
         return (began[0] if began else time.time()) + config.deadline_s - time.time()
 
     def wait_left(self, config: Config) -> float:
-        """How long this pod may still wait for the others."""
+        """Return how long this pod may still wait for the others."""
         since = self._waiting_since()
         return config.wait_s - (time.time() - since if since is not None else 0.0)
 
     def wait_sentence(self, config: Config) -> str:
-        """Why the run was given up."""
+        """Return why the run was given up."""
         return (
             f"the pods of this run never ran at the same time within run.scheduling.waitSeconds={config.wait_s}; "
             "`stratlab watch` shows why a pod has no node [SL-pods-never-met]"
@@ -140,14 +140,14 @@ class Ledger:
         ]
 
     def _waiting_since(self) -> float | None:
-        """When this pod began to wait for the others; None if its last start had them, or was stopped."""
+        """Return when this pod began to wait for the others; None if its last start had them, or was stopped."""
         since = None
         for start in self._read_starts():
             since = (since or start.t) if start.waited else None
         return since
 
     def deadline_sentence(self, config: Config) -> str:
-        """Why the run was stopped."""
+        """Return why the run was stopped."""
         return (
             f"the run began more than TRAINER_DEADLINE_S={config.deadline_s} s ago and had reached step {self._step} "
             "[SL-deadline-passed]"
@@ -160,12 +160,12 @@ class Ledger:
         self._running = launcher
 
     def record_met(self, launcher: str) -> None:
-        """All pods are there, torch has started the ranks. Nothing but a bound is lost if it cannot be kept."""
+        """Record that all pods have met and torch has started the ranks. A full volume is ignored."""
         with suppress(OSError):
             self._append(event="met", launcher=launcher)
 
     def record_end(self, launcher: str, exit_code: int, text: str = "") -> None:
-        """`text`: more than the code's own reason, if there is more; the pod's log goes when it is replaced."""
+        """Record the end; `text` adds to the code's own reason, because the pod's log is lost when it is replaced."""
         self._append(event="ended", launcher=launcher, **describe_end(exit_code, text))
 
     def record_refusal(self, exit_code: int, text: str) -> None:
@@ -188,7 +188,7 @@ def describe_end(exit_code: int, text: str) -> dict[str, Any]:
 
 
 def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:
-    """{pod: exit code} of the pods whose newest line is an end after `since` (seconds since 1970)."""
+    """Return {pod: exit code} of the pods whose newest line is an end after `since` (seconds since 1970)."""
     files = {path.stem: read_events(path) for path in sorted(folder.pods.glob("*.jsonl"))}
     last = {pod: lines[-1] for pod, lines in files.items() if lines}
     ended = {pod: line for pod, line in last.items() if line.get("exit_code") is not None}
@@ -196,7 +196,7 @@ def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:
 
 
 def reached_step(folder: RunDirectory) -> int:
-    """The highest step in metrics.jsonl, over all attempts; 0 without one."""
+    """Return the highest step in metrics.jsonl, over all attempts; 0 without one."""
     if not folder.metrics.exists():
         return 0
     with open(folder.metrics, "rb") as file:
@@ -266,7 +266,7 @@ def find_culprit(folder: RunDirectory, since: float, code: int) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the code of the run that the environment names."""
+    """Print the code of the run that the environment names."""
     parser = argparse.ArgumentParser(
         "python -m trainer.program culprit",
         description="The exit code of a run, read from its pods' ledgers: below 128 it would end so again.",

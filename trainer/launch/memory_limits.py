@@ -221,11 +221,7 @@ class Ladder:
     def climb(
         self, launch: Callable[[], tuple[int, str]], record_end: Callable[[int], None]
     ) -> tuple[int, str]:
-        """Launches the ranks, again on each further rung; (exit code, what happened) of the last time.
-
-        Args:
-            record_end: writes down how the ranks ended, if there is a further rung.
-        """
+        """Launch the ranks, again on each further rung; return (exit code, text) of the last launch."""
         if self._plan:
             self._env[PLAN] = self._plan.as_variable()
         if not self._asked.oom_fallback or not self._plan:
@@ -283,7 +279,7 @@ class Ladder:
         return f"no rung of the ladder is left{why} [SL-ladder-empty]"
 
     def _refusal(self, settings: Settings) -> str:
-        """Why the run could not start with them, as before its first start; "" = it could."""
+        """Return why the run could not start with these settings, as before its first start; "" = it could."""
         if "micro_batch_size" in settings and has_batch_norm(self._asked):
             return (
                 "its batch norm takes the statistics of a micro-batch: this would be another training "
@@ -301,7 +297,7 @@ class Ladder:
         return {**self._env, **{f"{PREFIX}{name.upper()}": str(value) for name, value in changed.items()}}
 
     def _stand_on(self, rungs: list[Rung]) -> None:
-        """From here on ranks are started so."""
+        """Start the ranks with these rungs from now on."""
         self._taken = rungs
         if not rungs:
             return

@@ -76,7 +76,7 @@ class Sender(threading.Thread):
             time.sleep(POLL_S)
 
     def _try_send(self) -> bool:
-        """True if nothing complete is left to send."""
+        """Return True if nothing complete is left to send."""
         try:
             if not self._metrics:
                 if not self._folder.is_written_by(self._launcher):
@@ -100,7 +100,7 @@ class Sender(threading.Thread):
         return True
 
     def _try_close(self, exit_code: int) -> bool:
-        """True if this launcher has no open run in MLflow any more."""
+        """Return True if this launcher has no open run in MLflow any more."""
         if not self._run_id:
             return not self._folder.is_written_by(self._launcher)
         try:
@@ -110,7 +110,7 @@ class Sender(threading.Thread):
         return True
 
     def _open_run(self) -> str:
-        """The MLflow run of this run directory, at work again."""
+        """Return the MLflow run of this run directory, at work again."""
         record, is_known = find_run(self._folder, self._mlflow, self._uri)
         if is_known:
             self._mlflow.reopen_run(record["run_id"])
@@ -154,7 +154,7 @@ def find_run(folder: RunDirectory, mlflow: Mlflow, uri: str) -> tuple[dict[str, 
 
 
 def close_run(folder: RunDirectory, mlflow: Mlflow, run_id: str, status: str) -> None:
-    """Ends the MLflow run with its description and the results that are texts: numbers are in metrics.jsonl.
+    """End the MLflow run with its description and the results that are texts: numbers are in metrics.jsonl.
 
     Args:
         status: FINISHED, KILLED or FAILED.
@@ -231,8 +231,8 @@ def read_offset(folder: RunDirectory) -> int:
 
 
 def is_behind(folder: RunDirectory, offset: int, latest: Mapping[str, int]) -> bool:
-    """Whether the store has less than it had confirmed: it was restored from an older copy, or has the
-    names of an older version.
+    """Return whether the store has less than it had confirmed: it was restored from an older copy, or has the names of
+    an older version.
 
     Args:
         offset: confirmed bytes of metrics.jsonl.
@@ -257,7 +257,9 @@ def _send(folder: RunDirectory, mlflow: Mlflow, run_id: str, points: list[Any], 
 
 
 def line_points(line: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The MLflow points of one line of metrics.jsonl: every number in it, with the line's own timestamp in ms."""
+    """Return the MLflow points of one line of metrics.jsonl: every number in it, with the line's own timestamp in
+    ms.
+    """
     if not is_metrics(line):  # cut by a full volume, or not ours
         return []
     timestamp, step = int(line["t"] * 1000), line["step"]

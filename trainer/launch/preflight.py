@@ -80,7 +80,7 @@ class CheckedRun:
 
 
 def read_pods(env: Mapping[str, str]) -> Pods:
-    """Pods and processes as the training operator injects them; 1 x 1 without an operator.
+    """Return pods and processes as the training operator injects them; 1 x 1 without an operator.
 
     Raises:
         ConfigError: for an elastic range or a count that is not a number.
@@ -99,7 +99,7 @@ def read_pods(env: Mapping[str, str]) -> Pods:
 
 
 def refuse(problems: Collection[str]) -> None:
-    """Raise ConfigError where there are problems."""
+    """Raise ConfigError if there are problems."""
     if problems:
         raise ConfigError([*problems])
 
@@ -192,7 +192,7 @@ def check_elsewhere(config: Config, pods: Pods) -> None:
 
 
 def _check_rows(config: Config, makes_caches: bool) -> int | None:
-    """Training samples of a language model's data; None where its token cache is missing and not made."""
+    """Return the training samples of a language model's data; None if its token cache is missing and not built."""
     if not makes_caches and read_index(cache_folder(config)) is None:
         if config.dataset_path:  # here, where a look costs no more than the run's own
             check_given(config)
@@ -217,7 +217,7 @@ def _plan_problems(config: Config, train_samples: int, before: Sequence[str] = (
 def _check_images(
     config: Config, world_size: int, env: Mapping[str, str], problems: list[str], opens: bool
 ) -> int:
-    """Training samples of an image model's data."""
+    """Return the training samples of an image model's data."""
     per_node = read_pods(env).processes_per_node
     image_size = config.image_size or default_image_size(config)
     size_problem = image_size_problem(config, image_size)

@@ -75,7 +75,7 @@ def check(accelerator: str, per_pod: int, env: Mapping[str, str]) -> None:
 
 
 def count_devices(env: Mapping[str, str]) -> int:
-    """NVIDIA's devices that torch would find here; 0 where anything is missing."""
+    """Return the number of NVIDIA devices that torch would find here; 0 if anything is missing."""
     return _probe(env)[0] if find_torch_cuda() else 0
 
 
@@ -95,7 +95,7 @@ def _probe(env: Mapping[str, str]) -> tuple[int, int, str]:
 
 
 def refuse(accelerator: str, per_pod: int, seen: str) -> NoReturn:
-    """Raises AcceleratorsMissing."""
+    """Raise AcceleratorsMissing."""
     raise AcceleratorsMissing(
         f"run.accelerator={accelerator}: asked for {per_pod} in this pod, one per process, but {seen}; look at the "
         'node, its driver and device plugin, or train on CPUs with run.accelerator=""'
@@ -103,7 +103,7 @@ def refuse(accelerator: str, per_pod: int, seen: str) -> NoReturn:
 
 
 def find_torch_cuda() -> str:
-    """The version of CUDA that torch was built for, "" for none: read from its file, for torch itself is not wanted."""
+    """Return the version of CUDA that torch was built for, or "": read from its file, without importing torch."""
     found = importlib.util.find_spec("torch")
     file = Path(found.origin).with_name("version.py") if found and found.origin else None
     text = file.read_text() if file and file.is_file() else ""
@@ -112,7 +112,7 @@ def find_torch_cuda() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Looks, for `stratlab check`; returns the exit code."""
+    """Check the accelerators for `stratlab check`; return the exit code."""
     try:
         accelerator, per_pod = arguments[0], int(arguments[1])
     except (IndexError, ValueError):

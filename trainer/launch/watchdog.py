@@ -119,7 +119,7 @@ class Watchdog(threading.Thread):
                 log.exception("the watchdog could not look")
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         self._over.set()
         self.join()
         shutil.rmtree(self._pulses, ignore_errors=True)

@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 
 def main(arguments: list[str], env: Mapping[str, str]) -> int:
-    """Prints the table; an exit code of stratlab_spec/exit_codes.py."""
+    """Print the table; return an exit code of stratlab_spec/exit_codes.py."""
     given = _parse(arguments)
     per_node = given.per_node or given.ranks
     try:

@@ -157,7 +157,7 @@ def _count_block(config: Config) -> int:
 
 
 def _period(config: Config) -> int:
-    """Layers after which a pattern repeats."""
+    """Return the number of layers after which a pattern repeats."""
     _, _, every = config.activation_checkpointing.partition("every_")
     return int(every) if every else 1
 

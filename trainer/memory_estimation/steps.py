@@ -125,8 +125,9 @@ def build_empty_model(config: Config, pictures: Pictures) -> Learner:
 
 
 def build_micro_batch(config: Config, pictures: Pictures) -> tuple[Tensor, Tensor]:
-    """(inputs, labels) as the run's data gives them, m rows: images float [m, channel, edge, edge] with int64 [m] or
-    float [m, class], text int64 [m, 2, token] with int64 [m, token]."""
+    """Return (inputs, labels) as the run's data gives them, m rows: images float [m, channel, edge, edge] with int64
+    [m] or float [m, class], text int64 [m, 2, token] with int64 [m, token].
+    """
     m = config.micro_batch_size
     if config.is_text:
         inputs = torch.zeros((m, 2, config.seq_len), dtype=torch.int64)
@@ -203,7 +204,7 @@ class _WatchedPhases(Phases):
 
 
 def count(config: Config, ranks: int, rank: int, pictures: Pictures, **more: Any) -> Count:
-    """As `count_batches`, of one run."""
+    """Do the same as `count_batches` for one run."""
     (found,) = count_batches([config], ranks, rank, pictures, **more)
     return found
 
@@ -342,7 +343,7 @@ def as_counted(config: Config) -> Config:
 
 
 def _allocate(model: nn.Module) -> None:
-    """Gives the model (fake) memory."""
+    """Give the model (fake) memory."""
     model.to_empty(device="cpu")
     tie_weights(model)
     restore_buffers(model, "cpu")

@@ -62,7 +62,7 @@ def asks_for_device(func: Any, args: Any) -> bool:
 
 
 def is_on_meta(tensor: Tensor) -> bool:
-    """Whether a tensor is on the meta device: one without memory of any kind."""
+    """Return whether a tensor is on the meta device: one without memory of any kind."""
     device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
     return device.type == "meta"
 
@@ -138,7 +138,7 @@ class StorageWatch(TorchDispatchMode):
         return result
 
     def see(self, tensor: Tensor, operator: str, sources: Any = ()) -> None:
-        """Takes up the storage of `tensor` if it is new."""
+        """Start to follow the storage of `tensor` if it is new."""
         tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
         if is_on_meta(tensor):
             return
@@ -327,7 +327,7 @@ def _has_flags(name: str, args: Any) -> bool:
 
 
 def _copies(name: str, args: Any, kwargs: Any) -> str | None:
-    """Between host and device, unless neither has to wait for the other."""
+    """Return the reason for a wait between host and device, if there is one."""
     if name == "copy_":
         target, source = args[:2]
         to, waits = target.device, not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))

@@ -64,14 +64,14 @@ class Moment:
     storages: dict[Storage, int]
 
     def by_cause(self) -> dict[str, int]:
-        """Bytes of each cause, in the order of CAUSES; they add up to the total."""
+        """Return bytes of each cause, in the order of CAUSES; they add up to the total."""
         found = Counter[str]()
         for storage, size in self.storages.items():
             found[storage.cause] += size
         return {cause: found[cause] for cause in CAUSES}
 
     def by_label(self) -> list[tuple[str, Label, int, int]]:
-        """(cause, label, how many, bytes), the largest first; the bytes add up to the total."""
+        """Return (cause, label, how many, bytes), the largest first; the bytes add up to the total."""
         sizes, counts = Counter[tuple[str, Label]](), Counter[tuple[str, Label]]()
         for storage, size in self.storages.items():
             sizes[storage.cause, storage.label] += size
@@ -98,7 +98,7 @@ class Timeline:
         self.turns.append((len(self.events), phase))
 
     def resize(self, storage: Storage, size: int) -> None:
-        """Records that `storage` has `size` bytes from now on."""
+        """Record that `storage` has `size` bytes from now on."""
         blocks = -(-size // self.block_bytes) * self.block_bytes
         if blocks != storage.size:
             self.events.append((blocks - storage.size, storage))
@@ -289,7 +289,9 @@ class Count:
         }
 
     def lines(self, top: int) -> Iterator[str]:
-        """A table: causes at the peak and between steps, then the `top` largest groups of storages at the peak."""
+        """Yield a table: causes at the peak and between steps, then the `top` largest groups of storages at the
+        peak.
+        """
         config, where = self.config, self.axes.coordinates(self.rank)
         sizes = " ".join(f"{name}={size}" for name, size in self.axes.as_dict().items() if size > 1)
         place = ", ".join(f"{name} {at}" for name, at in where.items() if getattr(self.axes, name) > 1)

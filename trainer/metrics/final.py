@@ -126,7 +126,7 @@ def find_target(config: Config) -> tuple[str, float] | None:
 
 
 def _read_target(line: dict[str, Any], name: str, value: float) -> float | None:
-    """Seconds of training up to this validation if it reached the target."""
+    """Return seconds of training up to this validation if it reached the target."""
     found = line.get(name)
     if not is_number(found) or not (found >= value if name.endswith("accuracy_pct") else found <= value):
         return None
@@ -168,10 +168,10 @@ def write_results(
     last: dict[str, Any],
     test: Evaluation,
 ) -> None:
-    """Every rank's facts, then on rank 0 evaluation.json and summary.json; collective.
+    """Write every rank's facts, then on rank 0 evaluation.json and summary.json; collective.
 
     Args:
-        data_set_bytes: of it in the memory of the device that computes.
+        data_set_bytes: its part in the memory of the computing device.
         gpu: of `Meter.describe`.
         machine: since before the first step.
     """

@@ -36,7 +36,7 @@ class Spool:
             self.append(b"\n")
 
     def append(self, line: bytes) -> None:
-        """Keeps a line until the next flush."""
+        """Keep a line until the next flush."""
         self._waiting.append(line)
         self._bytes += len(line)
         while self._bytes > self._most_bytes and len(self._waiting) > 1 + self._is_cut:

@@ -109,7 +109,7 @@ class OwnTimes:
         self._unsettled: list[tuple[int, float, float, float]] = []
 
     def add(self, step: int, data_ms: float, forward_ms: float, step_ms: float) -> None:
-        """Of its forward pass is not known yet how much was waiting."""
+        """Add a step; the share of waiting in its forward pass is not known yet."""
         self._unsettled.append((step, data_ms, forward_ms, step_ms))
 
     def settle(self, waited_share: float) -> None:
@@ -125,7 +125,7 @@ class OwnTimes:
         self._unsettled = []
 
     def take(self) -> list[Chunk]:
-        """The whole chunks, the oldest first."""
+        """Return the whole chunks, the oldest first."""
         found: list[Chunk] = []
         while len(self._steps) >= CHUNK and len(found) < MOST_CHUNKS:
             chunk, self._steps = self._steps[:CHUNK], self._steps[CHUNK:]
@@ -146,7 +146,7 @@ class Stragglers:
     def add(
         self, first_step: int, data_ms: Sequence[float], own_ms: Sequence[float], step_ms: float
     ) -> list[Straggler]:
-        """One chunk of every rank; those that have just become stragglers."""
+        """Return one chunk of every rank; those that have just become stragglers."""
         slow = {s.rank: s for times in (own_ms, data_ms) for s in _find_slow(first_step, times, step_ms)}
         self._slow = {rank: [*self._slow.get(rank, []), s] for rank, s in slow.items()}
         found = []
@@ -194,7 +194,7 @@ class ProgressLog:
         self._first_step: int | None = None
 
     def show(self, line: dict[str, Any]) -> None:
-        """`line` is a train line of metrics.jsonl."""
+        """Show a train line of metrics.jsonl."""
         now, step = time.monotonic(), line["step"]
         if self._first_step is None:
             self._first_step, self._began = step, now

@@ -95,7 +95,7 @@ def _errors(
 
 
 def _find_fullest(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """`training_memory` of the rank that held most; None where no step has counted."""
+    """Return `training_memory` of the rank that held most; None if no step was counted."""
     known = [rank["training_memory"] for rank in ranks if rank["training_memory"] is not None]
     return max(known, key=lambda memory: float(memory["peak_gib"]), default=None)
 
@@ -104,7 +104,9 @@ TERA = 1e12
 
 
 def _peaks(fp32: float, half: float, bf16: bool = True) -> dict[str, float]:
-    """fp32: of the CUDA cores, without TF32. half: of the tensor cores with sums in fp32, without sparsity."""
+    """Return the peaks; fp32: of the CUDA cores, without TF32. half: of the tensor cores with sums in fp32, without
+    sparsity.
+    """
     return {"fp32": fp32 * TERA, "fp16": half * TERA, **({"bf16": half * TERA} if bf16 else {})}
 
 
@@ -162,8 +164,10 @@ PEAK_FLOPS: dict[str, dict[str, float]] = {
 
 
 def read_peak_flops(device_name: str, precision: str) -> float | None:
-    """FLOP/s of one device in this precision; None for a device that is not in the table, such as a MIG slice, and
-    for a precision that its tensor cores do not have.
+    """Return the FLOP/s of one device in this precision.
+
+    None for a device that is missing in the table, such as a MIG slice, and for a precision that its tensor cores
+    lack.
 
     fp32 is the peak without TF32, which the trainer switches off (`trainer.distributed.world.apply_whole_fp32`).
     """

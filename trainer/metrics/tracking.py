@@ -150,14 +150,16 @@ class Recorder:
     def record_step(
         self, step: int, lr: float, result: StepResult, taken: tuple[Any, ...], profiled: bool
     ) -> None:
-        """Keeps one step; every `log_every` steps, and every 10, writes all that are waiting."""
+        """Keep one step; every `log_every` steps, and every 10, write all waiting ones."""
         self._waiting.append(_Waiting(time.time(), step, lr, result, taken, profiled))
         if step % self._log_every == 0 or len(self._waiting) >= MOST_WAITING:
             self.flush()
 
     def count_wire(self, profiling: bool) -> AbstractContextManager[Any]:
-        """Around the computation of a step: counts collectives and products of one step, the third of an attempt or, if
-        that is profiled, the next one that is not. DDP sorts its buckets anew after the first step.
+        """Count collectives and products during the computation of one step.
+
+        It is the third step of an attempt or, if that is profiled, the next one without a profile. DDP sorts its
+        buckets anew after the first step.
 
         Args:
             profiling: this step is in the profile.
@@ -176,11 +178,7 @@ class Recorder:
         return both
 
     def flush(self) -> None:
-        """Adds up the ranks' losses and writes the waiting steps, and one line of kind system.
-
-        Raises:
-            NotFinite: on every rank, after the lines are written, unless the policy is another one.
-        """
+        """Sum the ranks' losses and write the waiting steps, and one line of kind system."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
@@ -252,7 +250,7 @@ class Recorder:
         self.record("event", step, name="straggler", **facts, text=text)
 
     def describe_straggler(self) -> dict[str, Any]:
-        """The slowest rank that was found, for summary.json; on the writing rank."""
+        """Return the slowest rank that was found, for summary.json; on the writing rank."""
         worst = self._stragglers.worst
         return {
             "straggler": f"rank {worst.rank}" if worst else "none",
@@ -300,7 +298,7 @@ class Recorder:
         self.record("system", step, **values)
 
     def _counts(self, entry: _Waiting) -> bool:
-        """Whether the ranks are compared by this step; asked once of each, in their order."""
+        """Return whether this step counts for comparing the ranks; called once for each, in their order."""
         # the traces are written after the last profiled step, which disturbs the next one
         disturbed = entry.profiled or self._after_profile
         self._after_profile = entry.profiled
@@ -357,7 +355,7 @@ class Recorder:
             self.record("event", line["step"], name="not finite", text=", ".join(bad))
 
     def record(self, kind: str, step: int, **values: Any) -> None:
-        """One line of another kind (eval, system, event), on the writing rank; values of None are left out."""
+        """Write one line of another kind (eval, system, event), on the writing rank; values of None are left out."""
         if self._spool is None:
             return
         given = {name: value for name, value in values.items() if value is not None}
@@ -375,7 +373,7 @@ def _fields(line: _TrainLine) -> dict[str, Any]:
 
 
 def _numbers(values: list[Any]) -> list[float]:
-    """Tensors or numbers as numbers; tensors in one go, which on a device is one wait instead of many."""
+    """Return tensors or numbers as numbers; tensors in one go, which on a device is one wait instead of many."""
     try:
         return torch.stack(values).tolist()
     except TypeError:  # DeepSpeed's norm of a step that it has left out is a number

@@ -60,11 +60,11 @@ class Guard:
         """Steps of this attempt whose loss or gradient was not finite."""
 
     def counts_as_skipped(self, step: Step) -> bool:
-        """Whether its update was left out, by the engine or by this policy."""
+        """Return whether its update was left out, by the engine or by this policy."""
         return step.skipped or (self._policy == "skip" and not math.isfinite(step.norm))
 
     def forget(self) -> None:
-        """All steps since the last call were finite, and none was left out."""
+        """Note that all steps since the last call were finite, and that none was left out."""
         self._in_a_row = 0
 
     def check(self, steps: Sequence[Step], shares: Sequence[Tensor]) -> list[tuple[int, str]]:
@@ -98,7 +98,9 @@ class Guard:
         return not self._scales_loss and (step.skipped or not math.isfinite(step.norm))
 
     def _find_owners(self, steps: Sequence[Step], shares: Sequence[Tensor]) -> list[tuple[int, int, str]]:
-        """(step, rank, node) of the earliest share of a loss that was not finite; of several ranks if at once."""
+        """Return (step, rank, node) of the earliest share of a loss that was not finite; of several ranks if at
+        once.
+        """
         finite = torch.stack(list(shares)).isfinite().tolist()
         first = next((step.number for step, good in zip(steps, finite, strict=True) if not good), None)
         answers = enumerate(gather_objects((first, self._node)))
