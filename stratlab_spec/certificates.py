@@ -20,7 +20,7 @@ UNTRUSTED = "certificate verify failed"
 
 
 class CertificateAbsent(ValueError):
-    """The given file holds no certificate."""
+    """The given file is not a certificate."""
 
 
 def write_bundle(environ: MutableMapping[str, str]) -> None:

@@ -76,7 +76,7 @@ class DataMissing(Exception):
 
 
 class AcceleratorsMissing(Exception):
-    """The run asks for accelerators, and its processes would not find one each."""
+    """The run needs accelerators, and its processes would not find one each."""
 
 
 class NotFinite(Exception):
@@ -96,7 +96,7 @@ class NoProgress(Exception):
 
 
 class PeerLost(Exception):
-    """Another process has failed, and this one cannot continue without it."""
+    """Another process has failed, and this process cannot continue without it."""
 
 
 class Stopped(Exception):

@@ -146,7 +146,7 @@ def read_exposed_pct(manifest: Path) -> float | None:
     """Read the exposed communication of all ranks from traces/manifest.json, % of the summed time of their steps.
 
     This is the analysis' definition (`build_means`). A rank whose profiler starts early waits for the others in its
-    first step: a mean of the ranks' shares would weigh that step less. None if no rank has the share.
+    first step: a mean of the ranks' shares would weigh that step less. None without any rank's share.
     """
     try:
         content = read_line(manifest.read_bytes())

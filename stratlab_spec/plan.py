@@ -110,7 +110,7 @@ def read_plan(config: Config, world_size: int, env: Mapping[str, str]) -> Plan:
 
 
 def confirm_plans(plans: Sequence[Plan]) -> Plan:
-    """Return the plan of all ranks; of different plans, the one of the machines with smaller devices."""
+    """Return the plan of all ranks; if plans differ, the plan of the machines with smaller devices."""
     chosen = min(plans, key=lambda plan: plan.device_bytes or float("inf"))
     for rank, plan in enumerate(plans):
         if plan.device_bytes != chosen.device_bytes:

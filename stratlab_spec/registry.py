@@ -2,9 +2,9 @@
 
 OPTIMIZERS lists each optimizer's options other than rate and decay, and its state. NETWORKS has every image network
 that is not a vision transformer; vision transformers have their shapes in models/model_specs.py. A new network takes
-a file in trainer/models with its row as NETWORK: `make schema` collects it and writes its line of docs/models.md. No
-column has a default, so a forgotten value is an error at import. Sizes may be given instead of a preset's own, and 0
-is the preset's own. PUBLISHED_FILES are weights that torchvision publishes, by torchvision's names. Adapters on
+a file in trainer/models with its row as NETWORK: `make schema` collects it and writes its line of docs/models.md.
+Columns lack defaults, so that a forgotten value is an error at import. Sizes may be given instead of a preset's own,
+and 0 is the preset's own. PUBLISHED_FILES are weights that torchvision publishes, by torchvision's names. Adapters on
 random weights need an explicit setting.
 """
 

@@ -1,7 +1,7 @@
 """Every strategy, one row each: everything about it except how its engine is built.
 
 A new strategy needs a row here, a file in trainer/strategies unless an existing one serves, and a chart
-(docs/developing.md). No column has a default, so a forgotten value is an error at import. A note next to each column
+(docs/developing.md). Columns lack defaults, so that a forgotten value is an error at import. A note next to each column
 names its readers.
 
 A column of the row lists the strategy's knobs. KNOBS holds the messages for strategies without a knob, and the

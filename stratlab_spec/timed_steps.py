@@ -48,7 +48,7 @@ class TrainedStep:
 
     @property
     def ms(self) -> float:
-        """`read_step` takes no step without."""
+        """The step's duration; `read_step` skips steps without it."""
         return self.times[0] or 0.0
 
 

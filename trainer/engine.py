@@ -108,7 +108,7 @@ def as_sums(loss: Tensor, measures: Tensor) -> Tensor:
 
 
 def add_up(total: Tensor | None, more: Tensor | None) -> Tensor | None:
-    """Return a sum over micro-batches that stays on the device; None where there is nothing to add."""
+    """Return a sum over micro-batches that stays on the device; None if a part is missing."""
     return more if total is None or more is None else total + more
 
 

@@ -25,7 +25,7 @@ ROWS = (1, 2)
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama-shaped decoder. `tied`: the head is the embedding, where one rank has both."""
+    """A Llama-shaped decoder. `tied`: the head is the embedding, if a rank has both."""
 
     layers: int
     hidden: int

@@ -46,7 +46,7 @@ ROWS = 200
 
 @dataclass(frozen=True)
 class Run:
-    """One row. `gib`: of rank 0, where the run succeeded."""
+    """One row. `gib`: of rank 0, if the run succeeded."""
 
     model: str
     shape: Shape

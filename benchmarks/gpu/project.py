@@ -1,6 +1,6 @@
 """`python -m trainer` on this card: each model on its own, and the strategies that matter most.
 
-One GPU is one rank, so a strategy's collectives take no time here. The runs prove that its code works on the device
+One GPU is one rank, so a strategy's collectives do not take time here. The runs prove that its code works on the device
 and that the loss falls, and measure its bookkeeping against `single`.
 """
 

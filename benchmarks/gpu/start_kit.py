@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Start the stages from the kit on a bare machine: ./start --part 1 --out RESULTS
 
-Makes an interpreter in the system's temporary folder that finds the kit's packages and code before the machine's own,
-also in processes that get no PYTHONPATH. The machine itself stays unchanged.
+It makes an interpreter in the system's temporary folder that finds the kit's packages and code before the machine's
+own, also in processes without PYTHONPATH. The machine itself stays unchanged.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class Durations:
-    """How many GPU events of each type are how long, counted between the edges: the counts of ranks add up.
+    """The number of GPU events of each type and length, counted between the edges, so that ranks can be added.
 
     `short`: kernels (not copies) below SHORT_US. `in_steps`: kernels that the host launched within a step.
     """

@@ -202,7 +202,7 @@ GIVEN = re.compile(r"(\d{1,5})/(\d{1,5})")
 
 
 class MissingShare(UserError):
-    """A share is not there, or is not of the traces that are there now."""
+    """A share is missing, or was made from other traces."""
 
 
 Readings = dict[int, Path | str]

@@ -42,7 +42,7 @@ OURS = ("report.json", PAGE, "summary.md", "tables", MERGED, ".report.json.tmp",
 
 
 class NoTraces(Exception):
-    """No rank has a trace that can be analysed. The text gives the reason for every file."""
+    """The traces of all ranks are missing or unusable. The text gives the reason for every file."""
 
 
 def analyze_run(

@@ -30,7 +30,7 @@ OF_LAYOUT = ("name", "dimensions", "missing", "sequence_parallel", "reason")
 
 
 class NoRun(NothingThere):
-    """There is no run directory, or it holds nothing yet: a run that was refused before it began leaves none."""
+    """The run directory is missing or empty: a run that was rejected before it began does not leave one."""
 
 
 @dataclass(frozen=True)

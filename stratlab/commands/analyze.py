@@ -108,7 +108,7 @@ def analyze(
 
 
 def _refuse_option(run_dir: Path, option: str) -> NoReturn:
-    """Reject an option for traces of another program if `run_dir` holds none."""
+    """Reject an option for traces of another program if `run_dir` does not hold such traces."""
     from stratlab.run_directory.files import has_marks
     from stratlab.traces.archives import build_no_source
 

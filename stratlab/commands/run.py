@@ -170,7 +170,7 @@ def list_charts(folder: Path) -> list[str]:
     names = {path.parent.name for path in folder.glob("*/Chart.yaml")}
     names |= {path.name.rpartition("-")[0] for path in folder.glob("*-[0-9]*.tgz")}
     if not (found := sorted(names.difference(no_strategy))):
-        raise UserError(f"--charts {folder}: holds no chart of a strategy [SL-run-charts-empty]")
+        raise UserError(f"--charts {folder}: expected a chart of a strategy there [SL-run-charts-empty]")
     return found
 
 

@@ -1,4 +1,4 @@
-"""May the runs be compared? The audit: which facts differ, which of them matter, which runs are comparable.
+"""May the runs be compared? The audit: differences, their importance, and groups of comparable runs.
 
 Only runs that compute the same training may be compared: their first losses must agree, within a stated gate or
 within the differences of repeats. Two runs that are equal in every fact and still learn differently do different

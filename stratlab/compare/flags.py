@@ -65,7 +65,7 @@ def _flag_few_steps(rows: Rows) -> Flag | None:
 
 
 def _flag_busy(rows: Rows) -> list[Flag]:
-    """Return one flag for each kind of measurement."""
+    """Return one flag per measurement of the load."""
     loads: dict[str, dict[str, float]] = {}
     for row in rows:
         measure, pct = _find_load(row)

@@ -49,7 +49,7 @@ NOT_KNOWN, CANNOT_START = "not known", "cannot start"
 
 @dataclass(frozen=True)
 class Unknown:
-    """A question without an answer, and why. `countable`: as far as is known, a count would answer it."""
+    """A question without an answer, and why. `countable`: a count would probably answer it."""
 
     question: Question
     reason: str
@@ -138,7 +138,7 @@ def _refuse(found: list[Prediction | Unknown]) -> None:
 def _count(
     found: list[Prediction | Unknown], files: list[OperationsFile], device_gib: float, cache: Path
 ) -> None:
-    """Count runs that `files` do not answer; each count joins the files, and may answer the next question, too."""
+    """Count runs that `files` do not answer; each count joins the files, and may also answer the next question."""
     asked = [
         place for place, one in enumerate(found) if isinstance(one, Unknown) and one.verdict == NOT_KNOWN
     ]

@@ -145,7 +145,7 @@ def _explain_no_file(
 def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> dict[str, str]:
     """Return setting -> text as in most of the files that agree with `given`; on a tie the last one, a shipped file.
 
-    For one strategy the value of most files of all strategies is used if one of its own files has it, too. Settings
+    For one strategy the value of most files of all strategies is used if one of its own files also has it. Settings
     that differ between strategies, or that some files lack, are left out.
     """
     own = {"model", "strategy", "dimensions", *BATCH, *given}
@@ -166,7 +166,7 @@ def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> di
 def _list_layouts(
     strategy: str, files: Sequence[OperationsFile], given: Mapping[str, str]
 ) -> list[tuple[str, dict[str, str]]]:
-    """Return (name, settings): one of each number of dimensions that was counted, where there are several."""
+    """Return (name, settings): one of each number of dimensions that was counted, if there are several."""
     counted = {file.settings.get("dimensions", 1) for file in files if file.strategy == strategy}
     if len(counted) < 2 or given.keys() & {*DEGREES, "dimensions", "layout"}:
         return [(strategy, {})]

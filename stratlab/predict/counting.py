@@ -93,7 +93,7 @@ def _is_meant(question: Question, name: str, text: str) -> bool:
 
 
 def group_by_command(questions: Sequence[Question]) -> list[list[Question]]:
-    """Group questions that one command answers, except for its strategy."""
+    """Group questions with the same command, except for its strategy."""
     groups: dict[str, list[Question]] = {}
     for one in questions:
         given = {name: one.settings.get(name) for name in COUNTED if name != "strategy"}

@@ -30,7 +30,7 @@ NOT_ESTIMATED = "Time and cost are not estimated"
 
 
 def conclude(answers: Sequence[Prediction | Unknown]) -> str:
-    """Return the verdict in sentences; "" if no question has an answer."""
+    """Return the verdict in sentences; "" without any answer."""
     known = [one for one in answers if isinstance(one, Prediction)]
     fitting = [one for one in known if one.verdict is Verdict.FITS]
     if not known:

@@ -114,7 +114,7 @@ def change_question(question: Question, change: Settings) -> Question:
 
 
 def list_foreign(strategy: str) -> set[str]:
-    """Return settings of other strategies, which the trainer refuses under this one."""
+    """Return settings of other strategies, which the trainer rejects with this strategy."""
     others = {knob for row in STRATEGIES.values() for knob in row.knobs}
     others -= {*STRATEGIES[strategy].knobs}
     return others | (OF_ND if strategy != "nd" else set()) | ({"zeropp"} if strategy != "zeropp" else set())

@@ -90,7 +90,7 @@ def is_alive(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`ended` and one sentence about the files; `exit_code` is the run's, None if no file has it."""
+    """`ended` and one sentence about the files; `exit_code` is the run's, None if it is not in the files."""
 
     ended: bool
     sentence: str

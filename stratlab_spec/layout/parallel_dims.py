@@ -204,7 +204,7 @@ def _given_axes(config: Config, world_size: int) -> Axes:
 
 
 def _choose_axes(config: Config, world_size: int, shape: DecoderShape) -> tuple[Axes, str]:
-    """Give pp, tp and cp a degree of 2 each as far as wanted and possible; dp_shard gets the remaining processes.
+    """Give pp, tp and cp a degree of 2 each if requested and possible; dp_shard gets the remaining processes.
 
     ep uses no further processes. One dimension uses only dp_replicate.
     """

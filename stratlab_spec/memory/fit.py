@@ -52,7 +52,7 @@ log = logging.getLogger("trainer")
 
 @dataclass(frozen=True)
 class Need:
-    """The memory that one layout needs."""
+    """The memory need of a layout."""
 
     layout: Layout
     gib: float

@@ -339,7 +339,7 @@ def continuation_problems(before: Mapping[str, Any], config: Settings) -> list[s
 
 
 def resolved_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], resume_from: str) -> list[str]:
-    """Do the same for the resolved values; a fact that one run did not record is not compared."""
+    """Do the same for the resolved values; values that a run did not record are not compared."""
     changed = [
         f"{name}={resolved[name]!r} (was {before[name]!r}: {why})"
         for name, why in RESOLVED.items()

@@ -1,6 +1,6 @@
 """`run_experiment` and `deepspeed_config`: settings by keyword, as the options of `python -m trainer`.
 
-`run_experiment` starts a run as a process of its own, as on a cluster; the notebook keeps no state of it.
+`run_experiment` starts a run as a process of its own, as on a cluster; the notebook does not keep its state.
 `deepspeed_config` returns DeepSpeed's configuration for a ZeRO stage, before any process starts and without a GPU;
 `python -m trainer.settings deepspeed` prints the same.
 """

@@ -1,4 +1,4 @@
-"""Check many runs at once and start none: `python -m trainer.program check < runs.json`.
+"""Check many runs at once without starting them: `python -m trainer.program check < runs.json`.
 
 Reads {run: environment of its pods} and prints {run: {"code": exit code, "problems": [sentence]}}. A set of runs is
 checked before the first one starts, so that no run of it fails later for a setting.

@@ -1,8 +1,9 @@
 """Record every start and end of a pod on the results volume, and its termination message for Kubernetes.
 
-The training operator (v1.9) replaces a pod that ended with a code from 128 for ever, and checks a deadline only when
-another event of the job occurs. So the pod itself keeps the bounds: it refuses a start with a code that the operator
-treats as final. Each pod has its own file, because lines appended by two nodes may overwrite each other on NFS.
+The training operator (v1.9) replaces a pod that ended with a code from 128 without limit, and checks a deadline only
+when another event of the job occurs. So the pod itself keeps the bounds: it refuses a start with a code that the
+operator treats as final. Each pod has its own file, because lines appended by two nodes may overwrite each other on
+NFS.
 
 mpirun and srun return only one exit code: the first or the highest. `python -m trainer.program culprit` reads the
 ledgers of all pods and returns the exit code of the run.
@@ -169,7 +170,7 @@ class Ledger:
         self._append(event="ended", launcher=launcher, **describe_end(exit_code, text))
 
     def record_refusal(self, exit_code: int, text: str) -> None:
-        """Record for `helm test`, which finds no run, why this pod did not start one. A full volume is ignored."""
+        """Record for `helm test` why this pod did not start a run. A full volume is ignored."""
         with suppress(OSError):
             self._folder.pods.mkdir(parents=True, exist_ok=True)
             self._append(event="refused", exit_code=exit_code, reason=failures.reason(exit_code), text=text)

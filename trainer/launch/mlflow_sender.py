@@ -138,7 +138,7 @@ def mlflow_status(exit_code: int) -> str:
 def find_run(folder: RunDirectory, mlflow: Mlflow, uri: str) -> tuple[dict[str, str], bool]:
     """Return the record of this run directory's MLflow run, and whether mlflow.json already has it.
 
-    A run that this server does not know, or no longer knows, is created there.
+    A run that is missing on this server is created there.
     """
     if folder.mlflow.exists():
         known: dict[str, str] = json.loads(folder.mlflow.read_text())

@@ -266,7 +266,7 @@ def build_command(nodes: int, env: Mapping[str, str]) -> list[str]:
 class Lingering:
     """Detect an mpirun that stays although a pod has failed.
 
-    If a node is lost, mpirun waits for a daemon that never answers, and the remaining pods would stay for ever.
+    If a node is lost, mpirun waits for a daemon that never answers, and the remaining pods would never end.
 
     Args:
         since: seconds since 1970; ends before it belong to an earlier attempt.

@@ -59,7 +59,7 @@ MAY_CHANGE = ("image", "accelerator", "wait_s", "grace_s", "max_attempts", "dead
 
 @dataclass(frozen=True)
 class Pods:
-    """How many processes the operator asked for: PET_NNODES ("2" or "2:2") x PET_NPROC_PER_NODE."""
+    """The number of processes that the operator requests: PET_NNODES ("2" or "2:2") x PET_NPROC_PER_NODE."""
 
     nodes: int
     processes_per_node: int

@@ -214,7 +214,7 @@ class Lease(threading.Thread):
         self.start()
 
     def check(self) -> None:
-        """Wait for a few seconds where an earlier start has left its file: does it still change? Writes nothing.
+        """Watch the file of an earlier start for a few seconds: does it still change? This start does not write.
 
         Raises:
             ConfigError: it does.

@@ -1,6 +1,6 @@
 """Write metrics.jsonl as TensorBoard's event files: the numbers that MLflow gets, under the same names.
 
-While a run trains (setting `tensorboard`), its launcher follows the file as it does for MLflow, so that ranks are not
+While a run trains (setting `tensorboard`), its launcher follows the file as for MLflow, so that ranks are not
 involved. Afterwards `python -m trainer.program tensorboard RUN ...` writes the same files from any run's
 metrics.jsonl.
 

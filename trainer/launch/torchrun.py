@@ -169,7 +169,7 @@ def _heard_between_looks(stop: Stop) -> Iterator[None]:
     """Hold back a signal while torch's agent checks its ranks, ten times a second, and handle it after the check.
 
     Raised inside the check it may be lost. The agent times each check, and an exception before its clock is read
-    becomes another one (`UnboundLocalError: ... 'start'`, torch 2.13, elastic/metrics/api.py). For that one it ends
+    becomes another one (`UnboundLocalError: ... 'start'`, torch 2.13, elastic/metrics/api.py). The agent then ends
     the ranks at once instead of letting them save. Failed ranks are reported as failed. If all ranks have ended with
     0, the launcher does not wait for other pods, which may never arrive.
     """
@@ -197,7 +197,7 @@ def _heard_between_looks(stop: Stop) -> Iterator[None]:
 
 
 def read_own_address() -> str | None:
-    """Return the address under which other pods reach this one; None on a machine that only knows its loopback.
+    """Return the address of this pod for other pods; None on a machine that only knows its loopback.
 
     torch would publish the host name, which cannot be resolved in an MPIJob v1. torch also takes a pod that returns
     under the same name for the pod that it has lost.

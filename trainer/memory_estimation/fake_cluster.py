@@ -77,7 +77,7 @@ def _replacements(config: Config, ranks: int) -> dict[Any, dict[str, Any]]:
     """Return owner -> attributes.
 
     Values that stay the same while a process lives are cached, because each call takes time: a library opened, a
-    program started. Fake tensors ask for CUDA at each new operator call, DeepSpeed for a CPU's nodes at each
+    program started. Fake tensors look for CUDA at each new operator call, DeepSpeed for a CPU's nodes at each
     reduction: 57,000 and 1,200 times for ZeRO-3 of 36 layers.
     """
     return {

@@ -108,7 +108,7 @@ IMAGES = (2, 16, 32)
 
 @dataclass(frozen=True)
 class Corner:
-    """One count: its numbers of layers (0 = as asked for), rows and ranks, and which rank."""
+    """One count: its numbers of layers (0 = the setting's), rows and ranks, and which rank."""
 
     layers: int
     rows: int
@@ -165,7 +165,7 @@ def _period(config: Config) -> int:
 def rows_of(config: Config) -> tuple[int, ...]:
     """Return the micro-batches to count, up to the run's: with more rows another moment may be the fullest.
 
-    For text: one row, the rows from which the loss holds no more (its probabilities, a chunk of logits), enough rows
+    For text: one row, the rows from which the loss stops growing (its probabilities, a chunk of logits), enough rows
     for several consecutive chunks, and twice that.
     """
     asked = config.micro_batch_size

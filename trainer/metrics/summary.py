@@ -76,7 +76,7 @@ def _errors(
     """Return forecast less measured, GiB, for each part of the rank that held most; the sum is `off_gib`.
 
     The engine's state is compared at the update, when it is whole: at the peak some gradients may not exist yet. The
-    rest is memory that is neither state nor kept next to it.
+    rest is all memory except state and tensors kept next to it.
     """
     if (fullest := _find_fullest(ranks)) is None:
         return {}
@@ -249,7 +249,7 @@ def build_summary(
 def find_results(summary: dict[str, Any]) -> dict[str, float]:
     """Return the numbers of summary.json by which a run is judged, for the line of kind `result`.
 
-    They become metrics of the MLflow run. Settings and facts are left out because they are its params, and so are the
+    They become metrics of the MLflow run. Settings and facts, which are its params, are left out, and so are the
     numbers of the last validation's line. The numbers of an axis are called `wire_bytes_per_axis/tp`.
     """
     flat = dict(summary)
