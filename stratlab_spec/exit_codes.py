@@ -38,7 +38,7 @@ REASONS = {
     TERMINATED: "stopped from outside",
 }
 
-# What gloo, NCCL and the rendezvous store say on the survivors when another process has gone.
+# Messages of gloo, NCCL and the rendezvous store on the survivors when another process has ended.
 PEER_GONE_WORDS = ("connection closed by peer", "connection reset by peer", "broken pipe")
 PEER_LOST_WORDS = (
     *PEER_GONE_WORDS,
@@ -60,14 +60,14 @@ STORAGE_FULL_WORDS = (
     "file too large",  # the longest file that the process or the volume allows
     "pytorchstreamwriter failed writing",  # torch.save
     "iostream error",  # torch.save to a path (torch 2.13)
-    "unexpected pos",  # torch.save, when it closes what it could not write; it takes the place of the one above
+    "unexpected pos",  # torch.save, when it closes an incomplete file; it replaces the one above
 )
 STORAGE_FULL_ERRNOS = (
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EFBIG,
     errno.EROFS,  # a broken file system is read-only,
-    errno.EIO,  # and so it answers for what was being written when it broke
+    errno.EIO,  # and it also appears for a volume that fails during a write
 )
 
 
@@ -119,7 +119,7 @@ REFUSALS: dict[type[Exception], int] = {
     NoProgress: NO_PROGRESS,
     DeadlinePassed: DEADLINE_PASSED,
 }
-"""What may keep a run from starting."""
+"""Reasons that may keep a run from starting."""
 CODES: dict[type[Exception], int] = {
     **REFUSALS,
     NotFinite: NOT_FINITE,

@@ -52,7 +52,7 @@ class RecordedEvent(NamedTuple):
     is_label: bool
     thread: int
     correlation: int  # a launch and its kernel have the same
-    kind: str  # as the trace's category; "" = this torch tells none
+    kind: str  # as the trace's category; "" = this torch does not record one
 
 
 def read_events(recorded: Iterable[Any]) -> list[RecordedEvent]:

@@ -35,7 +35,7 @@ HEADLINES = {
 """Metrics without a prefix, with the question that each answers."""
 DETAIL = "detail/"
 NOT_POINTS = ("t", "step", "attempt")
-"""Numbers of a line of metrics.jsonl that are no metrics."""
+"""Numbers of a line of metrics.jsonl that are not metrics."""
 OF_A_RANK = re.compile(r"rank(\d+)_(.+)")
 
 NOTE = "mlflow.note.content"
@@ -55,7 +55,7 @@ SHOWN = {
     "test_perplexity": "test perplexity",
 }
 LEAST_GIB = 0.1
-"""What is less is told in MiB."""
+"""Smaller sizes are shown in MiB."""
 
 
 def name_metric(name: str, kind: str | None = None) -> str:

@@ -29,14 +29,14 @@ class Plan(Schedule):
 
     axes: Axes
     layout: Layout | None = None
-    """Of the strategy nd."""
+    """Of strategy nd."""
     micro_batches: int
-    """Of a step on each rank: the accumulation."""
+    """Micro-batches of a step on each rank: the accumulation."""
     train_samples: int
     device_bytes: int | None = None
     """By which `layout: auto` left layouts out; None = unknown, or without effect."""
     settings_sha256: str
-    """Of the settings that it was resolved from."""
+    """Hash of the settings that it was resolved from."""
 
     def as_variable(self) -> str:
         """Return the value of VARIABLE."""

@@ -25,9 +25,9 @@ class OptimizerRow:
     """One optimizer."""
 
     arguments: Mapping[str, tuple[str, ...]]
-    """Its argument in torch.optim -> the settings it is made of."""
+    """Its argument in torch.optim -> the settings that form it."""
     moments: int
-    """Tensors of the size of the trained parameters, in fp32, that it keeps in any case."""
+    """Tensors of the size of the trained parameters, in fp32, that it always keeps."""
     moments_with: Mapping[str, int]
     """Setting -> how many more it keeps where that is not zero or false."""
 
@@ -44,7 +44,7 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
 }
 SHARED = ("lr", "weight_decay")
 ARGUMENTS = (*SHARED, *(name for row in OPTIMIZERS.values() for name in row.arguments))
-"""Of all of them."""
+"""The arguments of all optimizers."""
 
 
 def list_own_settings(optimizer: str) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class NetworkRow:
     """`module:function` in trainer/models: (config, image_size, channels, num_labels) -> ImageClassifier. "" =
     torchvision's (models/torchvision_networks.py)."""
     image: int
-    """Pixels of an edge, where nobody asks for others."""
+    """Pixels of an edge, by default."""
     step: int
     """The edge must be a multiple of it."""
     smallest: int
@@ -96,7 +96,7 @@ NETWORKS: dict[str, NetworkRow] = {
 FINETUNED = "_finetuned"
 """End of a name: the network of the row before it with its published weights and a new head."""
 FINETUNED_NETWORKS = {f"{name}{FINETUNED}": name for name, row in NETWORKS.items() if not row.builder}
-"""Only what torchvision has published can be fine-tuned by name."""
+"""Only networks published by torchvision can be fine-tuned by name."""
 
 
 VIT_SIZES = {

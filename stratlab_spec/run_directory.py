@@ -20,9 +20,9 @@ REHEARSAL_PID = "STRATLAB_REHEARSAL_PID"
 """Variable in which a rank reads the rehearsal that started its launcher, and the MLflow server next to it."""
 
 FAR_TIME_S = 1e12
-"""30,000 years: no clock tells it."""
+"""30,000 years: beyond any clock."""
 RESULTS_BYTES, RANK_BYTES = 64 << 10, 16 << 10
-"""Several times what evaluation.json, summary.json and the facts of a rank take."""
+"""Several times the size of evaluation.json, summary.json and the facts of a rank."""
 
 
 class RunDirectory:
@@ -69,7 +69,7 @@ class RunDirectory:
     def keep_reserve(self, ranks: int) -> None:
         """Reserve space for the results, so that a volume that is full at the end does not lose a finished run."""
         size = RESULTS_BYTES + ranks * RANK_BYTES
-        if self.reserve.exists() and self.reserve.stat().st_size == size:  # of an earlier attempt
+        if self.reserve.exists() and self.reserve.stat().st_size == size:  # from an earlier attempt
             return
         with open(self.reserve, "wb") as file:
             file.write(b"\0" * size)
@@ -188,7 +188,7 @@ def append_line(path: Path, line: dict[str, Any]) -> None:
     with open(path, "ab+") as file:
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # half a line, of somebody who was killed or had no space
+            if file.read(1) != b"\n":  # half a line of a process that was killed or had no space
                 file.write(b"\n")
         file.write(json.dumps(line).encode() + b"\n")
         file.flush()
@@ -211,13 +211,13 @@ def write_json(path: Path, content: Any) -> None:
 
 
 VARIABLE = "STRATLAB_RUNGS"
-"""In the ranks' environment: the rungs that they stand on, as JSON."""
+"""In the ranks' environment: their rungs, as JSON."""
 RUNGS = "rungs"
 """Their place in `resolved` of config.json."""
 
 Settings = dict[str, Any]
 Rung = dict[str, Any]
-"""rung (its number), settings, instead_of (what these were before), passed_over [{settings, reason}], step, t."""
+"""rung (its number), settings, instead_of (their earlier values), passed_over [{settings, reason}], step, t."""
 
 
 def read_rungs(folder: RunDirectory) -> list[Rung]:

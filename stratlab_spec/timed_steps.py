@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeGuard
 
 WARM_UP_STEPS = 5
-"""Of each attempt: they compile, allocate and set up collectives."""
+"""Steps of each attempt: they compile, allocate and set up collectives."""
 BATCH = 5
 RULE = "MSER-5 (White 1997), never less than the first 5 steps, never more than half"
 TOO_FEW = "too few steps for MSER-5: the first 5 left out"
@@ -32,7 +32,7 @@ COSTS = {
     "mfu_literature_pct": ("tokens", "flops_per_token_literature"),
     "mfu_useful_pct": ("useful_tokens", "flops_per_useful_token"),
 }
-"""Utilisation -> what is counted, and the fact that says what one of them costs."""
+"""Utilisation -> the unit, and the fact with the operations of one unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def find_cut(times_ms: Sequence[float]) -> Cut:
     least = WARM_UP_STEPS // BATCH
     if most < max(least + 1, 2):
         return Cut(min(WARM_UP_STEPS, len(times_ms)), TOO_FEW, False)
-    # counted from the end: what does not fill a batch is at the beginning, where it is dropped anyway
+    # counted from the end: an incomplete batch is at the beginning, which is dropped anyway
     start = len(times_ms) - whole * BATCH
     means = [
         statistics.fmean(times_ms[place : place + BATCH]) for place in range(start, len(times_ms), BATCH)

@@ -32,7 +32,7 @@ class StepResult:
     token_pairs: int = 0
     """Of text: sum of the documents' squared lengths."""
     measures: Tensor | None = None
-    """`Learner.step_measures` of this rank's samples, before the update, [n]; None where there are none."""
+    """`Learner.step_measures` of this rank's samples, before the update, [n]; None without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Written:
     names: list[str]
     """Its files, relative to the folder."""
     part: Any = None
-    """What `Snapshot.finish` needs of this rank."""
+    """This rank's data for `Snapshot.finish`."""
 
 
 class Snapshot(Protocol):
@@ -73,7 +73,7 @@ class Engine(Protocol):
     module: nn.Module
     """The model inside, as the strategy left it: whole, wrapped or sharded."""
     settings: dict[str, Any]
-    """What a library behind the engine was configured with (DeepSpeed); empty for plain PyTorch."""
+    """Settings of a library inside the engine (DeepSpeed); empty for plain PyTorch."""
 
     def train_step(self, batch: Batch, lr: float) -> StepResult:
         """Return all micro-batches and one update with learning rate `lr`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainer.launch.stop import end_with_launcher
 
 if __name__ == "__main__":
-    end_with_launcher()  # before what takes seconds to import
+    end_with_launcher()  # before the slow imports
 
 import faulthandler
 import logging
@@ -180,14 +180,14 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
                 after_step=save,
             )
         last = checkpoints.numbers() | recorder.describe_straggler() if run.writes else {}
-        test = task.evaluate(engine, "test", agreement.end_batch)  # beside the last checkpoint
+        test = task.evaluate(engine, "test", agreement.end_batch)  # while the last checkpoint is written
         agreement.ask_now()
     except Stopped:
         checkpoints.commit_now(agreement.step)
         agreement.leave()
         raise
     except NotFinite:
-        checkpoints.finish()  # of a step before it, that of the last good state
+        checkpoints.finish()  # of an earlier step: the last good state
         raise
     checkpoints.finish()
     if checkpoints.is_kept:
@@ -211,7 +211,7 @@ def train_run(config: Config, world: World, launcher: str, pulse: Pulse) -> None
         log.info("done: test %s, %.1f s of training", measured, last["train_time_s"])
     recorder.close()
     meter.close()
-    dist.barrier()  # the job counts as succeeded when the first pod ends: nobody leaves before the files are there
+    dist.barrier()  # the job counts as succeeded when the first pod ends: all wait until the files exist
     engine.close()
     watchdog.stop()
     if dist.is_initialized():

@@ -12,7 +12,7 @@ from benchmarks.gpu.stages import PARTS, STAGES, Stage, UnknownStage, choose_sta
 
 WRONG_INPUT = 2
 CPU_SCALE = 8.0
-"""There a budget is not what is measured, and the machine may be busy."""
+"""Budgets are not measured there, and the machine may be busy."""
 EXAMPLE = """examples:
   make gpu PART=1 OUT=results                    the first nine minutes on a GPU
   make gpu STAGES=numerics,ab OUT=results        two stages

@@ -51,7 +51,7 @@ SHAPES = {
     "bool mask 16/2 T2048 hd128": Shape(1, 16, 2, 2048, 128, "bool"),
 }
 OURS = tuple(name for name, shape in SHAPES.items() if shape.mask != "bool")
-"""What our models call; the others tell what packing costs."""
+"""Calls of our models; the others show the cost of packing."""
 
 
 @dataclass(frozen=True)

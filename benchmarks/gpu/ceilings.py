@@ -29,7 +29,7 @@ GEMMS = {  # tokens, out, in
     "vit_huge down": (64 * 257, 1280, 5120),
 }
 BACKWARD = 3.5
-"""Multiply-adds of attention forward and backward, in those of the forward pass."""
+"""Multiply-adds of attention forward and backward, in units of the forward pass."""
 
 
 def run(session: Session) -> None:

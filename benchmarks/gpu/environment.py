@@ -107,7 +107,7 @@ def read_kernels(session: Session) -> dict[str, Any]:
         try:
             call = build_call(session.device, shape.fitted(session.tiny))
             found[name] = list_kernels(session, call, longest=3)
-        except Exception as failure:  # no kernel for this shape: the gate says so where a model needs it
+        except Exception as failure:  # no kernel for this shape: the gate reports it if a model needs it
             found[name] = f"{type(failure).__name__}: {failure}"[:200]
         free_memory(session.is_cuda)
     fused = [name for name in found if is_fused(found[name])]

@@ -15,10 +15,10 @@ from benchmarks.gpu.own_run import OPERATIONS, file_name
 from benchmarks.gpu.session import ROOT, Session
 
 UNCOUNTED = ("+compile", "+taught", "+again")
-"""What the compiler keeps is not counted (docs/memory.md); no teacher is there yet; a repeat has its first one's
-file."""
+"""The compiler's own memory is not counted (docs/memory.md); a teacher does not exist yet; a repeat has its first
+run's file."""
 PRECISION = "bf16"
-"""What `auto` is on these cards."""
+"""The value of `auto` on these cards."""
 
 
 def list_runs() -> list[str]:

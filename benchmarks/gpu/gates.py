@@ -13,7 +13,7 @@ LARGEST_ERROR = 2e-2
 LARGEST_GLOO_ERROR = 1e-3
 """Relative, losses of two ranks against one process, fp32."""
 LARGEST_RESUMED_ERROR = 1e-3
-"""Relative, losses of a run that was stopped, killed, or has climbed the ladder, against one that nobody disturbed."""
+"""Relative, losses of a run that was stopped, killed, or has climbed the ladder, against an undisturbed run."""
 LARGEST_MEMORY_ERROR_PCT = 3.0
 """Of counted memory, against the peak of the device's allocator."""
 LARGEST_SHARE = 1e-3
@@ -22,7 +22,7 @@ OLDEST_CUDNN = 91501
 """Before 9.15.1 its attention is wrong for lengths that are not a multiple of 128 (pytorch#169849)."""
 MFU_FLOORS_PCT = {"vit_base": 35.0, "vit_huge": 42.0, "qwen2.5-3b": 42.0}
 """Estimates from published figures of trainers with compiled blocks, one H100 or H200 in bf16. Ours on an H200:
-compiled 38.1, 42.6, 45.5; as they are 30.5, 37.5, 35.9."""
+compiled 38.1, 42.6, 45.5; without 30.5, 37.5, 35.9."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ TINY_TEXT = {**ARITHMETIC, "TRAIN_SAMPLES": "400", "SEQ_LEN": "192", **TINY}
 CONVOLUTIONAL = ("resnet", "mobilenet", "efficientnet", "vgg")
 NAMES = ("vit_base", "vit_huge", *CONVOLUTIONAL, "qwen2.5-3b", "qwen2.5-1.5b", "qwen2.5-0.5b", "experts")
 LARGE_CARD_GIB = 100.0
-"""From here on two rows of 2048 tokens of the 3B model fit beside its fp32 state."""
+"""From here on two rows of 2048 tokens of the 3B model fit in addition to its fp32 state."""
 
 EXTRAS: dict[str, Settings] = {
     "compile": {"COMPILE": "true"},
@@ -53,10 +53,10 @@ EXTRAS: dict[str, Settings] = {
     "taught": {"TEACHER": "gpu/vit_base-single-kept-short"},
     "again": {},
 }
-"""A run is named `model:strategy`, with these after a plus; `again` only tells a repeat from the first. `taught` learns
-from vit_base:single+kept+short, which has to have run."""
+"""A run is named `model:strategy`, with these after a plus; `again` only marks a repeat. `taught` learns from
+vit_base:single+kept+short, which has to have run."""
 COMPILE_S = 40
-"""What compiling adds to a run, at least."""
+"""The time that compiling adds to a run, at least."""
 
 
 @dataclass(frozen=True)

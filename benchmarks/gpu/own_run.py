@@ -24,7 +24,7 @@ COMPARISON = "gpu"
 PROGRAM = (sys.executable, "-m", "trainer")
 FOREIGN = ("TRAINER_", "PET_", "MLFLOW_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "STRATLAB_LAUNCHER")
 OPERATIONS = Path(__file__).parent / "operations"
-"""What each run is foreseen to hold, counted by `python -m benchmarks.gpu.foreseen`."""
+"""Memory forecasts of the runs, counted by `python -m benchmarks.gpu.foreseen`."""
 SUMMARY_FIELDS = """
 samples_per_s tokens_per_s useful_tokens_per_s mfu_pct mfu_literature_pct mfu_useful_pct step_time_ms_p50
 step_time_ms_p95 data_ms_p50 forward_ms_p50 backward_ms_p50 optimizer_ms_p50 measured_steps peak_memory_gib
@@ -34,9 +34,9 @@ wire_bytes_per_step skipped_steps alloc_retries forecast_memory_gib forecast_mem
 forecast_memory_deviates
 """
 KEPT = tuple(SUMMARY_FIELDS.split())
-"""What is taken over of a run's summary."""
+"""Fields taken from a run's summary."""
 ENDS = 3
-"""Losses that are averaged at both ends, to tell whether they fall."""
+"""Losses that are averaged at both ends, to see whether they fall."""
 
 
 def folder_of(session: Session, name: str) -> Path:
@@ -117,7 +117,7 @@ def build_environment() -> dict[str, str]:
     env["TOKENIZERS_PARALLELISM"] = "false"
     try:
         socket.gethostbyname(socket.gethostname())
-    except OSError:  # else torch's launcher hands out a name that nobody resolves
+    except OSError:  # else torch's launcher hands out a name that cannot be resolved
         env["PET_LOCAL_ADDR"] = "127.0.0.1"
     return env
 

@@ -22,7 +22,7 @@ LIBRARIES = {
     "timm_loop": "timm",
     "timm_model": "timm",
 }
-"""What each peer needs to be installed."""
+"""Packages that each peer needs."""
 
 
 @dataclass

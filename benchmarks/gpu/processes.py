@@ -20,7 +20,7 @@ from stratlab.processes import MARK, Processes
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
-class Ended(BaseException):  # so that no measurement takes it for its own failure
+class Ended(BaseException):  # so that a measurement does not treat it as its own failure
     """SIGTERM or SIGINT to this program."""
 
 

@@ -43,7 +43,7 @@ def _train_one(session: Session, name: str, models: Mapping[str, Model]) -> None
     model, settings, needs_s = resolve_run(name, models)
     if _train(session, name, model, settings, needs_s) != "out_of_memory":
         return
-    # what was wanted and what fits are both results
+    # the requested and the fitting size are both results
     smaller = settings | EXTRAS["checkpointing"]
     if _train(session, f"{name}+checkpointing", model, smaller, needs_s) == "out_of_memory":
         settings = {**models[SMALLER].settings, "STRATEGY": settings["STRATEGY"]}

@@ -21,7 +21,7 @@ LEAST_S = 3.0
 """A stage with less time than this is not started."""
 GRACE_S = 10.0
 CLOSING_S = 8.0
-"""Kept back at the end of a part, for packing what comes back."""
+"""Kept back at the end of a part, for packing the results."""
 ARCHIVE = "runs.tar.gz"
 LARGEST_FILE = 1 << 20
 LEFT_OUT = ("traces", "analysis", "model", "best_model", "checkpoints")

@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.gpu.measuring import free_memory
 
 ROOT = Path(__file__).resolve().parents[2]
-"""Of the project, in a checkout and in the kit."""
+"""Root of the project, in a checkout and in the kit."""
 FILE = "results.jsonl"
 END = "end"
 MOST_FILES = 8
@@ -121,7 +121,7 @@ class Session:
         except NotHere as why:
             self.record(item, "skipped", reason=f"not here: {why}"[:400])
             return False
-        except Exception as failure:  # one measurement's; the others go on
+        except Exception as failure:  # an error of one measurement; the others continue
             if type(failure).__name__ == "OutOfMemoryError":
                 self.record(item, "out_of_memory", error=str(failure)[:400], seconds=time.time() - began)
             else:

@@ -21,7 +21,7 @@ TINY_RUNS = ("vit_base:zero2", "qwen2.5-3b:zero3")
 UNITS = "qwen2.5-0.5b:zero3"
 UNITS_NEED_S = 45.0
 WORKERS = {"by module": "trainer.worker", "by block": "benchmarks.gpu.units_worker"}
-"""What ZeRO-3 gathers at once: DeepSpeed's own choice, and FSDP's."""
+"""Unit that ZeRO-3 gathers at once: DeepSpeed's own choice, and FSDP's."""
 
 
 def run(session: Session) -> None:

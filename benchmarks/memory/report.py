@@ -36,10 +36,10 @@ class Sizes:
     """Numbers of parameters."""
 
     block: int
-    """Of one of its equal blocks."""
+    """Parameters of one of its equal blocks."""
     blocks: int
     root: int
-    """Of what is in no block: embeddings, the last norm, the head."""
+    """Parameters outside the blocks: embeddings, the last norm, the head."""
 
     @property
     def gib(self) -> float:
@@ -61,7 +61,7 @@ class Shares:
     """Copies of the parameters' size on every rank."""
     sharded: int
     gathered_blocks: int = 0
-    """Besides the root, in 16 bits: the one that computes and those under way."""
+    """In addition to the root, in 16 bits: the computing block and those being gathered."""
     buckets: bool = False
 
 
@@ -109,7 +109,7 @@ class Report:
         """Compare, and print figures out of tolerance; 0 without any."""
         for one in chosen:
             self._rows[one.name] |= self._compare(one)
-        self._write()  # also where nothing had to be counted: the commit is today's
+        self._write()  # also if nothing had to be counted: the commit is today's
         bad = [line for one in chosen for line in self._complaints(one)]
         print("\n".join(bad) or f"{len(chosen)} configurations as expected")
         return 1 if bad else 0

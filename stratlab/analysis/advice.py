@@ -69,7 +69,7 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
         **{name: value for name, value in mean.items() if name not in ("ranks", "steps")},
         **known,
         "source": report["source"],
-        "foreign": "finished" in run and run["finished"] is None,  # traces that tell nothing of a run's end
+        "foreign": "finished" in run and run["finished"] is None,  # traces without a run's end
         "unrecorded_launches": mean.get("unrecorded_launches") or 0,  # earlier versions did not count them
         "traced_steps": mean.get("steps"),
         "traced_ranks": mean.get("ranks"),

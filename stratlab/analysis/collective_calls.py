@@ -24,14 +24,14 @@ class CallKey(NamedTuple):
 
     collective: str  # `all_reduce`, ...
     name: str  # as the trace has it, without arguments
-    axis: str  # of the mesh, where the trace or the run tells it, else empty
+    axis: str  # of the mesh, if the trace or the run names it, else empty
 
 
 class CallKind(NamedTuple):
     """The key by which calls are matched."""
 
     key: CallKey
-    members: str  # the ranks of the process group as text; empty = not told
+    members: str  # the ranks of the process group as text; empty = unknown
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Calls:
     kind: NDArray[np.int32]
     starts: Times
     ends: Times
-    bytes: Times  # -1 = not told
+    bytes: Times  # -1 = unknown
 
     def of(self, key: CallKey) -> NDArray[np.bool_]:
         """Return which calls are reported under this key."""

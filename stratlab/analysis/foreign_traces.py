@@ -126,7 +126,7 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-MOST_TOLD = 5  # files that are no traces
+MOST_TOLD = 5  # files that are not traces
 
 
 @dataclass(frozen=True)

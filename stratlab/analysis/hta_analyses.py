@@ -149,7 +149,7 @@ ANALYSES = (
     Analysis("critical_path", _critical_path),
     Analysis(
         "aten_op_kernels_and_delay",
-        # one rank per call: asked for several, HTA counts the launches of each rank for all later ones as well
+        # one rank per call: with several, HTA counts the launches of each rank for all later ones as well
         _by_rank(lambda s, rank: s.hta.get_aten_op_kernels_and_delay(ranks=[rank])[rank]),
         obstacle=_too_many_launches,
     ),

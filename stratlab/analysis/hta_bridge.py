@@ -60,7 +60,7 @@ class HtaRun:
 
 HTA_LIMITS = HtaLimits()
 PACKAGES = {"hta": "traceinsight", "plotly": "plotly"}  # module -> package; a bare GPU machine has neither
-FREE_SHARE = 0.9  # of the free memory: the rest is for what runs beside it
+FREE_SHARE = 0.9  # of the free memory: the rest is for other processes
 
 
 def run_hta(

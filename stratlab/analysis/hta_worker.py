@@ -192,7 +192,7 @@ def build_scene(request: Mapping[str, Any]) -> Scene:
             self.t.load_traces(include_last_profiler_step=True, use_multiprocessing=False)
 
     plotly.io.renderers.default = (
-        ""  # get_aten_op_kernels_and_delay shows a figure whatever it is told: no browser
+        ""  # get_aten_op_kernels_and_delay shows a figure with any argument: no browser
     )
     logging.disable(logging.ERROR)
     files = {int(rank): file for rank, file in request["files"].items()}

@@ -69,7 +69,7 @@ def name_collective(text: str) -> str:
 
 Source = Literal["gpu", "cpu"]
 AROUND = (*LABEL_CATEGORIES, *OPERATOR_CATEGORIES)
-DEEPEST = 8  # labels around one launch that are looked at, from the innermost
+DEEPEST = 8  # labels around one launch, from the innermost
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def find_launches(trace: Trace) -> Launches:
     events, ids = events[order], ids[order]
     at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
     found = ids[at] == wanted
-    # the ids of calls rise; of an event without one, the order on its stream tells
+    # the ids of calls rise; for an event without one, the order on its stream decides
     in_flight = np.where(wanted > 0, wanted < first, _precede(trace, found))
     missing = np.where(in_flight, BEFORE, UNTOLD)
     start, end = (np.where(found, times[events[at]], missing) for times in (trace.ts, trace.end))
@@ -191,7 +191,7 @@ class Lanes:
     is_copy: Mask
     names: list[str]
     name: NDArray[np.int32]
-    entry: Times  # what the event, or the record around its launch, says: into `communication`; -1 = nothing
+    entry: Times  # the entry of the event, or of the record around its launch, in `communication`; -1 = none
     label: NDArray[np.int32]  # or operator of a collective around its launch, into `names`; -1 = none
     in_flight: int  # GPU events that were launched before the recording began
     unlaunched: int  # other GPU events without a launch in the trace; they count by their own start

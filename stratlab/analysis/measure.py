@@ -186,7 +186,7 @@ def _read_rank(item: Work) -> Path | str:
     return path
 
 
-READ: Callable[[Work], Path | str] = _read_rank  # what a process is sent; a test sends one that dies
+READ: Callable[[Work], Path | str] = _read_rank  # the function sent to a process; a test sends one that ends
 
 
 def _call_ends(reading: RankReading, shared: list[CallKind]) -> Times:
@@ -206,7 +206,7 @@ class MissingShare(UserError):
 
 
 Readings = dict[int, Path | str]
-"""rank -> its reading, or why there is none."""
+"""rank -> its reading, or why it is missing."""
 
 
 @dataclass(frozen=True)
@@ -318,6 +318,6 @@ def find_share(place: Path, share: RankShare, files: Mapping[int, Path], axes: M
 def _describe(file: Path) -> dict[str, Any]:
     try:
         status = file.stat()
-    except OSError:  # said when it is read
+    except OSError:  # reported when it is read
         return {"file": file.name, "bytes": None, "written_ns": None}
     return {"file": file.name, "bytes": status.st_size, "written_ns": status.st_mtime_ns}

@@ -87,7 +87,7 @@ class RankFacts:
     device_name: str | None
     device_memory_gib: float | None
     of_ascend: bool
-    unrecorded: int  # launches on a device of whose activity nothing was recorded
+    unrecorded: int  # launches on a device whose activity was not recorded
     raw_bytes: int
     findings: list[TraceFinding]
 
@@ -157,7 +157,7 @@ def read_rank_trace(rank: int, file: Path, axes: Mapping[str, int] | None = None
             f"{lost} of {len(windows)} steps ran nothing on the GPU and are left out [SL-steps-without-gpu]"
         )
     named = find_labels(trace) if on_gpu else {}
-    del trace  # what follows needs as much memory again
+    del trace  # the next step needs as much memory again
     low, high = segments.windows[0].start_ns, segments.windows[-1].end_ns
     exposure = build_exposure(lanes, calls, labels.get("data", []), low, high)
     return RankReading(
@@ -324,5 +324,5 @@ def _decode(kind: Any, value: Any) -> Any:
         return Path(value)
     if (get_origin(kind) or kind) is np.ndarray:
         dtype, shape, data = value
-        return np.frombuffer(data, np.dtype(dtype)).reshape(shape).copy()  # one's own, and writable
+        return np.frombuffer(data, np.dtype(dtype)).reshape(shape).copy()  # a writable copy
     raise NotImplementedError(f"{kind} in a reading")

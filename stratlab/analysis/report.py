@@ -142,7 +142,7 @@ RECORDINGS = {
         "the last collectives of one rank when one of them timed out; a pickle for torchfrtrace",
     ),
 }
-"""Name -> folder below the run, end of a file's name, what it is."""
+"""Name -> folder below the run, end of a file's name, its meaning."""
 
 
 def find_recordings(run_dir: Path) -> list[dict[str, Any]]:

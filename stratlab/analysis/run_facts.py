@@ -206,7 +206,7 @@ def find_gaps(
             f"ranks {say_ranks(missing)} of {facts.world_size} have no trace, the means are over the others "
             "[SL-ranks-no-trace]"
         )
-    if facts.origin["finished"] is False:  # None: foreign traces do not tell
+    if facts.origin["finished"] is False:  # None: unknown for foreign traces
         why = RUNNING if is_alive(facts.folder) else "the run did not finish"
         note(f"is missing: {why} [SL-summary-missing]", "summary.json")
     if ranks[0].source == "cpu" and (device := facts.origin["device_type"]) not in (None, "cpu"):

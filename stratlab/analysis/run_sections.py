@@ -146,7 +146,7 @@ BADGES = {"ok": "good", "failed": "bad", "unsupported": "plain", "skipped": "bad
 HTA_ROWS, HTA_TABLES, HTA_LETTERS, HTA_COLUMNS = 30, 24, 100, 24  # shown of HTA's tables; the files have all
 QUALITY, HTA = "Quality of the traces", "Holistic Trace Analysis"
 MOST_OFFSETS = 32
-MOST_RECORDINGS = 16  # files of a kind; they lie in one folder
+MOST_RECORDINGS = 16  # files of a kind; they are in one folder
 
 
 def build_merged(report: dict[str, Any]) -> Section:

@@ -129,7 +129,7 @@ def analyze_in_job(
         tracking_uri=tracking_uri,
         progress=progress,
         readings=readings,
-        scratch=place,  # what a killed process leaves there goes with the shares
+        scratch=place,  # a killed process's leftovers are removed with the shares
     )
     finish_merge(run_dir, place)
     return report

@@ -242,7 +242,7 @@ def build_gaps(
     long_ones = build_union(*every)
     borders = np.array([(window.start_ns, window.end_ns) for window in windows], np.int64).reshape(-1, 2)
     steps = build_union(borders[:, 0], borders[:, 1])
-    most = WHOLE_SHARE * length(steps)  # a label around everything tells nothing
+    most = WHOLE_SHARE * length(steps)  # a label around everything has no meaning
     inner = {name: spans for name, spans in labels.items() if common_length(steps, spans) < most}
     under = {name: common_length(long_ones, spans) for name, spans in inner.items()}
     return Gaps(whole, short, first, longest, {name: ns for name, ns in under.items() if ns})
@@ -314,7 +314,7 @@ def build_memory_curve(rank: int, memory: MemoryEvents) -> list[MemoryPoint]:
     """Return at most BINS points per device from the profiler's `[memory]` events; empty without them."""
     points = []
     for kind, number in sorted(set(zip(memory.device_type.tolist(), memory.device_id.tolist(), strict=True))):
-        mine = (memory.device_type == kind) & (memory.device_id == number) & (memory.allocated >= 0)  # told
+        mine = (memory.device_type == kind) & (memory.device_id == number) & (memory.allocated >= 0)
         if not mine.any():
             continue
         ts, allocated, reserved = memory.ts[mine], memory.allocated[mine], memory.reserved[mine]

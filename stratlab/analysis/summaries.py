@@ -12,7 +12,7 @@ from stratlab.wording import count_processes, format_count, format_number
 from stratlab_spec.step_parts import BUBBLE, COMMUNICATION, COPIES, WORDS, split_step
 
 SPOKEN = {name: f"exposed {name}" for name in (COMMUNICATION, COPIES)}
-ENOUGH_PCT, MOST_PARTS = 90.0, 4  # the headline names parts until so much of the step is explained
+ENOUGH_PCT, MOST_PARTS = 90.0, 4  # the headline names parts until this share of the step is explained
 
 
 def sum_named_parts(report: Mapping[str, Any]) -> dict[str, float]:

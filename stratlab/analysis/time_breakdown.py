@@ -46,7 +46,7 @@ from stratlab_spec.trace_events import (
 
 # HTA's consecutive_kernel_delay: its documentation says nanoseconds, its code compares microseconds
 KERNEL_WAIT_BELOW_NS = 30_000  # of an event that waited in the queue
-MATCHED = ("straggler", "bubble")  # parts that the calls of the other ranks tell
+MATCHED = ("straggler", "bubble")  # parts that need the calls of the other ranks
 SETS = tuple(part.name for part in PARTS if part.name not in MATCHED)
 
 
@@ -99,7 +99,7 @@ def _split_gaps(lanes: Lanes, idle: Intervals) -> tuple[Intervals, Intervals, In
     if lanes.source == "cpu":
         return idle, build_empty(), build_empty()
     starts, ends = idle
-    order = np.lexsort((lanes.issued, lanes.starts))  # of those that start together, the one issued first
+    order = np.lexsort((lanes.issued, lanes.starts))  # among those with the same start, the first issued
     begun = lanes.starts[order]
     following = np.searchsorted(begun, ends, side="left")
     inside = following < len(order)
@@ -147,7 +147,7 @@ SPANS = (*PHASES, "other")
 class Segments:
     """Spans in time order. `step` indexes `windows`, `phase` indexes SPANS."""
 
-    windows: list[Window]  # on the lanes' time line; without the steps in which nothing was issued
+    windows: list[Window]  # on the lanes' time line; without steps that issued no work
     hosts: list[Window]  # the same steps as the host's labels have them
     starts: Times
     ends: Times

@@ -239,7 +239,7 @@ def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Section:
         *("total_ms", "exposed_ms", "wait_ms", Column("came_last", "came last")),
     ]
     mean, html = report["mean"], stacked_bars(bars, "ms per rank, all recorded steps", PALETTE)
-    # counts and bytes are the same on every rank but for odd groups: shown whole
+    # counts and bytes are the same on every rank except for odd groups: shown whole
     shown = [
         row | {key: None if row[key] is None else round(row[key]) for key in ("count", "bytes")}
         for row in rows[:MOST_COLLECTIVES]

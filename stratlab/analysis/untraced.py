@@ -21,7 +21,7 @@ from stratlab.drawing import escape_markdown as escape
 from stratlab.traces.discover import MANIFEST, TraceFinding, read_dropped
 from stratlab.wording import format_number
 
-TABLES = {  # title -> numbers of summary.json, as they are there
+TABLES = {  # title -> numbers of summary.json
     "Step": [
         *("measured_steps", "step_time_ms_p50", "step_time_ms_p95", "data_ms_p50", "forward_ms_p50"),
         *("backward_ms_p50", "optimizer_ms_p50", "samples_per_s", "tokens_per_s", "mfu_pct", "train_time_s"),

@@ -237,7 +237,7 @@ def wait(
         print(f"error: {why}", file=sys.stderr)
         raise typer.Exit(NOT_ENDED)
     show(outcome.sentence)
-    # of a run that went well the metrics may still be on their way
+    # the metrics of a successful run may still be on their way
     may_close = tracking_uri and outcome.exit_code != 0
     if may_close and (done := close_run(run_dir, tracking_uri, exit_code=outcome.exit_code)):
         show(done)

@@ -189,7 +189,7 @@ CONFIG = dict(
     micro_batch_size=32, lr=0.003, lr_schedule="cosine", warmup_steps=20, profile_steps=24,
 )  # fmt: skip
 SETTINGS = ("run.processesPerNode=2", *(f"run.config.{name}={value}" for name, value in CONFIG.items()))
-"""Those of examples/digits.yaml, which is in no wheel."""
+"""Settings of examples/digits.yaml, which is not part of a wheel."""
 
 
 def demo(

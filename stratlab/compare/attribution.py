@@ -29,7 +29,7 @@ from stratlab.wording import name_allowed
 OWN = "runs"
 DETERMINED, NOT_DETERMINED = "determined", "not determined"
 MOST_UNEXPLAINED = 0.5
-"""Of the difference: with less of it unexplained, a cause may be named."""
+"""Share of the difference: with less of it unexplained, a cause may be named."""
 Row = Mapping[str, Any]
 
 
@@ -241,7 +241,7 @@ def _find_differing(run: str, base: str, fairness: Fairness) -> list[str]:
         return []
     matters = [entry for entry in fairness.differences if entry.matters]
     ends = {e.field: [str(e.values.get(name, UNKNOWN)) for name in (run, base)] for e in matters}
-    if UNKNOWN in ends.get(SETTINGS, []):  # what one of them does not tell is not seen to differ
+    if UNKNOWN in ends.get(SETTINGS, []):  # a value that one of them does not record is not a difference
         return [field for field, (a, b) in ends.items() if UNKNOWN not in (a, b) and a != b]
     differing = [entry.field for entry in matters if entry.values.get(run) != entry.values.get(base)]
     return differing or [f"{entry.field} (unknown or not as it should be)" for entry in matters]

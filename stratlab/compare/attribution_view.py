@@ -60,9 +60,9 @@ Pairs = Sequence[Mapping[str, Any]]
 
 UNEXPLAINED = "not explained"
 LIGHTER = 8
-"""From a place in the palette to the same colour, lighter."""
+"""Offset in the palette to the same colour, lighter."""
 
-# cause -> its name in pictures, and its place in the palette: that of the part of a step, as on a run's page
+# cause -> its name in pictures, and its place in the palette, as for a part of a step on a run's page
 PICTURE = {
     "compute": (COMPUTE, COLOURS[COMPUTE]),
     "more_communication": ("more communication", COLOURS[COMMUNICATION]),
@@ -80,8 +80,8 @@ PHASE_COLOURS = {phase: LIGHTER + place for phase, place in zip(PHASES, (4, 2, 6
 MOST_COLUMNS = 5  # pairs side by side in the table
 MOST_PAIRS = 4  # that are drawn: those that differ most
 MOST_CAUSES = 3  # in the line of a pair
-MUCH_PCT = 25.0  # of the difference: a remainder that is larger is said with weight
-LEAST_PCT = 0.5  # of a step: what rounds to 0 % is no difference
+MUCH_PCT = 25.0  # of the difference: a larger remainder is emphasized
+LEAST_PCT = 0.5  # of a step: a difference that rounds to 0 % does not count
 SMALL = 0.03  # of the largest part: drawn together
 
 
@@ -278,9 +278,7 @@ def _list_parts(pairs: Pairs, shares: Mapping[str, float]) -> Markup:
             line = values.setdefault(say_part(row), {})
             line[label] = line.get(label, 0.0) + row["ms"]
     digits = fit_digits(ms for line in values.values() for ms in line.values())
-    last = (
-        None if shares else UNEXPLAINED
-    )  # a small remainder stands at the end, a large one where its size puts it
+    last = None if shares else UNEXPLAINED  # a small remainder comes at the end, a large one by its size
     names = sorted(values, key=lambda name: (name == last, -max(map(abs, values[name].values()))))
     lines: list[dict[str, Any]] = []
     for name in names:

@@ -96,7 +96,7 @@ CAUSES: dict[str, Cause] = {
     ),
     NOT_TRACED: Cause("not explained by the recorded steps", UNSEEN, UNSEEN, ""),
 }
-HOST_REMEDIES = {  # by the kind of most gaps (stratlab/analysis/step_rows.py); else that of CAUSES
+HOST_REMEDIES = {  # by the kind of most gaps (stratlab/analysis/step_rows.py); else as in CAUSES
     "short": "launch less per sample: a larger run.config.micro_batch_size, run.config.compile=true",
     "first": "look at what the host does before the first event of a step: prepare samples ahead, or once",
     "label": "look at what the host does under {label}, where it leaves the device idle",
@@ -117,7 +117,7 @@ def say_collective(name: str, axis: str = "") -> str:
 
 
 LEAST_SHARE = 0.10  # of the difference: smaller causes are in the table only
-AS_TIMES = 10  # as long: percents are no help any more
+AS_TIMES = 10  # as long: percentages stop being helpful
 CPU_ORIGIN = "host operator time on gloo; says nothing about GPUs"
 ON_A_CPU = f"On a CPU ({CPU_ORIGIN}): "
 

@@ -61,7 +61,7 @@ ORIGIN = {
     "device": "device_type",
     "hardware": "device_name",
 }
-"""Of the origin -> of the rows."""
+"""Names in the origin -> in the rows."""
 Series = Sequence[Mapping[str, Any]]
 GroupWinners = Mapping[tuple[str, ...], Sequence[Winner]]
 
@@ -285,7 +285,7 @@ def _list_remarks(rows: Rows) -> list[str]:
             f"no step of {', '.join(untimed)} was timed: the first {WARM_UP_STEPS} never are, nor on a GPU those "
             "from the profile on; train longer to know the speed"
         )
-    by_layout: dict[str, dict[Any, str]] = {}  # runs that asked for other numbers of dimensions
+    by_layout: dict[str, dict[Any, str]] = {}  # runs with other requested numbers of dimensions
     for row in finished:
         if row.layout:
             by_layout.setdefault(row.layout, {}).setdefault(row.dimensions, row.run)

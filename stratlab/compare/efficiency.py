@@ -33,7 +33,7 @@ NUMBERS = (
     *("divided_by", "state_gib", "even_share_gib", "promised_gib", "held_gib", "kept"),
     *("sharding_effectiveness_pct", "promised_effectiveness_pct"),
 )
-"""Of an entry of `build_sharding`; None where they are not known."""
+"""Numbers of an entry of `build_sharding`; None if unknown."""
 AS_PROMISED = "as promised"
 NOT_YET_COUNTED = (
     "recorded before the copy in each node was counted: it held the promised bytes, and told fewer"

@@ -18,9 +18,9 @@ FEW_TIMED_STEPS = "few_timed_steps"
 BUSY_MACHINE = "busy_machine"
 UNEQUAL_TIMES = 2.0
 UNEQUAL_STEPS = 10
-"""Two batches of MSER-5. Both must be exceeded: of steady steps alone the rule cuts a few batches now and then."""
+"""Two batches of MSER-5. Both must be exceeded: even with steady steps the rule cuts a few batches now and then."""
 BUSY_PCT = 10.0
-"""Of the time (pressure), or of the machine's processors."""
+"""Percent of the time (pressure), or of the machine's processors."""
 
 
 @dataclass(frozen=True)

@@ -366,5 +366,5 @@ def lead_back(runs: Sequence[RunRecord], page: Path) -> None:
                 temporary.write_text(changed, encoding="utf-8")
                 os.replace(temporary, there)
         except (OSError, UnicodeDecodeError):
-            with contextlib.suppress(OSError):  # where nothing can be written nothing is left either
+            with contextlib.suppress(OSError):  # without write access there is no temporary file either
                 temporary.unlink()

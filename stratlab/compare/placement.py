@@ -17,13 +17,13 @@ from stratlab.run_directory.record import RunRecord
 STATE = ("parameters", "gradients", "optimizer")
 PEAKS = ("peak_memory_gib", "peak_host_memory_gib")
 KINDS = {"pp": "pp_schedule", "cp": "cp_method"}
-"""Axis -> the setting that says how it works; nobody has it at size 1."""
+"""Axis -> the setting of its method; absent at size 1."""
 FULL_CLOCK_PCT = 95.0
 """A GPU that reached this share of its highest clock at least once was not held below it."""
 CLOCK_CLASS_PCT = 5.0
-"""GPUs that were held lower are told apart in steps of this."""
+"""Steps by which GPUs with lower clocks are distinguished."""
 SLOWED_PCT = 1.0
-"""Of the seconds of a run: heat or a power brake for longer than this matters."""
+"""Percent of the seconds of a run: heat or a power brake for longer than this matters."""
 Window = tuple[float, float]
 """Seconds since 1970."""
 
@@ -50,7 +50,7 @@ class ComparedRun(RunRecord):
 
     place: RunPlacement = RunPlacement()
     tuning: str = ""
-    """Of `run_sources.apply_tuning`; "" = nothing is known of a tuning."""
+    """Of `run_sources.apply_tuning`; "" = no tuning is known."""
 
 
 def build_layout(run: RunRecord) -> dict[str, Any]:

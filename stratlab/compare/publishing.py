@@ -211,7 +211,7 @@ def _tail(said: str, termination: str) -> str:
 
 
 COMPARED = "\n\n---\n\n"
-"""In the description of a run, before what its comparison has found."""
+"""In the description of a run, before its comparison's findings."""
 ANSWER_S = 3.0
 
 
@@ -277,7 +277,7 @@ class Places:
     report: str
     charts: str
     note: str
-    """A sentence on runs that an older version has sent, "" = there are none."""
+    """A sentence on runs that an older version has sent, or ""."""
 
 
 class NotLogged(Exception):
@@ -310,7 +310,7 @@ def describe(report: Mapping[str, Any]) -> str:
     """Return the answer in Markdown: the verdict, the best run by each measure, and why the others are slower."""
     headline = report["headline"]
     won = [f"{BY_KEY[metric].name}: **{run}**" for metric, run in report["winners"].items() if run]
-    # MLflow shows the first line of it until a reader asks for more
+    # MLflow shows the first line until a reader expands it
     lines = [f"**{headline['verdict']}**; {', '.join(won) or 'no run is best'}; {headline['reason']}"]
     lines += [f"* {answer}" for answer in headline["answers"]]
     also = [*say_search(report["search"]), *say_sharding(report["sharding"]), *report["remarks"]]
@@ -346,7 +346,7 @@ def _log(client: MlflowClient, experiment: Experiment, report: Mapping[str, Any]
     for name, value in tags.items():
         client.set_tag(run_id, name, value)
     for name in FILES:
-        if name == PAGE:  # in MLflow nothing lies beside it
+        if name == PAGE:  # MLflow has no files next to it
             page = drop_file_links((folder / name).read_text(encoding="utf-8"))
             client.log_text(run_id, page, name)
         else:
@@ -386,7 +386,7 @@ def _check_answers(uri: str) -> None:
             return
     except urllib.error.HTTPError as answer:
         if not 300 <= answer.code < 400:
-            return  # it says in its own words what is wrong
+            return  # its own message explains the error
         target = find_redirect(uri)
         where = describe_redirect(target) if target else "redirects its callers"
         raise NotLogged(f"{uri} {where} [SL-report-redirect]") from None

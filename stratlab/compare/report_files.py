@@ -167,7 +167,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder: 
         why.build_step_times(shown, of_shown, mark),
         why.build_why(report, mark),
     ]
-    if verdict.is_foreign(report):  # the rest is of what a run tells
+    if verdict.is_foreign(report):  # the rest needs a run's own files
         sections += measured.build_traces(rows)
     else:
         sections += [

@@ -21,7 +21,7 @@ Text = str | None
 
 PHASES = ("data", "forward", "backward", "optimizer")
 AXES = ("cp", "tp", "pp", "ep")
-"""Beside those of data parallelism; 1 where a run does not have one."""
+"""Axes other than data parallelism; 1 if a run does not have one."""
 
 
 @dataclass(kw_only=True)

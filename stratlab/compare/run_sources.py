@@ -179,10 +179,10 @@ def _is_ours(path: Path) -> bool:
 
 KIND_TAG = "stratlab.kind"
 KIND = "comparison"
-"""Tag and its value on the MLflow run that holds the report of a comparison, beside the runs of it."""
+"""Tag and its value on the MLflow run that holds the report of a comparison, in the runs' experiment."""
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-DOWNLOADED = ".from_mlflow"  # in a folder that was downloaded: what lacks it is somebody's own
+DOWNLOADED = ".from_mlflow"  # marks a downloaded folder: a folder without it is a user's own
 BULKY = ("_trace.json", ".log", ".gz", ".safetensors", ".pt")
 
 
@@ -198,13 +198,13 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[ComparedRu
             would be replaced that was not downloaded.
         ServerFailed: the server does not answer; a later attempt may succeed.
     """
-    # a server that is away costs seconds, not the four minutes of the client's own default
+    # an unreachable server takes some seconds, not the four minutes of the client's own default
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # it would cross the table
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # its thread changes os.environ
     for variable, value in redirect.REFUSED.items():
         os.environ.setdefault(variable, value)
-    from mlflow.exceptions import MlflowException  # 3 s: only who asks for an experiment pays
+    from mlflow.exceptions import MlflowException  # 3 s: only for comparing an experiment
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri)

@@ -44,7 +44,7 @@ class Goal:
     samples: str = ""
 
 
-GOALS = {  # the first that all runs have: what was chosen on the test split says less about it
+GOALS = {  # the first that all runs have: the test split loses its meaning once it was used for a choice
     "image": (
         Goal("validation_accuracy_pct", "validation accuracy", "%", True, "validation_samples"),
         Goal("test_accuracy_pct", "test accuracy", "%", True, "test_samples"),
@@ -121,7 +121,7 @@ def build_search(
     """
     varied = [name for name in varied if name not in fairness.ways]
     excused = {name for entry in fairness.differences for name in entry.causes}
-    if {*varied} <= {*CARRIED_OUT} - excused:  # what is left of them here is no way: there is batch norm
+    if {*varied} <= {*CARRIED_OUT} - excused:  # the others are not ways here: there is batch norm
         return None
     ranked = set(fairness.search_groups[0]) if fairness.search_groups else set()
     found: dict[str, Any] = {"varied": varied, "left_out": _list_left_out(runs, fairness, ranked)}
@@ -228,7 +228,7 @@ def _list_remarks(points: Sequence[Point], goal: Goal, runs: Sequence[RunRecord]
     if len(seen) > 1:
         why = ": an epoch has whole batches only"
         if not points[0]["settings"].keys().isdisjoint(("steps", "epochs", "train_samples")):
-            why = ""  # it is what was asked for
+            why = ""  # it is as requested
         elif any(run.settings.get("steps") for run in runs):
             why = ": with run.config.epochs instead of steps they would see the same"
         remarks.append(f"the points of the search have seen from {seen[0]:,} to {seen[-1]:,} samples{why}")

@@ -259,7 +259,7 @@ def _split(key: Where, run: TracedStep, base: TracedStep) -> list[dict[str, Any]
     ]
     axes = {axis for step in (run, base) for name, axis in step.exposed if name == key[0]}
     place = {"collective": key[0], "axis": key[1] or (axes.pop() if len(axes) == 1 else "")}
-    if totals[0] is None or totals[1] is None:  # without totals it cannot be told why more is exposed
+    if totals[0] is None or totals[1] is None:  # without totals the reason for more exposed time is unknown
         return [_row("more_communication", mine - other, mine, other) | place | {"why": "exposed"}]
     more, less = split_exposed((totals[0], totals[1]), (mine, other))
     place["why"] = _why(key, run, base)

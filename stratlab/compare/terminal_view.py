@@ -34,7 +34,7 @@ PIPED, MOST_WIDTH = 160, 10_000
 MOST_PAIRS, MOST_NOTES, MOST_ANSWERS = 3, 3, 6
 """Shown on one screen; the report has all."""
 LEAST_SHARE = 0.05
-"""Of the largest part of a difference: smaller parts are one number."""
+"""Share of the largest part of a difference: smaller parts are one number."""
 Cell = tuple[str, str, int | None]
 """Key of the row, heading, decimals."""
 STATE = "state_memory_gib"
@@ -106,7 +106,7 @@ def _draw(
     table = Table(
         box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1 if broken else 2, 0, 0), caption_justify="left"
     )
-    table.add_column("run", overflow="fold")  # what tells runs apart stands at the end
+    table.add_column("run", overflow="fold")  # the distinguishing part is at the end
     for name, header, _ in columns:
         heading = header.replace(" ", "\n") if broken else header
         table.add_column(heading, justify="left" if name in LEFT else "right", overflow="fold")
@@ -159,7 +159,8 @@ def list_answers(report: Report) -> list[tuple[str, str]]:
     answers = [("Fair?", _say_fairness(report))]
     answers += [("", sentence) for sentence in _limit(report["headline"]["answers"], MOST_ANSWERS)]
     for group in groups:
-        goals = group["goals"] if len(groups) == 1 else group["goals"][2:]  # of several: what was asked for
+        # of several groups only the requested goals
+        goals = group["goals"] if len(groups) == 1 else group["goals"][2:]
         for goal in goals:
             label = capitalize(goal["goal"])
             answers.append((label, f"{goal['run'] or 'not named'}: {goal['reason']}"))

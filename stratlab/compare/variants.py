@@ -22,15 +22,15 @@ from stratlab_spec.strategies import KNOBS
 
 UNKNOWN = "unknown"
 ADDING = ("tp", "cp")
-"""Axes on which activations are added up, in the type of the products."""
+"""Axes on which activations are summed, in the type of the products."""
 REDUCED = {"bf16": "bfloat16"}
 """The knob reduce_dtype -> the type of the gradients; with any other value it is float32."""
 SEED_FACTS = {"seed", "repeat", "initial_weights_sha256", "data_order_sha256"}
-"""What another seed changes; a repeat may or may not have one."""
+"""Facts that another seed changes; a repeat may or may not have one."""
 STRATEGY = ("strategy", "offload", "zeropp", *KNOBS)
-"""Settings that say what a strategy is; the audit leaves them out, because they are what is compared."""
+"""Settings that define a strategy; the audit leaves them out, because they are compared."""
 LAYOUT = ("layout", "dimensions", "sequence_parallel")
-"""How a layout was asked for: what it became decides, but where the number of processes may differ."""
+"""How a layout was requested: the resolved one decides, unless the number of processes may differ."""
 AXES = ("dp_replicate", "dp_shard", "cp", "tp", "pp", "ep")
 FOLLOWING = ("grad_accum_steps",)
 """The audit leaves it to others, but one variant has one of it."""
@@ -71,7 +71,7 @@ def _read(run: ComparedRun, rule: Rule) -> Any:
     if len(values) != run.resolved.get("world_size") or None in values:
         return None
     if all(isinstance(value, list) for value in values):
-        every = sorted({item for value in values for item in value})  # a rank may hold nothing of a kind
+        every = sorted({item for value in values for item in value})  # a rank may lack a kind
         return _divide_types(run, every, rule.added) if rule.added else every
     distinct = sorted(set(map(str, values)))
     return distinct[0] if len(distinct) == 1 else distinct
@@ -137,7 +137,7 @@ def _read_identity(run: ComparedRun, aside: Collection[str], with_axes: bool | N
     facts |= {name: settings[name] for name in settings.keys() - listed - own if name not in aside}
     if with_axes is not None:
         facts |= {name: settings.get(name) for name in STRATEGY} | {"strategy": run.strategy}
-    if UNKNOWN in facts.values():  # what is not known cannot be equal
+    if UNKNOWN in facts.values():  # unknown values cannot be equal
         facts["alone"] = run.name
     if with_axes is not None:
         axes, layout = run.axes, run.resolved.get("layout") or {}
@@ -157,7 +157,7 @@ def find_typical(names: Sequence[str], values: Mapping[str, float]) -> str:
 
 PREFIX = "run.config."
 SEED_SETTING = "seed"
-"""Runs that differ in it alone are repeats, whatever else is varied."""
+"""Runs that differ only in it are repeats, whatever else is varied."""
 REFUSED = {
     **dict.fromkeys(
         ("dataset", "dataset_path", "image_column", "label_column", "task", "validation_fraction"),
@@ -175,10 +175,10 @@ CARRIED_OUT = (
     "loss_chunk_tokens",
     "data_residence",
 )
-"""How one training is carried out: with other memory and another speed, and the same losses. Runs that are meant to
-differ in these alone are compared as strategies are."""
+"""How one training is carried out: with other memory and another speed, and the same losses. Runs that differ on
+purpose only in these are compared as strategies are."""
 CHANGES = ("batch_norm_samples",)
-"""Facts that follow from one of them and change what is learnt."""
+"""Facts that follow from one of them and change the learning."""
 LENGTH = ("resolved.steps", "steps done", "resolved.profile_first_step", "data_order_sha256")
 SHAPE = (
     *("parameters", "trainable_parameters", "flops_per_sample", "flops_per_token", "initial_weights_sha256"),
@@ -188,7 +188,7 @@ TYPES = ("parameter dtypes", "gradient dtypes", "optimizer dtypes", "reduction d
 FACTS_FOLLOWING: Mapping[str, tuple[str, ...]] = {
     SEED_SETTING: ("initial_weights_sha256", "data_order_sha256"),
     "optimizer": (*MOMENTS, "optimizer dtypes"),
-    "momentum": ("optimizer dtypes",),  # none of it, no state
+    "momentum": ("optimizer dtypes",),  # without it, no state
     "global_batch_size": LENGTH,
     "epochs": LENGTH,
     "steps": LENGTH,

@@ -37,16 +37,16 @@ from stratlab.wording import capitalize, count_processes, format_count, format_f
 from stratlab_spec.timed_steps import RULE
 
 Report = Mapping[str, Any]
-"""report.json, with names of runs as they are shown."""
+"""report.json, with names of runs as shown."""
 MOST_VALUES = 4
 MOST_PAIRS = 15
-"""Six runs; up to here every pair stands in one table."""
+"""Six runs; up to here every pair is in one table."""
 AGREES = {True: badge("agree", "good"), False: badge("disagree", "bad"), None: badge("unknown", "warn")}
 """Timed steps of a run below which its median may be chance."""
 UNSTEADY = 3.0
-"""Times the median that one step in twenty takes or exceeds: from here on something else was at work."""
+"""Times the median that one step in twenty takes or exceeds: above it other work was on the machine."""
 MOST_CAVEATS = 2
-MORE = {  # remark of the report -> what the page says of it
+MORE = {  # remark of the report -> text on the page
     ON_CPU: "Measured on CPU: times and their causes do not carry over to GPUs; memory, bytes sent and losses do",
     ONE_REPEAT: f"One repeat per strategy, so no confidence interval: differences below {LEAST_LEAD_PCT:g} % count as "
     "none",
@@ -73,7 +73,7 @@ def _list_caveats(report: Report) -> list[str | Markup]:
     of_all: list[str] = []
     for remark in report["remarks"]:
         run = remark.split()[0].rstrip(",:")
-        if run in compared:  # its name stays as it is
+        if run in compared:  # its name stays
             (of_runs if compared[run] else lost).append(f"{remark}.")
         else:
             of_all.append(f"{capitalize(MORE.get(remark, remark))}.")
@@ -95,7 +95,7 @@ def build_caveats(report: Report) -> Section:
     return Section("Caveats and origin", html, folded=True)
 
 
-FLAGS = {  # of the report -> what it means for the times
+FLAGS = {  # of the report -> its meaning for the times
     "few_timed_steps": "Only a few steps are timed ({}), so a time can be chance: train longer before you trust one",
     "unequal_warm_up": "Unequal warm-up ({} steps left out), so the times are of unequal stretches",
     "busy_machine": "Other work kept the machine busy ({} %), so times may be too long",

@@ -30,7 +30,7 @@ Z_95 = 1.96
 METHOD = "pooled standard deviation of the repeats' values, relative to their mean, times Student's t (95 %)"
 NO_BAND = "one repeat: no band"
 LEAST_LEAD_PCT = 2.0
-"""Of a measured number from one repeat: less than runs of the same strategy differ by chance."""
+"""Percent of a measured number from one repeat: runs of the same strategy differ by less by chance."""
 ONE_REPEAT = "one repeat per strategy: there is no confidence interval"
 NO_INTERVAL = "; one repeat, so no confidence interval"
 NOT_RECORDED = "not recorded by"

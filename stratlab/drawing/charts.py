@@ -134,7 +134,7 @@ def waterfall(
     low, high = min(levels), max(levels)
     begin = (
         0.0 if high - low > high / 4 else max(low - (high - low) / 2, 0.0)
-    )  # near totals: only what differs
+    )  # near totals: only the differences
 
     def draw(width: float) -> Markup:
         left = label_width(labels, most=width / 2.6)

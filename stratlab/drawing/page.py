@@ -38,7 +38,7 @@ FILE_LINK = re.compile(r'<a class="file" href="[^"]*">(.*?)</a>', re.DOTALL)
 ONLY_HERE = re.compile(r'<span class="here">.*?</span>', re.DOTALL)
 WAY_BACK = re.compile(r'<p class="back">.*?</p>', re.DOTALL)
 UNITS = {"ms": "ms", "us": "us", "s": "s", "pct": "%", "gib": "GiB", "mib": "MiB", "bytes": "bytes"}
-SPECIAL = "\\`*_{}[]<>#+!|~"  # what Markdown or the HTML in it would read as markup
+SPECIAL = "\\`*_{}[]<>#+!|~"  # characters that Markdown or the HTML in it would read as markup
 LONGEST = 240
 
 
@@ -182,7 +182,7 @@ class Column:
     unit: str = ""
     digits: int | None = None
     wide: bool = False
-    """Holds sentences: it keeps room for them beside many other columns."""
+    """Holds sentences: it keeps room for them next to many other columns."""
     right: bool = False
     """On the right like numbers, though some are written as text: `<= 9.80`."""
 
@@ -244,7 +244,7 @@ def _is_numeric(rows: Sequence[Mapping[str, Any]], column: Column) -> bool:
     values = [row[column.key] for row in rows if row.get(column.key) is not None]
     if column.right:
         return True
-    if not values:  # a number that nobody has keeps its side
+    if not values:  # an empty number keeps its side
         return bool(column.title()[1])
     return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
 

@@ -186,7 +186,7 @@ def _answer(question: Question, files: list[OperationsFile], device_gib: float) 
     if refusal := find_size_refusal(question.settings):
         return Unknown(question, f"{refusal} [SL-predict-sizes]", CANNOT_START)
     file = find_operations(files, question)
-    if file or question.settings.get("strategy") != "nd":  # whose layout nobody knows without a file
+    if file or question.settings.get("strategy") != "nd":  # its layout is unknown without a file
         share = file.share(question.ranks) if file else question.ranks
         if refusal := question.find_refusal(share):
             return Unknown(question, f"{refusal} [SL-predict-batch]", CANNOT_START)
@@ -220,13 +220,13 @@ def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> 
         return ""  # the trainer refuses them
     try:
         question = ask_of_pods(name, env, int(nodes), int(per_node))
-    except UserError:  # of a setting that others refuse, with their own words
+    except UserError:  # another module rejects that setting, with its own message
         return ""
     settings = question.settings
     if settings.get("memory_forecast") == "false" or settings.get("mode", "train") != "train":
         return ""
     folders = [*([results / FOLDER] if results else []), find_cache(), SHIPPED]
-    files = list(read_operations(folders, lambda wrong: None))  # pods tell of them, and go on likewise
+    files = list(read_operations(folders, lambda wrong: None))  # pods log them, and continue in the same way
     file = find_operations(files, question)
     if file is None or question.find_refusal(file.share(question.ranks)):
         return ""

@@ -19,9 +19,9 @@ from stratlab_spec.strategies import STRATEGIES
 
 BATCH = ("micro_batch_size", "global_batch_size", "model_layers")
 OF_DATA = ("data_residence", "dataset_path", "train_samples")
-"""Settings that say how much data a device keeps, which no count knows."""
+"""Settings for the amount of data on a device, which a count does not know."""
 OF_ANY_MODEL = tuple(name for name in STRATEGIES if name != "nd")
-"""Layouts of several dimensions are for models that can be divided by them: asked for by name."""
+"""Layouts of several dimensions are for models that can be divided by them: only by name."""
 
 
 def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Sequence[Path]) -> list[Question]:
@@ -106,9 +106,7 @@ def ask_of_model(
     common = {"micro_batch_size": "1", **(find_shared(mine, given) if mine else {}), **given}
     every = dict.fromkeys((*(file.strategy for file in mine), *OF_ANY_MODEL))
     strategies = [given["strategy"]] if "strategy" in given else list(every)
-    if (
-        gpus > 1
-    ):  # one GPU is asked of `single`, several are not; one strategy that is named is asked of one, too
+    if gpus > 1:  # `single` with one GPU, the others with several; a single named strategy also with one
         strategies = [name for name in strategies if name != "single"]
     elif len(strategies) > 1:
         strategies = [name for name in strategies if name == "single"]

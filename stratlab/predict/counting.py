@@ -34,13 +34,13 @@ COUNTED = (
     *(name for name in Config.model_fields if name not in {*FIRST, *BATCH, *IRRELEVANT}),
     *BATCH,
 )
-"""Settings that a count is asked with, where they are not what they are anyway: all that memory depends on."""
+"""Settings of a count, if they differ from their defaults: all on which memory depends."""
 ALWAYS = ("model", "strategy", *BATCH)
 OF_IMAGES = {"dataset": "timm/imagenet-1k"}
 OF_TEXT = {"dataset": "metamathqa", "seq_len": "2048"}
-"""Data of a size that people ask about: a data set gives a count its classes, channels or nothing."""
+"""Data of a usual size: a data set gives a count its classes and channels, or nothing."""
 NODE = 8
-"""GPUs of a node, where nobody has said how many."""
+"""GPUs of a node, by default."""
 
 
 def name_count(question: Question, alike: Sequence[Question] = ()) -> str:
@@ -184,7 +184,9 @@ def count_operations(question: Question, cache: Path) -> OperationsFile:
         _run_trainer(question, part, env)
         file = read_operations_file(part)
         place = cache / f"{file.model.replace('/', '_')}-{file.strategy}-{file.key}.json"
-        whole = place.with_name(f".{place.name}-{os.getpid()}.part")  # somebody may read the place meanwhile
+        whole = place.with_name(
+            f".{place.name}-{os.getpid()}.part"
+        )  # another process may read the place meanwhile
         try:
             cache.mkdir(parents=True, exist_ok=True)
             whole.write_bytes(part.read_bytes())

@@ -81,7 +81,7 @@ class Prediction:
             "settings": dict(file.settings),
             "labels": file.labels,
             "channels": file.channels,
-            "micro_batches": micro_batches or None,  # not said, several
+            "micro_batches": micro_batches or None,  # unknown, several
             "verdict": str(self.verdict),
             "peak_gib": round(self.peak.total / GIB, 4),
             "on_device_gib": round(self.needs_gib, 4),

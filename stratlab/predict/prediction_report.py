@@ -191,7 +191,7 @@ PAGE_COLOURS = {
     "optimizer state": 2, "master copies": 10, "activations": 3, "masks": 11, "logits and loss": 5, "teacher": 4,
     "data": 6, "other": 7, BESIDE: 15,
 }  # fmt: skip
-"""What belongs together has one colour, dark and light."""
+"""Related causes have one colour, dark and light."""
 PAGE_COLUMNS = (
     *("run", "ranks", Column("rows", "micro-batch"), "verdict"),
     Column("needs", "on the device", "GiB", right=True),

@@ -21,9 +21,9 @@ from stratlab_spec.strategies import STRATEGIES
 
 Settings = Mapping[str, str]
 WHY = {name: row.why for name, row in sorted(STRATEGIES.items(), key=lambda each: (each[1].tried, each[0]))}
-"""Strategies in the order in which they are tried, by what they send (docs/strategies.md)."""
+"""Strategies in the order in which they are tried, by their communication (docs/strategies.md)."""
 LESS_CHUNK = 512
-"""Tokens whose logits are there at once."""
+"""Tokens whose logits exist at once."""
 ADAPTERS = 16
 UNPUBLISHED = (
     *("vit_tiny", "vit_small", "qwen_tiny", "qwen_moe_tiny"),
@@ -34,9 +34,9 @@ DEGREES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep")
 OF_ND = {*DEGREES, "layout", "dimensions", "pp_schedule", "cp_method", "sequence_parallel"}
 DIMENSIONS = ("2", "3", "4", "5")
 TIMES = (2, 4, 8, 16)
-"""As many GPUs as these times those of the run are tried."""
+"""Multiples of the run's GPUs that are tried."""
 ALLOWED = ("lora", "offload")
-"""What is proposed only where the user allows it: adapters train other parameters, offloading takes time."""
+"""Changes that are proposed only if the user allows them: adapters train other parameters, offloading takes time."""
 
 
 def list_candidates(
@@ -241,13 +241,13 @@ def _name_changes(before: Question, after: Question, rows: int) -> str:
 def _guess(one: Prediction, look: Look, allowed: Sequence[str]) -> str:
     """Return changes that may help, by the largest cause; never a change that is known not to fit."""
     settings = one.file.settings
-    held = one.peak if one.largest else one.smallest  # fewer rows alone are not enough
+    held = one.peak if one.largest else one.smallest  # fewer rows are not enough on their own
     sizes = {
         kind: sum(held.causes.get(cause, 0) for cause in causes)
         for kind, causes in (("kept", KEPT), ("loss", LOSS), ("state", STATE))
     }
     if one.device.judge(sizes["state"]) is not Verdict.FITS:
-        sizes = {"state": sizes["state"]}  # which no other remedy touches
+        sizes = {"state": sizes["state"]}  # which no other change affects
     alone = [change for change in list_light_changes(settings) if len(change) == 1]
     for kind in sorted(sizes, key=lambda name: -sizes[name]):
         if kind == "state":

@@ -18,11 +18,11 @@ from stratlab.run_directory.files import Shape, read_line, read_lines
 Status = Literal["finished", "failed", "stopped", "unfinished", "traces only", "not a run"]
 Event = dict[str, Any]
 STOPPED_FROM_OUTSIDE = 143
-"""The trainer's exit code of a run that was suspended, drained or told to stop: it goes on where it was."""
+"""The trainer's exit code of a run that was suspended, drained or stopped: it resumes there."""
 MAY_BE_RETRIED = 128
 """Exit codes from here on are of signals: a cluster starts another attempt."""
 TRACED: Status = "traces only"
-"""Of another program: what a run was asked, and how it ended, is not known."""
+"""Of another program: a run's settings and its end are unknown."""
 AT_WORK = "at work"
 ALIVE_S = 120.0
 """A run that has not ended and has written something in this time is at work."""

@@ -19,11 +19,11 @@ from stratlab_spec.run_directory import write_json
 MERGED = "merged_trace.json.gz"
 PAGE = "report.html"
 FETCHED = ".fetched.json"
-"""In the copy of a run that `stratlab fetch` made: {"without": [what stayed on the volume]}."""
+"""In the copy of a run that `stratlab fetch` made: {"without": [parts that stayed on the volume]}."""
 SERVER = {"tracking_uri": str, "experiment_id": str, "run_id": str}
-"""Of mlflow.json: where a run is in MLflow."""
+"""Of mlflow.json: the place of a run in MLflow."""
 ABOVE = 3
-"""Folders above a run below which a page may lie that links to it: comparison, results, what holds the results."""
+"""Folders above a run below which a page may link to it: comparison, results, and their folder."""
 
 
 def find_page(run_dir: Path) -> Path:

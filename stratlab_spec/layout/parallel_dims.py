@@ -41,7 +41,7 @@ class Axes:
     tp: int = 1
     pp: int = 1
     ep: int = 1
-    """Shares out the experts among dp_shard x cp x tp, and takes no processes of its own."""
+    """Distributes the experts among dp_shard x cp x tp, and does not use processes of its own."""
 
     @property
     def world_size(self) -> int:
@@ -86,7 +86,7 @@ class Axes:
 KINDS = ("data", "pipeline", "tensor", "sequence", "expert")
 """n dimensions promise the first n."""
 OWN_SEQUENCE_AXIS_FROM = 16
-"""Processes. Below, sequence parallelism on the tp axis stands for the fourth dimension and costs no processes."""
+"""Processes. Below, sequence parallelism on the tp axis is the fourth dimension and does not need processes."""
 LARGEST_EP = 8
 FIRST_DIMENSIONS = {"pp": 2, "tp": 3, "cp": 4}
 
@@ -104,7 +104,7 @@ class Layout:
     reason: str
     """Why these degrees, one line."""
     is_first: bool = True
-    """What the settings lead to where memory makes no difference."""
+    """Whether the settings lead to it if memory does not matter."""
 
     @property
     def degenerate(self) -> bool:
@@ -176,7 +176,7 @@ def build_layout(
     split = _splits_sequence(config, axes, dimensions, shape)
     if config.layout == "auto" or "dimensions" in config.model_fields_set:
         missing = tuple(kind for kind in KINDS[:dimensions] if kind not in _kinds(axes, split))
-    else:  # nothing was promised
+    else:  # without promises
         dimensions, missing = max(1, len(_kinds(axes, split))), () if _kinds(axes, split) else ("data",)
     return Layout(axes, split, dimensions, missing, reason, is_first)
 

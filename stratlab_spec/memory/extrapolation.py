@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from stratlab_spec.models.decoder import split_layers
 
 HOST = "host"
-"""What is offloaded, as if it were a window of the step."""
+"""Offloaded memory, as if it were a window of the step."""
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 Positive = Annotated[int, Field(ge=1, le=1 << 30)]
 
@@ -28,7 +28,7 @@ class Peak:
     window: str
     rank: int
     causes: Mapping[str, int]
-    """Bytes; only what is held."""
+    """Bytes; only causes with memory."""
 
     @property
     def total(self) -> int:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from stratlab_spec.models.decoder import DecoderShape
 
 STATE = "state alone"
-"""Source of a need that no operations file tells."""
+"""Source of a need without an operations file."""
 MOST_LEFT_OUT = 3
 """Layouts that a sentence names."""
 
@@ -61,7 +61,7 @@ class Need:
     source: str
     """An operations file's name, or STATE."""
     at_most: bool = False
-    """No more than that: what exceeds a device by it may fit all the same."""
+    """An upper bound: a layout that exceeds a device by it may still fit."""
 
     def exceeds(self, device_gib: float) -> bool:
         """Return whether it is known not to fit."""
@@ -86,9 +86,9 @@ class Choice:
     """The result of `auto`."""
 
     layout: Layout
-    """The one that fits, with the reason; where none does, the one that needs least."""
+    """The layout that fits, with the reason; without any, the layout with the smallest need."""
     need: Need | None
-    """None where memory makes no difference."""
+    """None if memory does not matter."""
     left_out: Sequence[Need]
     """Known to exceed the device."""
     fits: bool
@@ -106,7 +106,7 @@ class Choice:
         """If no layout fits: name those left out, the causes of the smallest need, and settings to try first."""
         assert self.need
         rest = find_remedies(config, self.layout.axes.world_size)
-        if self.need.source == STATE:  # smaller batches and recomputation leave the state as it is
+        if self.need.source == STATE:  # smaller batches and recomputation do not change the state
             rest = [each for each in rest if "offload" in each or "strategy" in each]
         weights = ", run.config.init=pretrained" if config.init == "scratch" else ""
         advice = describe_remedies(rest[:1]) or (
@@ -323,7 +323,7 @@ def largest_device_bytes() -> int | None:
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         return max((_usable_bytes(nvml, handle) for handle in handles), default=None)
-    except nvml.NVMLError as failure:  # a slice of a GPU may not ask for the whole one's
+    except nvml.NVMLError as failure:  # a slice of a GPU may not read the whole GPU's
         log.warning("the memory of the GPUs is not known: %s", failure)
         return None
     finally:

@@ -35,14 +35,14 @@ class RankMemory:
     parameters: int
     """Elements that it holds."""
     trained: int
-    """Of these, elements that get gradients."""
+    """Elements among them that get gradients."""
     computed_with: int
-    """Elements of its stages after tp and ep: what it gathers, piece by piece or at once, when it computes."""
+    """Elements of its stages after tp and ep: gathered for computing, piece by piece or at once."""
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     teacher_bytes: int = 0
-    """Of the network that the model learns from, whole where the loss is computed."""
+    """The network that the model learns from, whole if the loss is computed here."""
 
     @property
     def total_bytes(self) -> int:

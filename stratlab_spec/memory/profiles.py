@@ -225,7 +225,7 @@ class OperationsFile(CountedPart):
     def misses(self, question: Question) -> Iterator[str]:
         """Yield the reasons why this file cannot answer; empty if it can."""
         wanted, ranks = question.settings, question.ranks
-        # who asks for a model without settings takes a file's own, but for the depth: the model's is meant
+        # a question without settings takes the file's own, except the depth: there the model's is used
         meant = {
             name: as_text(value)
             for name, value in self.defaults.items()

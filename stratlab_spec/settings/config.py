@@ -115,7 +115,7 @@ MODELS_ELSEWHERE = {
 MOBILENET_V2 = "; it is version 3, large; version 2 is on the hub: google/mobilenet_v2_1.0_224"
 
 DATASETS = ("digits", "synthetic", "cifar100", "food101", "arithmetic", "metamathqa")
-"""Those that have a short name here; any other name is the hub's, which alone can refuse it."""
+"""Data sets with a short name here; any other name is the hub's, and only the hub can reject it."""
 
 
 def hint_of_dataset(name: str) -> str:
@@ -148,7 +148,7 @@ def _hint_of_model(value: str) -> str:
     near = dict.fromkeys(
         _PLAIN_MODELS[name]
         for name in difflib.get_close_matches(plain, _PLAIN_MODELS, n=5, cutoff=0.7)
-        if re.findall(r"\d", name) == re.findall(r"\d", plain)  # resnet101 is no resnet50
+        if re.findall(r"\d", name) == re.findall(r"\d", plain)  # resnet101 is not resnet50
     )
     return f"; did you mean {' or '.join(near)}?{version}" if near else ""
 
@@ -239,7 +239,7 @@ PATTERNS = {
     "fault": f"expected kind@step[:rank], several with commas, each once or, with ! behind it, in every attempt; "
     f"kinds: {', '.join(KINDS)}",
 }
-"""What a setting's pattern allows, in words."""
+"""The texts that a setting's pattern allows, in words."""
 
 
 def describe_error(error: Mapping[str, Any]) -> str:

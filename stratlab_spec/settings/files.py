@@ -25,7 +25,7 @@ from stratlab_spec.settings.fields import HUB_ID, MODELS
 from stratlab_spec.settings.values import text_pattern, with_bounds
 
 NOTHING = ("null", "~", "Null", "NULL")
-"""YAML's words for no value: the setting is as if nobody had named it."""
+"""YAML's words for no value: the setting counts as not set."""
 OF_A_RUN = ("config", "processesPerNode", "env")
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -211,7 +211,7 @@ def schema() -> dict[str, Any]:
             limits = {k: entry.pop(k) for k in [*entry] if k not in ("description", "default")}
             entry["anyOf"] = [limits, {"type": "string", "pattern": text_pattern(limits)}]
         if name == "model":
-            # helm names a list's words when it refuses one, and of a pattern nothing but the pattern
+            # helm names a list's words when it rejects a value, but only the pattern of a pattern
             hub = {"type": "string", "pattern": f"^{HUB_ID}$", "maxLength": entry.pop("maxLength")}
             entry["anyOf"] = [{"enum": [*MODELS]}, hub | {"description": "owner/name"}]
             del entry["type"], entry["pattern"]

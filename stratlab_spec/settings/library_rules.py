@@ -154,7 +154,7 @@ def toolchain_problems(env: Mapping[str, str]) -> list[str]:
         )
     for lock in sorted(
         _caches(env)["TORCH_EXTENSIONS_DIR"].glob("**/lock")
-    ):  # it would wait for ever, silently
+    ):  # it would wait silently and never end
         problems.append(
             f"{lock}: left by a killed build, so that the next build would never start; remove it, or "
             "wait if another run is building right now [SL-quantizer-lock]"

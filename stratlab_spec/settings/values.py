@@ -21,7 +21,7 @@ from typing import Any
 Schema = Mapping[str, Any]
 
 MOST = 10**9
-"""Of a whole number without a bound of its own: floats, in which helm holds it, still tell it from the next one."""
+"""Bound of a whole number without its own: floats, in which helm holds it, still distinguish it from the next one."""
 DIGITS = 38
 """Before the point, of any other number: from 10**38 on, fp32 has little but infinity."""
 
@@ -43,7 +43,7 @@ def text_pattern(entry: Schema) -> str:
     Numbers are written plainly (0.0015), or with one digit before the point and an exponent (1.5e-3).
     """
     if entry["type"] == "integer":
-        return "^-?[0-9]{1,18}$"  # its bounds are those of the number
+        return "^-?[0-9]{1,18}$"  # the number's bounds apply
     least, positive = entry.get("exclusiveMinimum", entry.get("minimum")), "exclusiveMinimum" in entry
     largest = entry.get("exclusiveMaximum", entry.get("maximum"))
     digits = round(math.log10(largest))
@@ -116,7 +116,7 @@ WITH_ALL_BELOW = (
 )
 
 PATTERN = f"^/(({'|'.join(filter(None, ITSELF))})?/?|({'|'.join(WITH_ALL_BELOW)})(/.*)?)$"
-"""Of an absolute path without empty parts, for the charts' schema."""
+"""Pattern of an absolute path without empty parts, for the charts' schema."""
 
 
 def is_reserved(path: str) -> bool:

@@ -19,9 +19,9 @@ from pathlib import Path
 from types import FrameType
 
 OPTIONS = "STRATLAB_OPTIONS"
-"""Set where the settings were given behind `python -m trainer`, in a file or in Python."""
+"""Set if the settings were given to `python -m trainer`, in a file or in Python."""
 NAMESPACE = "STRATLAB_NAMESPACE"
-"""Set by charts: that of the release."""
+"""Set by charts: the release's."""
 CLUSTER = "KUBERNETES_SERVICE_HOST"
 """Set in every pod by Kubernetes, and not in a rehearsal."""
 OF_A_CHART = {
@@ -33,7 +33,7 @@ OF_A_CHART = {
     "ACCELERATOR": "run.accelerator",
     "ALLOW_FAULTS": "run.allowFaults",
 }
-"""What a chart sets by other values than run.config."""
+"""Settings that a chart sets by other values than run.config."""
 OF_A_REHEARSAL = {"RUN": "--name", "RESULTS": "--results"}
 VARIABLE = re.compile(r"\bTRAINER_([A-Z][A-Z0-9_]*)(?![A-Za-z0-9_])")
 VALUE = re.compile(r"\brun\.config\.([a-z][a-z0-9_]*)")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainer.tasks import Split
 
 OF_A_RUN = ("dataset_path",)
-"""Settings that may be given beside a run directory: where things lie here."""
+"""Settings that may be given with a run directory: places on this machine."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _read(
     if found.is_text:
         from trainer.prepare.preparation import ensure_cache
 
-        ensure_cache(found, lambda _: None)  # whoever loads is not told of the cache
+        ensure_cache(found, lambda _: None)  # loading a model does not report the cache
     return found
 
 

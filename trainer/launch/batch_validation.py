@@ -21,7 +21,7 @@ from stratlab_spec.settings.fields import MODELS
 from stratlab_spec.settings.wording import spell
 
 HELD_OUT_BY = ("dataset", "dataset_path", "image_column", "validation_fraction", "mode")
-"""Settings that say which pictures a run holds out."""
+"""Settings that decide which pictures a run holds out."""
 
 
 def check_shape(env: Mapping[str, str]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class _Start:
     t: float
     step: int
     met_at: float | None
-    """When all pods were there; None if they never were."""
+    """When all pods had met; None if they never did."""
     exit_code: int | None
     is_running: bool
 
@@ -91,7 +91,9 @@ class Ledger:
         )
         if wasted >= config.max_attempts:
             last = self._lines[-1]
-            reason = last.get("text") or last.get("reason") or failures.reason(137)  # it could write nothing
+            reason = (
+                last.get("text") or last.get("reason") or failures.reason(137)
+            )  # it could not write a reason
             raise NoProgress(
                 f"{wasted} starts of this pod ended at step {self._step} without progress. The last one ended with: "
                 f"{reason}; fix the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts} "
@@ -294,7 +296,7 @@ def explain_planted_kill(faults: Path, since_s: float) -> str:
         faults: folder of the marks that trainer/fault_injection.py leaves.
         since_s: seconds of Unix time; older marks belong to an earlier start.
     """
-    with suppress(OSError, ValueError, KeyError):  # a volume that cannot be read changes nobody's exit code
+    with suppress(OSError, ValueError, KeyError):  # an unreadable volume must not change the exit code
         for mark in sorted(faults.glob("kill@*")):
             for line in mark.read_text().splitlines():
                 happened = json.loads(line)

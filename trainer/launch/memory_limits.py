@@ -49,7 +49,7 @@ from trainer.launch.preflight import Pods, check
 
 CGROUP = Path("/sys/fs/cgroup")
 NO_LIMIT = 2**60
-"""A limit above it is none: v1 writes the largest number of pages that there is."""
+"""A larger limit means unlimited: v1 writes the largest possible number of pages."""
 FROM_OUTSIDE = (
     "it was ended from outside, by a kill -9, a scheduler, or a watcher of memory (systemd-oomd, on a cluster the "
     "kubelet); the system's log names it"
@@ -226,7 +226,7 @@ class Ladder:
             self._env[PLAN] = self._plan.as_variable()
         if not self._asked.oom_fallback or not self._plan:
             return launch()
-        self._stand_on(read_rungs(self._folder))  # of an earlier start
+        self._stand_on(read_rungs(self._folder))  # from an earlier start
         while True:
             code, text = launch()
             try:

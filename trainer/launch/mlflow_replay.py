@@ -37,9 +37,9 @@ class Replayed(NamedTuple):
     lines: int
     """That MLflow did not have."""
     waiting_bytes: int
-    """Of a line that is only half written."""
+    """Of a half-written line."""
     closed: str
-    """What the MLflow run is now, if it was still RUNNING; "" = it was left as it is."""
+    """The new status of the MLflow run, if it was still RUNNING; "" = unchanged."""
 
 
 def replay(folder: RunDirectory, uri: str, env: Mapping[str, str]) -> Replayed:

@@ -46,7 +46,7 @@ class Sender(threading.Thread):
         self._record: dict[str, str] = {}
         self._offset: int | None = None
         self._metrics: BinaryIO | None = None
-        """Kept open: a folder that is removed while the run is at work costs no point."""
+        """Kept open, so that removing the folder during the run does not lose points."""
         self._stop_asked = threading.Event()
         self._warned = ""
 
@@ -90,7 +90,7 @@ class Sender(threading.Thread):
                 self._offset = send_new_lines(
                     self._folder, self._mlflow, self._run_id, self._offset, self._metrics
                 )
-        except Exception as failure:  # a thread that dies would leave the run open for ever
+        except Exception as failure:  # a thread that ends would leave the run open
             if repr(failure) != self._warned:
                 self._warned = repr(failure)
                 text = "MLflow at %s: %s; training goes on, metrics wait on disk"
@@ -119,7 +119,7 @@ class Sender(threading.Thread):
                 self._offset = 0
         else:
             self._record = record
-            self._offset = 0  # this store has nothing of it, whatever another one has confirmed
+            self._offset = 0  # this store has no points of it, even if another store has confirmed some
         return record["run_id"]
 
     def _write_record(self) -> None:
@@ -164,7 +164,7 @@ def close_run(folder: RunDirectory, mlflow: Mlflow, run_id: str, status: str) ->
     """
     summary = read_line(folder.summary.read_bytes()) if folder.summary.is_file() else {}
     ended = [event for event in folder.read_attempts()[-1:] if event["event"] == "ended"]
-    # `none` where the memory is inside its band; no tag where nobody could tell
+    # `none` if the memory is inside its band; no tag if that is unknown
     tags = {name: str(summary[name] or "none") for name in TEXT_RESULTS if name in summary}
     if ended and may_describe(mlflow.read_note(run_id)):
         tags[NOTE] = build_note(describe_run(ended[0], summary))

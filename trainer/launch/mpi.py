@@ -43,7 +43,7 @@ WORKER_POLL_S = 0.2
 STARTED_BY_MPIRUN = "OMPI_COMM_WORLD_RANK"
 CULPRIT_S = 3.0
 LAST_WORDS_S = 1.0
-"""For what the trainer has said last to reach mpirun."""
+"""Time for the trainer's last output to reach mpirun."""
 
 
 def main_of_worker_pod(arguments: list[str]) -> int:
@@ -53,7 +53,9 @@ def main_of_worker_pod(arguments: list[str]) -> int:
     except (IndexError, ValueError):
         print(__doc__, file=sys.stderr)
         return 2
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # an ignored one cannot be waited for
+    signal.signal(
+        signal.SIGCHLD, lambda number, frame: None
+    )  # the process could not wait for an ignored signal
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     child = 0
     if command := arguments[1:]:
@@ -243,7 +245,7 @@ def find_by_kubectl(name: str, kubectl: Path = KUBECTL) -> str | None:
     if done.returncode:
         return None
     pod = json.loads(done.stdout)
-    if "deletionTimestamp" in pod.get("metadata", {}):  # it is told to go, and has not gone
+    if "deletionTimestamp" in pod.get("metadata", {}):  # it was asked to stop, and is still there
         return None
     status = pod.get("status", {})
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", []))

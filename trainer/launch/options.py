@@ -95,7 +95,7 @@ def build_environment(
         found.pop(f"{PREFIX}{name.upper()}", None)
     found |= build_variables(pairs)
     notes = [f"left out of {Path(options.config)}: {', '.join(file.left_out)}"] if file.left_out else []
-    # whoever starts many runs finds out here, not in a process of each
+    # callers that start many runs get the error here, not in a process of each
     given = (("processes", options.processes), (PER_NODE, env.get(PER_NODE) or None))
     for name, value in (*given, ("run.processesPerNode", file.processes or None)):
         if value is not None:

@@ -75,7 +75,7 @@ class CheckedRun:
 
     plan: Plan
     choice: Choice | None = None
-    """Of the strategy nd: its layout, and what was left out."""
+    """Of strategy nd: its layout, and the layouts left out."""
     device_bytes: int | None = None
 
 
@@ -124,7 +124,7 @@ def check(
         ConfigError: naming every setting that does not fit.
         DataMissing: no data set, or images that cannot be decoded.
     """
-    if config.mode == "check":  # it names by itself what is missing
+    if config.mode == "check":  # the check itself names missing parts
         return None
     if not replaces:
         refuse_finished(config, RunDirectory(config.results, config.comparison, config.run), env)
@@ -194,7 +194,7 @@ def check_elsewhere(config: Config, pods: Pods) -> None:
 def _check_rows(config: Config, makes_caches: bool) -> int | None:
     """Return the training samples of a language model's data; None if its token cache is missing and not built."""
     if not makes_caches and read_index(cache_folder(config)) is None:
-        if config.dataset_path:  # here, where a look costs no more than the run's own
+        if config.dataset_path:  # here, because opening it takes no longer than in the run
             check_given(config)
         return None
     samples = ensure_cache(config, partial(print, flush=True))

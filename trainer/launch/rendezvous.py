@@ -88,9 +88,9 @@ class Peers(threading.Thread):
         super().__init__(name="peers", daemon=True)
         self.wait_s = max(1.0, wait_s)
         self.met_at: float | None = None
-        """Seconds since 1970; None as long as somebody is missing."""
+        """Seconds since 1970; None while a pod is missing."""
         self.in_vain = ""
-        """Why nobody will come any more."""
+        """Why no further pod will come."""
         self._folder, self._pod, self._nodes, self._on_met = folder, pod, nodes, on_met
         self._began = time.time()
         self._over = threading.Event()
@@ -201,7 +201,7 @@ class Lease(threading.Thread):
         self._facts = own | _describe(os.getpid())
         self._released = threading.Event()
         self._left: dict[str, Any] = {}
-        """What an earlier start has left, and does not change."""
+        """An earlier start's file, which does not change."""
 
     def take(self) -> None:
         """Claim the folder.
@@ -223,7 +223,7 @@ class Lease(threading.Thread):
         if held in ({}, self._left):
             return
         process = _describe(held.get("pid", 0))
-        # of this machine or container: it may stand still (Ctrl-Z), while its ranks train on; of others nobody knows
+        # of this machine or container: it may be suspended (Ctrl-Z) while its ranks train; others cannot be checked
         is_there = process and process["pid"] != os.getpid() and process.items() <= held.items()
         if again := held if is_there else _watch(self._folder, held):
             who = f"pod {again.get('pod')} on {again.get('host')}, process {again.get('pid', 'unknown')}"
@@ -248,7 +248,7 @@ class Lease(threading.Thread):
 
     def _write(self, beat: int) -> None:
         with suppress(OSError):  # a full volume costs the protection, not the run
-            if not beat:  # later on it was removed, and must not look as if it were there
+            if not beat:  # later it was removed, and must not be recreated
                 self._folder.path.mkdir(parents=True, exist_ok=True)
             write_json(self._folder.lease, {**self._facts, "beat": beat})
 

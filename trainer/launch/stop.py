@@ -27,7 +27,7 @@ from types import FrameType
 
 from stratlab_spec.run_directory import LAUNCHER_PID
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # the second is what mpirun passes on to its processes as it is
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # mpirun passes the second on to its processes unchanged
 OF_A_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 LEFT_TO_TORCH = "SIGQUIT"
 TO_RANKS = signal.SIGUSR1
@@ -37,7 +37,7 @@ MEANT = {
     "SIGUSR1": " (passed on by mpirun or SLURM)",
 }
 MARGIN_S = 15.0
-"""Of the grace period, for what the launcher has to do behind its ranks; a third of a short one."""
+"""Part of the grace period for the launcher's work after its ranks have ended; a third of a short period."""
 LAST_S = 3.0
 RANKS = (b"trainer.worker", b"trainer.environment.rank")
 POLL_S = 0.05

@@ -132,7 +132,7 @@ class EventWriter(threading.Thread):
                 records, self._offset, _ = build_records(self._folder.metrics, self._offset)
                 with open(self._file, "ab") as file:
                     file.write(records)
-        except OSError as failure:  # a copy must not end what it is a copy of
+        except OSError as failure:  # an error of the copy must not end the run
             self._failed = str(failure)
             log.warning(
                 "TensorBoard's file: %s; python -m trainer.program tensorboard makes it later", failure

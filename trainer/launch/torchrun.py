@@ -27,7 +27,7 @@ from trainer.launch.stop import LAUNCHER_PID, LEFT_TO_TORCH, TO_RANKS, Stop, ran
 
 NVIDIA = "nvidia.com/"  # of other vendors' resources the rank looks at torch itself, see trainer/worker.py
 VARIANT = "STRATLAB_VARIANT"  # set by the image
-ANSWER_S = 120.0  # a driver that says nothing for so long never will
+ANSWER_S = 120.0  # a driver that is silent for this long will not answer
 
 # In a process of its own: a broken driver may hang or crash whoever asks. Prints how many, and CUDA's version x 1000.
 PROBE = """
@@ -141,7 +141,7 @@ def run_ranks(
         SignalException: torch's; a signal requested a stop of this process.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // per_node)))
-    if not has_gpu():  # else each trace would say "ERROR gpuGetDeviceCount failed"
+    if not has_gpu():  # otherwise each trace would report "ERROR gpuGetDeviceCount failed"
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException

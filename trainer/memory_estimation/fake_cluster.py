@@ -233,10 +233,10 @@ IN_FP32 = (
     *("layer_norm", "group_norm", "rms_norm", "softmax.int", "log_softmax.int", "sum", "sum.dim_IntList"),
     *("cumsum", "exp", "log", "pow.Tensor_Scalar", "rsqrt", "reciprocal", "softplus", "logsumexp"),
 )
-"""Of AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE (ATen/autocast_mode.h), what models call; none of it is in the
-CPU's list, so that there is nothing to come back to."""
+"""Operators of AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE (ATen/autocast_mode.h) that models call. The CPU's
+list lacks all of them, so that there is no state to restore."""
 OFFER = packing.Offer("cuda", (9, 0), varlen=True)
-"""A GPU of today, with torch as it is pinned."""
+"""A current GPU, with the pinned torch."""
 
 
 @contextmanager

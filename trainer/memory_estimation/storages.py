@@ -68,10 +68,10 @@ def is_on_meta(tensor: Tensor) -> bool:
 
 
 ALWAYS = {"build": "other", "data": "data", "forward": "activations", "backward": "activations"}
-"""The cause of what nothing more is known about, by phase."""
+"""The cause of storages without further knowledge, by phase."""
 HALF = (torch.bfloat16, torch.float16)
 NODE_CAUSE = "stratlab_cause"
-"""In the metadata of an autograd node: what its backward pass makes is for this."""
+"""In the metadata of an autograd node: the cause of storages from its backward pass."""
 
 
 class StorageWatch(TorchDispatchMode):
@@ -107,7 +107,7 @@ class StorageWatch(TorchDispatchMode):
     def __exit__(self, *failure: Any) -> None:
         super().__exit__(*failure)
         self._patches.close()
-        self._alive.clear()  # with the weak references: what dies later is of no interest
+        self._alive.clear()  # with the weak references: later ends do not matter
 
     def _resizing(self) -> Any:
         """Follow resize_(0), by which fully_shard frees gathered tensors without an operator."""
@@ -227,7 +227,7 @@ BY_OPERATOR = {
 BY_METHOD = {"tolist": READS, "cpu": TO_HOST, "numpy": TO_HOST}
 """Methods of a tensor that wait once, however many numbers they read."""
 PINNED = "stratlab_pinned"
-"""Attribute of a tensor in memory that a device can fetch from by itself."""
+"""Attribute of a tensor in memory that a device can read directly."""
 _HERE = Path(__file__).parent
 _ROOTS = ("/site-packages/", "/dist-packages/", str(_HERE.parent.parent) + "/")
 _PASSED_THROUGH = (

@@ -88,7 +88,7 @@ def build_course(
         elif line.kind == "event" and is_number(count := content.get("not_finite_steps")):
             not_finite[line.attempt] = max(
                 not_finite.get(line.attempt, 0), int(count)
-            )  # of the attempt so far
+            )  # of the attempt until here
         elif line.kind == "epoch":
             if isinstance(content.get("epoch"), int) and is_number(content.get("epoch_time_s")):
                 epochs[content["epoch"]] = content
@@ -152,7 +152,7 @@ def _whole(add: Any, values: list[float], ranks: int) -> float:
 
 
 SENT = ("reductions", "gathers", "exchanges")
-"""Of what goes over the wire the element types are told, by these names of trainer.measuring.operators.DTYPES."""
+"""Names in trainer.measuring.operators.DTYPES of the operators whose element types on the wire are recorded."""
 
 
 def write_results(
@@ -232,7 +232,7 @@ def _read_steps(path: Path) -> Iterator[TrainedStep]:
                 continue
             try:
                 step = read_step(msgspec.json.decode(raw))
-            except msgspec.MsgspecError:  # `build_course` says how many
+            except msgspec.MsgspecError:  # `build_course` counts them
                 continue
             if step:
                 yield step

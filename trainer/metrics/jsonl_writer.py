@@ -40,7 +40,7 @@ class Spool:
         self._waiting.append(line)
         self._bytes += len(line)
         while self._bytes > self._most_bytes and len(self._waiting) > 1 + self._is_cut:
-            oldest = self._waiting[self._is_cut]  # of the first one a part may be on the volume already
+            oldest = self._waiting[self._is_cut]  # a part of the first line may be on the volume already
             del self._waiting[self._is_cut]
             self._bytes -= len(oldest)
             self.dropped += 1

@@ -87,9 +87,9 @@ class Straggler:
     rank: int
     since_step: int
     ratio: float
-    """Of its own time to that of the others."""
+    """Its own time over the other ranks'."""
     share_pct: float
-    """Of a step, by which it is slower."""
+    """Its delay, in percent of a step."""
 
 
 class Chunk(NamedTuple):
@@ -140,8 +140,8 @@ class Stragglers:
 
     def __init__(self) -> None:
         self.worst: Straggler | None = None
-        """Of the whole run, by its share."""
-        self._slow: dict[int, list[Straggler]] = {}  # of each rank that is slow now
+        """The slowest of the whole run, by its share."""
+        self._slow: dict[int, list[Straggler]] = {}  # for each rank that is slow now
 
     def add(
         self, first_step: int, data_ms: Sequence[float], own_ms: Sequence[float], step_ms: float

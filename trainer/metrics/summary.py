@@ -26,7 +26,7 @@ PARTS = {
     "optimizer": ("optimizer state",),
     "teacher": ("teacher",),
 }
-"""What a run tells apart of an engine's state -> causes of a count. Buckets of DDP hold the gradients themselves."""
+"""Parts of an engine's state in a run -> causes of a count. Buckets of DDP hold the gradients themselves."""
 MEASURED = {"gradients": ("gradients", "buckets")}
 """Parts that a run measures under several names; others have their own."""
 REST = "rest"
@@ -187,7 +187,7 @@ NO_RESULTS = (
 OF_TEXT = (
     *("tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct", "mfu_literature_pct", "mfu_useful_pct"),
 )
-"""Of the timed steps, in runs on text only."""
+"""Numbers of the timed steps, only in text runs."""
 FROM_CONFIG = ("run", "comparison", "strategy", "seed", "global_batch_size", "micro_batch_size")
 
 

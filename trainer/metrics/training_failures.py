@@ -137,7 +137,7 @@ class Holders:
     counters: Counters
     observed: Observed
     module: nn.Module
-    """The engine's: asked where the first step has not come to its end, behind which `observed` knows more."""
+    """The engine's; used if the first step did not end, after which `observed` knows more."""
     data_set: Callable[[], int]
     """Its bytes on the device."""
     phase: Callable[[], str]
@@ -155,7 +155,7 @@ def explain_out_of_memory(run: Run, holders: Holders) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as failure:
-        with suppress(Exception):  # what cannot be told must not hide the failure
+        with suppress(Exception):  # an error of the description must not hide the failure
             phase = holders.phase()
             reading = holders.counters.read()
             before = (reading.held, reading.peak)
@@ -170,7 +170,7 @@ def _describe(
 ) -> dict[str, Any]:
     held, peak = bytes_held
     if held and "parameters" not in holders.observed.bytes_held:
-        # what there is of weights and gradients in the first step; what ZeRO keeps beside them counts as the rest
+        # weights and gradients of the first step; further memory of ZeRO counts as the rest
         parameters = list(holders.module.parameters())
         holders.observed.add("parameters", [*parameters, *list_shards(parameters)])
         holders.observed.add("gradients", [p.grad for p in parameters if p.grad is not None])
