@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
                 print(rows[-1], file=sys.stderr, flush=True)
     rows.sort(key=lambda row: (list(MICRO).index(row["model"]), STRATEGIES.index(row["strategy"])))
     content = {
-        "what": f"peak memory of one rank of {RANKS}, counted on fake tensors; no device took part",
+        "what": f"peak memory of one rank of {RANKS}, counted on fake tensors, without a device",
         "date": datetime.now(UTC).date().isoformat(),
         "code": describe_code(),
         "settings": SETTINGS,

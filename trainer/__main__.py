@@ -258,7 +258,7 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
         return 128 + int(failure.sigval), f"stopped by signal {int(failure.sigval)}"
     except Exception as failure:
         if stop.asked_at is not None:  # torch may turn the interrupting exception into another one
-            log.warning("torch's launcher, told to stop: %r", failure)
+            log.warning("torch's launcher, after a request to stop: %r", failure)
             return failures.TERMINATED, stop.asked_by
         code = failures.exit_code(failure)
         log.exception("the launcher failed")

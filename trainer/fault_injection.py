@@ -42,7 +42,7 @@ def _plant(run: Run, attempt: int, fault: Fault, next_batch: NextBatch) -> NextB
     def fetch(step: int) -> Batch:
         nonlocal next_batch
         if step == fault.step and _mark(run, attempt, fault):
-            log.warning("fault %s of rank %d, as asked: %s", fault.kind, fault.rank, KINDS[fault.kind])
+            log.warning("planted fault %s of rank %d: %s", fault.kind, fault.rank, KINDS[fault.kind])
             if fault.kind != "slow":
                 return APPLY[fault.kind](run, next_batch, step)
             next_batch = _slow(next_batch)
@@ -96,7 +96,7 @@ def _nan(run: Run, next_batch: NextBatch, step: int) -> Batch:
 def _oom(run: Run, next_batch: NextBatch, step: int) -> Batch:
     if run.world.device_type != "cuda":
         raise torch.OutOfMemoryError(
-            "out of memory, as run.config.fault asked; this device has none of its own"
+            "out of memory by run.config.fault; this device has no memory of its own"
         )
     torch.empty(MOST_BYTES, dtype=torch.uint8, device=run.world.device)
     return next_batch(step)

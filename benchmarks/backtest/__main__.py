@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--data", type=Path, default=SHIPPED, metavar="FOLDER", help="tables to judge")
     parser.add_argument("--smallest", action="store_true", help="SimuMax alone")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write everything there as JSON")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, and a CSV file beside it")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, and a CSV file next to it")
     given = parser.parse_args(arguments)
     wanted = [simumax.FILE] if given.smallest else [simumax.FILE, nanotron.FILE]
     there = [name for name in wanted if (given.data / name).is_file()]

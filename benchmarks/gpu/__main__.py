@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--part", type=int, help=f"one of {', '.join(map(str, PARTS))}; default: all parts")
     parser.add_argument("--stages", default="", help="names from the table, separated by commas")
     comes_back, kept = (
-        "what comes back, at most 8 files",
+        "folder of the results, at most 8 files",
         "runs, caches and logs; default: a folder of the system's own",
     )
     parser.add_argument("--out", type=Path, default=Path("results/gpu"), help=comes_back)

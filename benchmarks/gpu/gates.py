@@ -98,7 +98,7 @@ GATES = (
     Gate(OWN_RUNS, "no retries of the allocator", "alloc_retries", lambda v: v == 0, True),
     Gate(
         OWN_RUNS,
-        "MFU of a model alone, its blocks compiled, at its floor",
+        "MFU of a single model, its blocks compiled, at its floor",
         _mfu,
         lambda v: v[0] >= v[1],
         True,
@@ -125,11 +125,11 @@ GATES = (
     ),
     Gate(
         "stops",
-        f"losses within {LARGEST_RESUMED_ERROR} of a run that nobody disturbed",
+        f"losses within {LARGEST_RESUMED_ERROR} of an undisturbed run",
         "loss_error",
         lambda v: v < LARGEST_RESUMED_ERROR,
     ),
-    Gate("stops", "a run that was told to stop loses no step", _lost_by_a_stop, lambda v: v == 0),
+    Gate("stops", "a stopped run does not lose a step", _lost_by_a_stop, lambda v: v == 0),
 )
 
 

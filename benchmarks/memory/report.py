@@ -155,7 +155,7 @@ class Report:
     def _write(self) -> None:
         content = {
             "schema_version": 2,
-            "what": "peak memory of one rank in its second step, counted on fake tensors; no device took part",
+            "what": "peak memory of one rank in its second step, counted on fake tensors, without a device",
             "before": BEFORE,
             "recorded_at": self._record.get("commit", ""),
             "tolerance_pct": {"recorded": RECORD_PCT, "arithmetic": TOLERANCE_PCT},

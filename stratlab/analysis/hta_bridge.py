@@ -173,7 +173,7 @@ def _run(folder: Path, timeout_s: float) -> str:
     if code == 0:
         return ""
     lines = (folder / "log").read_text(errors="replace").strip().splitlines()
-    last_line = lines[-1][:300] if lines else "it said nothing"
+    last_line = lines[-1][:300] if lines else "it printed nothing"
     return f"HTA's process ended with {code}: {last_line} [SL-hta-process-ended]"
 
 

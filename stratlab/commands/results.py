@@ -104,10 +104,10 @@ def fetch(
     also: Annotated[
         str,
         typer.Option(
-            "--with", metavar="NAMES", help="What is heavy stays there unless named: " + ",".join(HEAVY)
+            "--with", metavar="NAMES", help="Large parts stay there unless named: " + ",".join(HEAVY)
         ),
     ] = "",
-    replace: Annotated[bool, typer.Option("--replace", help="In place of what was fetched before.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an earlier download.")] = False,
     namespace: Namespace = None,
     context: Context = None,
     pod_resources: PodResources = "",

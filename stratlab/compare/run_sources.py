@@ -323,7 +323,7 @@ def read_varied(folder: Path) -> tuple[str, ...]:
     try:
         names = json.loads(file.read_text())["varied"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError("`varied` is no list of names")
+            raise ValueError("`varied` is not a list of names")
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise UserError(
             f"{file}: not the varied settings of a sweep ({failure}); move it away [SL-varied-file]"

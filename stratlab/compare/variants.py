@@ -163,7 +163,7 @@ REFUSED = {
         ("dataset", "dataset_path", "image_column", "label_column", "task", "validation_fraction"),
         "results on other data answer another question",
     ),
-    **dict.fromkeys(("run", "comparison", "results", "mode"), "it is no setting of the training"),
+    **dict.fromkeys(("run", "comparison", "results", "mode"), "it is not a setting of the training"),
     "strategy": "strategies are compared without being named here",
     SEED_SETTING: "runs with another seed are repeats without being named here",
 }
@@ -235,7 +235,9 @@ def check_varied(varied: Sequence[str], runs: Sequence[RunRecord]) -> None:
                 for each in sorted(known - REFUSED.keys())
                 if len({str(run.settings.get(each)) for run in runs}) > 1
             ]
-            what = ", ".join(filter(None, (f"{name} is no setting of these runs", ask_nearest(name, known))))
+            what = ", ".join(
+                filter(None, (f"{name} is not a setting of these runs", ask_nearest(name, known)))
+            )
             of_use = ", ".join(differing) or "no setting that may be varied"
             wrong.append(f"{what}; these runs differ in {of_use} [SL-varied-no-setting]")
     if wrong:

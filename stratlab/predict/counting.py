@@ -184,9 +184,7 @@ def count_operations(question: Question, cache: Path) -> OperationsFile:
         _run_trainer(question, part, env)
         file = read_operations_file(part)
         place = cache / f"{file.model.replace('/', '_')}-{file.strategy}-{file.key}.json"
-        whole = place.with_name(
-            f".{place.name}-{os.getpid()}.part"
-        )  # another process may read the place meanwhile
+        whole = place.with_name(f".{place.name}-{os.getpid()}.part")  # the place may be read meanwhile
         try:
             cache.mkdir(parents=True, exist_ok=True)
             whole.write_bytes(part.read_bytes())
@@ -230,6 +228,6 @@ def _name_typed(question: Question, told: str) -> str:
 def _tell_unkept(cache: Path, reason: str) -> None:
     """Warn once that a count cannot be kept."""
     print(
-        f"{cache}: cannot be written ({reason}), so what is counted is not kept; XDG_CACHE_HOME names another place",
+        f"{cache}: cannot be written ({reason}), so counts are not kept; XDG_CACHE_HOME sets another place",
         file=sys.stderr,
     )

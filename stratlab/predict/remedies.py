@@ -88,7 +88,7 @@ def explain_no_change(name: str, settings: Mapping[str, Any]) -> str:
         return "the strategy has no offload that it does not use yet"
     if settings["lora_rank"]:
         return "the run trains adapters already"
-    return "adapters need weights, and none of this model are published; --set model_path=FOLDER"
+    return "adapters need weights, and this model has no published ones; --set model_path=FOLDER"
 
 
 def _list_strategies_to_try(question: Question, settings: Mapping[str, Any]) -> Iterator[Question]:
@@ -137,7 +137,7 @@ REASONS = {
     "loss": "logits are most of it",
     "state": "weights, gradients and optimizer state are most of it",
 }
-NOT_COUNTED = "not counted, --count says whether it fits"
+NOT_COUNTED = "not counted, --count shows whether it fits"
 Look = Callable[[Question], Prediction | None]
 
 

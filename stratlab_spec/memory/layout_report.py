@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
     """Print degrees, reason and memory per rank and of each layout; return 0, or 2 with the broken rules."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.layout",
-        description="Degrees of strategy nd for a model and a number of processes, why, and what each rank holds.",
+        description="Show strategy nd's degrees for a model and processes, the reason, and each rank's memory.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
         "--device-gib",
         type=_memory,
         default=None,
-        help="memory of one GPU, for `auto` leaves out what does not fit (an H100 has 79.2, an H200 139.8); "
+        help="memory of one GPU: `auto` leaves out layouts that do not fit (an H100 has 79.2, an H200 139.8); "
         "without it that of the GPUs here",
     )
     parser.add_argument(

@@ -236,7 +236,7 @@ PATTERNS = {
     "activation_checkpointing": "expected none, selective, blocks, every_2 to every_999",
     "lora_targets": "expected names of modules separated by commas, without blanks",
     "zeropp": "expected parts separated by commas, without blanks",
-    "fault": f"expected kind@step[:rank], several with commas, each once or, with ! behind it, in every attempt; "
+    "fault": f"expected kind@step[:rank], several with commas, each once or, with a final !, in every attempt; "
     f"kinds: {', '.join(KINDS)}",
 }
 """The texts that a setting's pattern allows, in words."""

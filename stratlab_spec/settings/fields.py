@@ -343,7 +343,7 @@ class Settings(BaseModel):
         default="",
         pattern=FAULTS,
         description="For tests, where run.allowFaults is true: kind@step[:rank], once in the run, or in every attempt "
-        f"with ! behind it; several with commas. Kinds: {', '.join(KINDS)}.",
+        f"with a final !; several with commas. Kinds: {', '.join(KINDS)}.",
     )
 
     @model_validator(mode="before")

@@ -126,7 +126,7 @@ def is_reserved(path: str) -> bool:
 
 KINDS = {
     "kill": "the rank ends without a word (SIGKILL)",
-    "hang": "the rank stands still for ever, without ending",
+    "hang": "the rank hangs without ending",
     "slow": "from here on each step of the rank takes twice as long",
     "nan": "the loss of the rank's samples is not a number, in this step",
     "oom": "the rank runs out of memory of its accelerator; on a CPU torch's error is raised",

@@ -252,9 +252,11 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_settings(parser, "settings as YAML, or a chart's values", "on each node; else what FILE says, else 1")
+    add_settings(
+        parser, "settings as YAML, or a chart's values", "on each node; default: FILE's number, else 1"
+    )
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="machines (1)")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what computes (cuda)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="computing device (cuda)")
     parser.add_argument("--labels", type=int, default=0, metavar="N", help="classes of the images")
     parser.add_argument("--channels", type=int, default=0, metavar="N", help="channels of the images")
     given = parser.parse_args(arguments)

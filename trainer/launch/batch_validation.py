@@ -92,12 +92,14 @@ def main(arguments: list[str]) -> int:
         epilog="""example: echo '{"a": {"TRAINER_RUN": "a", "TRAINER_LR": "-1"}}' | python -m trainer.program check""",
     )
     parser.add_argument(
-        "--elsewhere", action="store_true", help="they run on another machine: look at no folder"
+        "--elsewhere", action="store_true", help="the runs are for another machine: do not check folders"
     )
     parser.add_argument(
-        "--shape", action="store_true", help="look at what memory depends on alone: no data, no length"
+        "--shape", action="store_true", help="check only settings on which memory depends, not data or length"
     )
-    parser.add_argument("--replace", action="store_true", help="runs of their names go before they start")
+    parser.add_argument(
+        "--replace", action="store_true", help="runs with these names are removed before they start"
+    )
     options = parser.parse_args(arguments)
     runs = json.load(sys.stdin)
     opened: set[tuple[Any, ...]] = set()

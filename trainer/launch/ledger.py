@@ -91,9 +91,7 @@ class Ledger:
         )
         if wasted >= config.max_attempts:
             last = self._lines[-1]
-            reason = (
-                last.get("text") or last.get("reason") or failures.reason(137)
-            )  # it could not write a reason
+            reason = last.get("text") or last.get("reason") or failures.reason(137)  # without a reason
             raise NoProgress(
                 f"{wasted} starts of this pod ended at step {self._step} without progress. The last one ended with: "
                 f"{reason}; fix the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts} "

@@ -184,8 +184,8 @@ def _redirect(target: str) -> str:
     """Return the address to set instead, without a login or the tokens of a login page."""
     parts = urllib.parse.urlsplit(target)
     server, api, _ = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".partition(API)
-    where = "" if api else f"{server}, which is no MLflow server: "
-    wish = server if api else "the address of the server behind it"
+    where = "" if api else f"{server}, which is not an MLflow server: "
+    wish = server if api else "the server's own address"
     return (
         f"a redirect is not followed, for the login would go along: {where}set run.mlflow.trackingUri to {wish} "
         "[SL-mlflow-redirect]"

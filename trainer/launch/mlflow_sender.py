@@ -93,7 +93,7 @@ class Sender(threading.Thread):
         except Exception as failure:  # a thread that ends would leave the run open
             if repr(failure) != self._warned:
                 self._warned = repr(failure)
-                text = "MLflow at %s: %s; training goes on, metrics wait on disk"
+                text = "MLflow at %s: %s; training continues, metrics wait on disk"
                 log.warning(text, self._uri, failure, exc_info=not isinstance(failure, MlflowError | OSError))
             return False
         self._warned = ""

@@ -53,9 +53,7 @@ def main_of_worker_pod(arguments: list[str]) -> int:
     except (IndexError, ValueError):
         print(__doc__, file=sys.stderr)
         return 2
-    signal.signal(
-        signal.SIGCHLD, lambda number, frame: None
-    )  # the process could not wait for an ignored signal
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # it could not wait for an ignored signal
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     child = 0
     if command := arguments[1:]:

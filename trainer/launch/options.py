@@ -59,7 +59,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add_settings(
-        parser, "settings as YAML", "on this machine; else what FILE says, else one per visible GPU, else 1"
+        parser,
+        "settings as YAML",
+        "on this machine; default: FILE's number, else one per visible GPU, else 1",
     )
     return parser.parse_args(arguments)
 

@@ -231,5 +231,5 @@ def main(arguments: list[str]) -> int:
             return failures.STORAGE_FULL if failures.is_storage_full(failure) else refused
         print(file)
         if left_out:
-            print(f"{folder.metrics}: {left_out} lines hold no metrics, and are left out", file=sys.stderr)
+            print(f"{folder.metrics}: {left_out} lines without metrics are left out", file=sys.stderr)
     return failures.DONE

@@ -154,7 +154,7 @@ class Watchdog(threading.Thread):
             ends - self._margin_s < latest < ends - 1.0
             or max((r.step for r in readings.values()), default=0) > self._step
         ):
-            log.warning("the ranks go on: %s", self.verdict.sentence if self.verdict else "")
+            log.warning("the ranks continue: %s", self.verdict.sentence if self.verdict else "")
             self._alarm, self.verdict = None, None
             with suppress(OSError):
                 self._folder.pod_hang(self._pod).unlink(missing_ok=True)

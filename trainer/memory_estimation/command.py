@@ -109,7 +109,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--top", type=_positive, default=12, help="groups of storages to list (default: 12)")
     parser.add_argument("--json", metavar="FILE", help="write everything there as well")
     parser.add_argument(
-        "--operations", metavar="FILE", help="write what `stratlab predict` reads there: several small counts"
+        "--operations",
+        metavar="FILE",
+        help="write `stratlab predict`'s operations file there: several small counts",
     )
     return parser.parse_args(arguments)
 

@@ -101,7 +101,7 @@ def build_course(
             used += lasted * _whole(sum, gpus["utilisation_pct"], ranks) / max(ranks, 1)
             hottest.append(_whole(max, gpus["temperature_c"], ranks))
     if broken:
-        log.warning("metrics.jsonl: %d lines are not whole and count for nothing", broken)
+        log.warning("metrics.jsonl: %d lines are incomplete and do not count", broken)
     course = {
         "train_energy_wh": joules / JOULES_PER_WH,
         "train_power_w": joules / seconds if seconds else math.nan,

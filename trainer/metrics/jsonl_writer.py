@@ -76,7 +76,7 @@ class Spool:
                     raise
                 if not self._told:
                     self._told = True
-                    log.warning("%s: %s; training goes on, its lines wait in memory", self.path, failure)
+                    log.warning("%s: %s; training continues, its lines wait in memory", self.path, failure)
                 return False
             self._forget(written)
         self._told = False
