@@ -54,7 +54,7 @@ class BarePhases:
 
 
 class IdleEngine:
-    """Enters the phases and computes nothing."""
+    """Enter the phases without computing."""
 
     def __init__(self, phases: Phases) -> None:
         self._phases = phases

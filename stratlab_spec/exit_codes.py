@@ -72,7 +72,7 @@ STORAGE_FULL_ERRNOS = (
 
 
 class DataMissing(Exception):
-    """The data set or the model is not there, or cannot be read as configured."""
+    """The data set or the model is missing, or cannot be read as configured."""
 
 
 class AcceleratorsMissing(Exception):
@@ -104,11 +104,11 @@ class Stopped(Exception):
 
 
 class DeadlinePassed(Exception):
-    """The time that the run was given is over."""
+    """The run's time is over."""
 
 
 class OutOfMemory(Exception):
-    """The memory of a device did not suffice."""
+    """A device ran out of memory."""
 
 
 REFUSALS: dict[type[Exception], int] = {

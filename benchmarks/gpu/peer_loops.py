@@ -27,7 +27,7 @@ LIBRARIES = {
 
 @dataclass
 class Clock:
-    """Mean time of the steps after the warm ones; waits for the device only at both ends."""
+    """Measure the mean time of the steps after the warm ones; wait for the device only at both ends."""
 
     is_cuda: bool
     warm: int

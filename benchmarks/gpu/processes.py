@@ -25,7 +25,7 @@ class Ended(BaseException):  # so that a measurement does not treat it as its ow
 
 
 class NestedProcesses(Processes):
-    """As `Processes`, and those that a member has started with a mark of their own are members too."""
+    """The same as `Processes`, with members' children that have a mark of their own."""
 
     def __init__(self) -> None:
         super().__init__()

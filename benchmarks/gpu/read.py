@@ -128,7 +128,7 @@ def _numerics_row(line: Line) -> tuple[Any, ...]:
 
 
 class _Long(str):
-    """Text that is not to be cut."""
+    """Text that is not cut."""
 
     def __str__(self) -> str:
         return self

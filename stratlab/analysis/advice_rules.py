@@ -31,7 +31,7 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to change where `when` holds. `settings`: name -> value, both may hold {names of values}."""
+    """A change to try if `when` holds. `settings`: name -> value, both may hold {names of values}."""
 
     advice: str
     settings: Mapping[str, str] = field(default_factory=dict)

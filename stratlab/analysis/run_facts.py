@@ -35,7 +35,7 @@ class NoRun(NothingThere):
 
 @dataclass(frozen=True)
 class RunFacts:
-    """`origin` goes into report.json, the rest is drawn. Empty where the run had not got so far."""
+    """`origin` goes into report.json, the rest is drawn. Empty if the run ended before."""
 
     folder: Path
     origin: dict[str, Any]

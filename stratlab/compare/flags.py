@@ -25,7 +25,7 @@ BUSY_PCT = 10.0
 
 @dataclass(frozen=True)
 class Flag:
-    """One weakness. `values`: of `measure`, of the runs that it is about; `times_comparable`: in spite of it."""
+    """One weakness. `values`: of `measure`, of the runs that it is about; `times_comparable`: the times still are."""
 
     flag: str
     runs: list[str]

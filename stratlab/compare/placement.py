@@ -46,7 +46,7 @@ class RunPlacement:
 
 @dataclass(frozen=True, repr=False)
 class ComparedRun(RunRecord):
-    """A run among those that it is compared with."""
+    """A run with facts from the other compared runs."""
 
     place: RunPlacement = RunPlacement()
     tuning: str = ""

@@ -93,7 +93,7 @@ class Rule:
 
 @dataclass
 class Difference:
-    """A finding of the audit, as report.json has it: a fact in which runs differ, or that is wrong or not known."""
+    """A finding of the audit, as report.json has it: a fact that differs between runs, or is wrong or unknown."""
 
     field: str
     values: dict[str, Any]

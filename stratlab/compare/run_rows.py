@@ -26,7 +26,7 @@ AXES = ("cp", "tp", "pp", "ep")
 
 @dataclass(kw_only=True)
 class SummaryNumbers:
-    """Of summary.json, by the names there; None where it lacks one. Step times of older runs: `step_numbers`."""
+    """Numbers of summary.json, by the names there; None if one is missing. Step times of older runs: `step_numbers`."""
 
     strategy: Text = None
     model: Text = None
@@ -94,7 +94,7 @@ class SummaryNumbers:
 
 @dataclass(kw_only=True)
 class TextNumbers:
-    """Of runs on text, as accuracies are of images; the first two of summary.json."""
+    """Numbers of text runs, as accuracies of image runs; the first two are in summary.json."""
 
     validation_perplexity: Number = None
     test_perplexity: Number = None

@@ -170,7 +170,7 @@ def format_tick(value: float) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps a value to a pixel, linear or logarithmic."""
+    """Map a value to a pixel, linear or logarithmic."""
 
     low: float
     high: float

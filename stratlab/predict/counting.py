@@ -126,7 +126,7 @@ def _per_node(question: Question, asked: Sequence[Question]) -> int:
 
 
 class NotCounted(Exception):
-    """The trainer is not there, or refuses. Its words."""
+    """The trainer is missing, or rejects the settings, with its message."""
 
 
 class CountRefused(NotCounted):

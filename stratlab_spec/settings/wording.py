@@ -92,7 +92,7 @@ def name_again(env: Mapping[str, str]) -> str:
 
 
 class SpellingFormatter(logging.Formatter):
-    """Of log lines, each with the settings in it as their reader writes them."""
+    """Format log lines with settings as their reader writes them."""
 
     def format(self, record: logging.LogRecord) -> str:
         return spell(super().format(record), os.environ)

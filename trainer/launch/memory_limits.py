@@ -70,7 +70,7 @@ log = logging.getLogger("trainer")
 
 
 class ContainerMemory:
-    """Of this pod's container, from the start of its ranks on.
+    """The memory of this pod's container, from the start of its ranks on.
 
     Args:
         folder: of the cgroup; a container sees its own there.
@@ -197,7 +197,7 @@ def list_candidates(config: Config, halved: int) -> Iterator[Settings]:
 
 
 class Ladder:
-    """The rungs of one run, as the launcher of one pod climbs them.
+    """The rungs of one run, climbed by the launcher of one pod.
 
     Args:
         config: of the release.

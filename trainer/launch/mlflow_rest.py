@@ -21,7 +21,7 @@ PARAM_LENGTH = 500
 
 
 class MlflowError(Exception):
-    """The server refused, or did not answer as MLflow does."""
+    """The server rejected the request, or did not answer like MLflow."""
 
     def __init__(self, text: str, code: str = "") -> None:
         super().__init__(text)
@@ -29,7 +29,7 @@ class MlflowError(Exception):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """urllib would send the login to the new host too, and make a GET of a POST (301 to 303)."""
+    """Do not follow redirects: urllib would send the login to the new host, and turn a POST into a GET (301 to 303)."""
 
     def redirect_request(self, *redirect: Any) -> None:
         return None  # the answer becomes an HTTPError

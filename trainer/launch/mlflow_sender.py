@@ -34,7 +34,7 @@ log = logging.getLogger("trainer")
 
 
 class Sender(threading.Thread):
-    """Waits until rank 0 has opened the run directory under this launcher's name, then follows metrics.jsonl."""
+    """Wait until rank 0 has opened the run directory under this launcher's name, then follow metrics.jsonl."""
 
     def __init__(self, folder: RunDirectory, launcher: str, env: Mapping[str, str]) -> None:
         super().__init__(name="mlflow-sender", daemon=True)

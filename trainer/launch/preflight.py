@@ -71,7 +71,7 @@ class Pods:
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """How a run that may start starts."""
+    """How an accepted run starts."""
 
     plan: Plan
     choice: Choice | None = None

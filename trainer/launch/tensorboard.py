@@ -102,7 +102,7 @@ log = logging.getLogger("trainer")
 
 
 class EventWriter(threading.Thread):
-    """Follows metrics.jsonl of the run that this launcher has started, into <run>/tensorboard."""
+    """Follow metrics.jsonl of this launcher's run, into <run>/tensorboard."""
 
     def __init__(self, folder: RunDirectory, launcher: str) -> None:
         super().__init__(name="tensorboard", daemon=True)

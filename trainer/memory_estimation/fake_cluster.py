@@ -151,7 +151,7 @@ def _finished(tensor: torch.Tensor) -> Any:
 
 
 class _SteadyReducer:
-    """DDP's reducer with the buckets of its first step, of the same bytes: to make others, ranks exchange indices."""
+    """DDP's reducer with the buckets of its first step: to build others of the same bytes, ranks exchange indices."""
 
     def __init__(self, reducer: Any) -> None:
         self._reducer = reducer

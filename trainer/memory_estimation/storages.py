@@ -75,7 +75,7 @@ NODE_CAUSE = "stratlab_cause"
 
 
 class StorageWatch(TorchDispatchMode):
-    """While it is entered, every new storage goes into `timeline`; so does its end, and its resizing.
+    """Record every new storage in `timeline` while it is entered, with its end and its resizing.
 
     Sees operators, not what happens inside a kernel.
 

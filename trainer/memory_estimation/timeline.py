@@ -216,7 +216,7 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class Count:
-    """Memory of one rank in one step, which is not its first."""
+    """Memory of one rank in one step after its first."""
 
     config: Config
     ranks: int

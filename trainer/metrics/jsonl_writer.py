@@ -20,7 +20,7 @@ log = logging.getLogger("trainer")
 
 
 class Spool:
-    """Appends whole lines. An error other than a full volume is raised, and FolderGone where the file was removed."""
+    """Append whole lines. Raise errors other than a full volume, and FolderGone if the file was removed."""
 
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
         self.path = path

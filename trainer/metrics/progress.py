@@ -82,7 +82,7 @@ MANY = 32
 
 @dataclass(frozen=True)
 class Straggler:
-    """One rank, since one step."""
+    """A slow rank, since a step."""
 
     rank: int
     since_step: int
@@ -102,7 +102,7 @@ class Chunk(NamedTuple):
 
 
 class OwnTimes:
-    """This rank's times, made into chunks; all ranks have equally many."""
+    """This rank's times, combined into chunks; all ranks have the same number."""
 
     def __init__(self) -> None:
         self._steps: list[Chunk] = []
@@ -136,7 +136,7 @@ class OwnTimes:
 
 
 class Stragglers:
-    """Judges the chunks of all ranks."""
+    """Judge the chunks of all ranks."""
 
     def __init__(self) -> None:
         self.worst: Straggler | None = None
@@ -186,7 +186,7 @@ log = logging.getLogger("trainer")
 
 
 class ProgressLog:
-    """Logs the newest metrics line, not more often than every five seconds, and the last one always."""
+    """Log the newest metrics line, at most every five seconds, and always the last one."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
