@@ -105,7 +105,7 @@ def _groups(one: Source) -> Iterator[tuple[str, Any]]:
 
 
 def _listed(one: Source) -> Sequence[Row]:
-    """Return all rows, or those with the largest errors where there are many."""
+    """Return all rows, or, of many, the rows with the largest errors."""
     if len(one.rows) <= FEW:
         return one.rows
     return sorted(one.rows, key=lambda row: -abs(row.error_pct))[:WORST]

@@ -54,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def find_missing(device: str) -> str:
-    """Return why the stages cannot run here; empty where they can."""
+    """Return why the stages cannot run here; empty if they can."""
     try:
         import torch
     except ImportError as failure:
@@ -68,7 +68,7 @@ def find_missing(device: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Return 0 if every stage executed something and none failed; 2 where nothing could be started."""
+    """Return 0 if every stage executed something and none failed; 2 if nothing could be started."""
     options = build_parser().parse_args(arguments)
     try:
         stages: tuple[Stage, ...] = choose_stages(options.stages, options.part)

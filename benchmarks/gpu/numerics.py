@@ -172,7 +172,7 @@ def chunked_loss(states: Tensor, weight: Tensor, labels: Tensor, chunks: int) ->
 
 
 def plain_loss(states: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """Return the same with all logits at once, as torch computes it."""
+    """Return the loss with all logits at once, as torch computes it."""
     return F.cross_entropy((states @ weight.T).float(), labels, ignore_index=IGNORED, reduction="sum")
 
 

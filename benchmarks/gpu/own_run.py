@@ -152,7 +152,7 @@ def judge_losses(losses: Sequence[Any]) -> dict[str, bool]:
 
 
 def compare_losses(run: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
-    """Return largest relative differences of losses and gradient norms; `nan` where they cannot be compared."""
+    """Return largest relative differences of losses and gradient norms; `nan` if they cannot be compared."""
     found = {}
     for name, key in (("loss_error", "losses"), ("norm_error", "grad_norms")):
         ours, theirs = run[key], alone[key]

@@ -48,7 +48,7 @@ def run_command(
     folder: Path | None = None,
     grace_s: float = 4.0,
 ) -> tuple[int | None, float]:
-    """Return (exit code, or None where the time was over; seconds). Its whole tree is gone afterwards."""
+    """Return (exit code, or None if the time was over; seconds). Its whole process tree has then ended."""
     log.parent.mkdir(parents=True, exist_ok=True)
     processes, began = NestedProcesses(), time.monotonic()
     try:

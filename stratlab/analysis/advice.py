@@ -197,7 +197,7 @@ def build_recommendations(report: Mapping[str, Any], facts: RunFacts) -> list[di
 
 
 def apply_rules(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the same from named values."""
+    """Return the recommendations from named values."""
     on_cpu = values.get("source") == "cpu"
     fired = [rule for rule in RULES if not (rule.gpu_only and on_cpu) and holds(rule.when, values)]
     doubtful = any(rule.doubtful for rule in fired)

@@ -121,7 +121,7 @@ def _is_of(known: Mapping[str, Any], experiment: Experiment, source: Path) -> bo
 
 
 def hash_file(path: Path) -> str:
-    """Return its sha256."""
+    """Return the file's sha256."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

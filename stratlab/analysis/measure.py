@@ -222,7 +222,7 @@ class RankShare:
         return f"{self.index}-of-{self.count}"
 
     def choose(self, files: Mapping[int, Path]) -> dict[int, Path]:
-        """Return its part of the files."""
+        """Return the share's files."""
         return {rank: files[rank] for rank in sorted(files)[self.index :: self.count]}
 
 

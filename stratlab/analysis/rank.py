@@ -172,7 +172,7 @@ def read_rank_trace(rank: int, file: Path, axes: Mapping[str, int] | None = None
 def finish_rank(
     reading: RankReading, matches: Mapping[CallKind, Match], is_pipeline: bool, drawn_step: int | None = None
 ) -> RankAnalysis:
-    """Return the rest, which needs the calls of all ranks. `drawn_step`: of `choose_step`."""
+    """Return the finished rank with facts that need the calls of all ranks. `drawn_step`: of `choose_step`."""
     partition = build_partition(reading.measured, matches, is_pipeline)
     segments, labels = reading.measured.segments, reading.labels
     parts = sum_parts(partition)
@@ -211,7 +211,7 @@ def _count_doubled(trace: Trace) -> int:
 
 
 def _count_allocations(trace: Trace, windows: list[Window]) -> int | None:
-    """Return the allocator's events in the steps, None where memory was not recorded."""
+    """Return the allocator's events in the steps, None if memory was not recorded."""
     if not len(trace.memory.ts):
         return None
     at = np.sort(trace.memory.ts)

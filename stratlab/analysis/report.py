@@ -50,7 +50,7 @@ def build_mean_row(
     micro_batches: int,
     stages_per_rank: int = 1,
 ) -> dict[str, Any]:
-    """Return the same over all ranks, and how even they are. Memory: the rank with most.
+    """Return the means over all ranks, and their spread. Memory: the rank with most.
 
     `bubble_ideal_pct`: of p equal stages, v of them on each rank, and m micro-batches (p - 1) / (v m + p - 1) of the
     time of the schedule (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473). That time is forward and backward,

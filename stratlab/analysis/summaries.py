@@ -270,7 +270,7 @@ def build_answer(report: Mapping[str, Any]) -> list[str]:
 
 
 def count(number: Any, noun: str, plural: str = "s") -> str:
-    """Return `1 rank`, `2 ranks`; empty where it is not known."""
+    """Return `1 rank`, `2 ranks`; empty if it is not known."""
     return "" if number is None else format_count(number, noun, plural)
 
 

@@ -135,7 +135,7 @@ def _draw_rank(rank: int, step: DrawnStep, start_ms: float, coarser: int) -> Tim
 
 
 def say_choice(chosen: Sequence[int], count: int) -> str:
-    """Return which ranks the page draws; nothing where it draws all."""
+    """Return which ranks the page draws; nothing if it draws all."""
     if len(chosen) >= count:
         return ""
     return (

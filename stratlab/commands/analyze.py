@@ -205,7 +205,7 @@ def _analyze_foreign(source: Path, output: Path | None, rank_pattern: str, answe
 
 
 def _show(report: Mapping[str, Any], folder: Path) -> bool:
-    """Return the answer in short. False where Holistic Trace Analysis has failed in everything."""
+    """Return the answer in short. False if Holistic Trace Analysis has failed in everything."""
     from stratlab.analysis.summaries import build_answer
 
     if report.get("steps_from") == "recording":

@@ -216,7 +216,7 @@ def _judge_varied(
 
 
 def _reason(finished: Sequence[RunRecord], differences: Sequence[Difference], left_out: LeftOut) -> str:
-    """Return why the runs are not comparable; "" where they are."""
+    """Return why the runs are not comparable; "" if they are."""
     if len(finished) < 2:
         others = ", ".join(f"{entry['run']} ({entry['why']})" for entry in left_out)
         count = f"{len(finished)} finished run{' to compare' if others else ''}; a comparison needs two"

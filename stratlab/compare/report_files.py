@@ -206,7 +206,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder: 
 
 
 def choose_runs(report: Mapping[str, Any], rows: Rows) -> Rows:
-    """Return those that charts show: all, or of many the one in the middle of each thing that was repeated."""
+    """Return the runs for charts: all, or of many the median run of each repeated thing."""
     if len(rows) <= MOST_RUNS:
         return rows
     pairs = report["attribution"]["pairs"]

@@ -241,7 +241,7 @@ def name_point(point: Point) -> str:
 
 
 def name_settings(settings: Mapping[str, Any] | None) -> str:
-    """Return the same; "" of none."""
+    """Return the settings as text; "" without any."""
     return ", ".join(f"{name}={format_fact(value)}" for name, value in (settings or {}).items())
 
 

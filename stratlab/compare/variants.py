@@ -260,7 +260,7 @@ def is_way(entry: Difference, ways: Sequence[str]) -> bool:
 
 
 def name_way(run: str, differences: Sequence[Difference], ways: Sequence[str]) -> str:
-    """Return `micro_batch_size=16 compile=true`: how a run was carried out, where that is varied."""
+    """Return `micro_batch_size=16 compile=true`: how a run was carried out, if that is varied."""
     meant = [entry for entry in differences if is_way(entry, ways) and run in entry.values]
     return " ".join(f"{entry.field}={format_fact(entry.values[run])}" for entry in meant)
 

@@ -160,7 +160,7 @@ def name_winners(rows: Rows, why_nobody: str = "") -> list[Winner]:
 
 
 def name_group_winners(rows: Rows, fairness: Fairness) -> dict[tuple[str, ...], list[Winner]]:
-    """Return the best runs within each group of two and more comparable runs, where not all runs are comparable."""
+    """Return the best runs within each group of comparable runs, unless all runs are comparable."""
     groups = [] if fairness.is_comparable else fairness.groups
     members = {tuple(group): [row for row in rows if row.run in group] for group in groups if len(group) > 1}
     return {group: name_winners(of_group) for group, of_group in members.items()}

@@ -260,7 +260,7 @@ def escape_markdown(text: Any) -> str:
 
 
 def markdown_table(rows: TableRows, columns: Columns) -> str:
-    """Return a table with numbers at the right; `-` where a value is not known, sizes in a unit that suits them, long
+    """Return a table with numbers at the right; `-` if a value is not known, sizes in a unit that suits them, long
     texts cut.
     """
     fitted, shown = fit_sizes(rows, columns)

@@ -95,7 +95,7 @@ def _draw_spans(css: str, spans: Sequence[Span], whole: float) -> Markup:
 
 
 def _draw_cells(row: TimelineRow, whole: float) -> Markup:
-    """Return one path per colour, which begins each piece where the one before began."""
+    """Return one path per colour, with each piece relative to the start of the previous piece."""
     pieces: dict[int, list[str]] = {}
     lasts: dict[int, int] = {}
     place = 0

@@ -92,7 +92,7 @@ def explain_no_change(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _list_strategies_to_try(question: Question, settings: Mapping[str, Any]) -> Iterator[Question]:
-    """Yield the same run under the others, and under nd with other numbers of dimensions."""
+    """Yield the same run under other strategies, and under nd with other numbers of dimensions."""
     for strategy in WHY:
         if strategy == "nd":
             for number in DIMENSIONS:
@@ -263,7 +263,7 @@ def _guess(one: Prediction, look: Look, allowed: Sequence[str]) -> str:
 
 
 def _list_strategies(one: Prediction) -> Iterator[Settings]:
-    """Yield those that hold less of the state, the nearest one first."""
+    """Yield strategies that hold less of the state, the nearest first."""
     mine = str(one.file.settings["strategy"])
     steps = [mine]
     while (less := STRATEGIES[steps[-1]].holds_less) and less not in steps:

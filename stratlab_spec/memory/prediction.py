@@ -89,7 +89,7 @@ class Device:
 
 
 def count_groups(file: OperationsFile, ranks: int) -> int:
-    """Return communicators of a rank: one of all ranks, and one per axis where there are several."""
+    """Return the number of a rank's communicators: one of all ranks, and one per axis if there are several."""
     if ranks == 1:
         return 0
     several = sum(file.axes.get(name, 1) > 1 for name in AXES_BESIDE_DATA)

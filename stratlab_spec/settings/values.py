@@ -158,7 +158,7 @@ class Fault:
 
 
 def read_faults(text: str) -> list[Fault]:
-    """Return the faults of the setting; rank 0's where no rank is named."""
+    """Return the faults of the setting; rank 0's by default."""
     found = []
     for part in filter(None, text.split(",")):
         match = re.fullmatch(FAULT, part)

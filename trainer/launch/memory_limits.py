@@ -202,7 +202,7 @@ class Ladder:
     Args:
         config: of the release.
         env: of the ranks; gets the settings of the rung, and the plan that follows from them.
-        plan: of the release; None where the run does not train.
+        plan: of the release; None if the run does not train.
     """
 
     def __init__(

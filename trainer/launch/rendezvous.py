@@ -41,13 +41,13 @@ POD_INDEX = re.compile(r"-worker-(\d+)$")
 
 
 def read_node_rank(env: Mapping[str, str], pod_name: str) -> int | None:
-    """Return the pod's index, or None where torch's own numbering is right: no rendezvous, or pods without an index."""
+    """Return the pod's index, or None if torch's own numbering is right: no rendezvous, or pods without an index."""
     found = POD_INDEX.search(pod_name)
     return int(found.group(1)) if found and "PET_RDZV_ENDPOINT" in env else None
 
 
 def holds_rank_0(env: Mapping[str, str], pod_name: str, nodes: int) -> bool:
-    """Return whether the first rank will be in this pod; False where only torch's rendezvous will know."""
+    """Return whether the first rank will be in this pod; False if only torch's rendezvous will know."""
     if nodes == 1:
         return True
     node = read_node_rank(env, pod_name)
