@@ -27,7 +27,7 @@ MLP = ("gate_proj", "up_proj", "down_proj")
 def broken_layout_rules(
     config: Config, world_size: int, shape: DecoderShape, axes: Axes, sequence_parallel: bool
 ) -> list[str]:
-    """One sentence per broken rule."""
+    """Return one sentence per broken rule."""
     return [
         *size_problems(config),
         *_processes(config, world_size, axes),
@@ -166,7 +166,9 @@ def _batch(config: Config, axes: Axes) -> Iterator[str]:
 
 
 def _bubble_pct(pp: int, micro_batches: int) -> float:
-    """Idle share of a 1f1b or gpipe pipeline with equal stages (Narayanan et al., arXiv 2104.04473, section 2.2)."""
+    """Return idle share of a 1f1b or gpipe pipeline with equal stages (Narayanan et al., arXiv 2104.04473, section
+    2.2).
+    """
     return 100.0 * (pp - 1) / (micro_batches + pp - 1)
 
 
@@ -181,5 +183,5 @@ def _adapters(config: Config, shape: DecoderShape) -> Iterator[str]:
 
 
 def list_divisors(number: int) -> str:
-    """`1, 2, 4`"""
+    """Return `1, 2, 4`"""
     return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

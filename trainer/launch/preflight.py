@@ -59,7 +59,7 @@ MAY_CHANGE = ("image", "accelerator", "wait_s", "grace_s", "max_attempts", "dead
 
 @dataclass(frozen=True)
 class Pods:
-    """How many processes the operator asked for: PET_NNODES ("2" or "2:2") x PET_NPROC_PER_NODE."""
+    """The number of processes that the operator requests: PET_NNODES ("2" or "2:2") x PET_NPROC_PER_NODE."""
 
     nodes: int
     processes_per_node: int
@@ -71,16 +71,16 @@ class Pods:
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """How a run that may start starts."""
+    """How an accepted run starts."""
 
     plan: Plan
     choice: Choice | None = None
-    """Of the strategy nd: its layout, and what was left out."""
+    """Of strategy nd: its layout, and the layouts left out."""
     device_bytes: int | None = None
 
 
 def read_pods(env: Mapping[str, str]) -> Pods:
-    """Pods and processes as the training operator injects them; 1 x 1 without an operator.
+    """Return pods and processes as the training operator injects them; 1 x 1 without an operator.
 
     Raises:
         ConfigError: for an elastic range or a count that is not a number.
@@ -99,7 +99,7 @@ def read_pods(env: Mapping[str, str]) -> Pods:
 
 
 def refuse(problems: Collection[str]) -> None:
-    """Raise ConfigError where there are problems."""
+    """Raise ConfigError if there are problems."""
     if problems:
         raise ConfigError([*problems])
 
@@ -124,7 +124,7 @@ def check(
         ConfigError: naming every setting that does not fit.
         DataMissing: no data set, or images that cannot be decoded.
     """
-    if config.mode == "check":  # it names by itself what is missing
+    if config.mode == "check":  # the check itself names missing parts
         return None
     if not replaces:
         refuse_finished(config, RunDirectory(config.results, config.comparison, config.run), env)
@@ -192,9 +192,9 @@ def check_elsewhere(config: Config, pods: Pods) -> None:
 
 
 def _check_rows(config: Config, makes_caches: bool) -> int | None:
-    """Training samples of a language model's data; None where its token cache is missing and not made."""
+    """Return the training samples of a language model's data; None if its token cache is missing and not built."""
     if not makes_caches and read_index(cache_folder(config)) is None:
-        if config.dataset_path:  # here, where a look costs no more than the run's own
+        if config.dataset_path:  # here, because opening it takes no longer than in the run
             check_given(config)
         return None
     samples = ensure_cache(config, partial(print, flush=True))
@@ -217,7 +217,7 @@ def _plan_problems(config: Config, train_samples: int, before: Sequence[str] = (
 def _check_images(
     config: Config, world_size: int, env: Mapping[str, str], problems: list[str], opens: bool
 ) -> int:
-    """Training samples of an image model's data."""
+    """Return the training samples of an image model's data."""
     per_node = read_pods(env).processes_per_node
     image_size = config.image_size or default_image_size(config)
     size_problem = image_size_problem(config, image_size)
