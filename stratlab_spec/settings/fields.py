@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 else:
     Strategy = Literal[tuple(STRATEGIES)]
 TEXT_MODELS = (
-    *("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen3-30b-a3b"),
+    *("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-4b", "qwen3-8b"),
+    *("llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "mistral-7b", "gemma-2-2b", "gemma-3-4b", "phi-3-mini"),
+    *("olmo-2-7b", "gpt2", "mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-20b"),
     *("qwen_tiny", "qwen_moe_tiny"),
 )
 VIT_MODELS = ("vit_tiny", "vit_small", "vit_base", "vit_large", "vit_huge")
