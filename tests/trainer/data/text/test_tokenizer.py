@@ -13,15 +13,10 @@ from stratlab_spec.exit_codes import DATA_MISSING, DataMissing, exit_code
 from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import build, encode, find_documents, text_config, write_jsonl
-from trainer.data.text.text_source import load_questions
+from trainer.data.text.documents import ALTERED, CONTROL, CUT, EMPTY, LONG, REPLACED
+from trainer.data.text.text_source import load_texts
 from trainer.data.text.token_rows import text_problems
 from trainer.data.text.tokenizer import (
-    ALTERED,
-    CONTROL,
-    CUT,
-    EMPTY,
-    LONG,
-    REPLACED,
     build_byte_tokenizer,
     count_vocabulary,
     hash_tokenizer,
@@ -133,7 +128,11 @@ def with_template(template):
 def test_a_document_is_the_chat_up_to_the_end_of_its_answer():
     (document,) = ask([("1+1?", "2")])
     prompt = [257, *b"user\n1+1?", 258, *b"\n", 257, *b"assistant\n"]
-    assert document.ids == [*prompt, *b"2", 258] and document.prompt == len(prompt) and not document.cut
+    assert (
+        document.ids == [*prompt, *b"2", 258]
+        and document.learned.index(True) == len(prompt)
+        and not document.cut
+    )
     assert ask([("", "a"), (None, "a"), ("q", None), (" ", "a"), ("q", "\n")]) == [None] * 5
 
 
@@ -144,14 +143,14 @@ def test_long_documents_are_cut_and_those_without_a_label_left_out():
     )
     assert len(whole.ids) == around + 4 + 21 and whole.ids[-1] == 258 and not whole.cut
     assert len(cut.ids) == 64 and cut.cut and cut.ids[-1] == ord("a"), "it must not teach to stop there"
-    assert brink.prompt == 63 and brink.ids[63:] == [ord("a")] and brink.cut
+    assert brink.learned.index(True) == 63 and brink.ids[63:] == [ord("a")] and brink.cut
     assert none is None
 
 
 def test_an_answer_without_an_end_gets_one():
     tokenizer = with_template("{% for m in messages %}[{{ m.content }}]{% endfor %}")
     (document,) = ask([("q", "a")], tokenizer)
-    ids, prompt = document.ids, document.prompt
+    ids, prompt = document.ids, document.learned.index(True)
     assert tokenizer.decode(ids) == "[q][a]<|im_end|>" and tokenizer.decode(ids[:prompt]) == "[q]"
 
 
@@ -265,10 +264,10 @@ def test_more_than_one_in_twenty_is_refused(tmp_path):
 
 
 def test_columns_that_are_not_used_are_told_at_every_start(tmp_path):
-    rows = [{"query": f"q{i}", "response": "a", "system": "Be short.", "id": i} for i in range(60)]
+    rows = [{"query": f"q{i}", "response": "a", "kind": "short", "id": i} for i in range(60)]
     config = text_config(tmp_path, dataset_path=str(write_jsonl(tmp_path / "data" / "train.jsonl", rows)))
     for _ in range(2):
-        assert [each for each in start(config) if each.endswith(": system, id")]
+        assert [each for each in start(config) if each.endswith(": kind, id")]
     assert any("\x01user\nq" in document.text for document in find_documents(build(config).train))
 
 
@@ -278,5 +277,5 @@ def test_questions_of_a_given_split_that_are_trained_on_are_told(tmp_path):
     write_jsonl(path.with_name("test.jsonl"), [*rows[:2], {"query": "new", "response": "a"}])
     write_jsonl(path.with_name("validation.jsonl"), [{"query": "other", "response": "a"}])
     said: list[str] = []
-    load_questions(text_config(tmp_path, dataset_path=str(path.parent)), tell=said.append)
-    assert len(said) == 1 and said[0].startswith("test: 2 of 3 ")
+    load_texts(text_config(tmp_path, dataset_path=str(path.parent)), tell=said.append)
+    assert next(each for each in said if ": 2 of 3 " in each).startswith("test") and len(said) == 2
