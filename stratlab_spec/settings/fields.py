@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from stratlab_spec.registry import FINETUNED_NETWORKS, NETWORKS
+from stratlab_spec.settings import text_columns
 from stratlab_spec.settings.values import FAULTS, KINDS, is_reserved, number_problem
 from stratlab_spec.strategies import STRATEGIES
 
@@ -169,6 +170,15 @@ class Settings(BaseModel):
     packing: bool = True
     """Several documents per row, none sees another; off = one document per row, padded."""
 
+    text_columns: str = Field(default="", pattern=text_columns.PATTERN)
+    """What the columns of a text data set are, such as query=instruction,response=output; empty = by their
+    names."""
+    chat_roles: Literal["strict", "merge"] = "strict"
+    """Chats that the template refuses: strict = the run does not start; merge = turns of one role that follow
+    each other become one, other roles the user's, and answers before the first question go."""
+    long_documents: Literal["cut", "drop"] = "cut"
+    """Documents above seq_len: cut = a chat loses its end, plain text continues in another row; drop = left
+    out."""
     allow_altered_answers: bool = False
     """Train although the tokenizer's chat template drops a part of the text of more than 5 % of the
     documents, as some do with reasoning."""
@@ -369,6 +379,15 @@ class Settings(BaseModel):
         if problem := number_problem(_number_schemas()[info.field_name or ""], value):
             raise Refusal(problem)
         return value
+
+    @field_validator("text_columns")
+    @classmethod
+    def _text_columns(cls, given: str) -> str:
+        try:
+            text_columns.parse_text_columns(given)
+        except ValueError as failure:
+            raise Refusal(str(failure)) from failure
+        return given
 
     @field_validator("results")
     @classmethod
