@@ -165,5 +165,5 @@ def _ask_several(word: str, known: Iterable[str]) -> str:
 
 
 def capitalize(sentence: str) -> str:
-    """Return the sentence with a capital first letter; the other letters stay, as those of names."""
+    """Return the sentence with a capital first letter; the other letters stay, as in names."""
     return f"{sentence[:1].upper()}{sentence[1:]}"

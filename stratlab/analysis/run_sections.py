@@ -64,7 +64,7 @@ LOSSES = {"loss": "train", "validation_loss": "validation"}
 
 
 def build_layout(report: dict[str, Any]) -> Iterator[Section]:
-    """Build the degrees of each kind of parallelism, their reason, and the name's promise with missing dimensions."""
+    """Build the parallel degrees, their reason, and the name's promise with missing dimensions."""
     run = report["run"]
     layout = run.get("layout")
     if not layout:
@@ -84,7 +84,7 @@ def build_layout(report: dict[str, Any]) -> Iterator[Section]:
 def build_memory(
     report: dict[str, Any], ranks: Sequence[RankAnalysis], chosen: Sequence[int]
 ) -> Iterator[Section]:
-    """The allocator's curve of the chosen ranks; nothing without recorded allocations."""
+    """Yield the allocator's curve of the chosen ranks; nothing without recorded allocations."""
     drawn = [rank for rank in ranks if rank.rank in set(chosen)]
     devices = sorted({point.device for rank in drawn for point in rank.memory})
     shown = [device for device in devices if device != "cpu"] or devices
@@ -129,7 +129,7 @@ def build_gpus(facts: RunFacts) -> Iterator[Section]:
 
 
 def build_training(facts: RunFacts) -> Iterator[Section]:
-    """Losses and the test of the run, as far as it has got."""
+    """Yield losses and the test of the run so far."""
     series = {
         name: [(row["step"], row.get(key)) for row in facts.metrics if key in row and "step" in row]
         for key, name in LOSSES.items()
@@ -156,7 +156,7 @@ BADGES = {"ok": "good", "failed": "bad", "unsupported": "plain", "skipped": "bad
 HTA_ROWS, HTA_TABLES, HTA_LETTERS, HTA_COLUMNS = 30, 24, 100, 24  # shown of HTA's tables; the files have all
 QUALITY, HTA = "Quality of the traces", "Holistic Trace Analysis"
 MOST_OFFSETS = 32
-MOST_RECORDINGS = 16  # files of a kind; they lie in one folder
+MOST_RECORDINGS = 16  # files of a kind; they are in one folder
 
 
 def build_merged(report: dict[str, Any]) -> Section:

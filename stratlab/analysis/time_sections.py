@@ -62,7 +62,7 @@ MOST_ROWS = 120  # of a table; the CSV has all
 
 
 def build_table(rows: Iterable[Mapping[str, Any]], columns: Columns) -> Markup:
-    """A table without the columns of which no row knows anything; percentages under the names of the parts."""
+    """Return a table without empty columns; percentages have the names of the parts."""
     known = list(rows)
     shown = [
         Column(name, OF_SHARE.get(name, ""), "%" if name in OF_SHARE else "", 1)
@@ -87,7 +87,7 @@ def build_step_bar(report: Mapping[str, Any]) -> Markup:
 
 
 def draw_step(report: Mapping[str, Any], ranks: Sequence[RankAnalysis], chosen: Sequence[int]) -> Markup:
-    """One recorded step of the chosen ranks: phases, parts and collectives; nothing where no rank has it."""
+    """Draw one recorded step of the chosen ranks: phases, parts and collectives; empty if no rank recorded it."""
     steps = {rank.rank: rank.drawn for rank in ranks if rank.rank in set(chosen) and rank.drawn}
     if not steps:
         return Markup("")
@@ -136,7 +136,7 @@ def _draw_rank(rank: int, step: DrawnStep, start_ms: float, coarser: int) -> Tim
 
 
 def say_choice(chosen: Sequence[int], count: int) -> str:
-    """Which ranks the page draws; nothing where it draws all."""
+    """Return which ranks the page draws; nothing if it draws all."""
     if len(chosen) >= count:
         return ""
     return (
@@ -178,7 +178,7 @@ def build_phases(report: dict[str, Any]) -> Section:
 
 
 def as_text(rows: Iterable[Mapping[str, Any]], *names: str) -> list[dict[str, Any]]:
-    """Numbers that are names: no table adds separators to them."""
+    """Return the rows with numbers that are names as text, so that tables do not add separators."""
     return [{**row, **{n: None if row[n] is None else str(row[n]) for n in names}} for row in rows]
 
 
@@ -193,7 +193,7 @@ MOST_STEPS = 24  # bars
 
 
 def build_ranks(report: dict[str, Any], chosen: Sequence[int]) -> Section:
-    """The mean step of each chosen rank, each step, and all numbers of them."""
+    """Return the mean step of each chosen rank, each step, and all numbers of them."""
     parts, mean = build_rank_parts(report), report["mean"]
     bars = {f"rank {rank}": parts[rank] for rank in chosen if rank in parts}
     columns = ["rank", "step_ms", "compute_pct", "comm_pct", "comm_exposed_pct", "comm_overlap_pct"]
@@ -235,7 +235,7 @@ PALETTE = COLOURS | {HIDDEN: COLOURS["compute"]}
 
 
 def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Section:
-    """Means per rank over all recorded steps; the rows of single ranks are folded."""
+    """Build means per rank over all recorded steps; the rows of single ranks are folded."""
     title, rows = "Communication against computation", build_collective_summary(report)
     if not rows:
         return Section(title, nothing="no communication was recorded")
@@ -248,7 +248,7 @@ def build_collectives(report: dict[str, Any], chosen: Sequence[int]) -> Section:
         *("total_ms", "exposed_ms", "wait_ms", Column("came_last", "came last")),
     ]
     mean, html = report["mean"], stacked_bars(bars, "ms per rank, all recorded steps", PALETTE)
-    # counts and bytes are the same on every rank but for odd groups: shown whole
+    # counts and bytes are the same on every rank except for odd groups: shown whole
     shown = [
         row | {key: None if row[key] is None else round(row[key]) for key in ("count", "bytes")}
         for row in rows[:MOST_COLLECTIVES]
@@ -309,7 +309,7 @@ def build_device_sections(report: dict[str, Any]) -> Iterator[Section]:
 
 
 def _build_kernels(report: dict[str, Any]) -> Markup:
-    """The distribution of durations, and the kernels with most time."""
+    """Return the distribution of durations, and the kernels with most time."""
     found = report.get("durations") or {}
     counts = {name: found[key] for key, name in OF_TYPE.items() if found.get(key)}
     html = histogram(found.get("edges_us") or [], counts, "duration of a GPU event, us", "events", COLOURS)
@@ -329,7 +329,7 @@ def _build_kernels(report: dict[str, Any]) -> Markup:
 
 
 def _build_copies(report: dict[str, Any]) -> Markup:
-    """Bandwidths: bytes over time."""
+    """Build bandwidths: bytes over time."""
     table = build_table(build_copy_summary(report), ["kind", "count", "bytes", "total_ms", COPY_RATE])
     return table + note("All ranks together, bytes over time. HtoD: from the host to the device.")
 

@@ -104,10 +104,10 @@ def fetch(
     also: Annotated[
         str,
         typer.Option(
-            "--with", metavar="NAMES", help="What is heavy stays there unless named: " + ",".join(HEAVY)
+            "--with", metavar="NAMES", help="Large parts stay there unless named: " + ",".join(HEAVY)
         ),
     ] = "",
-    replace: Annotated[bool, typer.Option("--replace", help="In place of what was fetched before.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an earlier download.")] = False,
     namespace: Namespace = None,
     context: Context = None,
     pod_resources: PodResources = "",
@@ -165,7 +165,7 @@ def _read_names(text: str) -> set[str]:
 
 
 def _tell_size(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces; every few seconds a word of how much has arrived."""
+    """Yield the pieces, and print every few seconds how much has arrived."""
     arrived, told = 0, time.monotonic()
     for piece in pieces:
         arrived += len(piece)
@@ -252,7 +252,7 @@ def _remove_here(asked: Sequence[str], older_than: str, with_mlflow: bool, yes: 
 def _remove_there(
     asked: Sequence[str], older_than: str, with_mlflow: bool, yes: bool, **cluster: Any
 ) -> list[str]:
-    """`cluster`: as `open_volume` takes it."""
+    """Remove the runs in a pod. `cluster`: as `open_volume` takes it."""
     from stratlab.cluster.results_location import read_name
     from stratlab.machine import signals_raise
     from stratlab.results_pods import check_ended, list_on_cluster, remove_on_cluster

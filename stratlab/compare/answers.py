@@ -43,11 +43,7 @@ class Answer:
 
 
 def name_answers(report: Report, runs: Sequence[RunRecord] = ()) -> list[Answer]:
-    """Those that have a number.
-
-    Args:
-        runs: of the report; their number of samples decides whether one learns better.
-    """
+    """Return the answers that have a number."""
     rows, judged = find_group(report)
     if len(rows) < 2 or any(row.is_foreign for row in rows):
         return [_judge_fairness(report)] if len(rows) > 1 else []
@@ -108,7 +104,7 @@ def _list(names: Sequence[str]) -> str:
 
 
 def is_foreign(report: Report) -> bool:
-    """Whether nothing but traces is known of any of its runs."""
+    """Return whether traces are the only source about its runs."""
     return all(row["status"] == TRACED for row in report["runs"])
 
 
@@ -178,7 +174,7 @@ def _name_leanest(rows: Rows, winner: Winner, key: str) -> Answer:
 
 
 def _explain_none(winner: Winner, ranked: Sequence[tuple[str, float]]) -> str:
-    """Why: of two that are too near, their names."""
+    """Return why no run is named: of two that are too near, their names."""
     if winner.reason == ON_CPU:
         return "CPU times are not ranked"
     if " are equal: " in winner.reason:

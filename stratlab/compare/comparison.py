@@ -61,7 +61,7 @@ ORIGIN = {
     "device": "device_type",
     "hardware": "device_name",
 }
-"""Of the origin -> of the rows."""
+"""Names in the origin -> in the rows."""
 Series = Sequence[Mapping[str, Any]]
 GroupWinners = Mapping[tuple[str, ...], Sequence[Winner]]
 
@@ -145,7 +145,7 @@ def compare(
 
 
 def _plain(value: Any) -> Any:
-    """As JSON holds it, without numbers that it does not know."""
+    """Return the value as JSON holds it, without numbers that JSON does not have."""
     if is_dataclass(value):
         value = vars(value)
     if isinstance(value, dict):
@@ -206,7 +206,9 @@ def build_headline(
 
 
 def _say_efficiency(scaling: Series) -> str:
-    """`efficiency from 2 to 4 processes: ddp 75 %, fsdp 90 %`: of the largest number of processes of each series."""
+    """Return `efficiency from 2 to 4 processes: ddp 75 %, fsdp 90 %`: of the largest number of processes of each
+    series.
+    """
     kinds = {series["kind"] for series in scaling}
     spans: dict[str, list[str]] = {}
     for series in scaling:
@@ -296,7 +298,7 @@ def _list_remarks(rows: Rows, is_search: bool) -> list[str]:
             f"no step of {', '.join(untimed)} was timed: the first {WARM_UP_STEPS} never are, nor on a GPU those "
             "from the profile on; train longer to know the speed"
         )
-    by_layout: dict[str, dict[Any, str]] = {}  # runs that asked for other numbers of dimensions
+    by_layout: dict[str, dict[Any, str]] = {}  # runs with other requested numbers of dimensions
     for row in finished:
         if row.layout:
             by_layout.setdefault(row.layout, {}).setdefault(row.dimensions, row.run)
@@ -317,7 +319,7 @@ def _list_other_ways(fairness: Fairness, varied: Sequence[str]) -> list[str]:
 
 
 def _list_places(runs: Sequence[ComparedRun]) -> list[str]:
-    """Which nodes, where the runs were not all on the same."""
+    """Return the nodes, if the runs were not all on the same."""
     found = {run.name: ", ".join(run.place.nodes) for run in runs if run.is_compared and run.place.nodes}
     if len(set(found.values())) < 2:
         return []
@@ -344,14 +346,14 @@ def say_tuning(tuning: Mapping[str, Any] | None) -> list[str]:
 
 
 def name_search(search: Mapping[str, Any]) -> str:
-    """`fsdp`, and the other places in the matrix: `fsdp (micro_batch_size=16)`."""
+    """Return `fsdp`, and the other places in the matrix: `fsdp (micro_batch_size=16)`."""
     point = {path.rpartition(".")[2]: value for path, value in search["point"].items() if path != "strategy"}
     others = [f"{name}={value}" for name, value in point.items()]
     return f"{search['strategy']} ({', '.join(others)})" if others else str(search["strategy"])
 
 
 def name_knobs(knobs: Mapping[str, Any]) -> str:
-    """`reduce_bucket_mib=50`, or `as it comes`."""
+    """Return `reduce_bucket_mib=50`, or `as it comes`."""
     return ", ".join(f"{name}={format_fact(value)}" for name, value in knobs.items()) or "as it comes"
 
 

@@ -64,7 +64,7 @@ HELD_COLOURS = {**dict(zip(HELD, range(3), strict=True)), REST: 15}
 
 
 def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
-    """Throughput, step times and their parts, with the band of the repeats."""
+    """Build throughput, step times and their parts, with the band of the repeats."""
     is_text = any(row.task == "text" for row in rows)
     tokens: Columns = [
         Column("tokens_per_s", "tokens", "per s", 0),
@@ -245,7 +245,7 @@ def build_traces(rows: Rows) -> list[Section]:
 
 
 def build_layouts(rows: Rows) -> list[Section]:
-    """One section with every finished run, where one of them has a layout."""
+    """Build one section with every finished run, if a run has a layout."""
     shown = _finished(rows)
     if not any(row.layout for row in shown):
         return []
@@ -366,7 +366,7 @@ def build_run_files(runs: Sequence[RunRecord], page_folder: Path | None) -> Sect
 
 
 def _link(run: RunRecord, page_folder: Path | None) -> dict[str, Markup | None]:
-    """By the keys of COLUMNS; None where there is nothing to lead to."""
+    """Return the links by the keys of COLUMNS; None without a target."""
     address = find_run_page(run.tracking_uri, run.mlflow_experiment_id, run.mlflow_run_id)
     server = {"mlflow": link("run", address) if address else None}
     if page_folder is None or not is_beside(run.folder, page_folder):
@@ -396,5 +396,5 @@ def lead_back(runs: Sequence[RunRecord], page: Path) -> None:
                 temporary.write_text(changed, encoding="utf-8")
                 os.replace(temporary, there)
         except (OSError, UnicodeDecodeError):
-            with contextlib.suppress(OSError):  # where nothing can be written nothing is left either
+            with contextlib.suppress(OSError):  # without write access there is no temporary file either
                 temporary.unlink()

@@ -94,19 +94,7 @@ def compare_on_cluster(
     options: Sequence[str] = (),
     certificates: str = "",
 ) -> dict[str, Any]:
-    """Compares the runs in `<mount>/<comparison>` on the claim; the report is there afterwards, and in `output`.
-
-    Args:
-        options: of `stratlab compare`, passed on.
-        certificates: of MLflow's authority, as the runs name them.
-
-    Returns:
-        the content of report.json.
-
-    Raises:
-        UserError: there is no such comparison, or `output` holds something else than a report.
-        ClusterError: the pod could not do it, or the report did not arrive whole.
-    """
+    """Compare the runs in `<mount>/<comparison>` on the claim; the report is written there, and into `output`."""
     if not NAME.fullmatch(comparison):
         raise UserError(
             f"{comparison}: with --on-cluster give the name of a comparison, not a folder [SL-on-cluster-name]"
@@ -159,15 +147,15 @@ def find_mlflow(said: str, namespace: str) -> list[str]:
 
 
 def build_options(asked: Mapping[str, str | float | None]) -> list[str]:
-    """`--name=value` of each that was given: in one word, so that no value is taken for an option."""
+    """Return `--name=value` of each that was given: in one word, so that no value is taken for an option."""
     return [f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None]
 
 
 def unpack_payload(payload: bytes) -> dict[str, bytes]:
-    """File -> content of the report that came through the log.
+    """Return file -> content of the report in the log.
 
     Raises:
-        ClusterError: it is not whole, or not a report.
+        ClusterError: it is incomplete, or not a report.
     """
     head, _, lines = payload.partition(b"\n")
     try:
@@ -207,7 +195,7 @@ def write_report_folder(files: dict[str, bytes], output: Path) -> None:
 
 
 def check_output(output: Path) -> None:
-    """Before a pod is started: only a report may be replaced.
+    """Check before a pod is started that only a report is replaced.
 
     Raises:
         UserError: `output` is something else.
@@ -298,7 +286,7 @@ class Places:
     report: str
     charts: str
     note: str
-    """A sentence on runs that an older version has sent, "" = there are none."""
+    """A sentence on runs that an older version has sent, or ""."""
 
 
 class NotLogged(Exception):
@@ -306,7 +294,7 @@ class NotLogged(Exception):
 
 
 def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, experiment: str) -> Places:
-    """Logs the files in `folder`; a second comparison replaces them in the same run.
+    """Log the files in `folder`; a second comparison replaces them in the same run.
 
     Raises:
         NotLogged: the server does not answer, refuses, or has no such experiment.
@@ -394,7 +382,7 @@ def _log(client: MlflowClient, experiment: Experiment, report: Mapping[str, Any]
     for name, value in tags.items():
         client.set_tag(run_id, name, value)
     for name in FILES:
-        if name == PAGE:  # in MLflow nothing lies beside it
+        if name == PAGE:  # MLflow has no files next to it
             page = drop_file_links((folder / name).read_text(encoding="utf-8"))
             client.log_text(run_id, page, name)
         else:
@@ -436,7 +424,7 @@ def _check_answers(uri: str) -> None:
             return
     except urllib.error.HTTPError as answer:
         if not 300 <= answer.code < 400:
-            return  # it says in its own words what is wrong
+            return  # its own message explains the error
         target = find_redirect(uri)
         where = describe_redirect(target) if target else "redirects its callers"
         raise NotLogged(f"{uri} {where} [SL-report-redirect]") from None

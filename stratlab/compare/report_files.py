@@ -110,7 +110,7 @@ def write_report(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder:
 
 
 def check_folder(folder: Path) -> None:
-    """Makes the folder of a report.
+    """Make the folder of a report.
 
     Raises:
         UserError: it cannot be made, or holds the report of something else, as a run's analysis.
@@ -147,7 +147,7 @@ def check_file(path: Path) -> None:
 
 
 def is_report(path: Path) -> bool:
-    """Whether the file is the report.json of a comparison."""
+    """Return whether the file is the report.json of a comparison."""
     return {"comparison", "fairness", "runs"} <= read_object(path, []).keys()
 
 
@@ -171,7 +171,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder: 
         why.build_step_times(shown, of_shown, mark),
         why.build_why(report, mark),
     ]
-    if verdict.is_foreign(report):  # the rest is of what a run tells
+    if verdict.is_foreign(report):  # the rest needs a run's own files
         sections += measured.build_traces(rows)
     else:
         sections += [
@@ -277,7 +277,7 @@ def build_loss_differences(report: Mapping[str, Any], runs: Sequence[ComparedRun
 
 
 def render_csv(report: Mapping[str, Any]) -> str:
-    """One line per run. Text that a spreadsheet would take for a formula gets an apostrophe."""
+    """Return one line per run. Text that a spreadsheet would take for a formula gets an apostrophe."""
     buffer = io.StringIO()
     writer = csv.writer(buffer)  # its own line ends: with others a lone \r in a text would split a row
     writer.writerow(CSV_FIELDS)
@@ -293,7 +293,7 @@ def _harmless(value: Any) -> Any:
 
 
 def build_learning(rows: Rows, runs: Sequence[ComparedRun]) -> Section:
-    """Losses and what else each task is measured by, with their curves."""
+    """Return losses and what else each task is measured by, with their curves."""
     tasks = [task for task in MEASURES if any(row.task == task for row in rows)]
     curves = [
         ("Training loss", "train", "loss", "training loss"),
@@ -360,7 +360,7 @@ def build_classes(runs: Sequence[ComparedRun]) -> list[Section]:
 
 
 def build_tuning(report: Mapping[str, Any]) -> list[Section]:
-    """One section; none where no sweep has tuned."""
+    """Build one section; empty if the strategies were not tuned by a sweep."""
     tuning = report.get("tuning")
     if not tuning:
         return []

@@ -21,12 +21,12 @@ Text = str | None
 
 PHASES = ("data", "forward", "backward", "optimizer")
 AXES = ("cp", "tp", "pp", "ep")
-"""Beside those of data parallelism; 1 where a run does not have one."""
+"""Axes other than data parallelism; 1 if a run does not have one."""
 
 
 @dataclass(kw_only=True)
 class SummaryNumbers:
-    """Of summary.json, by the names there; None where it lacks one. Step times of older runs: `step_numbers`."""
+    """Numbers of summary.json, by the names there; None if one is missing. Step times of older runs: `step_numbers`."""
 
     strategy: Text = None
     model: Text = None
@@ -94,7 +94,7 @@ class SummaryNumbers:
 
 @dataclass(kw_only=True)
 class TextNumbers:
-    """Of runs on text, as accuracies are of images; the first two of summary.json."""
+    """Numbers of text runs, as accuracies of image runs; the first two are in summary.json."""
 
     validation_perplexity: Number = None
     test_perplexity: Number = None
@@ -223,7 +223,7 @@ Rows = Sequence[RunRow]
 
 
 def list_names(numbers: type) -> tuple[str, ...]:
-    """Fields of one of the classes above."""
+    """Return the fields of one of the classes above."""
     return tuple(each.name for each in fields(numbers))
 
 

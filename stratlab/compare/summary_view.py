@@ -31,7 +31,7 @@ SHORT = "Names of runs are shown without {}, which begins all of them"
 PLACES = ("run_dir", "folder")
 """Keys of the report that hold paths."""
 LEAST = 8
-"""Letters to be taken off: what little is gained else does not pay for names that are not those of the runs."""
+"""Letters to remove: a smaller gain is not worth names that differ from the runs' own."""
 KEPT = {True: "kept", False: "not kept", None: "not known"}
 RUNS: Columns = (
     *("run", "strategy", "status", Column("world_size", "ranks")),

@@ -36,7 +36,7 @@ PIPED, MOST_WIDTH = 160, 10_000
 MOST_PAIRS, MOST_NOTES, MOST_ANSWERS = 3, 3, 6
 """Shown on one screen; the report has all."""
 LEAST_SHARE = 0.05
-"""Of the largest part of a difference: smaller parts are one number."""
+"""Share of the largest part of a difference: smaller parts are one number."""
 Cell = tuple[str, str, int | None]
 """Key of the row, heading, decimals."""
 STATE = "state_memory_gib"
@@ -109,7 +109,7 @@ def _draw(
     table = Table(
         box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1 if broken else 2, 0, 0), caption_justify="left"
     )
-    table.add_column("run", overflow="fold")  # what tells runs apart stands at the end
+    table.add_column("run", overflow="fold")  # the distinguishing part is at the end
     for name, header, _ in columns:
         heading = header.replace(" ", "\n") if broken else header
         table.add_column(heading, justify="left" if name in LEFT else "right", overflow="fold")
@@ -231,7 +231,9 @@ def _find_doubt(pair: Mapping[str, Any]) -> str:
 
 
 def list_parts(pair: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """(cause, ms) that sum to the difference, the largest first. A collective is one part; so are all small ones."""
+    """Return (cause, ms) that sum to the difference, the largest first. A collective is one part; so are all small
+    ones.
+    """
     sums: dict[str, float] = {}
     for row in pair["parts"]:
         name = _name_part(row, pair)

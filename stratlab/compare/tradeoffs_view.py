@@ -142,7 +142,7 @@ def _find_loss(repeats: Rows) -> tuple[str, float | None]:
 
 
 def build_fronts(report: Report, mark: Markup) -> list[Section]:
-    """Folded: speed against memory of every group; none where the picture of the answer is all there is."""
+    """Build a folded section: speed against memory of every group; empty if the first picture shows everything."""
     entries = report["pareto"]
     if len(entries) < 2 and not any(entry["note"] for entry in entries):
         return []
@@ -187,7 +187,7 @@ def _shorten(reason: str) -> str:
 
 
 def list_points(series: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Columns]:
-    """Rows and columns of the table of a series, without columns that no point fills."""
+    """Return rows and columns of the table of a series, without columns that no point fills."""
     rows = [{**point, "runs": ", ".join(point["runs"])} for point in series["points"]]
     return rows, [
         column
@@ -269,7 +269,7 @@ def build_search_section(report: Report) -> list[Section]:
 
 
 def build_search_rows(search: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One flat row for each point, best first."""
+    """Return one flat row for each point, best first."""
     rows = []
     for point in search["points"]:
         row = {**point, "apart": "no" if point["within_noise"] else "yes"}
@@ -305,7 +305,7 @@ def list_columns(search: Mapping[str, Any]) -> Columns:
 
 
 def build_sharding_section(entries: Sequence[Mapping[str, Any]]) -> list[Section]:
-    """One section; none without a run."""
+    """Return one section; none without a run."""
     if not entries:
         return []
     bars: dict[str, dict[str, float | None]] = {}

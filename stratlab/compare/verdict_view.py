@@ -38,7 +38,7 @@ from stratlab.wording import capitalize, count_processes, format_count, format_f
 from stratlab_spec.timed_steps import RULE
 
 Report = Mapping[str, Any]
-"""report.json, with names of runs as they are shown."""
+"""report.json, with names of runs as shown."""
 MOST_VALUES = 4
 HASH = 40
 """Letters; longer words are cut."""
@@ -52,14 +52,14 @@ MOST_SHOWN = 6
 """Of more pairs those furthest apart."""
 AGREES = {True: badge("agree", "good"), False: badge("disagree", "bad"), None: badge("unknown", "warn")}
 MOST_CAVEATS = 2
-MORE = {  # remark of the report -> what the page says of it
+MORE = {  # remark of the report -> text on the page
     ON_CPU: "Measured on CPU: times and their causes do not carry over to GPUs; memory, bytes sent and losses do",
     ONE_REPEAT: REPEATED.rstrip("."),
 }
 
 
 def build_lead(report: Report, runs: Sequence[RunRecord]) -> Markup:
-    """One sentence, and a tile for each answer."""
+    """Return one sentence, and a tile for each answer."""
     lead = Markup('<p class="lead">{}</p>').format(say_answer(report, runs))
     return lead + tile_row(name_answers(report, runs))
 
@@ -78,7 +78,7 @@ def _list_caveats(report: Report) -> list[str | Markup]:
     of_all: list[str] = []
     for remark in report["remarks"]:
         run = remark.split()[0].rstrip(",:")
-        if run in compared:  # its name stays as it is
+        if run in compared:  # its name stays
             (of_runs if compared[run] else lost).append(f"{remark}.")
         else:
             of_all.append(f"{capitalize(MORE.get(remark, remark))}.")
@@ -118,7 +118,7 @@ def describe_origin(report: Report, versions: bool = True) -> str:
 
 
 def describe_hardware(origin: Mapping[str, Any]) -> str:
-    """`Measured on 4 GPUs (cuda), backend nccl, 4 processes on 1 node`."""
+    """Return `Measured on 4 GPUs (cuda), backend nccl, 4 processes on 1 node`."""
     hardware, device, backend = (either(origin[name]) for name in ("hardware", "device", "backend"))
     # `2 processes on 1 node`, in how many pods; several numbers where the runs differ
     asked = (origin.get(name) for name in ("world_size", "nodes", "machines"))  # a kept tuning may be older
@@ -127,7 +127,7 @@ def describe_hardware(origin: Mapping[str, Any]) -> str:
 
 
 def describe_work(report: Report) -> str:
-    """Return one sentence about model and data; "" if no run has them, as traces of other programs."""
+    """Return one sentence about model and data; "" if they are unknown, as for traces of other programs."""
     model, dataset, samples, precision = (
         " / ".join(dict.fromkeys(format_fact(row[name]) for row in report["runs"] if row.get(name)))
         for name in ("model", "dataset", "global_batch_size", "precision")
@@ -261,7 +261,9 @@ def build_sources(report: Report) -> Section:
 
 
 def either(value: Any) -> str:
-    """A fact of the origin; a list holds the values on which the runs differ. Of many numbers the range is enough."""
+    """Return a fact of the origin; a list holds the values on which the runs differ. Of many numbers the range is
+    enough.
+    """
     if isinstance(value, list) and len(value) > MOST_VALUES and all(map(is_number, value)):
         return f"{format_number(min(value))} to {format_number(max(value))}"
     return " / ".join(map(either, value)) if isinstance(value, list) else format_number(value)

@@ -30,7 +30,7 @@ Z_95 = 1.96
 METHOD = "pooled standard deviation of the repeats' values, relative to their mean, times Student's t (95 %)"
 NO_BAND = "one repeat: no band"
 LEAST_LEAD_PCT = 2.0
-"""Of a measured number from one repeat: less than runs of the same strategy differ by chance."""
+"""Percent of a measured number from one repeat: runs of the same strategy differ by less by chance."""
 ONE_REPEAT = "one repeat per strategy: there is no confidence interval"
 NO_INTERVAL = "; one repeat, so no confidence interval"
 NOT_RECORDED = "not recorded by"
@@ -57,16 +57,17 @@ class Band:
     repeats: int
 
     def of_difference(self, a: float, b: float, repeats_a: int = 1, repeats_b: int = 1) -> float:
-        """Half width of the band around a - b; with repeats: of the difference of their means."""
+        """Return half width of the band around a - b; with repeats: of the difference of their means."""
         return self.relative * math.sqrt(a * a / repeats_a + b * b / repeats_b)
 
 
 def build_band(groups: Sequence[Sequence[float]]) -> Band | None:
-    """Pools the spread of all groups of repeats; None without any repeat. Slow and fast runs are taken to spread
-    equally in relation to their value.
+    """Pool the spread of all groups of repeats; None without any repeat.
+
+    Slow and fast runs are assumed to spread equally in relation to their value.
 
     Args:
-        groups: the values of the repeats, one group for each thing that was repeated; single ones do not count.
+        groups: the values of the repeats, one group for each repeated thing; single ones do not count.
     """
     repeated = [list(group) for group in groups if len(group) > 1 and statistics.fmean(group) > 0]
     degrees = sum(len(group) - 1 for group in repeated)
@@ -77,7 +78,7 @@ def build_band(groups: Sequence[Sequence[float]]) -> Band | None:
 
 
 def get_t_95(degrees: int) -> float:
-    """Student's t, two-sided 95 %; beyond the table at most 1 % too large."""
+    """Return Student's t, two-sided 95 %; beyond the table at most 1 % too large."""
     return T_95[degrees - 1] if degrees <= len(T_95) else Z_95 + 2.5 / degrees
 
 
@@ -170,7 +171,7 @@ def name_group_winners(rows: Rows, fairness: Fairness) -> dict[tuple[str, ...], 
 
 
 def write_winners(winners: Sequence[Winner]) -> dict[str, Any]:
-    """As report.json has them."""
+    """Return the winners in the form of report.json."""
     return {
         "winners": {each.metric.key: each.run for each in winners},
         "winner_reasons": {each.metric.key: each.reason for each in winners},
@@ -178,7 +179,7 @@ def write_winners(winners: Sequence[Winner]) -> dict[str, Any]:
 
 
 def read_winners(report: Mapping[str, Any]) -> list[Winner]:
-    """Of report.json, or of one of its groups."""
+    """Return the winners of report.json, or of one of its groups."""
     reasons = report["winner_reasons"]
     return [Winner(BY_KEY[key], run, reasons[key]) for key, run in report["winners"].items()]
 
@@ -211,7 +212,7 @@ def _median(metric: Metric, rows: Rows) -> float:
 
 
 def _say(metric: Metric, value: float, other: float | None = None) -> str:
-    """With its unit, sizes with one that suits them: `0.72 MiB against 1.25`."""
+    """Return the value with its unit, sizes with a suitable one: `0.72 MiB against 1.25`."""
     factor, unit = fit_unit([value, other]) if metric.unit == "GiB" else (1.0, metric.unit)
     against = f" against {format_number(other * factor)}" if other is not None else ""
     return f"{format_number(value * factor)} {unit}{against}"
@@ -314,7 +315,7 @@ def build_pareto(rows: Rows, groups: Sequence[Sequence[str]]) -> list[dict[str, 
 
 
 def _beats(a: tuple[float, float], b: tuple[float, float]) -> bool:
-    """Whether the first (memory, samples per s) is nowhere worse than the second, and somewhere better."""
+    """Return whether the first (memory, samples per s) is nowhere worse than the second, and somewhere better."""
     return a != b and a[0] <= b[0] and a[1] >= b[1]
 
 

@@ -30,7 +30,7 @@ NOT_ESTIMATED = "Time and cost are not estimated"
 
 
 def conclude(answers: Sequence[Prediction | Unknown]) -> str:
-    """Return the verdict in sentences; "" if no question has an answer."""
+    """Return the verdict in sentences; "" without any answer."""
     known = [one for one in answers if isinstance(one, Prediction)]
     fitting = [one for one in known if one.verdict is Verdict.FITS]
     if not known:
@@ -138,7 +138,7 @@ def _explain_idle(known: Sequence[Prediction]) -> Iterator[str]:
 
 
 def list_uncounted(answers: Sequence[Prediction | Unknown]) -> list[Question]:
-    """Those that a count would answer."""
+    """Return the questions that a count would answer."""
     unknown = [one for one in answers if isinstance(one, Unknown) and one.verdict == NOT_KNOWN]
     return [one.question for one in unknown if one.countable]
 
@@ -158,7 +158,7 @@ def _explain_different_ranks(questions: Sequence[Question]) -> Iterator[str]:
 
 
 def _explain_beyond(known: Sequence[Prediction]) -> Iterator[str]:
-    """Mark micro-batches above the largest counted size as estimates."""
+    """Explain micro-batches larger than any that was counted."""
     beyond = [one for one in known if max(one.largest, one.question.rows) > one.counted_rows]
     if beyond:
         counted = "/".join(map(str, sorted({one.counted_rows for one in beyond})))
@@ -166,7 +166,7 @@ def _explain_beyond(known: Sequence[Prediction]) -> Iterator[str]:
 
 
 def _explain_ranks(known: Sequence[Prediction]) -> Iterator[str]:
-    """Name the layout of the ranks if it has more than one axis."""
+    """Yield the arrangement of the ranks, if it is more than one axis of data."""
     arranged = {}
     for one in known:
         axes = [f"{name}={size}" for name, size in one.file.axes.items() if size > 1]
@@ -202,7 +202,7 @@ PAGE_COLOURS = {
     "optimizer state": 2, "master copies": 10, "activations": 3, "masks": 11, "logits and loss": 5, "teacher": 4,
     "data": 6, "other": 7, BESIDE: 15,
 }  # fmt: skip
-"""What belongs together has one colour, dark and light."""
+"""Related causes have one colour, dark and light."""
 PAGE_COLUMNS = (
     *("run", "ranks", Column("rows", "micro-batch"), "verdict"),
     Column("needs", "on the device", "GiB", right=True),
@@ -213,7 +213,7 @@ PAGE_COLUMNS = (
 
 
 def build_prediction_page(answers: Sequence[Prediction | Unknown], device_gib: float) -> str:
-    """The page as text."""
+    """Return the page as text."""
     known = [one for one in answers if isinstance(one, Prediction)]
     bars = {
         f"{one.question.name}, {one.question.ranks}": {

@@ -23,7 +23,7 @@ ORDER = (*map(str, COLOURS), CANNOT_START, NOT_KNOWN)
 ROOMY = 110
 """Columns from which on there are longer bars and two causes."""
 MOST_LINES = 4
-"""Of one kind, below the table; --json has all."""
+"""Lines of one kind, below the table; --json has all."""
 BEYOND = "~"
 TAKE = "◀ first"
 
