@@ -48,7 +48,7 @@ class TextLayout:
 
 TWOS = {"pp": 2, "dp_shard": 2, "tp": 2}
 LAYOUTS = {
-    "llm-1d": TextLayout("dp8x1", 1, {"dp_replicate": 8}, {"dp_replicate": 8e6}),
+    "llm-1d": TextLayout("dp8x1", 1, {"dp_replicate": 8}, {"dp_replicate": 8e6}, 0.0),
     "llm-2d": TextLayout("pp2.dp4", 2, {"pp": 2, "dp_shard": 4}, {"pp": 1e6, "dp_shard": 4e6}, 15.0),
     "llm-3d": TextLayout("pp2.dp2.tp2", 3, TWOS, {"pp": 1e6, "dp_shard": 2e6, "tp": 5e6}, 9.0),
     "llm-4d": TextLayout("pp2.dp2.tp2+sp", 4, TWOS, {"pp": 5e5, "dp_shard": 2e6, "tp": 5e6}, 8.0, True),

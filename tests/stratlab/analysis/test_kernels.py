@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from stratlab.analysis.kernels import (
     build_kernels,
     find_short_share,
     name_copy,
+    sort_collectives,
     sum_durations,
 )
 from stratlab.analysis.lanes import build_lanes, name_collective
@@ -258,6 +260,19 @@ def test_calls_that_cannot_be_matched(second, one_group):
     for item in [calls(0, "gloo:all_reduce", 1, 2), *second]:
         matching.apply(item)
     assert matching.take() == {}
+
+
+def test_the_longest_collective_comes_first_with_all_its_ranks():
+    rows = [("a", 1.0, 0), ("b", 5.0, 0), ("a", 2.0, 1), ("b", 0.5, 1)]
+    made: list[Any] = [
+        SimpleNamespace(name=name, axis=None, total_ms=ms, rank=rank) for name, ms, rank in rows
+    ]
+    assert [(row.name, row.rank) for row in sort_collectives(made)] == [
+        ("b", 0),
+        ("b", 1),
+        ("a", 0),
+        ("a", 1),
+    ]
 
 
 def test_one_name_per_collective():

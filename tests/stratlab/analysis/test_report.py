@@ -74,6 +74,7 @@ def test_a_rate_is_all_bytes_over_all_time_in_gb_per_second():
 def test_means_and_the_slowest_of_unequal_ranks():
     """Three ranks with 3, 3 and 1 step: compute 2, 4 and 9 ms a step."""
     ranks = [rank(0, 1, 2, 3), rank(1, 4, 4, 4), rank(2, 9)]
+    ranks[2].rows[0] = replace(ranks[2].rows[0], comm_ms=8, comm_overlap_ms=2)
     found = build_mean_row(ranks, {"dp_replicate": 3}, 2)
     assert (found["ranks"], found["steps"]) == (3, 3)
     assert found["step_ms"] == pytest.approx(2 * (6 + 12 + 9) / 7)
@@ -81,6 +82,7 @@ def test_means_and_the_slowest_of_unequal_ranks():
     assert found["slowest_rank"] is None, "one step in common tells nothing"
     assert found["compute_imbalance"] == pytest.approx(9 / 5)
     assert found["kernels_per_step"] == pytest.approx(36 / 7)
+    assert found["comm_overlap_pct"] == pytest.approx(25), "of the communication, not of the step"
     assert build_rank_row(ranks[0])["kernels_per_step"] == pytest.approx(4)
 
 

@@ -179,7 +179,8 @@ class Handler(BaseHTTPRequestHandler):
                         self._chunk(line[: len(line) // 2])
                     self.close_connection = True  # no last chunk: the connection broke
                     return
-                self._chunk(line)
+                for piece in (line[: len(line) // 2], line[len(line) // 2 :]):  # as networks do
+                    self._chunk(piece)
                 sent, left = number, None if left is None else left - 1
         self._chunk(b"")
 

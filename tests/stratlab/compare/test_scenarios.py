@@ -51,6 +51,8 @@ SCENARIOS = {
     "a chain of losses": lambda r: of.losses(r, {"ddp": 0.0, "fsdp": 0.007, "zero2": 0.014, "hsdp": 0.021}),
     "two seeds": lambda r: judge(r, {f"{name}-{seed}": {"seed": seed, "loss_shift": float(seed)} for seed in (0,
         1) for name in ("ddp", "fsdp")}),
+    "repeats with schedules of no pipeline": lambda r: judge(r, {"ddp-1": {}, "ddp-2": {"seed": 1,
+        "pp_schedule": "gpipe"}, "fsdp": {}}),
     "tensor parallelism adds activations": of.layouts,
     "gradients are reduced in another type": lambda r: of.layouts(r, reduced="bf16"),
     "layouts whose losses differ": lambda r: of.layouts(r, shift=1.0),
