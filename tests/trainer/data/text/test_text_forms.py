@@ -360,6 +360,20 @@ def test_roles_that_a_template_refuses_are_named_or_merged(turns, template, tmp_
     assert tally.counts == {"merged": 1} and tally.first == {"merged": 7}
 
 
+def test_a_chat_without_the_assistant_has_nothing_to_learn_and_one_of_unknown_roles_is_refused(tmp_path):
+    chats = [chat(("user", f"{n}"), ("assistant", "x")) for n in range(COUNT)]
+    chats[3] = chat(("user", "a"))
+    path = put(tmp_path, {"a.jsonl": lines(chats.__getitem__)})
+    assert read(text_config(tmp_path, dataset_path=str(path)))[1].counts == {"empty": 1}
+    chats[5] = chat(("user", "a"), ("narrator", "b"))
+    path.write_text(lines(chats.__getitem__))
+    with pytest.raises(ConfigError) as failure:
+        read(text_config(tmp_path, dataset_path=str(path)))
+    assert find_codes(failure.value) == ["SL-chat-template-refuses"] and "row 5: turn 1 " in str(
+        failure.value
+    )
+
+
 def test_a_template_may_mark_what_is_learned(tmp_path):
     tokenizer = build_byte_tokenizer()
     tokenizer.chat_template = (
