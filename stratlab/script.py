@@ -299,7 +299,7 @@ def find_unwritable(start: Start, starter: str) -> Iterator[str]:
 
 
 def check(start: Start) -> list[str]:
-    """Check the settings with the trainer, as far as another machine allows; return a sentence about unchecked ones.
+    """Check the settings with the trainer, if another machine can check them; return a sentence about unchecked ones.
 
     Raises:
         Refused: with every message.

@@ -44,7 +44,7 @@ def console_pod(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def node_rank(pod: Mapping[str, Any], has_master: bool) -> int | None:
-    """Return the node rank of this pod; None for a launcher, which holds no ranks."""
+    """Return the node rank of this pod; None for a launcher, which has only a launcher process."""
     role, index = place_of(pod)
     if role == "launcher":
         return None

@@ -48,7 +48,7 @@ def tokenizer_source(config: Config) -> str:
     if config.model_path:
         return config.model_path
     if config.model in TEXT_MODELS:
-        from stratlab_spec.models.decoder import TEXT_HUB_IDS
+        from stratlab_spec.models.decoder_presets import TEXT_HUB_IDS
 
         return TEXT_HUB_IDS.get(
             config.model, BYTES

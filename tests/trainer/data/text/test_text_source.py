@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import shlex
 from pathlib import Path
@@ -15,8 +14,7 @@ from stratlab_spec.exit_codes import DATA_MISSING, DataMissing, exit_code
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import text_config, write_jsonl
-from trainer.data.text.text_source import VERSION, check_given, generate_arithmetic, load_texts
-from trainer.launch.batch_validation import check_run
+from trainer.data.text.text_source import check_given, load_texts
 
 
 def numbered(count, originals=None):
@@ -39,7 +37,6 @@ def splits(tmp_path, rows, **settings):
 
 
 def test_train_is_split_in_three_and_nothing_is_lost(tmp_path):
-    """Whatever the seed and the length of rows."""
     found = splits(tmp_path, numbered(1000))
     parts = {name: read(split) for name, split in found.items()}
     assert [len(parts[name]) for name in ("train", "validation", "test")] == [855, 95, 50]
@@ -69,21 +66,6 @@ def test_splits_that_are_there_are_used(tmp_path):
     assert {name: len(split) for name, split in found.items()} == {"train": 100, "validation": 5, "test": 7}
 
 
-def test_every_form_gives_the_same_questions(tmp_path):
-    rows = numbered(60)
-    reference, table = splits(tmp_path / "reference", rows), datasets.Dataset.from_list(rows)
-    (tmp_path / "files").mkdir()
-    table.to_parquet(str(tmp_path / "files" / "train.parquet"))
-    table.to_json(str(tmp_path / "MetaMathQA-395K.json"), lines=False)
-    write_jsonl(tmp_path / "some.jsonl", rows)
-    table.save_to_disk(str(tmp_path / "saved"))
-    datasets.DatasetDict({"train": table}).save_to_disk(str(tmp_path / "split"))
-    for name in ("files", "MetaMathQA-395K.json", "some.jsonl", "saved", "split"):
-        found = load_texts(text_config(tmp_path, dataset_path=str(tmp_path / name)))
-        for part, wanted in reference.items():
-            assert read(found[part]) == read(wanted), (name, part)
-
-
 def test_what_is_not_there_is_data_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     (tmp_path / "empty").mkdir()
@@ -97,28 +79,6 @@ def test_what_is_not_there_is_data_missing(tmp_path, monkeypatch):
         with pytest.raises(DataMissing) as failure:
             load_texts(config)
         assert find_codes(failure.value) == [code] and told in str(failure.value)
-
-
-@pytest.mark.parametrize(
-    ("rows", "code", "told"),
-    [
-        ([{"first": "a", "second": "b"}], 2, ["SL-text-form-unknown"]),
-        (None, 3, ["SL-text-data-absent"]),
-        (numbered(20), 0, []),
-    ],
-    ids=["other columns", "not there", "as expected"],
-)
-def test_given_documents_are_looked_at_before_anything_starts(rows, code, told, tmp_path):
-    """Where no token cache is there yet, and none is made for the check."""
-    path = tmp_path / "qa" / "train.jsonl"
-    if rows:
-        write_jsonl(path, rows)
-    given = {"model": "qwen_tiny", "seq_len": 128, "micro_batch_size": 1, "global_batch_size": 1}
-    given |= {"results": tmp_path, "run": "r", "dataset_path": path}
-    env = {f"TRAINER_{name.upper()}": str(value) for name, value in given.items()}
-    found = check_run(env, elsewhere=False, replaces=False, opened=set())
-    assert found["code"] == code and find_codes(found["problems"]) == told, found
-    assert not list(tmp_path.rglob("tokens-*"))
 
 
 ROWS = [{"query": f"wie groß ist {i}?", "response": f"a{i}"} for i in range(40)]
@@ -231,13 +191,6 @@ def test_other_columns_are_refused_before_anything_starts(row, code, told, tmp_p
     assert told in str(failure.value) and config.dataset_path in str(failure.value)
 
 
-def test_a_question_without_an_original_is_one_of_its_own(tmp_path):
-    """Else all of them were one group, and none could be held out."""
-    rows = [row | {"original_question": "o" if row is ROWS[-1] else None} for row in ROWS]
-    found = load_texts(config_of(tmp_path, {"a.jsonl": "".join(json.dumps(row) + "\n" for row in rows)}))
-    assert {name: len(split) for name, split in found.items()} == {"train": 34, "validation": 4, "test": 2}
-
-
 def lines(answers: list[str], first: int = 0) -> str:
     rows = [{"query": f"q{first + i}", "response": answer, "n": i} for i, answer in enumerate(answers)]
     return "".join(json.dumps(row) + "\n" for row in rows)
@@ -252,11 +205,10 @@ WORDS = [f"a{i}" for i in range(40)]
     "files",
     [
         {"train.jsonl": BOM + MOMENTS.encode()},
-        {"train.json": json.dumps([json.loads(line) for line in lines(DAYS).splitlines()], indent=1)},
         {"f/train.jsonl": lines(WORDS), "f/test.jsonl": lines(DAYS, 40)},
         {"f/train-a.jsonl": lines(WORDS), "f/train-b.jsonl": lines(DAYS, 40)},
     ],
-    ids=["moments", "array", "test", "second file"],
+    ids=["moments", "test", "second file"],
 )
 def test_answers_that_look_like_dates_are_the_text_that_stands_in_the_file(files, tmp_path):
     config = config_of(tmp_path, files)
@@ -285,9 +237,3 @@ def test_a_file_of_one_object_is_refused_with_a_command_that_cures_it(form, inde
     exec(cure[2], {})
     Path("train.json").unlink()
     assert {*texts_of(config)} == {(row["query"], row["response"]) for row in ROWS}
-
-
-def test_the_texts_are_those_of_the_version():
-    """Caches are named after the version of the texts: whoever changes a text raises VERSION, and this hash."""
-    found = hashlib.sha256(json.dumps(generate_arithmetic()).encode()).hexdigest()[:16]
-    assert (VERSION, found) == (1, "59b1bbc876522187")
