@@ -58,7 +58,7 @@ def render_chat(
         ChatRefused: the template rejects a turn, or does not put an answer after its own prompt.
     """
     if tokenizer.get_chat_template() in OWN_TEMPLATES and (wrong := _find_unexpected(turns)) is not None:
-        raise _refusal(turns, wrong, row, "turns must alternate, user first")
+        raise refuse_turn(turns, wrong, row, "turns must alternate, user first")
     messages = [{"role": turn.role, "content": turn.text} for turn in turns]
     try:
         marked = render_with_mask(tokenizer, messages)
@@ -67,7 +67,7 @@ def render_chat(
         if merges and turns[0].role == "system" and len(turns) > 1:
             first = Turn(turns[1].role, f"{turns[0].text}\n\n{turns[1].text}")
             return render_chat(tokenizer, controls, [first, *turns[2:]], row, merges=False)
-        raise _refusal(turns, _find_rejected(tokenizer, messages), row, str(failure)) from failure
+        raise refuse_turn(turns, _find_rejected(tokenizer, messages), row, str(failure)) from failure
     spans = marked[1] if marked else _find_answers(tokenizer, controls, messages, whole, row)
     if not spans:
         raise _no_answer(row, "it marks no text as generated", whole)
@@ -123,7 +123,8 @@ def _find_rejected(tokenizer: Any, messages: Messages) -> int:
     return len(messages) - 1
 
 
-def _refusal(turns: Turns, number: int, row: str, reason: str) -> ChatRefused:
+def refuse_turn(turns: Turns, number: int, row: str, reason: str) -> ChatRefused:
+    """Return the error for a turn of a row."""
     return ChatRefused(
         f"{row}: turn {number} has the role {turns[number].role}, which the chat template rejects: {reason}; correct "
         "the row, choose another TRAINER_TOKENIZER, or set TRAINER_CHAT_ROLES=merge [SL-chat-template-refuses]"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.text_columns import TEXT
-from trainer.data.text.chat import Rendered, arrange_turns, render_chat
+from trainer.data.text.chat import Rendered, arrange_turns, refuse_turn, render_chat
 from trainer.data.text.text_form import Turns
 from trainer.data.text.text_source import Texts
 from trainer.data.text.tokenizer import tokenizer_source
@@ -141,6 +141,10 @@ def encode_texts(texts: Texts, tokenizer: Any, config: Config, tally: Tally) -> 
             yield documents
 
 
+SILENT = ("system", "user", "tool")
+"""Roles of a chat in which the assistant need not say anything."""
+
+
 def _prepare(texts: Texts, encoder: _Encoder, config: Config, index: int, turns: Turns | None) -> _Prepared:
     if turns is None:
         return NOTHING
@@ -155,10 +159,13 @@ def _prepare(texts: Texts, encoder: _Encoder, config: Config, index: int, turns:
         turns, changed = arrange_turns(turns)
         kinds += [MERGED] if changed else []
     last = max((number for number, turn in enumerate(turns) if turn.role == "assistant"), default=-1)
+    row = f"{texts.where}: row {index}"
     if last < 0:
+        for number, turn in enumerate(turns):
+            if turn.role not in SILENT:
+                raise refuse_turn(turns, number, row, "no turn has the role assistant or gpt")
         return NOTHING
     turns = turns[: last + 1]
-    row = f"{texts.where}: row {index}"
     rendered = render_chat(encoder.tokenizer, encoder.controls, turns, row, merges=merges)
     answers = "".join(rendered.text[start:end] for start, end in rendered.spans)
     kept = all(

@@ -225,6 +225,8 @@ def _open(config: Config, revision: str | None) -> dict[str, Any]:
         cause = failure.__cause__ or failure
         explained = describe_cast(failure) or str(cause) or type(cause).__name__
         hint = "" if config.dataset_path else hint_of_dataset(config.dataset)
+        if isinstance(cause, UnicodeDecodeError):
+            hint = f"; {TO_UTF_8.format('latin1')}, with the file's own encoding instead of latin1"
         raise DataMissing(
             f"{config.dataset_setting}: cannot be loaded; expected a data set in `datasets` format (saved with "
             f"save_to_disk, or {READ}) or an id on the hub: {explained}{hint} "
@@ -261,12 +263,15 @@ class _Source:
         numbers: dict[Hashable, int] = {}
         return np.fromiter((numbers.setdefault(o, len(numbers)) for o in originals), np.int64, len(originals))
 
-    def questions(self) -> list[Hashable]:
-        """Return for each document, in their order, its turns before the last; of plain text, the text."""
-        found: list[Hashable] = []
+    def questions(self) -> list[int]:
+        """Return a hash for each document, in their order: of its turns before the last; of plain text, of the text."""
+        found: list[int] = []
         for start in range(0, len(self.table), READ_AT_ONCE):
             rows = self._read(np.arange(start, min(start + READ_AT_ONCE, len(self.table))))
-            found += [tuple(turn.text for turn in (turns[:-1] or turns)) if turns else () for turns in rows]
+            found += [
+                hash(tuple(turn.text for turn in (turns[:-1] or turns)))
+                for turns in (each or [] for each in rows)
+            ]
         return found
 
     def _read(self, indices: NDArray[np.int64]) -> list[Turns | None]:

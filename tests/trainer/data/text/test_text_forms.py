@@ -360,6 +360,84 @@ def test_roles_that_a_template_refuses_are_named_or_merged(turns, template, tmp_
     assert tally.counts == {"merged": 1} and tally.first == {"merged": 7}
 
 
+def test_a_chat_without_the_assistant_has_nothing_to_learn_and_one_of_unknown_roles_is_refused(tmp_path):
+    chats = [chat(("user", f"{n}"), ("assistant", "x")) for n in range(COUNT)]
+    chats[3] = chat(("user", "a"))
+    path = put(tmp_path, {"a.jsonl": lines(chats.__getitem__)})
+    assert read(text_config(tmp_path, dataset_path=str(path)))[1].counts == {"empty": 1}
+    chats[5] = chat(("user", "a"), ("narrator", "b"))
+    path.write_text(lines(chats.__getitem__))
+    with pytest.raises(ConfigError) as failure:
+        read(text_config(tmp_path, dataset_path=str(path)))
+    assert find_codes(failure.value) == ["SL-chat-template-refuses"] and "row 5: turn 1 " in str(
+        failure.value
+    )
+
+
+USER_TURNS = (
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}"
+)
+FAMILIES = {
+    "gemma": (
+        "{{ bos_token }}{% for m in messages %}"
+        + USER_TURNS
+        + "<start_of_turn>{{ 'model' if m.role == 'assistant' "
+        "else m.role }}\n{{ m.content | trim }}<end_of_turn>{{ '\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}<start_of_turn>model{{ '\\n' }}{% endif %}",
+        ["<start_of_turn>", "<end_of_turn>"],
+        "<start_of_turn>user\nHi 1<end_of_turn>\n<start_of_turn>model\n[Hello<end_of_turn>]\n"
+        "<start_of_turn>user\nGo<end_of_turn>\n<start_of_turn>model\n[No<end_of_turn>]",
+    ),
+    "mistral": (
+        "{{ bos_token }}{% for m in messages %}"
+        + USER_TURNS
+        + "{% if m.role == 'user' %}[INST] {{ m.content }} "
+        "[/INST]{% else %}{{ m.content + eos_token }}{% endif %}{% endfor %}",
+        [],
+        "[INST] Hi 1 [/INST][Hello<end>][INST] Go [/INST][No<end>]",
+    ),
+    "llama-3": (
+        "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>{{ '\\n\\n' }}{{ m.content | trim }}"
+        "<|eot_id|>{% endfor %}"
+        "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>{{ '\\n\\n' }}{% endif %}",
+        ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+        "<|start_header_id|>user<|end_header_id|>\n\nHi 1<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n[Hello<|eot_id|>]"
+        "<|start_header_id|>user<|end_header_id|>\n\nGo<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n[No<|eot_id|>]",
+    ),
+    "phi-3": (
+        "{% for m in messages %}<|{{ m.role }}|>{{ '\\n' }}{{ m.content }}<|end|>{{ '\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{{ '\\n' }}{% else %}{{ eos_token }}{% endif %}",
+        ["<|user|>", "<|assistant|>", "<|end|>"],
+        "<|user|>\nHi 1<|end|>\n<|assistant|>\n[Hello<|end|>]\n<|user|>\nGo<|end|>\n<|assistant|>\n[No<|end|>\n<end>]",
+    ),
+    "gpt-oss": (
+        "{% for m in messages %}<|start|>{{ m.role }}{{ '<|channel|>final' if m.role == 'assistant' else '' }}"
+        "<|message|>{{ m.content }}{{ '<|return|>' if loop.last and m.role == 'assistant' else '<|end|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
+        ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"],
+        "<|start|>user<|message|>Hi 1<|end|><|start|>assistant[<|channel|>final<|message|>Hello<|end|>]"
+        "<|start|>user<|message|>Go<|end|><|start|>assistant[<|channel|>final<|message|>No<|return|>]",
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_turns_of_the_assistant_are_found_in_the_templates_of_other_families(
+    family, tmp_path, monkeypatch
+):
+    template, tokens, wanted = FAMILIES[family]
+    tokenizer = build_byte_tokenizer()
+    tokenizer.chat_template = template
+    tokenizer.add_tokens([tokenizers.AddedToken(token, normalized=False, special=True) for token in tokens])
+    for token in tokens:
+        monkeypatch.setitem(BYTE_TOKENS, tokenizer.convert_tokens_to_ids(token), token.encode())
+    files, _, _ = FORMS["4 chat of four turns"]
+    splits, tally = read(text_config(tmp_path, dataset_path=str(put(tmp_path, files))), tokenizer)
+    assert wanted in every(splits) and not tally.counts
+
+
 def test_a_template_may_mark_what_is_learned(tmp_path):
     tokenizer = build_byte_tokenizer()
     tokenizer.chat_template = (

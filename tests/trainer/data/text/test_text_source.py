@@ -126,6 +126,7 @@ def texts_of(config) -> list[tuple[str, str]]:
         ({"a.jsonl": ""}, "SL-text-file-empty", "/a.jsonl"),
         ({"a.jsonl": LINES.encode("utf-16")}, "SL-text-file-utf-16", "iconv -f utf-16"),
         ({"a.jsonl": LINES.encode("latin1")}, "SL-text-not-utf-8", "row 0 "),
+        ({"a.csv": "query,response\nü,a\n".encode("latin1")}, "SL-text-data-unloadable", "iconv -f latin1"),
         ({"a.jsonl": LINES[:-9]}, "SL-text-data-unloadable", "/a.jsonl"),
         ({"f/train.jsonl": LINES, "f/test.csv": CSV}, "SL-text-kinds-mixed", "test.csv"),
         ({"f/train.md": "one\ntwo\n"}, "SL-folder-without-data", "train.md"),
