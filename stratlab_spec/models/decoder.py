@@ -42,9 +42,12 @@ class Family:
     """What transformers takes where a config.json says nothing, if it is not DEFAULTS."""
 
 
+_POSITIONS = "max_position_embeddings"
 FAMILIES = {
-    "llama": Family(),
-    "mistral": Family(window_period=1, unsaid={"sliding_window": 4096, "num_key_value_heads": 8}),
+    "llama": Family(unsaid={_POSITIONS: 2048}),
+    "mistral": Family(
+        window_period=1, unsaid={"sliding_window": 4096, "num_key_value_heads": 8, _POSITIONS: 131_072}
+    ),
     "qwen2": Family(biased=("q_proj", "k_proj", "v_proj")),
     "qwen3": Family(qk_norm="head", unsaid={"head_dim": 128}),
     "gemma2": Family(
@@ -57,6 +60,7 @@ FAMILIES = {
             "num_key_value_heads": 4,
             "sliding_window": 4096,
             "tie_word_embeddings": True,
+            _POSITIONS: 8192,
         },
     ),
     "gemma3_text": Family(
@@ -70,15 +74,18 @@ FAMILIES = {
             "vocab_size": 262_208,
             "sliding_window": 4096,
             "tie_word_embeddings": True,
-            "max_position_embeddings": 131_072,
+            _POSITIONS: 131_072,
         },
     ),
-    "phi3": Family(fused=True, dims=("pp", "cp"), window_period=1),
+    "phi3": Family(fused=True, dims=("pp", "cp"), window_period=1, unsaid={_POSITIONS: 4096}),
     "olmo2": Family(
-        norms=("post_attention_layernorm", "post_feedforward_layernorm"), qk_norm="whole", dims=("pp", "cp")
+        norms=("post_attention_layernorm", "post_feedforward_layernorm"),
+        qk_norm="whole",
+        dims=("pp", "cp"),
+        unsaid={_POSITIONS: 2048},
     ),
-    "gpt2": Family(dims=("cp",), unsaid={"tie_word_embeddings": True, "max_position_embeddings": 1024}),
-    "mixtral": Family(experts=True, window_period=1, unsaid={"num_key_value_heads": 8}),
+    "gpt2": Family(dims=("cp",), unsaid={"tie_word_embeddings": True, _POSITIONS: 1024}),
+    "mixtral": Family(experts=True, window_period=1, unsaid={"num_key_value_heads": 8, _POSITIONS: 131_072}),
     "qwen3_moe": Family(qk_norm="head", experts=True, expert_width="moe_intermediate_size"),
     "gpt_oss": Family(
         experts=True,
@@ -86,7 +93,13 @@ FAMILIES = {
         scores_kept=True,
         dims=("pp",),
         window_period=2,
-        unsaid={"attention_bias": True, "sliding_window": 128, "head_dim": 64, "num_key_value_heads": 8},
+        unsaid={
+            "attention_bias": True,
+            "sliding_window": 128,
+            "head_dim": 64,
+            "num_key_value_heads": 8,
+            _POSITIONS: 131_072,
+        },
     ),
 }
 """By `model_type` of a config.json: what is known without torch. Only the ranks know the parameters of others."""

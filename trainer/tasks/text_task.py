@@ -102,8 +102,9 @@ class TextTask(Task):
 
     def cost(self, model: nn.Module) -> dict[str, Any]:
         lora, seq_len, teacher = self._config.lora_rank > 0, self._config.seq_len, self._teacher_shape
+        shape = find_decoder(model).shape
         per_token = {
-            name: count_flops_per_token(find_decoder(model).shape, seq_len, causal=causal, lora=lora)
+            name: count_flops_per_token(shape, seq_len, causal=causal, lora=lora)
             + (count_forward_flops_per_token(teacher, seq_len, causal=causal) if teacher else 0.0)
             for name, causal in (("flops_per_token", True), ("flops_per_token_literature", False))
         }
