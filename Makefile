@@ -128,8 +128,9 @@ pictures: setup ## the pictures in docs/pictures, from what `make demo` left; ne
 docs: setup ##: the documentation as a site: site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build && echo "site/index.html; with its search: $(BIN)/python -m mkdocs serve"
 
-schema: setup ## regenerate what is made from the trainer's settings: the charts' values schema, tables in docs, the list of codes
+schema: setup ## regenerate what is made from tables in code: the charts' values schema, tables and pictures in docs, the list of codes
 	$(BIN)/python -m docs.building.tables
+	$(BIN)/python -m docs.building.pictures
 	$(BIN)/python -m charts.values_schema charts/run/values.schema.json
 	$(BIN)/python -m docs.building.message_codes docs/codes.md
 
