@@ -96,12 +96,16 @@ class StrategyRow:
     page: tuple[str, str, str]
     """Sharded parts, collectives per step, when to use it: cells of its line in docs/strategies.md, which `make
     schema` writes; empty if presets have lines of their own."""
+    collectives: Mapping[str, tuple[str, ...]]
+    """Phase of a step -> what it sends of parameters and gradients, `inside` a group or node or `across` groups: the
+    picture in docs/strategies.md. Empty for nd, whose dims decide."""
     falls_back_to: str
     """The next rung of the ladder: it holds less and is of the same make (trainer/launch/memory_limits.py); "" =
     none."""
 
 
 KINDS = ("parameters", "gradients", "optimizer")
+PHASES = ("forward", "backward", "update")
 _CROSSING = {
     "gradients": "tensors that cross the border of two shards are held whole: it shows in small models"
 }
@@ -200,6 +204,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         reduce_bucket_mib=0,
         tried=0,
         why="one GPU has nothing to send",
+        collectives={},
         page=(
             "nothing, one process",
             "none",
@@ -216,6 +221,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         reduce_bucket_mib=25,
         tried=1,
         why="nothing else that divides the data sends less",
+        collectives={"backward": ("all-reduce",)},
         page=(
             "nothing",
             "all-reduce of gradients, hidden by the backward pass",
@@ -231,6 +237,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         "zero2",
         tried=4,
         why="it sends as much as zero3, with less work on the host",
+        collectives={"forward": ("all-gather",), "backward": ("all-gather", "reduce-scatter")},
         page=(
             "parameters, gradients, optimizer state (PyTorch `fully_shard`)",
             "two all-gathers and one reduce-scatter per block",
@@ -245,6 +252,10 @@ STRATEGIES: dict[str, StrategyRow] = {
         "",
         tried=6,
         why="it shares out all of the state, and gathers inside a group of ranks alone",
+        collectives={
+            "forward": ("all-gather inside",),
+            "backward": ("all-gather inside", "reduce-scatter inside", "all-reduce across"),
+        },
         page=(
             "as `fsdp` inside a group, replicated over groups",
             "as `fsdp`, and an all-reduce between groups",
@@ -258,6 +269,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         sends_less="ddp",
         tried=2,
         why="it holds less than ddp and sends 1.5 times as much",
+        collectives={"backward": ("all-reduce",), "update": ("all-gather",)},
         page=(
             "optimizer state (DeepSpeed)",
             "all-reduce of gradients, all-gather of parameters",
@@ -272,6 +284,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         sends_less="zero1",
         tried=3,
         why="it sends less than what gathers the parameters too",
+        collectives={"backward": ("all-reduce",), "update": ("all-gather",)},
         page=(
             "gradients, optimizer state (DeepSpeed)",
             "all-reduce of whole buckets, all-gather of parameters",
@@ -286,6 +299,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         sends_less="zero2",
         tried=5,
         why="it shares out all of the state",
+        collectives={"forward": ("all-gather",), "backward": ("all-gather", "reduce-scatter")},
         page=(
             "parameters, gradients, optimizer state (DeepSpeed)",
             "all-gathers per module, reduce-scatter",
@@ -302,6 +316,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         sends_less="zero2",
         tried=7,
         why="it shares out all of the state, and its backward gathers stay inside a node",
+        collectives={"forward": ("all-gather",), "backward": ("all-gather inside", "reduce-scatter")},
         page=(
             "as `zero3`, with a second copy of the parameters per node (hpZ)",
             "backward gathers stay inside the node",
@@ -329,6 +344,7 @@ STRATEGIES: dict[str, StrategyRow] = {
         sends_less="",
         tried=8,
         why="it divides the model itself (docs/llm.md has the layouts)",
+        collectives={},
         page=("", "", ""),
         falls_back_to="",
     ),
