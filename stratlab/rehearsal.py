@@ -39,7 +39,7 @@ from stratlab.run_directory.outcome import has_ended, read_events
 from stratlab.run_directory.places import find_page
 from stratlab.traces.discover import MANIFEST, read_dropped
 from stratlab.tracking_server import run_server
-from stratlab.trainer_program import TRAINER, Refused, ask_trainer, raise_refused
+from stratlab.trainer_program import TRAINER, Refused, ask_trainer, list_notes, raise_refused
 from stratlab_spec.exit_codes import ACCELERATORS_MISSING, PEER_LOST, STORAGE_FULL
 from stratlab_spec.run_directory import REHEARSAL_PID
 
@@ -300,6 +300,8 @@ def check_settings(plan: Sequence[PlannedRun], replace: bool, display: Display) 
     if answers.reason:
         display.say(f"the settings could not be checked beforehand: {answers.reason}")
     raise_refused(answers, runs)
+    for note in list_notes(answers, len(runs)):
+        display.say(note)
 
 
 def rehearse_run(run: PlannedRun, request: RehearsalRequest, display: Display) -> RunEnd:

@@ -88,6 +88,28 @@ def fit_digits(values: Iterable[float]) -> int:
     return 1 if largest >= 100 else 2 if largest >= 10 else 3 if largest >= 1 else 4
 
 
+def format_range(values: Iterable[object], unit: str = "", digits: int | None = None) -> str:
+    """Format the least and the largest number with their unit; "" without a number.
+
+    >>> format_range([3.5, None, 1.25], "ms"), format_range([2, 2], "%"), format_range([None])
+    ('1.25 to 3.5 ms', '2 %', '')
+    """
+    known = [value for value in values if isinstance(value, (int, float)) and math.isfinite(value)]
+    if not known:
+        return ""
+    ends = dict.fromkeys(format_number(value, digits) for value in (min(known), max(known)))
+    return f"{' to '.join(ends)} {unit}".rstrip()
+
+
+def quote(name: object) -> str:
+    """Set a name that a user chose apart from the words around it.
+
+    >>> quote("failed")
+    '“failed”'
+    """
+    return f"“{name}”"
+
+
 def format_fact(value: object) -> str:
     """Format a setting or a fact as YAML: true and false.
 

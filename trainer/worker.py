@@ -260,7 +260,8 @@ def _logit_widths(run: Run, task: Task) -> set[int]:
 def _describe_attention(run: Run) -> str:
     from trainer.models.packing import describe_attention
 
-    return describe_attention(run.config, run.world.device, run.precision.products_dtype, run.axes.cp)
+    shape, world = read_shape(run.config), run.world
+    return describe_attention(run.config, shape, world.device, run.precision.products_dtype, run.axes.cp)
 
 
 def _describe_zeropp(run: Run, model: nn.Module) -> dict[str, dict[str, Any]]:

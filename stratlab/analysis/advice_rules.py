@@ -254,8 +254,8 @@ RULES = (
     AdviceRule(
         "R6",
         (("bubble_over_ideal", ">", BUBBLE_OVER_IDEAL),),
-        "The pipeline's bubble is {bubble_pct:.0f} % of the step, {bubble_over_ideal:.1f} times its ideal of "
-        "{bubble_ideal_pct:.0f} %",
+        "The pipeline's bubble is {bubble_pct:.0f} % of the step, {bubble_over_ideal:.1f} times the "
+        "{bubble_ideal_pct:.0f} % of equal stages",
         wins="bubble_excess_pct",
         lead="bubble_pct",
         otherwise="Balance the layers of the stages first: stages take unequal times or wait for their links.",

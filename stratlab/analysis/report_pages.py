@@ -28,7 +28,7 @@ from stratlab.drawing import (
     note,
     paragraph,
 )
-from stratlab.wording import format_number
+from stratlab.wording import format_number, quote
 
 RULES = "By rules with fixed thresholds. Try one change at a time and compare the runs."
 OF_SETTINGS = (
@@ -72,7 +72,7 @@ def build_html(
     ]
     banner: list[str] = [loud(ONE_STEP)] if len({row["step"] for row in report["steps"]}) == 1 else []
     banner += [f"{report['note']}."] if report["note"] else []
-    title = f"Trace analysis of {report['run']['run']}"
+    title = f"Trace analysis of {quote(report['run']['run'])}"
     return build_page(
         title, summaries.build_origin(report), sections, banner, run_sections.build_links(report, facts)
     )

@@ -37,7 +37,7 @@ def say_headline(report: Mapping[str, Any]) -> str:
         explained += 100 * ms / step_ms
         ideal = report["mean"].get("bubble_ideal_pct")
         mostly = _largest_collective(report) if name == COMMUNICATION else ""
-        mostly += f"; ideal {ideal:.0f} %" if name == BUBBLE and ideal is not None else ""
+        mostly += f"; {ideal:.0f} % with equal stages" if name == BUBBLE and ideal is not None else ""
         shown.append(f"{SPOKEN.get(name, name)} {_ms(ms)} ({100 * ms / step_ms:.0f} %{mostly})")
     tail = f", the rest {max(100 - explained, 0):.0f} %" if len(sums) > len(shown) else ""
     what = " of host time" if report["source"] == "cpu" else ""

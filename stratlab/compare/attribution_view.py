@@ -13,7 +13,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stratlab.compare.answers import find_group
 from stratlab.compare.causes import (
     CAUSES,
     CPU_ORIGIN,
@@ -26,6 +25,7 @@ from stratlab.compare.causes import (
 from stratlab.compare.fairness import UNSHOWN
 from stratlab.compare.placement import ComparedRun
 from stratlab.compare.run_rows import PHASES, Rows
+from stratlab.compare.trust import find_group
 from stratlab.compare.winners import LEAST_LEAD_PCT
 from stratlab.drawing import (
     HALF,
@@ -41,7 +41,7 @@ from stratlab.drawing import (
     subtitle,
     waterfall,
 )
-from stratlab.wording import fit_digits, format_number
+from stratlab.wording import fit_digits, format_count, format_number
 from stratlab_spec import step_parts
 from stratlab_spec.step_parts import (
     BUBBLE,
@@ -127,7 +127,7 @@ def _split_recorded(run: ComparedRun) -> dict[str, float]:
 def build_why(report: Mapping[str, Any], mark: Markup) -> Section:
     """Build the pairs that differ most; all others are in `build_parts`."""
     found = report["attribution"]
-    answered = {row.run for row in find_group(report)[0]}
+    answered = {name for row in find_group(report)[0] for name in (row.run, row.configuration)}
     pairs = [pair for pair in found["pairs"] if pair["comparable"] or not pair["settings_known"]]
     pairs.sort(key=lambda pair: (pair["run"] not in answered, -abs(pair["difference_ms"])))
     if not pairs and found["pairs"]:
@@ -151,6 +151,7 @@ def build_why(report: Mapping[str, Any], mark: Markup) -> Section:
     boxes = [
         Markup("<div>{}{}</div>").format(subtitle(name_pair(pair)), _draw(pair))
         for pair in pairs[:MOST_PAIRS]
+        if pair["run"] in answered or pairs[0]["run"] not in answered
     ]
     return Section(
         "Why", html + Markup('<div class="pair">{}</div>').format(Markup("").join(boxes)), mark=mark
@@ -203,13 +204,16 @@ def build_parts(report: Mapping[str, Any]) -> Section:
     findings = [pair for pair in found["pairs"] if pair["comparable"]]
     others = [pair for pair in found["pairs"] if not pair["comparable"]]
     html = Markup("")
-    for pair in findings:
+    told = (
+        found["pairs"][:MOST_PAIRS] if len(found["pairs"]) <= MOST_COLUMNS else []
+    )  # of many the table says it
+    for pair in (pair for pair in findings if pair in told):
         html += paragraph(_mark(pair) + " " + _say(pair))
     if findings:
         html += build_part_table(findings) + note(_say_origins(findings))
     if not found["pairs"] and not found["not_attributed"]:
         return Section("Parts of the differences", nothing="no two runs with recorded steps")
-    for entry in found["not_attributed"]:
+    for entry in found["not_attributed"][:MOST_PAIRS]:
         against = f" against {entry['baseline']}" if entry["baseline"] else ""
         html += note(f"{entry['run']}{against}: not explained, {entry['why']}.")
     if others:
@@ -217,13 +221,24 @@ def build_parts(report: Mapping[str, Any]) -> Section:
         html += subtitle(
             "Runs that are not comparable" if shown_apart else "Runs that are not shown to be comparable"
         )
-        for pair in others:
+        for pair in (pair for pair in others if pair in told):
             mark = badge("not comparable", "bad") if pair["differing"] else badge(UNSHOWN, "warn")
             html += paragraph(mark + " " + _say(pair))
         html += details("Their parts", build_part_table(others))
+    if rest := len(found["pairs"]) - len(told) + len(found["not_attributed"][MOST_PAIRS:]):
+        html += note(f"The sentences of {format_count(rest, 'more pair')}: summary.md, report.json.")
     if found["pairs"]:
         html += note(NOTES.parts(f"{LEAST_LEAD_PCT:g}"))
-    return Section("Parts of the differences", html, folded=True)
+    return Section("Parts of the differences", html, folded=True, result=_say_largest(findings))
+
+
+def _say_largest(pairs: Pairs) -> str:
+    """`all-gather +13 ms, fsdp − ddp`."""
+    parts = [(abs(row["ms"]), row, pair) for pair in pairs for row in pair["parts"]]
+    if not parts:
+        return "no comparable pair"
+    ms, row, pair = max(parts, key=lambda part: part[0])
+    return f"{_name(row)} {'+' if row['ms'] >= 0 else '−'}{format_ms(ms)}, {name_pair(pair)}"
 
 
 def say_part(row: Mapping[str, Any]) -> str:

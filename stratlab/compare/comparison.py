@@ -30,7 +30,7 @@ from stratlab.compare.placement import ComparedRun, apply_place
 from stratlab.compare.run_rows import Rows, apply_others, build_row
 from stratlab.compare.run_sources import NOT_IN_MLFLOW, apply_tuning
 from stratlab.compare.search_ranking import build_search
-from stratlab.compare.variants import build_variants, check_varied, list_ways, name_way
+from stratlab.compare.variants import build_variants, check_varied, list_ways, name_variants, name_way
 from stratlab.compare.winners import (
     LEAST_LEAD_PCT,
     ON_CPU,
@@ -92,8 +92,12 @@ def compare(
     check_varied(varied, records)
     agreement = loss_agreement(records)
     fairness = audit(records, agreement["pairs"], varied)
-    rows = [build_row(run, name_way(run.name, fairness.differences, fairness.ways)) for run in records]
-    variants = [[run.name for run in group] for group in build_variants(records)]
+    repeated = build_variants(records)
+    variants, names = [[run.name for run in group] for group in repeated], name_variants(repeated)
+    rows = [
+        build_row(run, name_way(run.name, fairness.differences, fairness.ways), names.get(run.name, ""))
+        for run in records
+    ]
     band, noise = build_noise(rows, variants)
     scaling = build_scaling(records, rows, band)
     sharding = build_sharding(records)
@@ -107,7 +111,7 @@ def compare(
         {
             "schema_version": 2,
             "comparison": _name_comparison(records),
-            "headline": build_headline(records, fairness, scaling, group_winners),
+            "headline": build_headline(records, fairness, scaling, group_winners, names),
             "origin": _describe_origin(records, rows),
             "runs": rows,
             "not_runs": [
@@ -151,11 +155,18 @@ def _plain(value: Any) -> Any:
 
 
 def build_headline(
-    runs: Sequence[ComparedRun], fairness: Fairness, scaling: Series, group_winners: GroupWinners
+    runs: Sequence[ComparedRun],
+    fairness: Fairness,
+    scaling: Series,
+    group_winners: GroupWinners,
+    names: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the verdict of the audit, or the answers of runs that differ.
 
     Runs whose losses disagree stay "not comparable": that is a finding.
+
+    Args:
+        names: of `name_variants`.
 
     Returns:
         {verdict, reason, answers}. The verdict is the audit's, ONE_RUN, NO_RUN, PER_GROUP, or "strong scaling" and
@@ -173,7 +184,8 @@ def build_headline(
     answers = say_scaling(scaling)
     for group, winners in group_winners.items():
         best = list_best(winners) or "nobody is named"
-        answers.append(f"comparable with each other: {', '.join(group)}; best: {best}")
+        members = ", ".join(dict.fromkeys(names[run] for run in group))
+        answers.append(f"comparable with each other: {members}; best: {best}")
     verdict, reason = fairness.verdict, fairness.reason
     if verdict == NOT_COMPARABLE and not any(run.is_foreign for run in compared):
         apart = {entry.field for entry in fairness.differences if entry.keeps_apart}
@@ -186,7 +198,7 @@ def build_headline(
             answered |= {name for series in scaling for name in _list_members(series)}
         elif group_winners and FIELD not in apart:
             verdict = PER_GROUP
-        alone = [run.name for run in compared if run.name not in answered]
+        alone = [*dict.fromkeys(names[run.name] for run in compared if run.name not in answered)]
         if verdict != NOT_COMPARABLE and alone:
             answers.append(f"comparable with no other: {', '.join(alone)}")
     return {"verdict": verdict, "reason": reason, "answers": answers}
@@ -247,8 +259,8 @@ def _describe_origin(runs: Sequence[ComparedRun], rows: Rows) -> dict[str, Any]:
 
 
 def _count_repeats(rows: Rows) -> int:
-    """Return the smallest number of repeats of a variant."""
-    return min(Counter(row.variant for row in rows).values(), default=0)
+    """Of the variant with fewest."""
+    return min(Counter(row.configuration for row in rows).values(), default=0)
 
 
 def _name_comparison(runs: Sequence[ComparedRun]) -> str:

@@ -20,12 +20,14 @@ from typing import Any
 from stratlab.compare.placement import ComparedRun
 from stratlab.compare.rules import IMPLIED, RULES, Difference, Rule
 from stratlab.compare.variants import (
+    SEED_FACTS,
     SEED_SETTING,
     UNKNOWN,
     build_variants,
     excuse,
     find_ways,
     is_way,
+    join_seeds,
     read_fact,
     read_path,
     read_task,
@@ -48,7 +50,9 @@ COMPARABLE, NOT_COMPARABLE = "comparable", "not comparable"
 AS_SEARCH = "comparable as a search"
 """The verdict over runs that differ only in settings varied on purpose."""
 UNSHOWN = "comparability not known"
-"""The verdict without visible differences if some runs have only traces."""
+"""The verdict where nothing is seen to differ, but of some runs there are only traces."""
+SEEDS = "runs of several seeds are repeats, and their losses are held against each other under each seed"
+"""Why another seed does not matter."""
 HOW = "meant to leave the training as it is: the losses are held against each other"
 """Why a varied difference does not matter."""
 ONLY_TRACES = (
@@ -106,9 +110,15 @@ def audit(runs: Sequence[ComparedRun], pairs: Sequence[Pair], varied: Sequence[s
         if is_way(entry, ways):
             entry.matters, entry.why = False, f"{entry.why}; {HOW}"
     alike = _groups(finished, differences)
-    groups, reference, pairs = split_groups(alike, finished, pairs)
+    parts, reference, pairs = split_groups(alike, finished, pairs)
     if finding := build_difference(alike, reference, pairs):
         differences.append(finding)
+    of_seeds = [entry for entry in differences if entry.field in SEED_FACTS and not entry.varied]
+    doubtful = {name for entry in of_seeds for name, value in entry.values.items() if value == UNKNOWN}
+    groups, is_joined = join_seeds(alike, parts, finished, doubtful)
+    for entry in of_seeds:
+        if is_joined and not doubtful:
+            entry.matters, entry.why = False, f"{entry.why}; {SEEDS}"
     differences.sort(key=lambda entry: not entry.matters)
     others = [entry for entry in differences if entry.field != FIELD and not entry.varied]
     searched = _groups(finished, others) if varied else []
@@ -132,7 +142,7 @@ def audit(runs: Sequence[ComparedRun], pairs: Sequence[Pair], varied: Sequence[s
         groups = [*groups, *([run.name] for run in foreign)]
     meant = f"{', '.join(ways)}, which they are meant to differ in, and " if ways else ""
     reason = reason or f"nothing that matters differs, other than {meant}the strategy and what it implies"
-    search_groups = _leave_out_disagreeing(searched, alike, groups)
+    search_groups = _leave_out_disagreeing(searched, alike, parts)
     return Fairness(differences, same, groups, search_groups, verdict, reason, ways, left_out, pairs)
 
 

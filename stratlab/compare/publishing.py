@@ -25,10 +25,14 @@ from typing import TYPE_CHECKING, Any
 from stratlab import tracking as runs_page
 from stratlab.cluster import ClusterError
 from stratlab.cluster.pod_template import PodRequest
+from stratlab.compare.answers import Answer, name_answers, say_answer
+from stratlab.compare.causes import format_ms
 from stratlab.compare.efficiency import say_sharding
 from stratlab.compare.report_files import FILES
 from stratlab.compare.run_sources import KIND, KIND_TAG, is_comparison, list_runs
 from stratlab.compare.search_ranking import say_search
+from stratlab.compare.summary_view import name_configurations
+from stratlab.compare.trust import judge_trust
 from stratlab.compare.winners import BY_KEY
 from stratlab.drawing import drop_file_links
 from stratlab.machine import explain_untrusted, name_program, shorten
@@ -37,6 +41,7 @@ from stratlab.run_directory.record import RunRecord
 from stratlab.tracking import describe_redirect, find_redirect, impatient, is_of_this_machine, open_directly
 from stratlab.tracking_server import run_server
 from stratlab.user_error import NothingThere, UserError
+from stratlab.wording import format_count
 from stratlab_spec.mlflow_run import NOTE, OWN, build_note, may_describe
 
 if TYPE_CHECKING:
@@ -210,8 +215,10 @@ def _tail(said: str, termination: str) -> str:
     return "\n".join(said.splitlines()[-15:]) or termination
 
 
-COMPARED = "\n\n---\n\n"
-"""In the description of a run, before its comparison's findings."""
+COMPARED = "\n\n[//]: # (compared)\n\n"
+"""In the description of a run, around what its comparison has found: a comment, which no page shows."""
+OLDER = "\n\n---\n\n"
+"""The same before version 0.2, at the end."""
 ANSWER_S = 3.0
 
 
@@ -307,25 +314,50 @@ def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, e
 
 
 def describe(report: Mapping[str, Any]) -> str:
-    """Return the answer in Markdown: the verdict, the best run by each measure, and why the others are slower."""
-    headline = report["headline"]
+    """The answer in Markdown: who is best in what, whether it may be believed, and why the others are slower."""
+    report = name_configurations(report)
+    headline, trust = report["headline"], judge_trust(report)
     won = [f"{BY_KEY[metric].name}: **{run}**" for metric, run in report["winners"].items() if run]
-    # MLflow shows the first line until a reader expands it
-    lines = [f"**{headline['verdict']}**; {', '.join(won) or 'no run is best'}; {headline['reason']}"]
+    # MLflow shows the first line of it until a reader asks for more
+    short = [f"{each.question.rstrip('?')}: {_name(each)}" for each in name_answers(report)]
+    lines = ["; ".join(short)] * bool(short)
+    lines += [f"{say_answer(report)} **Fair? {trust.answer}**: {trust.say()}."]
+    lines.append(f"**{headline['verdict']}**: {headline['reason']}; best: {', '.join(won) or 'none named'}")
     lines += [f"* {answer}" for answer in headline["answers"]]
-    also = [*say_search(report["search"]), *say_sharding(report["sharding"]), *report["remarks"]]
+    also = [*say_search(report["search"])[1:], *say_sharding(report["sharding"]), *report["remarks"]]
     lines += [f"* {each}" for each in also]
     lines += [pair["sentence"] for pair in report["attribution"]["pairs"]]
     return "\n\n".join(lines)
 
 
+def _name(answer: Answer) -> str:
+    """`**fsdp** (0.72 MiB)`."""
+    return answer.answer if answer.open or answer.doubtful else f"**{answer.answer}** ({answer.number})"
+
+
 def describe_compared(report: Mapping[str, Any], run: str) -> str:
-    """Return the same for one run: the measures that it is best in, and why it is slower."""
-    won = [BY_KEY[metric].name for metric, best in report["winners"].items() if best == run]
-    lines = [f"**Compared with {len(report['runs']) - 1}: {report['headline']['verdict']}**; "]
-    lines[0] += f"best in: {', '.join(won) or 'nothing'}"
-    pairs = report["attribution"]["pairs"]
-    return "\n\n".join([*lines, *(pair["sentence"] for pair in pairs if pair["run"] == run)])
+    """The same of one run: what it is best in, whether that may be believed, and why it is slower."""
+    names, trust = {row["run"]: row["configuration"] for row in report["runs"]}, judge_trust(report)
+    groups = [group for group in report["group_winners"] if run in group["runs"]] or [report]
+    reasons = groups[0]["winner_reasons"]
+    found = [
+        f"{BY_KEY[metric].name} ({reasons[metric].partition(';')[0]})"
+        for metric, best in groups[0]["winners"].items()
+        if best == names[run]
+    ]
+    all_pairs = name_configurations(report)["attribution"]["pairs"]
+    pairs = [pair for pair in all_pairs if pair["run"] == names[run]]
+    found += [
+        f"{format_ms(abs(pair['difference_ms']))} a step ({abs(pair['difference_pct']):.0f} %) "
+        f"{'slower' if pair['difference_ms'] >= 0 else 'faster'} than {pair['baseline']}"
+        for pair in pairs
+        if pair["comparable"] and pair["times_comparable"]
+    ]
+    lines = [
+        f"**Compared with {format_count(len(names) - 1, 'run')}**: {'; '.join(found) or 'best in nothing named'}. "
+    ]
+    lines[0] += f"**Fair? {trust.answer}**: {trust.say()}."
+    return "\n\n".join([*lines, *(pair["sentence"] for pair in pairs)])
 
 
 def _log(client: MlflowClient, experiment: Experiment, report: Mapping[str, Any], folder: Path) -> Places:
@@ -369,14 +401,16 @@ def _log(client: MlflowClient, experiment: Experiment, report: Mapping[str, Any]
 
 
 def _describe_runs(client: MlflowClient, runs: Sequence[Run], report: Mapping[str, Any]) -> None:
-    """Append the comparison's findings to each run's own description."""
+    """What the comparison has found of each run stands after the first paragraph of the run's own description."""
     names = {row["mlflow_run_id"]: row["run"] for row in report["runs"]}
     for run in runs:
         note = run.data.tags.get(NOTE, "")
         if run.info.run_id in names and may_describe(note):
-            own = note.removesuffix(OWN).partition(COMPARED)[0]
+            before, _, rest = note.removesuffix(OWN).partition(OLDER)[0].partition(COMPARED)
+            own, _, more = f"{before}\n\n{rest.partition(COMPARED)[2]}".partition("\n\n")
             found = describe_compared(report, names[run.info.run_id])
-            client.set_tag(run.info.run_id, NOTE, build_note(f"{own}{COMPARED}{found}"))
+            parts = (own.strip(), found, more.strip())
+            client.set_tag(run.info.run_id, NOTE, build_note(COMPARED.join(parts)))
 
 
 def _check_answers(uri: str) -> None:

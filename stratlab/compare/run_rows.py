@@ -163,6 +163,8 @@ class RunRow(ScalingNumbers, TraceNumbers, TextNumbers, SummaryNumbers):
     attempts: int
     mlflow_run_id: Text
     task: Text
+    configuration: str = ""
+    """The name that it shares with its repeats (`variants.name_variants`)."""
     way: str
     """How it was carried out, where that is varied (`variants.name_way`)."""
     torch: Text
@@ -216,18 +218,6 @@ class RunRow(ScalingNumbers, TraceNumbers, TextNumbers, SummaryNumbers):
         """Return the mean of the recorded steps; None if no label marks the steps."""
         return None if self.trace_steps_from in (None, "recording") else self.step_ms
 
-    @property
-    def variant(self) -> str:
-        """Return a name that is equal for runs of the same strategy on the same axes, with equal varied settings.
-
-        A run that is known only by its traces has a name of its own.
-        """
-        if self.is_foreign:
-            return self.run
-        axes = [f"{name}={getattr(self, name)}" for name in ("dp_replicate", "dp_shard", *AXES)]
-        kinds = filter(None, (self.layout, self.pp_schedule, self.cp_method))
-        return " ".join([str(self.strategy), *axes, *kinds, self.way])
-
 
 Rows = Sequence[RunRow]
 
@@ -247,8 +237,8 @@ def read_rows(report: Mapping[str, Any]) -> list[RunRow]:
     return [RunRow(**row) for row in report["runs"]]
 
 
-def build_row(run: RunRecord, way: str = "") -> RunRow:
-    """Return the facts from the files of one run."""
+def build_row(run: RunRecord, way: str = "", configuration: str = "") -> RunRow:
+    """What the files of one run tell."""
     summary, analysis = run.summary, run.analysis
     trace = {"comm_exposed_pct": summary.get("comm_exposed_pct"), **(analysis.get("mean") or {})}
     state = [summary.get(name) for name in STATE_FIELDS]
@@ -270,6 +260,7 @@ def build_row(run: RunRecord, way: str = "") -> RunRow:
         attempts=run.starts,
         mlflow_run_id=run.mlflow_run_id,
         task=None if run.is_foreign else "text" if run.is_text else "image",
+        configuration=configuration or run.name,
         way=way,
         torch=run.versions.get("torch"),
         state_memory_gib=None if None in state else sum(value for value in state if value is not None),

@@ -1,15 +1,20 @@
 """Decide which runs are the same: their facts by the rules, repeats, and differences on purpose.
 
-read_fact        a fact of one run, from its files.
-build_variants   runs that are repeats of each other: equal in all that matters, except facts that are set aside.
-excuse           settings in which runs differ on purpose: their consequences, and the differences that they excuse.
+read_fact        a fact of one run, from its files
+build_variants   runs that are repeats of each other: equal in all that matters but facts that are set aside
+name_variants    a name for each of them: its run, or what its repeats have in common
+join_seeds       comparable runs of several seeds, joined through the variants that ran with both
+excuse           settings that runs are meant to differ in: what follows from each, which differences they excuse
 """
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from stratlab.compare.placement import KINDS, ComparedRun
@@ -147,6 +152,71 @@ def _read_identity(run: ComparedRun, aside: Collection[str], with_axes: bool | N
         else:
             facts |= {name: settings.get(name) for name in LAYOUT}
     return json.dumps(facts, sort_keys=True, default=str)
+
+
+SEED_ENDING = re.compile(r"([-_.](with|seed|s|run|r|repeat))+$")
+"""Of a name, before the number of a repeat."""
+
+
+def name_variants(variants: Sequence[Sequence[RunRecord]]) -> dict[str, str]:
+    """Run -> the name of its variant, which no other has: of one run its own; of repeats the strategy, else what begins
+    their names."""
+    repeated = [variant for variant in variants if len(variant) > 1]
+    strategies = Counter(str(variant[0].strategy) for variant in variants)
+    taken = {variant[0].name for variant in variants if len(variant) == 1}
+    names = {run.name: run.name for variant in variants for run in variant}
+    for variant in repeated:
+        runs = [run.name for run in variant]
+        words = zip(*(re.findall(r"[-_.]*[^-_.]+", run) for run in runs), strict=False)
+        begin = "".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, words))
+        begun = [str(variant[0].strategy)] if strategies[str(variant[0].strategy)] == 1 else []
+        wishes = [*begun, SEED_ENDING.sub("", begin), begin]
+        others = [name for name in names if name not in runs] or [""]
+        usable = (wish for wish in wishes if wish and wish not in taken)
+        name = next((wish for wish in usable if not all(each.startswith(wish) for each in others)), runs[0])
+        taken.add(name)
+        names |= dict.fromkeys(runs, name)
+    return names
+
+
+def join_seeds(
+    alike: Sequence[Sequence[str]],
+    parts: Sequence[Sequence[str]],
+    runs: Sequence[ComparedRun],
+    doubtful: Collection[str] = (),
+) -> tuple[list[list[str]], bool]:
+    """Joins runs of several seeds. Losses tell that two strategies compute the same training under one seed; a strategy
+    that ran with two seeds is one thing, so what agrees with it under either is comparable.
+
+    Args:
+        alike: groups of runs with equal facts, and so of one seed.
+        parts: the same, divided by the losses. Of one group the largest part is joined; where none is, no part.
+        doubtful: runs that are never joined, because a fact that follows from the seed is not known.
+
+    Returns:
+        the groups, the largest first, and whether the seed keeps no two runs apart that nothing else does.
+    """
+    names = [run.name for run in runs]
+    variant_of = {run.name: i for i, each in enumerate(build_variants(runs)) for run in each}
+    joined: list[list[str]] = []
+    rest: list[list[str]] = []
+    seeds = {run.name: str(run.settings.get(SEED_SETTING)) for run in runs}
+    for same in alike:
+        inside = sorted((part for part in parts if {*part} <= {*same}), key=len, reverse=True)
+        is_clear = (len(inside) == 1 or len(inside[0]) > len(inside[1])) and not {*same} & {*doubtful}
+        mine = {variant_of[name] for name in inside[0]}
+        shares = [part for part in joined if is_clear and mine & {variant_of[name] for name in part}]
+        # other facts under one seed are no other seed
+        is_clear = is_clear and seeds[inside[0][0]] not in {seeds[name] for part in shares for name in part}
+        rest += [[*part] for part in inside[is_clear:]]
+        if is_clear:
+            joined = [part for part in joined if part not in shares]
+            joined.append(sorted(sum(shares, [*inside[0]]), key=names.index))
+    identities = {run.name: _read_identity(run, SEED_FACTS, None) for run in runs}
+    whole = [part for part in rest if {*part} in map(set, alike)]
+    ends = [{identities[name] for name in part} for part in (*joined, *whole)]
+    alone = all(not (a & b) for i, a in enumerate(ends) for b in ends[:i])
+    return sorted([*joined, *rest], key=len, reverse=True), alone
 
 
 def find_typical(names: Sequence[str], values: Mapping[str, float]) -> str:

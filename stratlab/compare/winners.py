@@ -138,7 +138,8 @@ BY_KEY = {metric.key: metric for metric in METRICS}
 
 @dataclass(frozen=True)
 class Winner:
-    """The best run by a metric; None = no run is named. `reason`: for either."""
+    """The best configuration by a metric: a run, or what its repeats are called; None = none is named. `reason`: for
+    either."""
 
     metric: Metric
     run: str | None
@@ -160,10 +161,14 @@ def name_winners(rows: Rows, why_nobody: str = "") -> list[Winner]:
 
 
 def name_group_winners(rows: Rows, fairness: Fairness) -> dict[tuple[str, ...], list[Winner]]:
-    """Return the best runs within each group of comparable runs, unless all runs are comparable."""
+    """The best within each group of comparable runs that are not only repeats, where not all runs are comparable."""
     groups = [] if fairness.is_comparable else fairness.groups
-    members = {tuple(group): [row for row in rows if row.run in group] for group in groups if len(group) > 1}
-    return {group: name_winners(of_group) for group, of_group in members.items()}
+    members = {tuple(group): [row for row in rows if row.run in group] for group in groups}
+    return {
+        group: name_winners(of_group)
+        for group, of_group in members.items()
+        if len({row.configuration for row in of_group}) > 1
+    }
 
 
 def write_winners(winners: Sequence[Winner]) -> dict[str, Any]:
@@ -195,9 +200,9 @@ def _best(metric: Metric, rows: Rows) -> tuple[str | None, str]:
         return None, f"{NOT_RECORDED} {', '.join(silent)}"
     strategies: dict[str, list[RunRow]] = {}
     for row in rows:
-        strategies.setdefault(row.variant, []).append(row)
+        strategies.setdefault(row.configuration, []).append(row)
     if len(strategies) < 2:
-        return None, "all runs are repeats of one strategy"
+        return None, "all runs are repeats of one configuration"
     sign = -1 if metric.highest else 1
     ranked = sorted(strategies.values(), key=lambda repeats: sign * _median(metric, repeats))
     return _judge(metric, ranked, sign)
@@ -226,27 +231,32 @@ def _judge(metric: Metric, ranked: list[list[RunRow]], sign: int) -> tuple[str |
     winner, worst_of_best, second = best[0], best[-1], rivals[0]
     first, worst, other = (getattr(row, metric.key) for row in (winner, worst_of_best, second))
     lead_pct = 100 * abs(other - worst) / max(abs(other), abs(worst), 1e-30)
-    numbers = f"{_say(metric, first, other)} of {second.run}"
+    name, rival = winner.configuration, second.configuration
+    mine = _median(metric, ranked[0])
+    theirs = _median(metric, [row for row in rivals if row.configuration == rival])
+    numbers = f"{_say(metric, mine, theirs)} of {rival}"
     if sign * worst > sign * other:
-        return None, f"the repeats of {winner.run} and {second.run} overlap"
+        return None, f"the repeats of {name} and {rival} overlap"
     if worst == other:
-        return None, f"{winner.run} and {second.run} are equal: {_say(metric, first)}"
+        return None, f"{name} and {rival} are equal: {_say(metric, first)}"
     if metric.counted:
-        return winner.run, f"{numbers}; counted, exact on any hardware"
+        return name, f"{numbers}; counted, exact on any hardware"
     repeats = min(len(group) for group in ranked)
     band = _find_band(metric, ranked)
     if band is None:
         if lead_pct < LEAST_LEAD_PCT:
             return None, f"{numbers}: less than {LEAST_LEAD_PCT:g} % apart, too close for one repeat"
-        return winner.run, numbers + NO_INTERVAL
-    mine, theirs = (_median(metric, group) for group in ranked[:2])
+        return name, numbers + NO_INTERVAL
+    theirs = _median(metric, ranked[1])
     noise = band.of_difference(mine, theirs, len(ranked[0]), len(ranked[1]))
     if abs(mine - theirs) <= noise:
         return None, f"{numbers}: within the noise of repeats, {_say(metric, noise)}"
     how = (
         f"every one of {repeats} repeats is ahead" if repeats > 1 else "one repeat, but others were repeated"
     )
-    return winner.run, f"{numbers}; {how}, by more than the noise of {format_number(noise)} {metric.unit}"
+    if not noise:
+        return name, f"{numbers}; {how}"
+    return name, f"{numbers}; {how}, by more than the noise of {format_number(noise)} {metric.unit}"
 
 
 def _find_band(metric: Metric, ranked: list[list[RunRow]]) -> Band | None:
@@ -265,27 +275,34 @@ def choose_memory(rows: Rows) -> str:
 
 
 def build_pareto(rows: Rows, groups: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """Return one entry for each group of comparable runs.
+    """One entry for each group of comparable runs; repeats are one point, at their medians.
 
-    A run is on the front when no other one has at least its throughput with at most its memory, and is better in one
-    of the two. On CPUs the front is empty: their throughput ranks nothing.
+    A point is on the front when no other one has at least its throughput with at most its memory, and is better in one
+    of the two. On CPUs nobody is: their throughput ranks nothing.
 
     Returns:
-        [{memory: key of the rows, memory_is: in words, points: [{run, memory_gib, samples_per_s, front}], front: runs
-        by memory, note: why it is empty, or empty}]
+        [{memory: key of the rows, memory_is: in words, points: [{run (or what its repeats are called), runs,
+        memory_gib, samples_per_s, front}], front: by memory, note: why none is on it, or empty}]
     """
     fronts = []
     for group in groups:
         timed = [row for row in rows if row.run in group and row.samples_per_s]
         memory = choose_memory(timed)
-        sizes = {row.run: getattr(row, memory) for row in timed if getattr(row, memory)}
-        places = {row.run: (sizes[row.run], row.samples_per_s or 0.0) for row in timed if row.run in sizes}
+        sized = [row for row in timed if getattr(row, memory)]
+        repeats: dict[str, list[RunRow]] = {}
+        for row in sized:
+            repeats.setdefault(row.configuration, []).append(row)
+        places = {
+            name: (_median(BY_KEY[memory], of_name), _median(BY_KEY["samples_per_s"], of_name))
+            for name, of_name in repeats.items()
+        }
         if len(places) < 2:
             continue
-        on_cpu = any(row.device_type == "cpu" for row in timed if row.run in places)
+        on_cpu = any(row.device_type == "cpu" for row in sized)
         points = [
             {
                 "run": run,
+                "runs": [row.run for row in repeats[run]],
                 "memory_gib": place[0],
                 "samples_per_s": place[1],
                 "front": not on_cpu and not any(_beats(other, place) for other in places.values()),
@@ -324,13 +341,11 @@ def build_goals(rows: Rows, fairness: Fairness, memory_limit_gib: float | None =
         )
     compared = [row for row in rows if row.is_compared]
     fits = [] if memory_limit_gib is None else [_judge_fit(row, memory_limit_gib) for row in compared]
+    members = [(group, [row for row in compared if row.run in group]) for group in fairness.groups]
     groups = [
-        {
-            "runs": group,
-            "goals": _name_all([row for row in compared if row.run in group], fits, memory_limit_gib),
-        }
-        for group in fairness.groups
-        if len(group) > 1
+        {"runs": group, "goals": _name_all(of_group, fits, memory_limit_gib)}
+        for group, of_group in members
+        if len({row.configuration for row in of_group}) > 1
     ]
     return {"memory_limit_gib": memory_limit_gib, "fits": fits, "groups": groups}
 

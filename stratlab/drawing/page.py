@@ -48,9 +48,10 @@ class Section:
 
     Attributes:
         nothing: why there is nothing to show; such sections are one line at the end of the page.
-        half: in one of two columns, if the screen has room for them.
-        folded: only its title, until it is clicked.
-        mark: next to the title, as `badge("CPU", "warn")`.
+        half: in one of two columns, where the screen has room for them.
+        folded: only its title with `result`, until it is clicked.
+        result: the answer of the section in a few words.
+        mark: beside the title, as `badge("CPU", "warn")`.
     """
 
     title: str
@@ -58,6 +59,7 @@ class Section:
     nothing: str = ""
     half: bool = False
     folded: bool = False
+    result: str = ""
     mark: Markup = EMPTY
 
 
@@ -85,9 +87,8 @@ def details(summary: str, content: Markup) -> Markup:
 
 
 def tile_row(answers: Sequence[Any]) -> Markup:
-    """Return a tile for each, to be read in passing: its `question`, `answer`, `number`, `why`, and whether it is
-    `open`.
-    """
+    """A tile for each, to be read in passing: its `question`, `answer`, `number`, `why`, and whether it is `open`
+    or `doubtful`."""
     return Markup(PARTS.tile_row(answers))
 
 

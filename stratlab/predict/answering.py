@@ -37,8 +37,9 @@ from stratlab_spec.memory.profiles import (
     find_operations,
     read_operations,
 )
-from stratlab_spec.models.decoder import SHAPES, vit_size_problems
 from stratlab_spec.models.decoder_config import size_problems
+from stratlab_spec.models.decoder_json import vit_size_problems
+from stratlab_spec.models.decoder_presets import SHAPES
 from stratlab_spec.models.model_specs import VIT, read_vit_shape
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.wording import spell_options

@@ -7,7 +7,7 @@ build_prediction_page        bars by cause, the verdicts as a table
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -45,11 +45,20 @@ def conclude(answers: Sequence[Prediction | Unknown]) -> str:
     return f"{said}. Change first: {nearest.advice}. {NOT_ESTIMATED}"
 
 
+def find_first(answers: Sequence[Prediction | Unknown]) -> Prediction | None:
+    """The run to take first: of those with room for more than one row the one that sends least. None: none of several
+    has it."""
+    known = (one for one in answers if isinstance(one, Prediction) and one.verdict is Verdict.FITS)
+    return next((one for one in _order(known) if one.largest > 1), None) if len(answers) > 1 else None
+
+
+def _order(fitting: Iterable[Prediction]) -> list[Prediction]:
+    return sorted(fitting, key=lambda one: ORDER.get(one.file.strategy, len(ORDER)))
+
+
 def _say_first(fitting: Sequence[Prediction], asked: int, unknown: str) -> str:
-    """Recommend the run that sends least of those with room for several rows; without any, name changes that make
-    room.
-    """
-    ordered = sorted(fitting, key=lambda one: ORDER.get(one.file.strategy, len(ORDER)))
+    """Of those with room for more than one row the one that sends least; where there is none, what would make room."""
+    ordered = _order(fitting)
     roomy = [one for one in ordered if one.largest > 1]
     said = f"{len(fitting)} of {asked} fit{'s' * (len(fitting) == 1)}{unknown}"
     if len(fitting) == 1:
@@ -84,8 +93,8 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
     """Yield the origin of the numbers."""
     known = [one for one in answers if isinstance(one, Prediction)]
     yield (
-        f"limit: {GATE * device_gib:.2f} of {device_gib:g} GiB ({GATE:.0%}). The memory was counted without a GPU; "
-        "fixed amounts for CUDA's context, communicators and the allocator's reserve are included (docs/predict.md)"
+        "counted on fake tensors, no device took part; CUDA's context, communicators and the allocator's reserve are "
+        f"constants; errors against measured peaks: docs/predict.md; fits: below {GATE:.0%} of {device_gib:g} GiB"
     )
     yield from _explain_different_ranks([one.question for one in answers])
     assumed: dict[str, list[str]] = {}

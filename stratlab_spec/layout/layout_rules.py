@@ -31,6 +31,7 @@ def broken_layout_rules(
     return [
         *size_problems(config),
         *_processes(config, world_size, axes),
+        *_family(config, axes, shape),
         *_tensor(config, axes, shape, sequence_parallel),
         *_pipeline(config, axes, shape),
         *_sequence(config, axes, shape, sequence_parallel),
@@ -53,6 +54,23 @@ def _processes(config: Config, world_size: int, axes: Axes) -> Iterator[str]:
         else f"the product of those without dp_shard is {others} and must be one of {list_divisors(world_size)}"
     )
     yield f"{factors} makes {axes.world_size} processes, but there are {world_size}; {fix} [SL-nd-processes]"
+
+
+def _family(config: Config, axes: Axes, shape: DecoderShape) -> Iterator[str]:
+    """transformers plans tp for some families only; without the plan heads and experts stay whole."""
+    able = {*shape.dims, *(("ep",) if "tp" in shape.dims else ())}
+    for axis in ("pp", "cp", "tp", "ep"):
+        if getattr(axes, axis) > 1 and axis not in able:
+            names = ", ".join([*sorted(able - {"ep"}), "dp_replicate", "dp_shard"])
+            yield (
+                f"TRAINER_{axis.upper()}={getattr(axes, axis)}: nd splits {config.model_name} (model_type "
+                f"{shape.family!r}) over {names} only; expected {axis}=1 [SL-nd-family]"
+            )
+    if config.lora_rank and not ({"tp", "pp"} & able):
+        yield (
+            f"TRAINER_LORA_RANK={config.lora_rank}: nd counts no adapters of model_type {shape.family!r}; "
+            "take another strategy [SL-nd-family-lora]"
+        )
 
 
 def _tensor(config: Config, axes: Axes, shape: DecoderShape, sequence_parallel: bool) -> Iterator[str]:

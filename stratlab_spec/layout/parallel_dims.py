@@ -232,10 +232,8 @@ def _choose_axes(config: Config, world_size: int, shape: DecoderShape) -> tuple[
 
 
 def find_ep(config: Config, shape: DecoderShape, axes: Axes) -> Axes:
-    """Return the axes with the experts distributed among them, up to their number; unchanged with fewer than 5
-    dimensions.
-    """
-    if config.dimensions < 5 or not shape.experts:
+    """The axes with the experts shared out among them, as far as they go; unchanged with fewer than 5 dimensions."""
+    if config.dimensions < 5 or not shape.experts or "tp" not in shape.dims:
         return axes
     pool = axes.dp_shard * axes.cp * axes.tp
     return replace(
@@ -244,7 +242,9 @@ def find_ep(config: Config, shape: DecoderShape, axes: Axes) -> Axes:
 
 
 def _obstacle(axis: str, config: Config, world_size: int, left: int, shape: DecoderShape, tp: int) -> str:
-    """Return why `axis` cannot be 2; "" = it can."""
+    """Why `axis` cannot be 2; "" = it can."""
+    if axis not in shape.dims:
+        return f"transformers does not plan {axis} for model_type {shape.family!r}"
     if axis == "pp" and config.dimensions == 5 and shape.experts and world_size == 2:
         return "on 2 processes a pipeline would leave the experts only one"
     if axis == "cp" and world_size < OWN_SEQUENCE_AXIS_FROM:

@@ -102,7 +102,7 @@ def tensor_dimension(name: str) -> int | None:
     if any(matrix in parts for matrix in BY_COLUMNS):
         return None if "lora_A" in parts else 0
     if any(matrix in parts for matrix in BY_ROWS):
-        return None if "lora_B" in parts else 1
+        return None if "lora_B" in parts or name.endswith(".bias") else 1
     return None
 
 

@@ -235,6 +235,7 @@ PATTERNS = {
     "comparison": NAME,
     "activation_checkpointing": "expected none, selective, blocks, every_2 to every_999",
     "lora_targets": "expected names of modules separated by commas, without blanks",
+    "text_columns": "expected part=column, several with commas, such as query=instruction,response=output",
     "zeropp": "expected parts separated by commas, without blanks",
     "fault": f"expected kind@step[:rank], several with commas, each once or, with a final !, in every attempt; "
     f"kinds: {', '.join(KINDS)}",

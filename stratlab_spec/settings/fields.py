@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from stratlab_spec.registry import FINETUNED_NETWORKS, NETWORKS
+from stratlab_spec.settings import text_columns
 from stratlab_spec.settings.values import FAULTS, KINDS, is_reserved, number_problem
 from stratlab_spec.strategies import STRATEGIES
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 else:
     Strategy = Literal[tuple(STRATEGIES)]
 TEXT_MODELS = (
-    *("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen3-30b-a3b"),
+    *("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-4b", "qwen3-8b"),
+    *("llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "mistral-7b", "gemma-2-2b", "gemma-3-4b", "phi-3-mini"),
+    *("olmo-2-7b", "gpt2", "mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-20b"),
     *("qwen_tiny", "qwen_moe_tiny"),
 )
 VIT_MODELS = ("vit_tiny", "vit_small", "vit_base", "vit_large", "vit_huge")
@@ -167,6 +170,15 @@ class Settings(BaseModel):
     packing: bool = True
     """Several documents per row, none sees another; off = one document per row, padded."""
 
+    text_columns: str = Field(default="", pattern=text_columns.PATTERN)
+    """What the columns of a text data set are, such as query=instruction,response=output; empty = by their
+    names."""
+    chat_roles: Literal["strict", "merge"] = "strict"
+    """Chats that the template refuses: strict = the run does not start; merge = turns of one role that follow
+    each other become one, other roles the user's, and answers before the first question go."""
+    long_documents: Literal["cut", "drop"] = "cut"
+    """Documents above seq_len: cut = a chat loses its end, plain text continues in another row; drop = left
+    out."""
     allow_altered_answers: bool = False
     """Train although the tokenizer's chat template drops a part of the text of more than 5 % of the
     documents, as some do with reasoning."""
@@ -367,6 +379,15 @@ class Settings(BaseModel):
         if problem := number_problem(_number_schemas()[info.field_name or ""], value):
             raise Refusal(problem)
         return value
+
+    @field_validator("text_columns")
+    @classmethod
+    def _text_columns(cls, given: str) -> str:
+        try:
+            text_columns.parse_text_columns(given)
+        except ValueError as failure:
+            raise Refusal(str(failure)) from failure
+        return given
 
     @field_validator("results")
     @classmethod

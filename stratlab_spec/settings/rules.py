@@ -88,6 +88,11 @@ def _without_effect(config: Settings) -> Iterator[str]:
                 "TRAINER_TARGET_PERPLEXITY: images have no perplexity; give TRAINER_TARGET_ACCURACY_PCT "
                 "[SL-perplexity-for-images]"
             )
+        if config.text_columns:
+            yield (
+                f"TRAINER_TEXT_COLUMNS={config.text_columns!r}: images have no text; name their columns in "
+                "TRAINER_IMAGE_COLUMN and TRAINER_LABEL_COLUMN [SL-text-columns-for-images]"
+            )
         if "loss_chunk_tokens" in changed:
             yield (
                 f"TRAINER_LOSS_CHUNK_TOKENS={config.loss_chunk_tokens}: images have no tokens, their loss is not "

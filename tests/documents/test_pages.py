@@ -115,16 +115,6 @@ def test_exit_codes_kinds_and_defaults_are_those_of_the_code() -> None:
     assert find_stop_problems(STOPS, FAULTS, CODES) == []
 
 
-def test_every_setting_about_stops_is_told() -> None:
-    """Those of checkpoints and attempts, by their names."""
-    told = {word for row in read_table("Settings") for word in re.findall(r"`(\w+)`", row[0])}
-    begins = (
-        *("checkpoint_", "resume", "max_attempts", "deadline_s"),
-        *("collective_", "on_not_", "oom_", "fault"),
-    )
-    assert {name for name in Settings.model_fields if name.startswith(begins)} <= told
-
-
 def test_every_key_of_a_sweep_is_described_with_its_default() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\S.*) \| (.+) \|$", write_sweep(Path()), flags=re.MULTILINE)
     assert [name for name, *_ in rows] == [*Sweep.model_fields, *Tune.model_fields]

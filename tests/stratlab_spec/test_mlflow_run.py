@@ -42,12 +42,7 @@ def test_only_headlines_have_no_prefix(name, kind, called):
 
 @pytest.mark.parametrize(
     ("stored", "found"),
-    [
-        ({"detail/lr"}, "detail/lr"),
-        ({"lr"}, "lr"),
-        ({"lr", "detail/lr"}, "detail/lr"),
-        (set(), "detail/lr"),
-    ],
+    [({"detail/lr"}, "detail/lr"), ({"lr"}, "lr"), ({"lr", "detail/lr"}, "detail/lr"), (set(), "detail/lr")],
 )
 def test_a_name_of_an_older_version_is_read_where_there_is_no_other(stored, found):
     assert find_stored_name(f"{DETAIL}lr", stored) == found

@@ -1,7 +1,7 @@
 """Check many runs at once without starting them: `python -m trainer.program check < runs.json`.
 
-Reads {run: environment of its pods} and prints {run: {"code": exit code, "problems": [sentence]}}. A set of runs is
-checked before the first one starts, so that no run of it fails later for a setting.
+Reads {run: environment of its pods}, prints {run: {"code": exit code, "problems": [sentence], "notes": [sentence]}}.
+What a run would refuse by itself is refused before the first of several begins.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def check_run(
     from trainer.launch.preflight import check, check_elsewhere, read_pods
     from trainer.launch.rendezvous import Lease
 
+    notes: list[str] = []
     try:
         config = Config.from_env(env)
         pods = read_pods(env)
@@ -71,17 +72,23 @@ def check_run(
                 replaces=replaces,
                 makes_caches=False,
                 opens_pictures=held_out not in opened,
+                tell=notes.append,
             )
             opened.add(held_out)
     except ConfigError as failure:
         return _answer(failures.BAD_CONFIG, failure.problems, env, elsewhere)
     except DataMissing as failure:
         return _answer(failures.DATA_MISSING, str(failure).splitlines(), env, elsewhere)
-    return _answer(failures.DONE, [], env, elsewhere)
+    return _answer(failures.DONE, [], env, elsewhere, notes)
 
 
-def _answer(code: int, problems: Iterable[str], env: Mapping[str, str], elsewhere: bool) -> dict[str, Any]:
-    return {"code": code, "problems": [spell(each, env, elsewhere=elsewhere) for each in problems]}
+def _answer(
+    code: int, problems: Iterable[str], env: Mapping[str, str], elsewhere: bool, notes: Iterable[str] = ()
+) -> dict[str, Any]:
+    sentences = {"problems": problems, "notes": notes}
+    return {"code": code} | {
+        kind: [spell(each, env, elsewhere=elsewhere) for each in found] for kind, found in sentences.items()
+    }
 
 
 def main(arguments: list[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -112,13 +112,15 @@ def check(
     replaces: bool = False,
     makes_caches: bool = True,
     opens_pictures: bool = True,
+    tell: Callable[[str], None] = lambda sentence: None,
 ) -> CheckedRun | None:
     """Return how this run starts; None if it does not train, or if its token cache is missing and not built.
 
     Args:
-        replaces: an existing run of this name is removed before this one starts.
-        makes_caches: build a missing token cache; otherwise checks that depend on it are skipped.
-        opens_pictures: open the held-out pictures; otherwise another run has opened them.
+        replaces: a run of this name that is there goes before this one starts.
+        makes_caches: a token cache that is not there is made; else what depends on it is not checked.
+        opens_pictures: those that are held out are opened; else they have been for another run.
+        tell: receives how a text data set without a token cache is read.
 
     Raises:
         ConfigError: naming every setting that does not fit.
@@ -149,7 +151,7 @@ def check(
             choice = choose_on_device(config, world_size, read_shape(config), device_bytes)
         layout = choice.layout if choice else None
         refuse([*fit_problems(config, world_size, read_shape(config), device_bytes, layout)])
-        samples = _check_rows(config, makes_caches)
+        samples = _check_rows(config, makes_caches, tell)
     else:
         samples = _check_images(config, world_size, env, problems, opens_pictures)
     if config.mode != "train" or samples is None:
@@ -191,11 +193,12 @@ def check_elsewhere(config: Config, pods: Pods) -> None:
     refuse(problems)
 
 
-def _check_rows(config: Config, makes_caches: bool) -> int | None:
-    """Return the training samples of a language model's data; None if its token cache is missing and not built."""
+def _check_rows(config: Config, makes_caches: bool, tell: Callable[[str], None]) -> int | None:
+    """Training samples of a language model's data; None where its token cache is missing and not made."""
     if not makes_caches and read_index(cache_folder(config)) is None:
-        if config.dataset_path:  # here, because opening it takes no longer than in the run
-            check_given(config)
+        if config.dataset_path:  # here, where a look costs no more than the run's own
+            for sentence in check_given(config):
+                tell(f"{config.dataset_setting}: {sentence}")
         return None
     samples = ensure_cache(config, partial(print, flush=True))
     refuse(_plan_problems(config, samples))

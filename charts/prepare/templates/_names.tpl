@@ -45,7 +45,7 @@ dataset
 {{- define "prepare.tokens" -}}
 {{- $config := .Values.run.config -}}
 - {{ printf "--tokenize=%s" (include "run.literal" .Values.prepare.tokenize) | quote }}
-{{- range $name := list "seq_len" "validation_fraction" "train_samples" }}
+{{- range $name := list "seq_len" "validation_fraction" "train_samples" "text_columns" "chat_roles" "long_documents" }}
 {{- if and (hasKey $config $name) (not (kindIs "invalid" (get $config $name))) }}
 - {{ printf "--%s=%s" (replace "_" "-" $name) (include "run.literal" (get $config $name)) | quote }}
 {{- end }}

@@ -1,16 +1,7 @@
-"""Small comparisons against what their reports said (tests/data/runs/scenarios.json.gz).
-
-python -m tests.stratlab.compare.test_scenarios [NAME]    # pins them anew, or shows one as it is now
-"""
+"""Small comparisons against what their reports said (tests/data/runs/scenarios.json.gz)."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import sys
-import tempfile
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +10,9 @@ from stratlab.compare.comparison import compare
 from stratlab.compare.run_sources import load_runs
 from tests.stratlab.compare import scenarios as of
 from tests.stratlab.compare.building import edit, judge
-from tests.stratlab.compare.pinning import list_differences, reduce
 from tests.stratlab.compare.scenarios import SGD, THREE, WAYS, WEAK
-from tests.stratlab.example_numbers import THREE as OF_3
+from tests.stratlab.pinned import check_pinned, reduce
 
-PINNED = OF_3.parents[1] / "scenarios.json.gz"
 OF_ROWS = """run way step_time_ms_p50 step_time_ms_mean samples_per_s step_times_from measured_steps noise_ms
 main_cause speedup speedup_vs_baseline speedup_vs_single scaling_efficiency_pct"""
 LEFT_OUT = ("same", "sources", "sharding", "origin")
@@ -218,36 +207,11 @@ SCENARIOS = {
 }  # fmt: skip
 
 
-def pin(name: str, root: Path) -> Any:
-    report = SCENARIOS[name](root / "demo")
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_comparison_says_what_it_said(name, tmp_path):
+    report = SCENARIOS[name](tmp_path / "demo")
     names = {row["run"] for row in report["runs"]}
     rows = [{key: row[key] for key in OF_ROWS.split()} for row in report["runs"]]
     fairness = {key: value for key, value in report["fairness"].items() if key not in LEFT_OUT}
     parts = {key: value for key, value in report.items() if key not in LEFT_OUT}
-    return json.loads(json.dumps(reduce(parts | {"runs": rows, "fairness": fairness}, names)))
-
-
-@cache
-def read_pinned() -> dict[str, Any]:
-    return json.loads(gzip.decompress(PINNED.read_bytes()))
-
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_a_comparison_says_what_it_said(name, tmp_path):
-    assert list(list_differences(pin(name, tmp_path), read_pinned()[name])) == []
-
-
-def main() -> None:
-    pinned = {}
-    for name in sys.argv[1:] or SCENARIOS:
-        with tempfile.TemporaryDirectory() as folder:
-            pinned[name] = pin(name, Path(folder))
-    if sys.argv[1:]:
-        print(json.dumps(pinned, indent=1))
-        return
-    PINNED.write_bytes(gzip.compress(json.dumps(pinned).encode(), mtime=0))
-    print(f"{PINNED}: {PINNED.stat().st_size:,} bytes")
-
-
-if __name__ == "__main__":
-    main()
+    check_pinned("runs/scenarios.json.gz", name, reduce(parts | {"runs": rows, "fairness": fairness}, names))

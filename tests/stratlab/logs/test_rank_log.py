@@ -36,13 +36,7 @@ class Reading:
     def __call__(self, rank: int = 0, *, previous: bool = False, follow: bool = False, **options: str) -> str:
         self.said, self.asked = [], ()
         pieces = rank_log.read_rank(
-            self._connection,
-            "demo",
-            rank,
-            previous=previous,
-            follow=follow,
-            say=self.said.append,
-            **options,
+            self._connection, "demo", rank, previous=previous, follow=follow, say=self.said.append, **options
         )
         return b"".join(pieces).decode()
 

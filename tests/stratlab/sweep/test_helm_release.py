@@ -239,11 +239,7 @@ def test_success_is_training_and_analysis(cluster):
         (job("Succeeded"), None, True, "PyTorchJob Succeeded"),
         (
             job("Succeeded"),  # nothing will start the analysis
-            [
-                (ADDED, analysis(suspend=True)),
-                *THERE,
-                (ADDED, analysis("Failed", component="waiter")),
-            ],
+            [(ADDED, analysis(suspend=True)), *THERE, (ADDED, analysis("Failed", component="waiter"))],
             False,
             "analysis Failed: PodFailurePolicy",
         ),

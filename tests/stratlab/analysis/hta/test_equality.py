@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stratlab.analysis.kernels import build_copies, build_kernels
 from stratlab.analysis.lanes import build_lanes
-from stratlab.analysis.measure import measure_traces
 from stratlab.analysis.step_rows import build_idle
 from stratlab.traces.trace import load_trace
 from stratlab_spec.trace_events import common_length, length
 from tests.stratlab.analysis.hta.loading import build_idle_of_hta, build_kernels_of_hta, load_hta, unrounded
 from tests.stratlab.real_traces import unpack
 from tests.stratlab.simulated.scene import Scene
-from tests.stratlab.simulated.small import TraceWriter
 from tests.stratlab.simulated.team import simulate
 
 ORIGIN_NS = 1_000_000_000  # there a float64 of microseconds, which is what HTA has, tells every nanosecond
@@ -98,45 +95,3 @@ def test_idle_categories(case):
     assert {key[:2] for key in ours} == {key[:2] for key in theirs}
     for key, idle_us in ours.items():
         assert idle_us == pytest.approx(theirs.get(key, 0.0), rel=1e-5, abs=5e-3), key
-
-
-def find_compute_us(files: dict[int, Path], **options: Any) -> float:
-    (row,) = load_hta(files, **options).get_temporal_breakdown(visualize=False).to_dict("records")
-    return float(row["compute_time(us)"])
-
-
-def test_whole_microseconds(tmp_path):
-    """Row 1 of docs/decisions/hta.md: by default it rounds starts up and ends down, so every kernel loses up to 2 us."""
-    scene = Scene(ranks=1, kernel_ns=4_000, optimizer_kernels=30, launch_ns=500, origin_ns=ORIGIN_NS)
-    truth = simulate(tmp_path, scene)
-    compute_us = sum(step.compute for step in truth.steps.values()) / 1e3
-    assert find_compute_us(truth.files, rounds_times=True) < 0.9 * compute_us
-    assert find_compute_us(truth.files) == same(compute_us)
-    (ours,) = measure_traces(truth.files).ranks
-    assert sum(row.compute_ms for row in ours.rows) * 1e3 == pytest.approx(compute_us, rel=1e-12)
-
-
-def test_mean_that_is_a_sum(tmp_path):
-    """Row 2: with more names than `num_kernels` (10), mean, max and min of every kernel are its sum."""
-    trace = TraceWriter(0)
-    trace.label("ProfilerStep#1", 1000, 2000)
-    for at in range(1000, 1240, 10):
-        trace.kernel(f"gemm{at % 120:02}", at, at + 5, at + 8)
-    hta = load_hta({0: trace.write(tmp_path / "rank0_trace.json")})
-    rows = hta.get_gpu_kernel_breakdown(visualize=False)[1].set_index("name")
-    assert rows.loc["gemm40", "mean (us)"] == rows.loc["gemm40", "sum (us)"] == pytest.approx(6)
-    assert build_kernels_of_hta(hta)[0, "gemm40"]["mean (us)"] == pytest.approx(3)
-
-
-@pytest.mark.parametrize("gpu_labels", (False, True))
-def test_last_step_that_is_dropped(tmp_path, gpu_labels):
-    """Row 3: by default it leaves out the last step, or a part of it where Kineto has projected the steps onto the
-    GPU."""
-    scene = Scene(ranks=1, steps=3, gpu_labels=gpu_labels, origin_ns=ORIGIN_NS)
-    truth = simulate(tmp_path, scene)
-    steps = [step.compute / 1e3 for step in truth.steps.values()]
-    wrong = find_compute_us(truth.files, include_last_profiler_step=False)
-    assert wrong < sum(steps) - 100 and wrong >= sum(steps[:2]) * (1 - 1e-6) + 100 * gpu_labels
-    assert find_compute_us(truth.files) == same(sum(steps))
-    (ours,) = measure_traces(truth.files).ranks
-    assert [round(row.compute_ms * 1e6) for row in ours.rows] == [s.compute for s in truth.steps.values()]

@@ -216,16 +216,6 @@ def test_what_is_a_lack_of_memory():
         assert find_codes(describe_failure(said, 2 << 30)) == (["SL-hta-memory"] if said in lacks else [])
 
 
-def test_too_little_memory_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("stratlab.analysis.hta_bridge.choose_ranks", lambda sizes, allowed: list(sizes))
-    files = team.simulate(tmp_path / "traces", team.Scene(ranks=2, steps=20, layers=16)).files
-    sizes = dict.fromkeys(files, MIB)
-    statuses = run_hta(files, True, sizes, tmp_path, HtaLimits(memory_bytes=100 * MIB)).statuses
-    assert [s.analysis for s in statuses] == [a.name for a in ANALYSES]
-    assert {s.status for s in statuses} == {"failed"}
-    assert "SL-hta-memory" in find_codes(statuses[0].reason), statuses[0]
-
-
 pytestmark = pytest.mark.filterwarnings("ignore")  # HTA on pandas 2
 
 

@@ -17,10 +17,10 @@ import pytest
 
 from stratlab.api import compare
 from tests.stratlab.compare.building import build, edit
-from tests.stratlab.compare.pinning import list_differences, reduce
 from tests.stratlab.compare.sixteen_runs import build_sixteen
 from tests.stratlab.example_numbers import THREE
 from tests.stratlab.example_text import LACKING, LAYOUTS, build_text_run
+from tests.stratlab.pinned import list_differences, read_pinned, reduce
 
 DATA = THREE.parents[1]
 PINNED = {
@@ -64,15 +64,9 @@ def build_report(name: str, root: Path) -> dict[str, Any]:
     return found
 
 
-def read_pinned(name: str) -> dict[str, Any]:
-    content = PINNED[name].read_bytes()
-    found: dict[str, Any] = json.loads(gzip.decompress(content) if PINNED[name].suffix == ".gz" else content)
-    return found
-
-
 @pytest.mark.parametrize("name", PINNED)
 def test_a_comparison_says_what_it_said(name: str, tmp_path: Path) -> None:
-    assert list(list_differences(build_report(name, tmp_path), read_pinned(name))) == []
+    assert list(list_differences(build_report(name, tmp_path), read_pinned(PINNED[name]))) == []
 
 
 def main() -> None:

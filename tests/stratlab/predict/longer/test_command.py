@@ -1,12 +1,8 @@
-"""`stratlab predict` of shipped files: its answers as they were (tests/data/predictions.json), and what is refused.
-
-UPDATE_PREDICTIONS=1 pytest tests/stratlab/predict/longer/test_command.py    # pins them anew
-"""
+"""`stratlab predict` of shipped files: its answers as they were (tests/data/predictions.json), and what is refused."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 from pathlib import Path
@@ -19,10 +15,9 @@ from stratlab.predict.counting import COUNTED
 from stratlab_spec.memory.profiles import SHIPPED, read_operations
 from stratlab_spec.strategies import STRATEGIES
 from tests.codes import find_codes
-from tests.stratlab.compare.pinning import list_differences, reduce
+from tests.stratlab.pinned import check_pinned, reduce
 from trainer.memory_estimation.command import _parse
 
-PINNED = Path(__file__).parents[3] / "data" / "predictions.json"
 QWEN = ("--model", "qwen2.5-3b")
 VIT = ("--model", "vit_huge")
 BATCH = (
@@ -74,12 +69,7 @@ def test_it_answers_what_it_answered(name, call):
     words = [word for word in told if re.search(r"\d|=", word) or word in STRATEGIES]
     answers = reduce(json.loads(call(*ASKED[name], "--json")[1]), set(STRATEGIES))
     answers = [{key: value for key, value in one.items() if key != "settings"} for one in answers]
-    found = json.loads(json.dumps({"code": code, "answers": answers, "words": words}))
-    pinned = json.loads(PINNED.read_text()) if PINNED.exists() else {}
-    if "UPDATE_PREDICTIONS" in os.environ:
-        PINNED.write_text(json.dumps(pinned | {name: found}, indent=1) + "\n")
-    else:
-        assert [*list_differences(found, pinned[name])] == []
+    check_pinned("predictions.json", name, {"code": code, "answers": answers, "words": words})
     for one in answers:
         if one["verdict"] != NOT_KNOWN and "causes_gib" in one:
             assert sum(one["causes_gib"].values()) == pytest.approx(one["peak_gib"], abs=0.01)

@@ -14,13 +14,7 @@ import pytest
 from stratlab.helm import REPOSITORY, find_helm
 from stratlab.sweep import planned_release
 from stratlab.sweep.definition import Sweep
-from stratlab.sweep.planned_release import (
-    Planned,
-    build_sweep_plan,
-    foretell_all,
-    hash_asked,
-    merge_values,
-)
+from stratlab.sweep.planned_release import Planned, build_sweep_plan, foretell_all, hash_asked, merge_values
 from stratlab.sweep.state import State, read_state
 from stratlab.sweep.tuning_loop import Workbench, tune_strategies
 from stratlab.sweep.tuning_search import name_candidate
