@@ -1,7 +1,7 @@
 """Rows of nanotron's table: the memory of rank 0, and which runs did not fit.
 
-Only rank 0 writes a row, and with a pipeline rank 0 is of the first stage, which has no logits. The source divides by
-1024^3, so that the column is GiB. It has a column of allocated and one of reserved memory, and resets the peak of the
+Only rank 0 writes a row, and with a pipeline rank 0 belongs to the first stage, which has no logits. The source divides
+by 1024^3, so that the column is GiB. It has a column of allocated and one of reserved memory, and resets the peak of the
 first within a step. So the published column is the second, or has little meaning. `choose` decides the column and the
 variant of the engine on twelve rows, which are not judged afterwards. A run fits if it fits as every variant, because
 the table does not name the variant.

@@ -259,7 +259,7 @@ def _describe_origin(runs: Sequence[ComparedRun], rows: Rows) -> dict[str, Any]:
 
 
 def _count_repeats(rows: Rows) -> int:
-    """Of the variant with fewest."""
+    """Return the smallest number of repeats of a configuration."""
     return min(Counter(row.configuration for row in rows).values(), default=0)
 
 

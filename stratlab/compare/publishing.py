@@ -132,7 +132,7 @@ def compare_on_cluster(
 
 
 def find_mlflow(said: str, namespace: str) -> list[str]:
-    """Read the pod's output about MLflow: the report's address from this machine, or why it is not there."""
+    """Read the pod's output about MLflow: the report's address from this machine, or why it is missing."""
     found, forward = [], ""
     for line in said.splitlines():
         if line.startswith(NOT_THERE):
@@ -147,7 +147,7 @@ def find_mlflow(said: str, namespace: str) -> list[str]:
 
 
 def build_options(asked: Mapping[str, str | float | None]) -> list[str]:
-    """Return `--name=value` of each that was given: in one word, so that no value is taken for an option."""
+    """Return `--name=value` of each set option: in one word, so that no value is taken for an option."""
     return [f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None]
 
 
@@ -314,7 +314,7 @@ def log_comparison(report: Mapping[str, Any], folder: Path, tracking_uri: str, e
 
 
 def describe(report: Mapping[str, Any]) -> str:
-    """The answer in Markdown: who is best in what, whether it may be believed, and why the others are slower."""
+    """Return the answer in Markdown: the best runs, the doubts, and why the others are slower."""
     report = name_configurations(report)
     headline, trust = report["headline"], judge_trust(report)
     won = [f"{BY_KEY[metric].name}: **{run}**" for metric, run in report["winners"].items() if run]
@@ -336,7 +336,7 @@ def _name(answer: Answer) -> str:
 
 
 def describe_compared(report: Mapping[str, Any], run: str) -> str:
-    """The same of one run: what it is best in, whether that may be believed, and why it is slower."""
+    """Return the same for one run: the measures that it is best in, the doubts, and its slowness."""
     names, trust = {row["run"]: row["configuration"] for row in report["runs"]}, judge_trust(report)
     groups = [group for group in report["group_winners"] if run in group["runs"]] or [report]
     reasons = groups[0]["winner_reasons"]
@@ -401,7 +401,7 @@ def _log(client: MlflowClient, experiment: Experiment, report: Mapping[str, Any]
 
 
 def _describe_runs(client: MlflowClient, runs: Sequence[Run], report: Mapping[str, Any]) -> None:
-    """What the comparison has found of each run stands after the first paragraph of the run's own description."""
+    """Write the comparison's findings about each run after the first paragraph of the run's own description."""
     names = {row["mlflow_run_id"]: row["run"] for row in report["runs"]}
     for run in runs:
         note = run.data.tags.get(NOTE, "")

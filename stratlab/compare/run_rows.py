@@ -238,7 +238,7 @@ def read_rows(report: Mapping[str, Any]) -> list[RunRow]:
 
 
 def build_row(run: RunRecord, way: str = "", configuration: str = "") -> RunRow:
-    """What the files of one run tell."""
+    """Return the facts from the files of one run."""
     summary, analysis = run.summary, run.analysis
     trace = {"comm_exposed_pct": summary.get("comm_exposed_pct"), **(analysis.get("mean") or {})}
     state = [summary.get(name) for name in STATE_FIELDS]

@@ -1,7 +1,7 @@
 """The answer of a comparison as summary.md, for places that show Markdown.
 
-`shorten_names`: names of runs as a page shows them. A sweep puts the comparison's name before each, which tells none
-from another. `name_configurations`: the differences, between configurations and not between single repeats.
+`shorten_names`: names of runs as a page shows them. A sweep puts the comparison's name before each, which does not
+distinguish them. `name_configurations`: the differences, between configurations and not between single repeats.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def shorten_names(
 
 
 def _rename(node: Any, names: Mapping[str, str]) -> Any:
-    """With other names wherever they stand by themselves, but in paths and links."""
+    """Return the report with other names in keys, values and sentences, except in paths and links."""
     words = "|".join(re.escape(name) for name in sorted(filter(None, names), key=len, reverse=True))
     pattern = re.compile(rf"(?<![\w/.=-])(?:{words})(?![\w/-])")
 

@@ -68,7 +68,7 @@ LEFT = ("strategy", "status", "trace_source")
 
 
 def build_screen(report: Report, width: int = PIPED) -> Group:
-    """What `stratlab compare` prints, on a terminal of `width` columns."""
+    """Return the output of `stratlab compare`, on a terminal of `width` columns."""
     report, _, prefix = shorten_names(name_configurations(report), [])
     work = describe_work(report).rstrip(".")
     heading = Text(f"Comparison {quote(report['comparison'])}", style="bold")
@@ -157,7 +157,7 @@ def _read_cells(row: RunRow, factor: float) -> dict[str, Any]:
 
 
 def list_answers(report: Report) -> list[tuple[str, str]]:
-    """Whether the runs are comparable, what they answer, who is best for which goal, and what weakens it."""
+    """Return whether the runs are comparable, their answers, the best run for each goal, and weaknesses."""
     groups, answered = report["goals"]["groups"], {row.run for row in find_group(report)[0]}
     trust = judge_trust(report)
     answers = [("Fair?", f"{trust.answer}: {trust.reason}")]

@@ -156,7 +156,7 @@ def _describe_repeats(report: Report) -> str:
 
 
 def build_fairness(report: Report) -> Section:
-    """Every difference, and what does not differ, folded. Of many runs each value with the runs that have it."""
+    """Build every difference, and the equal facts, folded. Of many runs each value with the runs that have it."""
     differences = [Difference(**entry) for entry in report["fairness"]["differences"]]
     matter = sum(entry.keeps_apart for entry in differences)
     same = [{"field": name, "value": _short(value)} for name, value in report["fairness"]["same"].items()]
@@ -184,7 +184,7 @@ def build_fairness(report: Report) -> Section:
 
 
 def _list_values(differences: Sequence[Difference], same: int) -> Markup:
-    """What keeps runs apart: value by value, with the runs that have it, but those with the usual one."""
+    """List the values that keep runs apart, with the runs that have them, without the usual value."""
     rows = []
     for entry in (entry for entry in differences if entry.keeps_apart):
         runs: dict[str, list[str]] = {}
@@ -242,7 +242,7 @@ def build_agreement(report: Report) -> Section:
 
 
 def build_sources(report: Report) -> Section:
-    """Where each number comes from, and which files are missing; of many runs only those that lack one."""
+    """Build the source of each number, and missing files; of many runs only those that lack a file."""
     html = Markup(NOTES.sources(RULE))
     listed = [row for row in report["runs"] if len(report["runs"]) <= MOST_COLUMNS or not row["complete"]]
     rows = [

@@ -138,8 +138,7 @@ BY_KEY = {metric.key: metric for metric in METRICS}
 
 @dataclass(frozen=True)
 class Winner:
-    """The best configuration by a metric: a run, or what its repeats are called; None = none is named. `reason`: for
-    either."""
+    """The best configuration by a metric: a run, or the name of its repeats; None = not named. `reason`: for either."""
 
     metric: Metric
     run: str | None
@@ -278,7 +277,7 @@ def build_pareto(rows: Rows, groups: Sequence[Sequence[str]]) -> list[dict[str, 
     """One entry for each group of comparable runs; repeats are one point, at their medians.
 
     A point is on the front when no other one has at least its throughput with at most its memory, and is better in one
-    of the two. On CPUs nobody is: their throughput ranks nothing.
+    of the two. On CPUs the front is empty: their throughput ranks nothing.
 
     Returns:
         [{memory: key of the rows, memory_is: in words, points: [{run (or what its repeats are called), runs,

@@ -46,8 +46,7 @@ def conclude(answers: Sequence[Prediction | Unknown]) -> str:
 
 
 def find_first(answers: Sequence[Prediction | Unknown]) -> Prediction | None:
-    """The run to take first: of those with room for more than one row the one that sends least. None: none of several
-    has it."""
+    """Return the run to try first: it has room for more than one row, and sends least. None without such a run."""
     known = (one for one in answers if isinstance(one, Prediction) and one.verdict is Verdict.FITS)
     return next((one for one in _order(known) if one.largest > 1), None) if len(answers) > 1 else None
 
@@ -57,7 +56,9 @@ def _order(fitting: Iterable[Prediction]) -> list[Prediction]:
 
 
 def _say_first(fitting: Sequence[Prediction], asked: int, unknown: str) -> str:
-    """Of those with room for more than one row the one that sends least; where there is none, what would make room."""
+    """Recommend the run that sends least of those with room for several rows; without any, name changes that make
+    room.
+    """
     ordered = _order(fitting)
     roomy = [one for one in ordered if one.largest > 1]
     said = f"{len(fitting)} of {asked} fit{'s' * (len(fitting) == 1)}{unknown}"
@@ -126,7 +127,7 @@ def list_commands(answers: Sequence[Prediction | Unknown]) -> Iterator[str]:
 
 
 def _explain_idle(known: Sequence[Prediction]) -> Iterator[str]:
-    """Yield the changes that advice was allowed to propose in vain, a line for each reason."""
+    """Yield the changes that advice was allowed to propose and did not, a line for each reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for one in known:
         for found in one.idle:
