@@ -59,7 +59,7 @@ SEPARATOR = re.compile(r"(?<!\\),")
 
 @dataclass(frozen=True)
 class LocalPodEnd:
-    """Describe how a pod ended; `stopped` only if another pod had failed and this one continued."""
+    """Describe how a pod ended; `stopped` only if another pod had failed and this pod continued."""
 
     pod: str
     log: Path
@@ -118,7 +118,7 @@ def run_pods(
 def deciding_end(ends: Sequence[LocalPodEnd]) -> LocalPodEnd:
     """Return the end that decides the run: a permanent failure first, then a signal, then 134; among equals the first.
 
-    A code below 128 is permanent: the operator fails the job for it, whatever the other codes are. 134 means 'a peer
+    A code below 128 is permanent: the operator fails the job for it, with any other codes. 134 means 'a peer
     was lost', so a pod with another code is the peer.
     """
     failed = [end for end in ends if end.code and not end.stopped]
@@ -346,7 +346,7 @@ def _train_and_analyze(run: PlannedRun, analysis: bool, display: Display) -> Run
 def _has_final_traces(run_dir: Path, code: int) -> bool:
     """Return whether no further traces will come: after a code from 128 a cluster would start the run again.
 
-    An unfinished attempt belongs to another start, because of which this one was refused.
+    An unfinished attempt belongs to another start, because of which this start was rejected.
     """
     has_traces = (run_dir / "traces" / "manifest.json").is_file()
     return code < 128 and has_traces and has_ended(read_events(run_dir))

@@ -111,7 +111,7 @@ class RunDirectory:
             return False
 
     def is_written_by(self, launcher: str) -> bool:
-        """Return whether the newest attempt is of the ranks that `launcher` has started."""
+        """Return whether `launcher` has started the ranks of the newest attempt."""
         started = [line for line in self.read_attempts() if line.get("event") == "started"]
         return bool(started) and started[-1].get("launcher") == launcher
 

@@ -49,7 +49,7 @@ def profile_first_from(config: Config, plan: Schedule, done_steps: int, recorded
 
 
 def plan_problems(config: Config, train_samples: int | None) -> list[str]:
-    """Return settings that do not fit the number of training samples; None = not known, `steps` are given."""
+    """Return settings that do not fit the number of training samples; None = not known, `steps` are set."""
     epoch = ""
     if train_samples is None:
         assert config.steps

@@ -63,7 +63,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """The steps that count, in order, and the cut before them; no cut where none counts."""
+    """The steps that count, in order, and the cut before them; no cut without them."""
 
     steps: Sequence[TrainedStep]
     cut: Cut | None = None

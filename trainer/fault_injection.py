@@ -65,7 +65,7 @@ def _mark(run: Run, attempt: int, fault: Fault) -> bool:
 
 
 def _slow(next_batch: NextBatch) -> NextBatch:
-    """Let a step take twice as long from now on."""
+    """Make the following steps take twice as long."""
     left = math.nan
 
     def wait(step: int) -> Batch:

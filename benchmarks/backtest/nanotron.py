@@ -1,10 +1,10 @@
 """Rows of nanotron's table: the memory of rank 0, and which runs did not fit.
 
-Only rank 0 writes a row, and with a pipeline rank 0 is of the first stage, which has no logits. The source divides by
-1024^3, so that the column is GiB. It has a column of allocated and one of reserved memory, and resets the peak of the
-first within a step. So the published column is the second, or has little meaning. `choose` decides the column and the
-variant of the engine on twelve rows, which are not judged afterwards. A run fits if it fits as every variant, because
-the table does not name the variant.
+Only rank 0 writes a row, and with a pipeline rank 0 belongs to the first stage, which has no logits. The source
+divides by 1024^3, so that the column is GiB. It has a column of allocated and one of reserved memory, and resets the
+peak of the first within a step. So the published column is the second, or has little meaning. `choose` decides the
+column and the variant of the engine on twelve rows, which are not judged afterwards. A run fits if it fits as every
+variant, because the table does not name the variant.
 
 A learner that has seen nearly all of the table measures how well the table's own columns predict its memory
 (`learn_from_columns`). Another learner may be better; differences between runs with equal columns have no prediction

@@ -36,7 +36,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Analysis:
-    """One analysis: how it is called, and why it does not apply (None = it does)."""
+    """One analysis: its call, and the reason if it does not apply (None = it does)."""
 
     name: str
     call: Callable[[Scene], Any]

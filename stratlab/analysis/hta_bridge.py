@@ -51,7 +51,7 @@ class HtaStatus:
 
 @dataclass(frozen=True)
 class HtaRun:
-    """The result of HTA. `ranks`: the ranks that it read; `reason`: why not all of them."""
+    """The result of HTA. `ranks`: the ranks that it read; `reason`: the reason for missing ranks."""
 
     statuses: list[HtaStatus]
     ranks: list[int]

@@ -43,7 +43,7 @@ COUNTERS = "cuda_profiler_range"  # its arguments are counters with any name
 
 
 def apply_slim_reading() -> None:
-    """Make HTA read like `read_slim` in this process from now on."""
+    """Make HTA in this process read like `read_slim`."""
     from hta.common import trace_parser
     from hta.configs.parser_config import ParserConfig, ValueType
 

@@ -220,7 +220,7 @@ class Lanes:
     def settle(self, at: Times) -> Times:
         """Return when the lane had ended all events issued before each point of the host's time, but not before it.
 
-        On a GPU a step begins and ends there. On the host itself it is the point.
+        On a GPU a step begins and ends there. On the host itself the point stays.
         """
         if self.source == "cpu" or not len(self._issued):
             return at

@@ -302,15 +302,17 @@ def find_share(place: Path, share: RankShare, files: Mapping[int, Path], axes: M
     subject, folder = f"share {share.index} of {share.count}", place / share.name
     content = read_object(folder / CONTENT, [], {"ranks": dict, "axes": dict})
     if not content.get("ranks") and share.choose(files):
-        raise MissingShare(f"{subject} is not there [SL-share-missing]")
+        raise MissingShare(f"{subject} is missing [SL-share-missing]")
     if content and (content.get("version"), content.get("axes")) != (read_version(), dict(axes)):
-        raise MissingShare(f"{subject} is of another version or of other settings [SL-share-other-version]")
+        raise MissingShare(
+            f"{subject} belongs to another version or to other settings [SL-share-other-version]"
+        )
     found: Readings = {}
     for rank, file in share.choose(files).items():
         entry = content["ranks"].get(str(rank))
         why = entry.get("why") if isinstance(entry, dict) else None
         if entry != _describe(file) | {"why": why}:
-            raise MissingShare(f"{subject} is of another trace of rank {rank} [SL-share-other-trace]")
+            raise MissingShare(f"{subject} belongs to another trace of rank {rank} [SL-share-other-trace]")
         found[rank] = str(why) if why else folder / f"rank{rank}"
     return found
 

@@ -71,7 +71,7 @@ def has_log(pod: Mapping[str, Any], container: str) -> bool:
 
 
 def has_ended(pod: Mapping[str, Any]) -> bool:
-    """Return whether all containers of this pod have ended for good."""
+    """Return whether all containers of this pod have ended permanently."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 

@@ -72,7 +72,7 @@ def analyze(
     The report of a run that finished without traces holds the run's own measurements. Exit code 3: there is no run in
     RUN_DIR, its traces cannot be read, or it did not finish and left none.
 
-    Traces of another program are sorted into experiments, a folder each, with a report each; the source is only read.
+    Traces of another program are sorted into experiments, with a folder and a report for each; the source is only read.
     Exit code 3: one of the experiments cannot be analysed, the others are.
 
     Example: stratlab analyze results/runs/demo/ddp

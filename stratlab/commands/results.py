@@ -202,7 +202,7 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: an object with removed.")] = False,
 ) -> None:
-    """Remove the folders of runs for good: traces, checkpoints, metrics and report.
+    """Remove the folders of runs permanently: traces, checkpoints, metrics and report.
 
     MLflow keeps its data, unless --with-mlflow is set. The name of a finished run, or of one with other settings,
     stays taken until then. --older-than skips running and suspended runs.

@@ -132,7 +132,7 @@ def compare_on_cluster(
 
 
 def find_mlflow(said: str, namespace: str) -> list[str]:
-    """Read the pod's output about MLflow: the report's address from this machine, or why it is not there."""
+    """Read the pod's output about MLflow: the report's address from this machine, or why it is missing."""
     found, forward = [], ""
     for line in said.splitlines():
         if line.startswith(NOT_THERE):
@@ -147,7 +147,7 @@ def find_mlflow(said: str, namespace: str) -> list[str]:
 
 
 def build_options(asked: Mapping[str, str | float | None]) -> list[str]:
-    """Return `--name=value` of each that was given: in one word, so that no value is taken for an option."""
+    """Return `--name=value` of each set option: in one word, so that no value is taken for an option."""
     return [f"--{name.replace('_', '-')}={value}" for name, value in asked.items() if value is not None]
 
 

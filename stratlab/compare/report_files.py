@@ -220,7 +220,7 @@ def render_page(report: Mapping[str, Any], runs: Sequence[ComparedRun], folder: 
 
 
 def choose_runs(report: Mapping[str, Any], rows: Rows) -> Rows:
-    """Those that charts show: of repeats the one in the middle, and of many configurations those of the answer."""
+    """Return the runs for charts: of repeats the median one, and of many configurations the runs of the answer."""
     steps = {row.run: row.step_time_ms_p50 or 0.0 for row in rows}
     repeats: dict[str, list[str]] = {}
     for row in rows:
@@ -323,8 +323,10 @@ def build_learning(rows: Rows, runs: Sequence[ComparedRun]) -> Section:
 
 
 def build_classes(runs: Sequence[ComparedRun]) -> list[Section]:
-    """The accuracy of each class in each run, and of the first few runs what is taken for what; nothing where no run
-    has classes. The pages of the runs have their matrices."""
+    """Build the accuracy of each class in each run, and the confusions of the first few runs; empty without classes.
+
+    The pages of the runs have their matrices.
+    """
     evaluated = [run for run in runs if not run.is_text and run.evaluation.get("per_class")]
     if not evaluated:
         return []

@@ -68,7 +68,7 @@ def shorten_names(
 
 
 def _rename(node: Any, names: Mapping[str, str]) -> Any:
-    """With other names wherever they stand by themselves, but in paths and links."""
+    """Return the report with other names in keys, values and sentences, except in paths and links."""
     words = "|".join(re.escape(name) for name in sorted(filter(None, names), key=len, reverse=True))
     pattern = re.compile(rf"(?<![\w/.=-])(?:{words})(?![\w/-])")
 

@@ -160,7 +160,7 @@ def build_fronts(report: Report, mark: Markup) -> list[Section]:
 
 
 def build_best(report: Report) -> Section:
-    """Folded: who is best by each measure and goal, and why, or why no run is named."""
+    """Build a folded section: the best run by each measure and goal with the reason, or why no run is named."""
     html, names = Markup(""), {row["run"]: row["configuration"] for row in report["runs"]}
     groups = report["group_winners"] or [report]
     for group in groups[:MOST_GROUPS]:

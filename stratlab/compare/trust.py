@@ -32,7 +32,7 @@ LONGEST = 24
 
 @dataclass(frozen=True)
 class Doubt:
-    """What weakens the answer. `remedy`: what to do; `sentence`: both, with the numbers."""
+    """A weakness of the answer. `remedy`: its fix; `sentence`: both, with the numbers."""
 
     name: str
     remedy: str
@@ -44,7 +44,7 @@ class Doubt:
 
 @dataclass(frozen=True)
 class Trust:
-    """`outcome`: one of three. `number`: how many facts are equal or differ."""
+    """`outcome`: one of three. `number`: how many settings are equal or differ."""
 
     outcome: str
     number: str
@@ -52,7 +52,7 @@ class Trust:
     doubts: Sequence[Doubt] = ()
 
     def say(self) -> str:
-        """The reason, and each doubt with what to do about it."""
+        """Return the reason, and each doubt with its fix."""
         return "; ".join([self.reason, *map(str, self.doubts)])
 
     @property
@@ -95,8 +95,11 @@ REPEATED = (
 
 
 def find_group(report: Report) -> tuple[Rows, Report | None]:
-    """The runs that the answers are about, and where their winners are: all, or the largest group of comparable ones,
-    of several that with most ranks; None where no two are comparable."""
+    """Return the runs that the answers are about, and the entry with their winners.
+
+    They are all runs, or the largest group of comparable ones, of several the group with most ranks; None if no two
+    are comparable.
+    """
     rows = [row for row in read_rows(report) if row.is_compared]
     if report["fairness"]["verdict"] == COMPARABLE:
         return rows, report
@@ -111,7 +114,7 @@ def find_group(report: Report) -> tuple[Rows, Report | None]:
 
 
 def judge_trust(report: Report) -> Trust:
-    """Of the whole comparison; of several groups the doubt is that the rest is apart."""
+    """Judge the whole comparison; of several groups the doubt is that the rest differs."""
     fairness, headline = report["fairness"], report["headline"]
     same = f"{len(fairness['same'])} settings equal"
     apart = [entry for entry in fairness["differences"] if entry["matters"] and not entry["varied"]]
@@ -139,7 +142,7 @@ def judge_trust(report: Report) -> Trust:
 
 
 def name_missing(report: Report) -> str:
-    """What would make runs comparable that are not."""
+    """Return a change that would make the other runs comparable."""
     apart = {entry["field"] for entry in report["fairness"]["differences"] if entry["matters"]}
     return DISAGREE if FIELD in apart else EQUAL
 
@@ -192,8 +195,9 @@ def list_doubts(report: Report) -> list[Doubt]:
 
 
 def find_uneven(rows: Rows) -> dict[str, float]:
-    """Run -> how many times the median one step in twenty takes, where that is so much that another start may give
-    another answer."""
+    """Return run -> one step in twenty over the median, if it is large enough for another start to change the
+    answer.
+    """
     ratios = {
         row.run: row.step_time_ms_p95 / row.step_time_ms_p50
         for row in rows
@@ -203,7 +207,7 @@ def find_uneven(rows: Rows) -> dict[str, float]:
 
 
 def _doubt_repeats(report: Report, rows: Rows) -> list[Doubt]:
-    """One repeat weakens what is named by time: nothing is on a CPU."""
+    """Return the doubt of a single repeat, which weakens winners by time; on a CPU none is named by time."""
     repeats = Counter(row.configuration for row in rows)
     if ON_CPU in report["remarks"] or min(repeats.values(), default=0) != 1:
         return []

@@ -159,8 +159,10 @@ SEED_ENDING = re.compile(r"([-_.](with|seed|s|run|r|repeat))+$")
 
 
 def name_variants(variants: Sequence[Sequence[RunRecord]]) -> dict[str, str]:
-    """Run -> the name of its variant, which no other has: of one run its own; of repeats the strategy, else what begins
-    their names."""
+    """Return run -> the unique name of its variant.
+
+    A single run keeps its own name; repeats have their strategy's name, or else the common beginning of their names.
+    """
     repeated = [variant for variant in variants if len(variant) > 1]
     strategies = Counter(str(variant[0].strategy) for variant in variants)
     taken = {variant[0].name for variant in variants if len(variant) == 1}
@@ -185,8 +187,10 @@ def join_seeds(
     runs: Sequence[ComparedRun],
     doubtful: Collection[str] = (),
 ) -> tuple[list[list[str]], bool]:
-    """Joins runs of several seeds. Losses tell that two strategies compute the same training under one seed; a strategy
-    that ran with two seeds is one thing, so what agrees with it under either is comparable.
+    """Join runs of several seeds.
+
+    Losses show that two strategies compute the same training with one seed. A strategy that ran with two seeds is
+    one thing, so runs that agree with it under either seed are comparable.
 
     Args:
         alike: groups of runs with equal facts, and so of one seed.

@@ -186,7 +186,7 @@ def build_fairness(report: Report) -> Section:
 
 
 def _list_values(differences: Sequence[Difference], same: int) -> Markup:
-    """What keeps runs apart: value by value, with the runs that have it, but those with the usual one."""
+    """List the values that keep runs apart, with the runs that have them, without the usual value."""
     rows = []
     for entry in (entry for entry in differences if entry.keeps_apart):
         runs: dict[str, list[str]] = {}

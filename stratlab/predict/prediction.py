@@ -59,7 +59,7 @@ class Prediction:
         return f"{self.show(self.needs_gib)} of {self.device.gib:g} GiB"
 
     def show(self, gib: float) -> str:
-        """Return `9.80`, or `<= 9.80` where it is an upper bound."""
+        """Return `9.80`, or `<= 9.80` for an upper bound."""
         return f"{'<= ' if self.is_upper_bound else ''}{gib:.{2 if gib >= 0.1 else 4}f}"
 
     def say_largest(self) -> str:

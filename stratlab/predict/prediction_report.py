@@ -128,7 +128,7 @@ def list_commands(answers: Sequence[Prediction | Unknown]) -> Iterator[str]:
 
 
 def _explain_idle(known: Sequence[Prediction]) -> Iterator[str]:
-    """Yield the changes that advice was allowed to propose in vain, a line for each reason."""
+    """Yield the changes that advice was allowed to propose and did not, a line for each reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for one in known:
         for found in one.idle:

@@ -42,7 +42,7 @@ ALLOWED = ("lora", "offload")
 def list_candidates(
     question: Question, settings: Mapping[str, Any], allowed: Sequence[str]
 ) -> Iterator[Question]:
-    """Yield questions about other runs, in the order in which they are to be tried.
+    """Yield questions about other runs, in the order of the attempts.
 
     Args:
         settings: of the run's file, for settings that `question` leaves out.

@@ -232,7 +232,9 @@ def _choose_axes(config: Config, world_size: int, shape: DecoderShape) -> tuple[
 
 
 def find_ep(config: Config, shape: DecoderShape, axes: Axes) -> Axes:
-    """The axes with the experts shared out among them, as far as they go; unchanged with fewer than 5 dimensions."""
+    """Return the axes with the experts distributed among them, up to their number; unchanged with fewer than 5
+    dimensions.
+    """
     if config.dimensions < 5 or not shape.experts or "tp" not in shape.dims:
         return axes
     pool = axes.dp_shard * axes.cp * axes.tp

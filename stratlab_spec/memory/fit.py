@@ -174,7 +174,7 @@ def measure_needs(
 def measure_need(
     config: Config, world_size: int, shape: DecoderShape, layout: Layout, files: Sequence[OperationsFile]
 ) -> Need:
-    """Return the need of `layout`, whatever the layout of `config`.
+    """Return the need of `layout`, for any layout of `config`.
 
     A file answers that has counted it under these settings, if they lead to it, or under its degrees as typed.
     """

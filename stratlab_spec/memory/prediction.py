@@ -121,7 +121,7 @@ class Forecast:
     def window(self, name: str) -> Peak:
         """Return the same rank's memory in another window.
 
-        UPDATE is when parameters, gradients and the optimizer's state are all there; HOST is host memory.
+        UPDATE is when parameters, gradients and the optimizer's state all exist; HOST is host memory.
         """
         asked = self.question
         return self.file.window(name, self.peak.rank, asked.rows, asked.ranks, asked.layers)

@@ -4,7 +4,7 @@ A misspelt name is an error that names the nearest setting. pydantic-settings is
 extra="forbid" it ignores unknown variables silently (pydantic-settings 2.16).
 
 Names that other programs and papers use are rejected with the lab's own name, not translated silently. `fsdp` is
-PyTorch's and `zero3` DeepSpeed's (elsewhere both are FSDP), and a batch size is of one process here, of all of them
+PyTorch's and `zero3` DeepSpeed's (elsewhere both are FSDP), and a batch size counts one process here, all of them
 there.
 """
 

@@ -1,7 +1,7 @@
-"""Read the setting `text_columns`: what each column of a text data set is.
+"""Read the setting `text_columns`: the part of each column of a text data set.
 
 `query=instruction,response=output` maps parts to columns; `qa.q` is a field of the column `qa`. Names without parts are
-allowed where they are clear: one column, or the question and the answer.
+allowed if they are clear: one column, or the question and the answer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find the data files of a local data set of pictures or text, and the split of each file.
 
 No data file is silently left out: `check_unread` reports files that `datasets` would ignore. `choose_splits` accepts
-the usual names of splits in any case; `datasets` only accepts lower case.
+the usual names of splits in upper and lower case; `datasets` only accepts lower case.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check many runs at once without starting them: `python -m trainer.program check < runs.json`.
 
-Reads {run: environment of its pods}, prints {run: {"code": exit code, "problems": [sentence], "notes": [sentence]}}.
-What a run would refuse by itself is refused before the first of several begins.
+Reads {run: environment of its pods}, prints {run: {"code": exit code, "problems": [sentence], "notes": [sentence]}}. A
+set of runs is checked before the first one starts, so that no run of it fails later for a setting.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Ledger:
         return config.wait_s - (time.time() - since if since is not None else 0.0)
 
     def wait_sentence(self, config: Config) -> str:
-        """Return why the run was given up."""
+        """Return the message when the pods have never met."""
         return (
             f"the pods of this run never ran at the same time within run.scheduling.waitSeconds={config.wait_s}; "
             "`stratlab watch` shows why a pod has no node [SL-pods-never-met]"
@@ -148,7 +148,7 @@ class Ledger:
         return since
 
     def deadline_sentence(self, config: Config) -> str:
-        """Return why the run was stopped."""
+        """Return the message of a passed deadline."""
         return (
             f"the run began more than TRAINER_DEADLINE_S={config.deadline_s} s ago and had reached step {self._step} "
             "[SL-deadline-passed]"

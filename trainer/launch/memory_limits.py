@@ -297,7 +297,7 @@ class Ladder:
         return {**self._env, **{f"{PREFIX}{name.upper()}": str(value) for name, value in changed.items()}}
 
     def _stand_on(self, rungs: list[Rung]) -> None:
-        """Start the ranks with these rungs from now on."""
+        """Start the ranks with these rungs in the following starts."""
         self._taken = rungs
         if not rungs:
             return

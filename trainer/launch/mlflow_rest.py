@@ -187,6 +187,6 @@ def _redirect(target: str) -> str:
     where = "" if api else f"{server}, which is not an MLflow server: "
     wish = server if api else "the server's own address"
     return (
-        f"a redirect is not followed, for the login would go along: {where}set run.mlflow.trackingUri to {wish} "
+        f"a redirect is not followed, because it would receive the login: {where}set run.mlflow.trackingUri to {wish} "
         "[SL-mlflow-redirect]"
     )

@@ -109,9 +109,7 @@ def build_environment(
         found[PER_NODE] = str(count_devices(env) or 1)
     if not found.get(RUN):
         if env.get("PET_NNODES", "1").split(":")[0] != "1":
-            problem = (
-                "run: a run on several machines needs a name that all of them are given [SL-run-unnamed]"
-            )
+            problem = "run: a run on several machines needs the same name on all of them [SL-run-unnamed]"
             raise ConfigError(f"{problem}: --set run=try")
         found[RUN] = make_name(found)
         notes.append(f"the run is called {found[RUN]}; --set run=NAME calls it otherwise")

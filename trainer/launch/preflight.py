@@ -328,7 +328,7 @@ def _evaluation_problems(config: Config, folder: RunDirectory) -> list[str]:
     problems = _writable_problems(config)
     if config.model_path == str(folder.model) and not (folder.model / "config.json").is_file():
         problems.append(
-            f"TRAINER_MODE='evaluate': {folder.model} is not there (a run leaves its weights there at its end if "
+            f"TRAINER_MODE='evaluate': {folder.model} is missing (a run leaves its weights there at its end if "
             "it has a checkpoint, as with TRAINER_CHECKPOINT_EVERY above 0); name another model in Hugging Face "
             "format in TRAINER_MODEL_PATH [SL-evaluate-no-weights]"
         )

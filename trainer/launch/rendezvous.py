@@ -152,7 +152,7 @@ class Peers(threading.Thread):
         for pod, code in read_last_codes(self._folder, self._began).items():
             if pod != self._pod and failures.DONE < code < 128:
                 why = f"{failures.reason(code)} (exit code {code})"
-                return f"pod {pod} has ended for good: {why} [SL-pod-ended-for-good]"
+                return f"pod {pod} has ended and will not restart: {why} [SL-pod-ended-for-good]"
         return ""
 
 
@@ -176,7 +176,7 @@ def wait_for_host(endpoint: str, wait_s: float, poll_s: float = 0.5) -> None:
                 return
         except OSError as failure:
             if time.monotonic() - began > wait_s:
-                absent = f"{endpoint} was not there for {wait_s:.0f} s: {failure} [SL-host-absent]"
+                absent = f"{endpoint} did not answer for {wait_s:.0f} s: {failure} [SL-host-absent]"
                 raise PeerLost(absent) from failure
         time.sleep(poll_s)
 

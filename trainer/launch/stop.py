@@ -63,7 +63,7 @@ class Stop:
         self.interrupt: Callable[[], BaseException] | None = LauncherStopped
 
     def listen(self) -> None:
-        """Handle signals by this object from now on."""
+        """Handle signals by this object."""
         for number in _heard():
             signal.signal(number, self._hear)
 

@@ -68,7 +68,7 @@ def _file_problems(given: argparse.Namespace) -> Iterator[str]:
         if file and Path(file).is_dir():
             yield f"--{option}={file}: is a folder, expected a file [SL-count-file-is-folder]"
         elif file and not Path(file).absolute().parent.is_dir():
-            yield f"--{option}={file}: its folder is not there [SL-count-file-no-folder]"
+            yield f"--{option}={file}: its folder is missing [SL-count-file-no-folder]"
         elif file and not os.access(Path(file).absolute().parent, os.W_OK):
             yield f"--{option}={file}: its folder cannot be written [SL-count-file-unwritable]"
     if given.operations and (given.json or given.rank):

@@ -95,7 +95,7 @@ class StorageWatch(TorchDispatchMode):
         self._patches = ExitStack()
 
     def begin(self, phase: str) -> None:
-        """Attribute the storages made from now on to this phase."""
+        """Attribute the following storages to this phase."""
         self.phase = phase
         self.timeline.begin(phase)
 

@@ -99,7 +99,7 @@ class Timeline:
         self.turns.append((len(self.events), phase))
 
     def resize(self, storage: Storage, size: int) -> None:
-        """Record that `storage` has `size` bytes from now on."""
+        """Record that `storage` has changed to `size` bytes."""
         blocks = -(-size // self.block_bytes) * self.block_bytes
         if blocks != storage.size:
             self.events.append((blocks - storage.size, storage))
@@ -131,7 +131,7 @@ class Timeline:
         or batch. `backward, begin` is while nearly all tensors saved by the forward pass are alive (the loss),
         `backward, end` when nearly all of them are freed (the embedding), `backward` between. Stages 1 and 2 of
         DeepSpeed take room for all gradients of the rank when their first bucket is full: `backward, gradients at
-        once` is from there on, `backward` before it, if that is between begin and end. In one window memory grows
+        once` begins there, `backward` is before it, if that is between begin and end. In one window memory grows
         linearly with depth and rows; the fullest window may change.
         """
         totals = self._totals(lambda storage: not storage.on_host)

@@ -10,7 +10,7 @@ visible, and only the data times count.
     straggler  slow in 3 chunks in a row
 
 On a busy machine every rank is slow now and then, but not in nine consecutive steps. Three chunks are whole at most
-11 steps after a rank becomes slow, and written 9 steps after that, whatever `log_every` is: 20 in all. A device's
+11 steps after a rank becomes slow, and written 9 steps after that, for any `log_every`: 20 in all. A device's
 times are read after a write and sent with the next one: 30 there.
 """
 

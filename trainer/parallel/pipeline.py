@@ -40,9 +40,10 @@ class StageLayers(nn.ModuleDict):
 def apply_stage(decoder: Any, index: int, stages: int) -> None:
     """Keep only one stage's parts of `decoder`, under their old names.
 
-    transformers' own forward runs what is left, in the order of its base_model_pp_plan: embed_tokens, layers, norm. The
-    inputs of the decoder's forward become (ids, or the previous stage's stream; positions; documents; labels; with a
-    teacher whole rows, used only by the last stage). It returns the stream, or at the end the sum of the losses.
+    transformers' own forward runs the remaining parts, in the order of its base_model_pp_plan: embed_tokens, layers,
+    norm. The inputs of the decoder's forward become (ids, or the previous stage's stream; positions; documents;
+    labels; with a teacher whole rows, used only by the last stage). It returns the stream, or at the end the sum of
+    the losses.
     """
     decoder.forward = partial(_forward, decoder)
     if stages == 1:

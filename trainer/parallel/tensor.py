@@ -172,7 +172,7 @@ class SplitEmbedding(RowwiseParallel):
     """An embedding split by words; its sum over tp is complete when forward returns.
 
     An unfinished sum is a tensor of another class. A compiled layer would read its content without its history, and the
-    embedding would silently get no gradient from the layers (torch 2.13, AOTAutograd's runtime wrappers; not 2.11).
+    embedding would silently lack its gradient from the layers (torch 2.13, AOTAutograd's runtime wrappers; not 2.11).
     """
 
     @staticmethod

@@ -76,7 +76,7 @@ MIB = 1 << 20
 
 
 def prepare(request: Request, say: Callable[[str], None]) -> dict[str, Any]:
-    """Return the content of DONE.json, from an earlier start, from a concurrent start after waiting, or from this one.
+    """Return the content of DONE.json, from an earlier start, a concurrent start after waiting, or this start.
 
     Raises:
         ConfigError: the name is taken, or the volume is not writable.

@@ -195,7 +195,7 @@ def _fit(
 
 
 class _Encoder:
-    """Encodes control tokens (`<|im_end|>`) of the template as such, and control tokens in the content as text."""
+    """Encode control tokens (`<|im_end|>`) of the template as control tokens, and those in the content as text."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -288,7 +288,7 @@ def _hide(token: str) -> str:
 
 
 def _adds_blank(backend: Any) -> bool:
-    """Return whether a tokenizer puts a blank in front of a text, as those of Llama-2 and Mistral do."""
+    """Return whether a tokenizer puts a blank in front of a text, like Llama-2's and Mistral's."""
     text = backend.normalizer.normalize_str("a") if backend.normalizer else "a"
     pieces = backend.pre_tokenizer.pre_tokenize_str(text) if backend.pre_tokenizer else [(text, None)]
     return bool(pieces[0][0] != "a")

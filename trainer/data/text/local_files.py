@@ -76,7 +76,7 @@ def _suffix(file: Path) -> str:
 
 
 def _find_reader(file: Path) -> str:
-    """Return the reader of `datasets` for a file; "" if there is none."""
+    """Return the reader of `datasets` for a file; "" without one."""
     return {**READERS, PLAIN: "text"}.get(_suffix(file), "")
 
 

@@ -1,4 +1,4 @@
-"""Recognize what the columns of a text data set are, and read rows as turns.
+"""Recognize the roles of a text data set's columns, and read rows as turns.
 
 `find_form` uses the setting `text_columns`, else the names of the columns. A row of every form becomes a list of
 turns. The chat template of the tokenizer formats the turns of questions and chats. Plain text and the pair
@@ -48,7 +48,7 @@ ROLES = {
 
 
 class Turn(NamedTuple):
-    """What one side says. Roles outside of chats: prompt, completion."""
+    """One side's text. Roles outside of chats: prompt, completion."""
 
     role: str
     text: str
@@ -59,7 +59,7 @@ Turns = list[Turn]
 
 @dataclass(frozen=True)
 class TextForm:
-    """What the columns of a data set are."""
+    """The roles of a data set's columns."""
 
     columns: Mapping[str, str]
     """part of `text_columns` -> column, or path into its fields"""

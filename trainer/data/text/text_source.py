@@ -35,7 +35,7 @@ Asked = tuple[tuple[str, str], str, tuple[str, str]]
 def generate_arithmetic() -> list[dict[str, str]]:
     """Return 4000 rows of `query`, `response`, `type`, `original_question`: 2000 questions in two phrasings.
 
-    Short questions follow MetaMathQA's MATH part, where the answer ends with "The answer is: n". Stories of one to
+    Short questions follow MetaMathQA's MATH part: answers end with "The answer is: n". Stories of one to
     four sums follow its GSM8K part, with "#### n" before that. As bytes in chat form, a row has 49 to 180 tokens.
     """
     return [row for index in range(ORIGINALS) for row in _ask_twice(index)]

@@ -52,7 +52,7 @@ def pack_lengths(lengths: NDArray[np.int64], seq_len: int) -> tuple[NDArray[np.i
 def _fill_by_sums(lengths: NDArray[np.int64], seq_len: int) -> list[list[int]]:
     """Fill rows one by one, each with the longest remaining document first.
 
-    Then, until nothing fits, add one or two documents that fill the row, else the longest that fits.
+    Then, while a document fits, add one or two documents that fill the row, else the longest that fits.
     """
     left = _Left(lengths, seq_len)
     rows = []

@@ -156,7 +156,7 @@ def _absent(config: Config, source: str) -> DataMissing:
     lacks = "no such folder [SL-tokenizer-folder-absent]"
     if Path(source).is_dir():
         lacks = (
-            "holds no tokenizer.json; name a tokenizer on the hub or a folder in TRAINER_TOKENIZER "
+            "tokenizer.json is missing; name a tokenizer on the hub or a folder in TRAINER_TOKENIZER "
             "[SL-tokenizer-file-absent]"
         )
     return DataMissing(f"{_named(config)}: {lacks}")
