@@ -42,7 +42,7 @@ SETTINGS = "dataset=cifar100 image_size=224 precision=bf16 optimizer=adamw"
 
 
 def main(arguments: list[str]) -> int:
-    """0, or 1 where a count has failed."""
+    """Count all pairs; return 0, or 1 if a count has failed."""
     parser = argparse.ArgumentParser("python -m benchmarks.batch_sizes", None, __doc__)
     parser.add_argument("--only", default="", metavar="MODEL")
     parser.add_argument("--output", type=Path, default=REPORT)
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
                 print(rows[-1], file=sys.stderr, flush=True)
     rows.sort(key=lambda row: (list(MICRO).index(row["model"]), STRATEGIES.index(row["strategy"])))
     content = {
-        "what": f"peak memory of one rank of {RANKS}, counted on fake tensors; no device took part",
+        "what": f"peak memory of one rank of {RANKS}, counted on fake tensors, without a device",
         "date": datetime.now(UTC).date().isoformat(),
         "code": describe_code(),
         "settings": SETTINGS,
@@ -71,8 +71,9 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(model: str, strategy: str, micro: int) -> dict[str, Any]:
-    """The row of a pair: model, strategy, micro_batch_size, peak_gib, per_sample_gib, fits, largest (the largest power
-    of two that fits, at most LARGEST)."""
+    """Return the row of a pair: model, strategy, micro_batch_size, peak_gib, per_sample_gib, fits, largest (the largest
+    power of two that fits, at most LARGEST).
+    """
     found = [count(model, strategy, size) for size in (micro, 2 * micro)]
     row: dict[str, Any] = {"model": model, "strategy": strategy, "micro_batch_size": micro}
     if failed := [each for each in found if isinstance(each, str)]:

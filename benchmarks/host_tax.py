@@ -54,7 +54,7 @@ class BarePhases:
 
 
 class IdleEngine:
-    """Enters the phases and computes nothing."""
+    """Enter the phases without computing."""
 
     def __init__(self, phases: Phases) -> None:
         self._phases = phases
@@ -88,7 +88,7 @@ class Layers(Learner):
 
 
 def build_bench_run(folder: Path) -> Run:
-    """One process, no profile but the default one."""
+    """Return one process, no profile but the default one."""
     config = Config(run="bench", results=str(folder), optimizer="sgd", profile_first_step=20)
     world = read_world(os.environ)
     plan = resolve_plan(config, world.size, world.local_size, config.global_batch_size)
@@ -102,9 +102,9 @@ def build_engine(run: Run, phases: object) -> TorchEngine:
 
 
 def time_steps(run: Run, engine: Any, phases: Phases, batch: Batch) -> tuple[list[float], list[float]]:
-    """CPU microseconds per step of the real loop and of the bare one, of windows of steps 101 to 600.
+    """Return CPU microseconds per step of the real loop and of the bare one, of windows of steps 101 to 600.
 
-    The bare step runs inside the real loop's `next_batch`, and its time is taken out.
+    The bare step runs inside the real loop's `next_batch`, and its time is subtracted.
     """
     config = run.config
     run.folder.create()

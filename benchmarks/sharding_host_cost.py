@@ -79,7 +79,7 @@ def build(strategy: str, parameters: int) -> Engine:
 
 
 def measure(rank: int, store: str, out: str, rounds: int, steps: int) -> None:
-    """One rank: CPU microseconds per step of every strategy, one value per round."""
+    """Run one rank: CPU microseconds per step of every strategy, one value per round."""
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD_SIZE), LOCAL_WORLD_SIZE=str(WORLD_SIZE)
     )
@@ -112,7 +112,7 @@ def measure(rank: int, store: str, out: str, rounds: int, steps: int) -> None:
 
 
 def table(found: dict[str, dict[str, list[float]]], rounds: int, steps: int) -> str:
-    """Medians with quartiles, ratios to ddp of the same round, and the slope per parameter."""
+    """Return medians with quartiles, ratios to ddp of the same round, and the slope per parameter."""
     per_size = f"{'us/step':>10} {'quartiles':>19} {'to ddp':>13}"
     lines = [
         f"{'':6}" + "".join(f"{size + ' parameters':>44}" for size in found) + f"{'per parameter':>24}",

@@ -30,7 +30,7 @@ COUNTED = ("peak_bytes", "between_steps_bytes", "collective_bytes", "windows")
 
 
 def main(arguments: list[str]) -> int:
-    """0 where all are as counted, or written; 1 where one is not; 2 where there is no such file."""
+    """Compare the files; return 0 if all are as counted, or written; 1 if a file differs; 2 for a missing file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

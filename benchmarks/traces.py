@@ -63,13 +63,13 @@ def write_traces(folder: Path, ranks: int, events: int) -> tuple[list[Path], int
 
 
 def peak_bytes(pid: int | str = "self") -> int:
-    """The highest resident size so far. Not ru_maxrss: that one remembers the parent's size from before exec."""
+    """Return the highest resident size so far. ru_maxrss would include the parent's size from before exec."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def run_ours(path: str) -> dict[str, Any]:
-    """The whole analysis of one rank."""
+    """Return the whole analysis of one rank."""
     from stratlab.analysis.measure import measure_traces
 
     before, began = peak_bytes(), time.process_time()
@@ -81,7 +81,7 @@ def run_ours(path: str) -> dict[str, Any]:
 
 
 def run_hta(path: str) -> dict[str, Any]:
-    """Loading and two analyses."""
+    """Time loading and two analyses."""
     import logging
     import warnings
 
@@ -126,7 +126,7 @@ def run_ranks(folder: str, ranks: int) -> dict[str, Any]:
 
 
 def _watch_peaks(peaks: dict[int, int], stop: threading.Event) -> None:
-    """VmHWM of this process and its children, which the kernel keeps, so nothing between two looks is lost."""
+    """Watch VmHWM of this process and its children; the kernel keeps the peaks, so that samples do not miss any."""
     while not stop.wait(0.2):
         for pid in [os.getpid(), *(child.pid for child in multiprocessing.active_children() if child.pid)]:
             with suppress(OSError, StopIteration):  # it has just ended
@@ -134,7 +134,7 @@ def _watch_peaks(peaks: dict[int, int], stop: threading.Event) -> None:
 
 
 def run_apart(*arguments: str) -> dict[str, Any]:
-    """One measurement in a process of its own."""
+    """Return one measurement in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.traces", "--measure", *arguments]
     environment = os.environ | {"HTA_DISABLE_NS_ROUNDING": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -145,7 +145,7 @@ def run_apart(*arguments: str) -> dict[str, Any]:
 
 
 def compare_sizes(folder: Path, sizes: list[int]) -> dict[str, Any]:
-    """Ours and HTA on files of growing size."""
+    """Compare ours and HTA on files of growing size."""
     rows = []
     for size in sizes:
         (path,), events = write_traces(folder, 1, size)
@@ -165,7 +165,7 @@ def compare_sizes(folder: Path, sizes: list[int]) -> dict[str, Any]:
 
 
 def _slope(rows: list[dict[str, Any]], name: str) -> float | None:
-    """Bytes per event between the smallest and the largest file that went through."""
+    """Return bytes per event between the smallest and the largest file that went through."""
     done = [row for row in rows if "peak_bytes" in row[name]]
     if len(done) < 2:
         return None
@@ -175,7 +175,7 @@ def _slope(rows: list[dict[str, Any]], name: str) -> float | None:
 
 
 def compare_ranks(folder: Path, counts: list[int]) -> list[dict[str, Any]]:
-    """Growing numbers of ranks."""
+    """Measure growing numbers of ranks."""
     _say(f"writing {TEAM} ranks of {PER_RANK:,} events ...")
     _, events = write_traces(folder, TEAM, PER_RANK)
     rows = []

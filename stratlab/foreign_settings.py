@@ -1,7 +1,7 @@
 """Translate settings of other programs: the flags of Hugging Face's Trainer, Accelerate's YAML, DeepSpeed's JSON.
 
 `translate_setting` takes one name with its value, `translate_file` a whole file. A name that means exactly one thing
-here is taken, and the caller prints what it became. A name with several meanings is refused with the settings to use
+here is taken, and the caller prints the translation. A name with several meanings is refused with the settings to use
 (`SETTINGS_ELSEWHERE` of stratlab_spec/settings/config.py has the rest of those names).
 
 Sources: transformers 5.23 `TrainingArguments`, accelerate 1.x `accelerate config`, DeepSpeed 0.19 "Configuration JSON".
@@ -32,7 +32,7 @@ class NotOneThing(UserError):
 
 @dataclass(frozen=True)
 class Rule:
-    """Define what one foreign name becomes: `setting`, or the settings by value in `values`."""
+    """Define the translation of one foreign name: `setting`, or the settings by value in `values`."""
 
     setting: str = ""
     values: Mapping[str, Mapping[str, str]] | None = None
@@ -181,7 +181,7 @@ ACCELERATE: dict[str, Rule] = {
 
 @dataclass
 class Translated:
-    """Collect what foreign names became.
+    """Collect the translations of foreign names.
 
     Attributes:
         parts: setting, or one of ACCUMULATION, PROCESSES, NODES, STRATEGY -> text.
@@ -202,7 +202,7 @@ class Translated:
         for name, value in parts.items():
             if self.parts.get(name, value) != value:
                 raise NotOneThing(
-                    f"{origin}: {name} is {self.parts[name]} by another name, and {value} by this one; "
+                    f"{origin}: {name} is {self.parts[name]} by another name, and {value} by this name; "
                     "keep one of them [SL-foreign-conflict]"
                 )
         self.parts |= parts
@@ -212,7 +212,7 @@ class Translated:
 
 
 def translate_setting(name: str, value: str) -> dict[str, str] | None:
-    """Return what the foreign `name=value` becomes; None = the name is not in the table.
+    """Return the translation of the foreign `name=value` becomes; None = the name is not in the table.
 
     Raises:
         NotOneThing: the value has no counterpart, or the name asks for Weights & Biases.

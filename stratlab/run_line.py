@@ -1,6 +1,6 @@
 """Turn the line `stratlab run MODEL STRATEGY ...` into settings of charts.
 
-`build_run_line` decides what the user left open: processes, data, batch sizes, the name of the comparison. It
+`build_run_line` chooses settings that the user left open: processes, data, batch sizes, the name of the comparison. It
 translates foreign names (foreign_settings.py) and collects a sentence for each decision. The verb then rehearses the
 charts, renders scripts, or starts a sweep on a cluster, all with the same settings.
 """
@@ -293,7 +293,7 @@ def _size_batch(
     is_text: bool,
     notes: list[str],
 ) -> dict[str, str]:
-    """Return batch sizes for what the user left open, equal for all strategies.
+    """Return batch sizes unless the user has set them, equal for all strategies.
 
     Layouts of several dimensions have charts with batch sizes of their own, and so has a cluster's.
     """

@@ -20,7 +20,7 @@ UNTRUSTED = "certificate verify failed"
 
 
 class CertificateAbsent(ValueError):
-    """The given file holds no certificate."""
+    """The given file is not a certificate."""
 
 
 def write_bundle(environ: MutableMapping[str, str]) -> None:
@@ -47,7 +47,7 @@ def write_bundle(environ: MutableMapping[str, str]) -> None:
 
 
 def is_untrusted(failure: BaseException | str) -> bool:
-    """Whether the other side's certificate was not trusted."""
+    """Return whether the other side's certificate was not trusted."""
     return UNTRUSTED in str(failure).lower()
 
 

@@ -38,7 +38,7 @@ REASONS = {
     TERMINATED: "stopped from outside",
 }
 
-# What gloo, NCCL and the rendezvous store say on the survivors when another process has gone.
+# Messages of gloo, NCCL and the rendezvous store on the survivors when another process has ended.
 PEER_GONE_WORDS = ("connection closed by peer", "connection reset by peer", "broken pipe")
 PEER_LOST_WORDS = (
     *PEER_GONE_WORDS,
@@ -60,23 +60,23 @@ STORAGE_FULL_WORDS = (
     "file too large",  # the longest file that the process or the volume allows
     "pytorchstreamwriter failed writing",  # torch.save
     "iostream error",  # torch.save to a path (torch 2.13)
-    "unexpected pos",  # torch.save, when it closes what it could not write; it takes the place of the one above
+    "unexpected pos",  # torch.save, when it closes an incomplete file; it replaces the one above
 )
 STORAGE_FULL_ERRNOS = (
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EFBIG,
     errno.EROFS,  # a broken file system is read-only,
-    errno.EIO,  # and so it answers for what was being written when it broke
+    errno.EIO,  # and it also appears for a volume that fails during a write
 )
 
 
 class DataMissing(Exception):
-    """The data set or the model is not there, or cannot be read as configured."""
+    """The data set or the model is missing, or cannot be read as configured."""
 
 
 class AcceleratorsMissing(Exception):
-    """The run asks for accelerators, and its processes would not find one each."""
+    """The run needs accelerators, and its processes would not find one each."""
 
 
 class NotFinite(Exception):
@@ -96,7 +96,7 @@ class NoProgress(Exception):
 
 
 class PeerLost(Exception):
-    """Another process has failed, and this one cannot continue without it."""
+    """Another process has failed, and this process cannot continue without it."""
 
 
 class Stopped(Exception):
@@ -104,11 +104,11 @@ class Stopped(Exception):
 
 
 class DeadlinePassed(Exception):
-    """The time that the run was given is over."""
+    """The run's time is over."""
 
 
 class OutOfMemory(Exception):
-    """The memory of a device did not suffice."""
+    """A device ran out of memory."""
 
 
 REFUSALS: dict[type[Exception], int] = {
@@ -119,7 +119,7 @@ REFUSALS: dict[type[Exception], int] = {
     NoProgress: NO_PROGRESS,
     DeadlinePassed: DEADLINE_PASSED,
 }
-"""What may keep a run from starting."""
+"""Reasons that may keep a run from starting."""
 CODES: dict[type[Exception], int] = {
     **REFUSALS,
     NotFinite: NOT_FINITE,
@@ -173,14 +173,14 @@ def is_storage_full(failure: BaseException) -> bool:
 
 
 def reason(code: int) -> str:
-    """A sentence for an exit code, also for signals."""
+    """Return a sentence for an exit code, also for signals."""
     if code in REASONS:
         return REASONS[code]
     return f"signal {code - 128}" if code > 128 else f"exit code {code}"
 
 
 def from_status(status: int) -> int:
-    """The exit code of a process; a signal is negative to Python and becomes 128 + n."""
+    """Return the exit code of a process; a signal is negative to Python and becomes 128 + n."""
     return status if status >= 0 else 128 - status
 
 

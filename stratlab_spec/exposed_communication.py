@@ -52,11 +52,11 @@ class RecordedEvent(NamedTuple):
     is_label: bool
     thread: int
     correlation: int  # a launch and its kernel have the same
-    kind: str  # as the trace's category; "" = this torch tells none
+    kind: str  # as the trace's category; "" = this torch does not record one
 
 
 def read_events(recorded: Iterable[Any]) -> list[RecordedEvent]:
-    """Of `kineto_results.events()`."""
+    """Return the events of `kineto_results.events()`."""
     return [
         RecordedEvent(
             name=e.name(),
@@ -114,8 +114,10 @@ def _union(events: list[RecordedEvent]) -> Intervals:
 
 
 def _find_launches(events: list[RecordedEvent]) -> tuple[dict[int, int], int]:
-    """When each number was launched, and the first number of the recording: of several events with one number a
-    runtime's call comes first, then the earliest."""
+    """Return the launch time of each number, and the first number of the recording.
+
+    Of several events with one number a runtime's call comes first, then the earliest.
+    """
 
     def is_call(event: RecordedEvent) -> bool:
         return bool(LAUNCH_CATEGORY.search(event.kind) if event.kind else CUDA_CALL.match(event.name))
@@ -144,7 +146,7 @@ def read_exposed_pct(manifest: Path) -> float | None:
     """Read the exposed communication of all ranks from traces/manifest.json, % of the summed time of their steps.
 
     This is the analysis' definition (`build_means`). A rank whose profiler starts early waits for the others in its
-    first step: a mean of the ranks' shares would weigh that step less. None if no rank has the share.
+    first step: a mean of the ranks' shares would weigh that step less. None without any rank's share.
     """
     try:
         content = read_line(manifest.read_bytes())

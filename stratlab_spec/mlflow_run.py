@@ -35,7 +35,7 @@ HEADLINES = {
 """Metrics without a prefix, with the question that each answers."""
 DETAIL = "detail/"
 NOT_POINTS = ("t", "step", "attempt")
-"""Numbers of a line of metrics.jsonl that are no metrics."""
+"""Numbers of a line of metrics.jsonl that are not metrics."""
 OF_A_RANK = re.compile(r"rank(\d+)_(.+)")
 
 NOTE = "mlflow.note.content"
@@ -55,7 +55,7 @@ SHOWN = {
     "test_perplexity": "test perplexity",
 }
 LEAST_GIB = 0.1
-"""What is less is told in MiB."""
+"""Smaller sizes are shown in MiB."""
 
 
 def name_metric(name: str, kind: str | None = None) -> str:
@@ -71,13 +71,13 @@ def name_metric(name: str, kind: str | None = None) -> str:
 
 
 def find_stored_name(name: str, stored: Collection[str]) -> str:
-    """`name`, or its name in older versions if a server has only that. Goes with version 0.2."""
+    """Return `name`, or its name in older versions if a server has only that. Goes with version 0.2."""
     older = name.removeprefix(DETAIL)
     return older if name not in stored and older in stored else name
 
 
 def may_describe(note: str | None) -> bool:
-    """Return whether a description may be replaced: it is missing, or no user has written it."""
+    """Return whether a description may be replaced: it is missing, or was not written by a user."""
     return not note or note.endswith(OWN)
 
 
@@ -107,7 +107,7 @@ def describe_run(ended: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
 
 
 def _say_number(value: float, words: str) -> str:
-    """With four digits: the metrics have all of them."""
+    """Return the number with four digits: the metrics have all of them."""
     if words.startswith("GiB") and value < LEAST_GIB:
         value, words = value * 1024, f"M{words[1:]}"
     return f"{float(f'{value:.4g}'):,.10g} {words}"

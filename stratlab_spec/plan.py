@@ -29,17 +29,17 @@ class Plan(Schedule):
 
     axes: Axes
     layout: Layout | None = None
-    """Of the strategy nd."""
+    """Of strategy nd."""
     micro_batches: int
-    """Of a step on each rank: the accumulation."""
+    """Micro-batches of a step on each rank: the accumulation."""
     train_samples: int
     device_bytes: int | None = None
     """By which `layout: auto` left layouts out; None = unknown, or without effect."""
     settings_sha256: str
-    """Of the settings that it was resolved from."""
+    """Hash of the settings that it was resolved from."""
 
     def as_variable(self) -> str:
-        """The value of VARIABLE."""
+        """Return the value of VARIABLE."""
         return json.dumps(asdict(self))
 
 
@@ -110,11 +110,7 @@ def read_plan(config: Config, world_size: int, env: Mapping[str, str]) -> Plan:
 
 
 def confirm_plans(plans: Sequence[Plan]) -> Plan:
-    """The plan of all ranks, of those that their launchers handed to them; of machines with smaller devices, theirs.
-
-    Raises:
-        ConfigError: launchers came to different plans.
-    """
+    """Return the plan of all ranks; if plans differ, the plan of the machines with smaller devices."""
     chosen = min(plans, key=lambda plan: plan.device_bytes or float("inf"))
     for rank, plan in enumerate(plans):
         if plan.device_bytes != chosen.device_bytes:
@@ -136,11 +132,7 @@ def confirm_plans(plans: Sequence[Plan]) -> Plan:
 
 
 def confirm_samples(plan: Plan, train_samples: int) -> None:
-    """Raises where this rank opened other data than its launcher.
-
-    Raises:
-        ConfigError: naming both numbers.
-    """
+    """Raise an error if this rank opened other data than its launcher."""
     if train_samples != plan.train_samples:
         raise ConfigError(
             f"the launcher planned {plan.train_samples} training samples, and this rank reads {train_samples}: the "

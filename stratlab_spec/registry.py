@@ -2,9 +2,9 @@
 
 OPTIMIZERS lists each optimizer's options other than rate and decay, and its state. NETWORKS has every image network
 that is not a vision transformer; vision transformers have their shapes in models/model_specs.py. A new network takes
-a file in trainer/models with its row as NETWORK: `make schema` collects it and writes its line of docs/models.md. No
-column has a default, so a forgotten value is an error at import. Sizes may be given instead of a preset's own, and 0
-is the preset's own. PUBLISHED_FILES are weights that torchvision publishes, by torchvision's names. Adapters on
+a file in trainer/models with its row as NETWORK: `make schema` collects it and writes its line of docs/models.md.
+Columns lack defaults, so that a forgotten value is an error at import. Sizes may be given instead of a preset's own,
+and 0 is the preset's own. PUBLISHED_FILES are weights that torchvision publishes, by torchvision's names. Adapters on
 random weights need an explicit setting.
 """
 
@@ -25,9 +25,9 @@ class OptimizerRow:
     """One optimizer."""
 
     arguments: Mapping[str, tuple[str, ...]]
-    """Its argument in torch.optim -> the settings it is made of."""
+    """Its argument in torch.optim -> the settings that form it."""
     moments: int
-    """Tensors of the size of the trained parameters, in fp32, that it keeps in any case."""
+    """Tensors of the size of the trained parameters, in fp32, that it always keeps."""
     moments_with: Mapping[str, int]
     """Setting -> how many more it keeps where that is not zero or false."""
 
@@ -44,16 +44,16 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
 }
 SHARED = ("lr", "weight_decay")
 ARGUMENTS = (*SHARED, *(name for row in OPTIMIZERS.values() for name in row.arguments))
-"""Of all of them."""
+"""The arguments of all optimizers."""
 
 
 def list_own_settings(optimizer: str) -> tuple[str, ...]:
-    """Settings that this optimizer has and the other ones have not."""
+    """Return settings that this optimizer has and the other ones have not."""
     return tuple(setting for settings in OPTIMIZERS[optimizer].arguments.values() for setting in settings)
 
 
 def count_moments(config: Settings) -> int:
-    """Tensors of the size of the trained parameters that the run's optimizer keeps."""
+    """Return tensors of the size of the trained parameters that the run's optimizer keeps."""
     row = OPTIMIZERS[config.optimizer]
     return row.moments + sum(more for name, more in row.moments_with.items() if getattr(config, name))
 
@@ -66,7 +66,7 @@ class NetworkRow:
     """`module:function` in trainer/models: (config, image_size, channels, num_labels) -> ImageClassifier. "" =
     torchvision's (models/torchvision_networks.py)."""
     image: int
-    """Pixels of an edge, where nobody asks for others."""
+    """Pixels of an edge, by default."""
     step: int
     """The edge must be a multiple of it."""
     smallest: int
@@ -76,7 +76,7 @@ class NetworkRow:
 
 
 def _of_torchvision(what: str) -> NetworkRow:
-    """All four halve an image five times."""
+    """Build the row of a network of torchvision's; all four halve an image five times."""
     return NetworkRow(builder="", image=224, step=1, smallest=32, what=f"{what}, torchvision's")
 
 
@@ -96,7 +96,7 @@ NETWORKS: dict[str, NetworkRow] = {
 FINETUNED = "_finetuned"
 """End of a name: the network of the row before it with its published weights and a new head."""
 FINETUNED_NETWORKS = {f"{name}{FINETUNED}": name for name, row in NETWORKS.items() if not row.builder}
-"""Only what torchvision has published can be fine-tuned by name."""
+"""Only networks published by torchvision can be fine-tuned by name."""
 
 
 VIT_SIZES = {
@@ -125,7 +125,7 @@ def given_sizes(config: Settings, names: dict[str, str]) -> dict[str, int]:
 
 
 def misplaced_sizes(config: Settings, vits: tuple[str, ...], decoders: tuple[str, ...]) -> Iterator[str]:
-    """Sizes of a model that has others, or none.
+    """Yield sizes of a model that has others, or none.
 
     Args:
         vits, decoders: the presets of each kind.
@@ -172,7 +172,7 @@ INITIAL_WEIGHTS = "initial_weights"
 
 
 def adapter_problems(config: Settings) -> list[str]:
-    """A sentence if adapters would be trained on random weights because `init` was left out.
+    """Return a sentence if adapters would be trained on random weights because `init` was left out.
 
     Only for a run that trains: memory and layouts do not depend on the values of the weights.
     """

@@ -20,7 +20,9 @@ log = logging.getLogger("trainer")
 
 
 def take_new_names(settings: Mapping[str, Value]) -> dict[str, Value]:
-    """The settings by today's names, of variables, files or a run directory; of both names of one, the new one wins."""
+    """Return the settings by today's names, of variables, files or a run directory; of both names of one, the new one
+    wins.
+    """
     old = {name: value for name, value in settings.items() if name in RENAMED}
     if old:
         _say(tuple(sorted(old)))

@@ -20,9 +20,9 @@ REHEARSAL_PID = "STRATLAB_REHEARSAL_PID"
 """Variable in which a rank reads the rehearsal that started its launcher, and the MLflow server next to it."""
 
 FAR_TIME_S = 1e12
-"""30,000 years: no clock tells it."""
+"""30,000 years: beyond any clock."""
 RESULTS_BYTES, RANK_BYTES = 64 << 10, 16 << 10
-"""Several times what evaluation.json, summary.json and the facts of a rank take."""
+"""Several times the size of evaluation.json, summary.json and the facts of a rank."""
 
 
 class RunDirectory:
@@ -56,7 +56,7 @@ class RunDirectory:
         self.lease = self.path / ".lease"
 
     def create(self) -> None:
-        """Makes the folders; all of them exist before the first file."""
+        """Make the folders; all of them exist before the first file."""
         self.ranks.mkdir(parents=True, exist_ok=True)
         self.traces.mkdir(exist_ok=True)
 
@@ -69,7 +69,7 @@ class RunDirectory:
     def keep_reserve(self, ranks: int) -> None:
         """Reserve space for the results, so that a volume that is full at the end does not lose a finished run."""
         size = RESULTS_BYTES + ranks * RANK_BYTES
-        if self.reserve.exists() and self.reserve.stat().st_size == size:  # of an earlier attempt
+        if self.reserve.exists() and self.reserve.stat().st_size == size:  # from an earlier attempt
             return
         with open(self.reserve, "wb") as file:
             file.write(b"\0" * size)
@@ -104,30 +104,30 @@ class RunDirectory:
         return self.memory_snapshots / f"rank{rank}.pickle"
 
     def has_all_traces(self) -> bool:
-        """An attempt has recorded its steps, and lost no rank's trace."""
+        """Return whether an attempt has recorded its steps, and lost no rank's trace."""
         try:
             return read_line(self.manifest.read_bytes()).get("complete") is True
         except FileNotFoundError:
             return False
 
     def is_written_by(self, launcher: str) -> bool:
-        """Whether the newest attempt is of the ranks that `launcher` has started."""
+        """Return whether `launcher` has started the ranks of the newest attempt."""
         started = [line for line in self.read_attempts() if line.get("event") == "started"]
         return bool(started) and started[-1].get("launcher") == launcher
 
     def read_attempts(self) -> list[dict[str, Any]]:
-        """The lines of attempts.jsonl."""
+        """Return the lines of attempts.jsonl."""
         return [line for line in read_events(self.attempts) if isinstance(line.get("attempt"), int)]
 
     def read_world_sizes(self) -> dict[int, int]:
-        """Attempt -> its number of ranks."""
+        """Return attempt -> number of ranks."""
         started = [line for line in self.read_attempts() if line["event"] == "started"]
         return {
             line["attempt"]: line["world_size"] for line in started if isinstance(line.get("world_size"), int)
         }
 
     def append_attempt(self, event: str, attempt: int, launcher: str, **facts: Any) -> None:
-        """One line: an attempt `started` or `ended`."""
+        """Add one line: an attempt `started` or `ended`."""
         line = {"t": time.time(), "attempt": attempt, "event": event, "launcher": launcher, **facts}
         append_line(self.attempts, line)
 
@@ -151,7 +151,9 @@ EVENT: dict[str, Any] = {
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of starts and ends, each with t, event, launcher and step; any other line is left out."""
+    """Return the lines of a file of starts and ends, each with t, event, launcher and step; any other line is left
+    out.
+    """
     lines = [{"launcher": "", "step": 0, "exit_code": None, **line} for line in read_lines(path)]
     return [line for line in lines if all(isinstance(line.get(name), kind) for name, kind in EVENT.items())]
 
@@ -166,7 +168,9 @@ def read_line(line: bytes) -> dict[str, Any]:
 
 
 def is_metrics(line: Mapping[str, Any]) -> bool:
-    """Whether a line has a time and a step that are numbers, and no number or name that cannot be sent or drawn."""
+    """Return whether a line has a time and a step that are numbers, and no number or name that cannot be sent or
+    drawn.
+    """
     t, step = line.get("t"), line.get("step")
     if not isinstance(t, int | float) or type(step) is not int:
         return False
@@ -180,11 +184,11 @@ def is_metrics(line: Mapping[str, Any]) -> bool:
 
 
 def append_line(path: Path, line: dict[str, Any]) -> None:
-    """Adds one object to a .jsonl file; it is on the disk when this returns."""
+    """Add one object to a .jsonl file; it is on the disk when this returns."""
     with open(path, "ab+") as file:
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # half a line, of somebody who was killed or had no space
+            if file.read(1) != b"\n":  # half a line of a process that was killed or had no space
                 file.write(b"\n")
         file.write(json.dumps(line).encode() + b"\n")
         file.flush()
@@ -192,7 +196,7 @@ def append_line(path: Path, line: dict[str, Any]) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes a temporary file and renames it: a reader sees the whole file or none."""
+    """Write a temporary file and rename it: a reader sees the whole file or none."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with open(temporary, "w") as file:
@@ -207,17 +211,17 @@ def write_json(path: Path, content: Any) -> None:
 
 
 VARIABLE = "STRATLAB_RUNGS"
-"""In the ranks' environment: the rungs that they stand on, as JSON."""
+"""In the ranks' environment: their rungs, as JSON."""
 RUNGS = "rungs"
 """Their place in `resolved` of config.json."""
 
 Settings = dict[str, Any]
 Rung = dict[str, Any]
-"""rung (its number), settings, instead_of (what these were before), passed_over [{settings, reason}], step, t."""
+"""rung (its number), settings, instead_of (their earlier values), passed_over [{settings, reason}], step, t."""
 
 
 def read_rungs(folder: RunDirectory) -> list[Rung]:
-    """Those that any pod of the run has climbed."""
+    """Return the rungs that any pod of the run has climbed."""
     try:
         found = json.loads(folder.rungs.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -226,7 +230,7 @@ def read_rungs(folder: RunDirectory) -> list[Rung]:
 
 
 def read_own_rungs(env: Mapping[str, str]) -> list[Rung]:
-    """Those that this rank was started on."""
+    """Return the rungs that this rank was started on."""
     found: list[Rung] = json.loads(env.get(VARIABLE, "[]"))
     return found
 
@@ -240,6 +244,6 @@ def find_asked(rungs: Sequence[Rung]) -> Settings:
 
 
 def describe_rung(rung: Rung) -> str:
-    """`micro_batch_size 8 instead of 16`."""
+    """Return `micro_batch_size 8 instead of 16`."""
     before = rung["instead_of"]
     return ", ".join(f"{name} {value} instead of {before[name]}" for name, value in rung["settings"].items())

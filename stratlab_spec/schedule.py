@@ -25,7 +25,7 @@ def count_micro_batches(global_batch_size: int, micro_batch_size: int, dp: int) 
 
 
 def build_schedule(config: Config, train_samples: int) -> Schedule:
-    """Steps from epochs or given; the profile moves forward in a run too short for its default place."""
+    """Return steps from epochs or given; the profile moves forward in a run too short for its default place."""
     per_epoch = max(1, train_samples // config.global_batch_size)
     steps = config.steps or max(1, config.epochs * train_samples // config.global_batch_size)
     first = config.profile_first_step if config.profile_steps else 0
@@ -49,7 +49,7 @@ def profile_first_from(config: Config, plan: Schedule, done_steps: int, recorded
 
 
 def plan_problems(config: Config, train_samples: int | None) -> list[str]:
-    """Settings that do not fit the number of training samples; None = not known, `steps` are given."""
+    """Return settings that do not fit the number of training samples; None = not known, `steps` are set."""
     epoch = ""
     if train_samples is None:
         assert config.steps
@@ -96,7 +96,7 @@ def _count(steps: int) -> str:
 
 
 def learning_rate(config: Config, step: int, steps: int) -> float:
-    """Rate of `step` (from 1): linear warm-up to `lr`, then constant, or down to 0 at the end."""
+    """Return the rate of `step` (from 1): linear warm-up to `lr`, then constant, or down to 0 at the end."""
     if step <= config.warmup_steps:
         return config.lr * step / config.warmup_steps
     if config.lr_schedule == "constant":

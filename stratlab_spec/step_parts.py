@@ -127,7 +127,9 @@ SHARES = tuple(p.name for p in PARTS if p.name not in ("comm_overlap", "copy")) 
 
 
 def split_step(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Words -> ms of a row of steps or phases, in the order of bars; they sum to its length. None = not known."""
+    """Return words -> ms of a row of steps or phases, in the order of bars; they sum to its length. None = not
+    known.
+    """
     sums: dict[str, float | None] = dict.fromkeys(COLOURS, 0.0)
     for part in PARTS:
         if part.key:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeGuard
 
 WARM_UP_STEPS = 5
-"""Of each attempt: they compile, allocate and set up collectives."""
+"""Steps of each attempt: they compile, allocate and set up collectives."""
 BATCH = 5
 RULE = "MSER-5 (White 1997), never less than the first 5 steps, never more than half"
 TOO_FEW = "too few steps for MSER-5: the first 5 left out"
@@ -32,7 +32,7 @@ COSTS = {
     "mfu_literature_pct": ("tokens", "flops_per_token_literature"),
     "mfu_useful_pct": ("useful_tokens", "flops_per_useful_token"),
 }
-"""Utilisation -> what is counted, and the fact that says what one of them costs."""
+"""Utilisation -> the unit, and the fact with the operations of one unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TrainedStep:
 
     @property
     def ms(self) -> float:
-        """`read_step` takes no step without."""
+        """The step's duration; `read_step` skips steps without it."""
         return self.times[0] or 0.0
 
 
@@ -63,23 +63,25 @@ class Cut:
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """The steps that count, in order, and the cut before them; no cut where none counts."""
+    """The steps that count, in order, and the cut before them; no cut without them."""
 
     steps: Sequence[TrainedStep]
     cut: Cut | None = None
 
     def sum_up(self, count: str) -> float | None:
-        """Over all steps; None where one of them lacks it."""
+        """Return the sum over all steps; None if a step lacks it."""
         place = COUNTS.index(count)
         values = [step.counts[place] for step in self.steps]
         return float(sum(values)) if values and _are_known(values) else None
 
     def describe_cut(self) -> dict[str, Any] | None:
-        """{steps: left out at the beginning, method, settled, first_step: that counts}, as summary.json has it."""
+        """Return {steps: left out at the beginning, method, settled, first_step: that counts}, as summary.json has
+        it.
+        """
         return None if self.cut is None else {"first_step": self.steps[0].number, **asdict(self.cut)}
 
     def find_span_s(self) -> tuple[float, float] | None:
-        """Seconds since 1970 at which the first one began and the last one ended."""
+        """Return seconds since 1970 at which the first one began and the last one ended."""
         if not self.steps:
             return None
         return self.steps[0].end_s - self.steps[0].ms / 1e3, self.steps[-1].end_s
@@ -137,7 +139,7 @@ def find_cut(times_ms: Sequence[float]) -> Cut:
     least = WARM_UP_STEPS // BATCH
     if most < max(least + 1, 2):
         return Cut(min(WARM_UP_STEPS, len(times_ms)), TOO_FEW, False)
-    # counted from the end: what does not fill a batch is at the beginning, where it is dropped anyway
+    # counted from the end: an incomplete batch is at the beginning, which is dropped anyway
     start = len(times_ms) - whole * BATCH
     means = [
         statistics.fmean(times_ms[place : place + BATCH]) for place in range(start, len(times_ms), BATCH)
@@ -149,7 +151,9 @@ def find_cut(times_ms: Sequence[float]) -> Cut:
 
 
 def _find_errors(means: Sequence[float]) -> list[float]:
-    """Squared deviation from the mean over the squared number, of all means from each place on (Welford 1962)."""
+    """Return squared deviation from the mean over the squared number, of all means from each place on (Welford
+    1962).
+    """
     errors = []
     mean = squares = 0.0
     for number, value in enumerate(reversed(means), 1):
@@ -197,7 +201,7 @@ def build_step_numbers(timed: TimedSteps, facts: Mapping[str, Any]) -> dict[str,
 
 
 def find_quantile(values: Sequence[float], share: float) -> float:
-    """The value at this share of the ordered ones: the rank nearest to it."""
+    """Return the value at this share of the ordered ones: the rank nearest to it."""
     ordered = sorted(values)
     return ordered[round(share * (len(ordered) - 1))]
 

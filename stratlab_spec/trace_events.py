@@ -58,12 +58,12 @@ Mask = NDArray[np.bool_]
 
 
 def build_empty() -> Intervals:
-    """No time at all."""
+    """Return an empty set."""
     return np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 def build_union(starts: Times, ends: Times) -> Intervals:
-    """Sorted, disjoint intervals that cover the same time; neighbours that touch become one, empty ones none."""
+    """Return sorted, disjoint intervals that cover the same time; adjacent ones are joined, empty ones dropped."""
     some = ends > starts
     if not some.all():
         starts, ends = starts[some], ends[some]
@@ -79,12 +79,12 @@ def build_union(starts: Times, ends: Times) -> Intervals:
 
 
 def join(a: Intervals, b: Intervals) -> Intervals:
-    """The union of two sets."""
+    """Return the union of two sets."""
     return build_union(np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]]))
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """The time of `a` that is not in `b`."""
+    """Return the time of `a` that is not in `b`."""
     if not len(a[0]) or not len(b[0]):
         return a
     starts = a[0][~is_within(a[0], b)], b[1][is_within(b[1], a, after_start=True)]
@@ -96,7 +96,7 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """The time in both sets."""
+    """Return the time in both sets."""
     if not len(a[0]) or not len(b[0]):
         return build_empty()
     starts = a[0][is_within(a[0], b)], b[0][is_within(b[0], a, after_start=True)]
@@ -105,7 +105,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 
 
 def _merge(one: Times, other: Times) -> Times:
-    """Two ascending arrays as one: a stable sort finds the runs."""
+    """Return two ascending arrays as one: a stable sort finds the runs."""
     return np.sort(np.concatenate([one, other]), kind="stable")
 
 
@@ -117,18 +117,18 @@ def is_within(at: Times, a: Intervals, *, after_start: bool = False, to_end: boo
 
 
 def clip(a: Intervals, low: int, high: int) -> Intervals:
-    """The part of `a` inside [low, high]."""
+    """Return the part of `a` inside [low, high]."""
     inside = (a[1] > low) & (a[0] < high)
     return np.maximum(a[0][inside], low), np.minimum(a[1][inside], high)
 
 
 def length(a: Intervals) -> int:
-    """Covered time, ns."""
+    """Return covered time, ns."""
     return int((a[1] - a[0]).sum())
 
 
 def covered_until(a: Intervals, at: Times) -> Times:
-    """Covered time of `a` left of each point of `at`, ns; `at` need not be sorted."""
+    """Return covered time of `a` left of each point of `at`, ns; `at` need not be sorted."""
     starts, ends = a
     if not len(starts):
         return np.zeros(len(at), np.int64)
@@ -144,7 +144,7 @@ def covered_within(a: Intervals, starts: Times, ends: Times) -> Times:
 
 
 def common_length(a: Intervals, b: Intervals) -> int:
-    """Time covered by both sets, ns."""
+    """Return time covered by both sets, ns."""
     return int(covered_within(b, *a).sum())
 
 

@@ -71,12 +71,12 @@ KILLED = 128 + signal.SIGKILL
 UNEXPLAINED_KILL = (
     "for lack of host memory (`dmesg` then reports it), or by a kill -9 from outside [SL-kill-unexplained]"
 )
-LAST_TRY_MARGIN_S = 5.0  # of the grace period, behind the last try to send metrics
+LAST_TRY_MARGIN_S = 5.0  # of the grace period, after the last try to send metrics
 log = logging.getLogger("trainer")
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the pod's share of the run; returns its exit code."""
+    """Run the pod's share of the run; returns its exit code."""
     console = logging.StreamHandler(sys.stderr)
     console.setFormatter(SpellingFormatter("%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[console])
@@ -108,7 +108,7 @@ def _apply(arguments: list[str]) -> list[str]:
     """Put the options into the environment, which the ranks also read; return notes to print."""
     os.environ[OPTIONS] = "1"
     found, notes = build_environment(arguments, os.environ)
-    for name in os.environ.keys() - found.keys():  # taken back
+    for name in os.environ.keys() - found.keys():  # removed
         del os.environ[name]
     os.environ.update(found)
     return notes
@@ -161,7 +161,7 @@ def _run(config: Config, stop: Stop, notes: list[str]) -> int:
     except PeerLost as failure:
         code, text = failures.PEER_LOST, str(failure)
     finally:
-        stop.settle()  # what is left takes seconds, and must not undo the outcome
+        stop.settle()  # the rest takes seconds, and must not undo the outcome
     deadline.cancel()
     end_ranks(min(5.0, stop.seconds_left(config.grace_s)))
     if code == failures.TERMINATED and config.mode == "train" and folder.summary.exists():
@@ -187,7 +187,7 @@ def _run(config: Config, stop: Stop, notes: list[str]) -> int:
     for write in (partial(_record_attempt_end, folder), ledger.record_end):
         try:
             write(launcher, code, text)
-        except OSError as failure:  # a volume that takes no line any more must not change the exit code
+        except OSError as failure:  # a full volume must not change the exit code
             log.warning("the end is not written down: %s", failure)
     lease.release()
     if sender and sender.ident is not None:
@@ -228,7 +228,7 @@ class _Deadline:
 
 
 def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, stop: Stop) -> tuple[int, str]:
-    """Runs torch's elastic launcher in this process; (exit code, what happened)."""
+    """Run torch's elastic launcher in this process; (exit code, what happened)."""
     os.environ["STRATLAB_LAUNCHER"] = launcher
     peers.set_environment(os.environ)
     if "PET_RDZV_ENDPOINT" in os.environ and read_node_rank(os.environ, read_pod_name(os.environ)):
@@ -257,8 +257,8 @@ def _launch(config: Config, pods: preflight.Pods, launcher: str, peers: Peers, s
             return failures.TERMINATED, stop.asked_by
         return 128 + int(failure.sigval), f"stopped by signal {int(failure.sigval)}"
     except Exception as failure:
-        if stop.asked_at is not None:  # torch may make another exception of the one that interrupts it
-            log.warning("torch's launcher, told to stop: %r", failure)
+        if stop.asked_at is not None:  # torch may turn the interrupting exception into another one
+            log.warning("torch's launcher, after a request to stop: %r", failure)
             return failures.TERMINATED, stop.asked_by
         code = failures.exit_code(failure)
         log.exception("the launcher failed")
@@ -275,7 +275,7 @@ def _read_sentence(end: ProcessFailure) -> list[str]:
 
 
 def _record_attempt_end(folder: RunDirectory, launcher: str, code: int, text: str) -> None:
-    """Closes the attempt that rank 0 opened, if rank 0 was a child of this process."""
+    """Close the attempt that rank 0 opened, if rank 0 was a child of this process."""
     started = [line for line in folder.read_attempts() if line["event"] == "started"]
     if started and started[-1]["launcher"] == launcher:
         folder.append_attempt("ended", started[-1]["attempt"], launcher, **describe_end(code, text))

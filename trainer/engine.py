@@ -32,7 +32,7 @@ class StepResult:
     token_pairs: int = 0
     """Of text: sum of the documents' squared lengths."""
     measures: Tensor | None = None
-    """`Learner.step_measures` of this rank's samples, before the update, [n]; None where there are none."""
+    """`Learner.step_measures` of this rank's samples, before the update, [n]; None without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Written:
     names: list[str]
     """Its files, relative to the folder."""
     part: Any = None
-    """What `Snapshot.finish` needs of this rank."""
+    """This rank's data for `Snapshot.finish`."""
 
 
 class Snapshot(Protocol):
@@ -55,7 +55,7 @@ class Snapshot(Protocol):
     """Of host memory, for this copy; the engine keeps them for the next one."""
 
     def write(self, folder: Path) -> Written:
-        """Writes this rank's files into `folder`, which all ranks share; again, if a volume was full."""
+        """Write this rank's files into `folder`, which all ranks share; again, if a volume was full."""
 
     def finish(self, folder: Path, parts: list[Any]) -> list[str]:
         """On rank 0, when all ranks have written: write the shared files; names as in `Written`.
@@ -73,10 +73,10 @@ class Engine(Protocol):
     module: nn.Module
     """The model inside, as the strategy left it: whole, wrapped or sharded."""
     settings: dict[str, Any]
-    """What a library behind the engine was configured with (DeepSpeed); empty for plain PyTorch."""
+    """Settings of a library inside the engine (DeepSpeed); empty for plain PyTorch."""
 
     def train_step(self, batch: Batch, lr: float) -> StepResult:
-        """All micro-batches and one update with learning rate `lr`."""
+        """Return all micro-batches and one update with learning rate `lr`."""
 
     def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Return (sum of the losses, then the task's measures), float64 [1 + n], without gradients.
@@ -96,7 +96,7 @@ class Engine(Protocol):
         """
 
     def gather_state(self) -> dict[str, Tensor]:
-        """The whole model's state on rank 0, on the CPU; empty elsewhere; collective."""
+        """Return the whole model's state on rank 0, on the CPU; empty elsewhere; collective."""
 
     def close(self) -> None:
         """Release the strategy's resources."""
@@ -108,7 +108,7 @@ def as_sums(loss: Tensor, measures: Tensor) -> Tensor:
 
 
 def add_up(total: Tensor | None, more: Tensor | None) -> Tensor | None:
-    """A sum over micro-batches that stays on the device; None where there is nothing to add."""
+    """Return a sum over micro-batches that stays on the device; None if a part is missing."""
     return more if total is None or more is None else total + more
 
 

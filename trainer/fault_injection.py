@@ -42,7 +42,7 @@ def _plant(run: Run, attempt: int, fault: Fault, next_batch: NextBatch) -> NextB
     def fetch(step: int) -> Batch:
         nonlocal next_batch
         if step == fault.step and _mark(run, attempt, fault):
-            log.warning("fault %s of rank %d, as asked: %s", fault.kind, fault.rank, KINDS[fault.kind])
+            log.warning("planted fault %s of rank %d: %s", fault.kind, fault.rank, KINDS[fault.kind])
             if fault.kind != "slow":
                 return APPLY[fault.kind](run, next_batch, step)
             next_batch = _slow(next_batch)
@@ -52,7 +52,7 @@ def _plant(run: Run, attempt: int, fault: Fault, next_batch: NextBatch) -> NextB
 
 
 def _mark(run: Run, attempt: int, fault: Fault) -> bool:
-    """Writes down that it happens, durably, for it may end the process; False if it has happened already."""
+    """Write down that it happens, durably, for it may end the process; False if it has happened already."""
     path = run.folder.faults / fault.name
     if path.exists() and not fault.every_attempt:
         return False
@@ -65,7 +65,7 @@ def _mark(run: Run, attempt: int, fault: Fault) -> bool:
 
 
 def _slow(next_batch: NextBatch) -> NextBatch:
-    """From here on a step takes twice as long."""
+    """Make the following steps take twice as long."""
     left = math.nan
 
     def wait(step: int) -> Batch:
@@ -96,7 +96,7 @@ def _nan(run: Run, next_batch: NextBatch, step: int) -> Batch:
 def _oom(run: Run, next_batch: NextBatch, step: int) -> Batch:
     if run.world.device_type != "cuda":
         raise torch.OutOfMemoryError(
-            "out of memory, as run.config.fault asked; this device has none of its own"
+            "out of memory by run.config.fault; this device has no memory of its own"
         )
     torch.empty(MOST_BYTES, dtype=torch.uint8, device=run.world.device)
     return next_batch(step)

@@ -1,5 +1,5 @@
-"""Problems of the installation, in one sentence each: a missing package, or another distribution's files in this
-one.
+"""Problems of the installation, in one sentence each: a missing package, or files of another
+distribution.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def find_intruders(place: Path) -> tuple[str, ...]:
     """Return `name version` of every other distribution that has put files into the `trainer` of this folder.
 
     It searches pip's own records directly: 8 ms of a processor with 200 packages; `packages_distributions` takes 110
-    ms. Another `trainer` elsewhere does no harm once this one was found.
+    ms. Another `trainer` elsewhere does no harm once the right package was found.
     """
     found = []
     with suppress(OSError), os.scandir(place) as entries:

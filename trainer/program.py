@@ -9,10 +9,10 @@ from trainer.installation import packages_needed
 from trainer.launch.stop import listen_early
 
 PROGRAMS = {
-    "accelerators": "whether a process gets the devices that it asks for",
-    "check": "checks many runs at once and starts nothing",
+    "accelerators": "checks whether a process gets its devices",
+    "check": "checks many runs at once without starting them",
     "culprit": "which exit code a run of several pods has",
-    "replay": "sends the metrics of a run that lie on its volume",
+    "replay": "sends the metrics of a run from its volume",
     "tensorboard": "makes TensorBoard's files of runs",
     "worker_pod": "the first process of an MPIJob's worker pod",
 }

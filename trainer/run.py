@@ -29,9 +29,9 @@ class Run:
     plan: Plan
     folder: RunDirectory
     compile_backend: str
-    """Of torch.compile, where the setting `compile` asks for it."""
+    """Of torch.compile, if the setting `compile` is on."""
     pulse: Pulse
-    """Where this rank says that it goes on."""
+    """This rank's heartbeat."""
 
     @property
     def axes(self) -> Axes:

@@ -25,14 +25,14 @@ SHIPPED = Path(__file__).with_name("data")
 
 
 def main(arguments: list[str]) -> int:
-    """0, or 1 where a bar is not met, or 2 where there is nothing to judge."""
+    """Judge the sources; return 0, 1 if a bar is not met, or 2 without data."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks.backtest", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=SHIPPED, metavar="FOLDER", help="tables to judge")
     parser.add_argument("--smallest", action="store_true", help="SimuMax alone")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write everything there as JSON")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, and a CSV file beside it")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page, and a CSV file next to it")
     given = parser.parse_args(arguments)
     wanted = [simumax.FILE] if given.smallest else [simumax.FILE, nanotron.FILE]
     there = [name for name in wanted if (given.data / name).is_file()]
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
 
 
 def judge_simumax(folder: Path) -> Source:
-    """Every dense row of the file in this folder."""
+    """Return every dense row of the file in this folder."""
     rows = list(simumax.read_rows(folder / simumax.FILE))
     found = spread([row.error_pct for row in rows])
     notes = [
@@ -75,7 +75,7 @@ def judge_simumax(folder: Path) -> Source:
 
 
 def judge_nanotron(folder: Path) -> Source:
-    """The memory column and the failed runs of the file in this folder; decided is on the shipped one."""
+    """Return the memory column and the failed runs of the file in this folder; decided is on the shipped one."""
     shipped = nanotron.read_runs(SHIPPED / nanotron.FILE)
     calibration = nanotron.calibration_rows(shipped)
     choices = nanotron.choose(calibration)

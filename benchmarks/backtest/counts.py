@@ -25,7 +25,7 @@ ROWS = (1, 2)
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama-shaped decoder. `tied`: the head is the embedding, where one rank has both."""
+    """A Llama-shaped decoder. `tied`: the head is the embedding, if a rank has both."""
 
     layers: int
     hidden: int
@@ -72,7 +72,7 @@ class Layout:
         return self.dp * self.cp if self.zero_stage else 1
 
     def in_flight(self, stage: int) -> int:
-        """Micro-batches whose activations a stage holds at most under 1f1b."""
+        """Return micro-batches whose activations a stage holds at most under 1f1b."""
         return min(self.pp - stage, self.micro_batches)
 
 
@@ -128,7 +128,7 @@ class Engine:
 
 
 def read_engine(name: str) -> Engine:
-    """The description engines/<name>.toml."""
+    """Return the description engines/<name>.toml."""
     content = tomllib.loads((ENGINES / f"{name}.toml").read_text())
     held = [
         Held(
@@ -148,7 +148,7 @@ def read_engine(name: str) -> Engine:
 
 
 def build_operations(engine: Engine, shape: Shape, layout: Layout, variant: str = "") -> OperationsFile:
-    """The file of one model under one layout, for every micro-batch, depth and number of ranks."""
+    """Return the file of one model under one layout, for every micro-batch, depth and number of ranks."""
     even = engine.stages == "even"
     return OperationsFile(
         path=Path("not written"),
@@ -191,7 +191,7 @@ def _samples(engine: Engine, shape: Shape, layout: Layout, variant: str) -> Iter
 def _count_stage(
     engine: Engine, shape: Shape, layout: Layout, stage: int, rows: int, variant: str
 ) -> dict[str, dict[str, int]]:
-    """Window -> cause -> bytes of one rank of the stage."""
+    """Return window -> cause -> bytes of one rank of the stage."""
     last = stage == layout.pp - 1
     layers = layers_of(shape, layout.pp, engine.stages)[stage]
     ends = (stage == 0) + last - (shape.tied and layout.pp == 1)  # embedding, head

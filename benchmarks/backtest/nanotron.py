@@ -1,10 +1,10 @@
 """Rows of nanotron's table: the memory of rank 0, and which runs did not fit.
 
-Only rank 0 writes a row, and with a pipeline rank 0 is of the first stage, which has no logits. The source divides by
-1024^3, so that the column is GiB. It has a column of allocated and one of reserved memory, and resets the peak of the
-first within a step. So the published column is the second, or has little meaning. `choose` decides the column and the
-variant of the engine on twelve rows, which are not judged afterwards. A run fits if it fits as every variant, because
-the table does not name the variant.
+Only rank 0 writes a row, and with a pipeline rank 0 belongs to the first stage, which has no logits. The source
+divides by 1024^3, so that the column is GiB. It has a column of allocated and one of reserved memory, and resets the
+peak of the first within a step. So the published column is the second, or has little meaning. `choose` decides the
+column and the variant of the engine on twelve rows, which are not judged afterwards. A run fits if it fits as every
+variant, because the table does not name the variant.
 
 A learner that has seen nearly all of the table measures how well the table's own columns predict its memory
 (`learn_from_columns`). Another learner may be better; differences between runs with equal columns have no prediction
@@ -46,7 +46,7 @@ ROWS = 200
 
 @dataclass(frozen=True)
 class Run:
-    """One row. `gib`: of rank 0, where the run succeeded."""
+    """One row. `gib`: of rank 0, if the run succeeded."""
 
     model: str
     shape: Shape
@@ -85,7 +85,7 @@ class Failures:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """All rows of the global batch that the table is about."""
+    """Return all rows of the global batch that the table is about."""
     return list(_runs(path))
 
 
@@ -107,7 +107,7 @@ def _runs(path: Path) -> Iterator[Run]:
 
 
 def calibration_rows(runs: Sequence[Run]) -> list[Run]:
-    """Twelve: of each model the run with the least memory, the one in the middle, and the one with the most."""
+    """Return twelve rows: of each model the run with the least memory, the median one, and the one with the most."""
     found = []
     for model in dict.fromkeys(run.model for run in runs):
         ran = sorted((run for run in runs if run.model == model and run.gib), key=lambda run: run.gib)
@@ -116,7 +116,7 @@ def calibration_rows(runs: Sequence[Run]) -> list[Run]:
 
 
 def choose(runs: Sequence[Run]) -> list[Choice]:
-    """Every reading with every variant, the one with the smallest error on these runs first."""
+    """Return every reading with every variant, the one with the smallest error on these runs first."""
     found = []
     for reading, variant in product(READINGS, read_engine("nanotron").variants):
         errors = [abs(predict_column(run, reading, variant).error_pct) for run in runs]
@@ -194,11 +194,7 @@ def _first_stage(file: OperationsFile) -> OperationsFile:
 
 
 def sort_failures(judged: Sequence[Run], known: Sequence[Run]) -> Failures:
-    """A run counts as out of memory that failed where a smaller micro-batch ran and none as large or larger did.
-
-    Args:
-        known: every run that is known, these and others.
-    """
+    """Sort failed runs; out of memory are those for which a smaller micro-batch ran and no larger or equal one did."""
     ran: dict[tuple, list[int]] = defaultdict(list)
     for run in known:
         if run.succeeded:

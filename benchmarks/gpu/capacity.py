@@ -27,7 +27,7 @@ COUNTED = ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free
 
 
 def run(session: Session) -> None:
-    """Both ways to allocate, half of the time each."""
+    """Measure both allocators, half of the time each."""
     for number, (name, setting) in enumerate(ALLOCATORS.items()):
         seconds = session.left_s() / (len(ALLOCATORS) - number) - 1
         log = session.work_folder / "logs" / f"capacity-{name}.log"
@@ -91,7 +91,7 @@ class Sweep:
 
 
 def sweep(session: Session, name: str) -> None:
-    """Fits the memory per sample on two small batches, then fills the card."""
+    """Fit the memory per sample on two small batches, then fill the card."""
     found = Sweep(session)
     if not session.is_cuda:
         for batch in (2, 4):

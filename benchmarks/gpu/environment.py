@@ -101,13 +101,13 @@ def read_torch(session: Session) -> dict[str, Any]:
 
 
 def read_kernels(session: Session) -> dict[str, Any]:
-    """The longest kernels of attention at each shape, bf16, forward and backward."""
+    """Return the longest kernels of attention at each shape, bf16, forward and backward."""
     found: dict[str, Any] = {}
     for name, shape in SHAPES.items():
         try:
             call = build_call(session.device, shape.fitted(session.tiny))
             found[name] = list_kernels(session, call, longest=3)
-        except Exception as failure:  # no kernel for this shape: the gate says so where a model needs it
+        except Exception as failure:  # no kernel for this shape: the gate reports it if a model needs it
             found[name] = f"{type(failure).__name__}: {failure}"[:200]
         free_memory(session.is_cuda)
     fused = [name for name in found if is_fused(found[name])]
@@ -115,12 +115,12 @@ def read_kernels(session: Session) -> dict[str, Any]:
 
 
 def is_fused(kernels: Any) -> bool:
-    """Whether a list of kernels, not a failure, has one of cuDNN's or flash's."""
+    """Return whether a list of kernels, not a failure, has one of cuDNN's or flash's."""
     return isinstance(kernels, list) and any(word in str(kernels).lower() for word in FUSED)
 
 
 def time_import(session: Session, code: str) -> dict[str, Any]:
-    """Seconds that an interpreter needs for an import, its own start included."""
+    """Return seconds that an interpreter needs for an import, its own start included."""
     began = time.time()
     command, seconds = [sys.executable, "-c", code], session.within(90)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)

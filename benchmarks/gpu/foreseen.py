@@ -15,10 +15,10 @@ from benchmarks.gpu.own_run import OPERATIONS, file_name
 from benchmarks.gpu.session import ROOT, Session
 
 UNCOUNTED = ("+compile", "+taught", "+again")
-"""What the compiler keeps is not counted (docs/memory.md); no teacher is there yet; a repeat has its first one's
-file."""
+"""The compiler's own memory is not counted (docs/memory.md); a teacher does not exist yet; a repeat has its first
+run's file."""
 PRECISION = "bf16"
-"""What `auto` is on these cards."""
+"""The value of `auto` on these cards."""
 
 
 def list_runs() -> list[str]:
@@ -29,7 +29,7 @@ def list_runs() -> list[str]:
 
 
 def count(name: str) -> int:
-    """One run's file; the exit code of the count."""
+    """Return one run's file; the exit code of the count."""
     session = Session("project", "cuda", False, "", "", 0.0)
     _, settings, _ = resolve_run(name, build_models(session))
     asked = {"PRECISION": PRECISION} | settings
@@ -40,7 +40,7 @@ def count(name: str) -> int:
 
 
 def main() -> int:
-    """1 if one of them could not be counted."""
+    """Count all runs; return 1 if a count failed."""
     OPERATIONS.mkdir(exist_ok=True)
     failed = [name for name in list_runs() if count(name)]
     print(f"not counted: {', '.join(failed) or 'none'}")

@@ -13,7 +13,7 @@ LARGEST_ERROR = 2e-2
 LARGEST_GLOO_ERROR = 1e-3
 """Relative, losses of two ranks against one process, fp32."""
 LARGEST_RESUMED_ERROR = 1e-3
-"""Relative, losses of a run that was stopped, killed, or has climbed the ladder, against one that nobody disturbed."""
+"""Relative, losses of a run that was stopped, killed, or has climbed the ladder, against an undisturbed run."""
 LARGEST_MEMORY_ERROR_PCT = 3.0
 """Of counted memory, against the peak of the device's allocator."""
 LARGEST_SHARE = 1e-3
@@ -22,7 +22,7 @@ OLDEST_CUDNN = 91501
 """Before 9.15.1 its attention is wrong for lengths that are not a multiple of 128 (pytorch#169849)."""
 MFU_FLOORS_PCT = {"vit_base": 35.0, "vit_huge": 42.0, "qwen2.5-3b": 42.0}
 """Estimates from published figures of trainers with compiled blocks, one H100 or H200 in bf16. Ours on an H200:
-compiled 38.1, 42.6, 45.5; as they are 30.5, 37.5, 35.9."""
+compiled 38.1, 42.6, 45.5; without 30.5, 37.5, 35.9."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ GATES = (
     Gate(OWN_RUNS, "no retries of the allocator", "alloc_retries", lambda v: v == 0, True),
     Gate(
         OWN_RUNS,
-        "MFU of a model alone, its blocks compiled, at its floor",
+        "MFU of a single model, its blocks compiled, at its floor",
         _mfu,
         lambda v: v[0] >= v[1],
         True,
@@ -125,11 +125,11 @@ GATES = (
     ),
     Gate(
         "stops",
-        f"losses within {LARGEST_RESUMED_ERROR} of a run that nobody disturbed",
+        f"losses within {LARGEST_RESUMED_ERROR} of an undisturbed run",
         "loss_error",
         lambda v: v < LARGEST_RESUMED_ERROR,
     ),
-    Gate("stops", "a run that was told to stop loses no step", _lost_by_a_stop, lambda v: v == 0),
+    Gate("stops", "a stopped run does not lose a step", _lost_by_a_stop, lambda v: v == 0),
 )
 
 

@@ -75,7 +75,7 @@ def copy_code(kit: Path) -> None:
 
 
 def fetch_packages(site: Path, uv: Path) -> None:
-    """Unpacks the locked packages for the other Python; DeepSpeed is built from its source without its kernels."""
+    """Unpack the locked packages for the other Python; DeepSpeed is built from its source without its kernels."""
     lock = ["--no-deps", "--require-hashes", "--build-constraints", ROOT / "requirements" / "build.txt"]
     wanted = ["--python-platform", PLATFORM, "--python-version", PYTHON, "--python", sys.executable]
     command = [uv, "pip", "install", "--quiet", "--target", site, *lock, *wanted, "-r", REQUIREMENTS]
@@ -91,10 +91,10 @@ def fetch_packages(site: Path, uv: Path) -> None:
 
 
 def check_kit(kit: Path) -> None:
-    """That it is small enough and made for the one Python.
+    """Check that it is small enough and made for the one Python.
 
     Raises:
-        BadKit: with all that is wrong.
+        BadKit: with every problem.
     """
     foreign = [path.relative_to(kit) for path in kit.rglob("*.so*") if TAG not in path.name]
     wrong = [f"{path} is not for {TAG} [SL-kit-python]" for path in foreign]
@@ -107,12 +107,12 @@ def check_kit(kit: Path) -> None:
 
 
 def measure_mb(place: Path) -> float:
-    """Bytes of a file, or of all files of a folder, in MB."""
+    """Return bytes of a file, or of all files of a folder, in MB."""
     return sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()) / 1e6
 
 
 def start_lines() -> list[str]:
-    """One per part, with its minutes and stages."""
+    """Return one per part, with its minutes and stages."""
     found = []
     for part in PARTS:
         stages = [stage for stage in STAGES if stage.part == part]
@@ -123,7 +123,7 @@ def start_lines() -> list[str]:
 
 
 def build_readme() -> str:
-    """How to start it."""
+    """Return how to start it."""
     lines = "\n".join(f"    {line}" for line in start_lines())
     return f"""# stratlab on a bare GPU machine
 

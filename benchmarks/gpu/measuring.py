@@ -29,7 +29,7 @@ def free_memory(is_cuda: bool) -> None:
 
 
 def measure_time(session: Session, call: Call, *, for_ms: float = 250.0) -> dict[str, float]:
-    """Median time of a call in ms with its 10th and 90th percentile, and the number of calls."""
+    """Return the median time of a call in ms with its 10th and 90th percentile, and the number of calls."""
     times = sorted(_time_on_device(call, for_ms) if session.is_cuda else _time_on_host(call))
     return {
         "ms": statistics.median(times),
@@ -104,7 +104,7 @@ def compare_ways(
 
 
 def list_kernels(session: Session, call: Call, longest: int = 6) -> list[str]:
-    """Names of the device's kernels (operators on a CPU) of one call, the longest first."""
+    """Return the names of the device's kernels (operators on a CPU) of one call, the longest first."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

@@ -1,6 +1,6 @@
 """Predicted memory against the allocator's own peak: small runs of many kinds (docs/memory.md).
 
-The engines ask for a tensor's bytes; the peak that the card's allocator reports has to equal the count. The same gate
+The engines allocate a tensor's bytes; the peak that the card's allocator reports has to equal the count. The same gate
 judges the runs of `project` and `strategies`. Several runs share the card: each has an allocator of its own, and
 their times are not used.
 """
@@ -27,5 +27,5 @@ TINY_RUNS = ("qwen2.5-0.5b:zero3+short", "vit_base:single+lora+short", "resnet:d
 
 
 def run(session: Session) -> None:
-    """Each kind once."""
+    """Run each kind once."""
     train_all(session, session.choose(TINY_RUNS if session.tiny else RUNS), at_once=AT_ONCE)

@@ -24,7 +24,7 @@ COMPARISON = "gpu"
 PROGRAM = (sys.executable, "-m", "trainer")
 FOREIGN = ("TRAINER_", "PET_", "MLFLOW_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "STRATLAB_LAUNCHER")
 OPERATIONS = Path(__file__).parent / "operations"
-"""What each run is foreseen to hold, counted by `python -m benchmarks.gpu.foreseen`."""
+"""Memory forecasts of the runs, counted by `python -m benchmarks.gpu.foreseen`."""
 SUMMARY_FIELDS = """
 samples_per_s tokens_per_s useful_tokens_per_s mfu_pct mfu_literature_pct mfu_useful_pct step_time_ms_p50
 step_time_ms_p95 data_ms_p50 forward_ms_p50 backward_ms_p50 optimizer_ms_p50 measured_steps peak_memory_gib
@@ -34,18 +34,18 @@ wire_bytes_per_step skipped_steps alloc_retries forecast_memory_gib forecast_mem
 forecast_memory_deviates
 """
 KEPT = tuple(SUMMARY_FIELDS.split())
-"""What is taken over of a run's summary."""
+"""Fields taken from a run's summary."""
 ENDS = 3
-"""Losses that are averaged at both ends, to tell whether they fall."""
+"""Losses that are averaged at both ends, to see whether they fall."""
 
 
 def folder_of(session: Session, name: str) -> Path:
-    """The run directory of a run."""
+    """Return the run directory of a run."""
     return session.work_folder / "results" / COMPARISON / file_name(name)
 
 
 def file_name(name: str) -> str:
-    """`vit_base:single+compile` as a run is called."""
+    """Return `vit_base:single+compile` as a run is called."""
     return re.sub(r"[^a-z0-9_]", "-", name)
 
 
@@ -117,7 +117,7 @@ def build_environment() -> dict[str, str]:
     env["TOKENIZERS_PARALLELISM"] = "false"
     try:
         socket.gethostbyname(socket.gethostname())
-    except OSError:  # else torch's launcher hands out a name that nobody resolves
+    except OSError:  # else torch's launcher hands out a name that cannot be resolved
         env["PET_LOCAL_ADDR"] = "127.0.0.1"
     return env
 
@@ -143,7 +143,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def judge_losses(losses: Sequence[Any]) -> dict[str, bool]:
-    """Whether every loss is a finite number, and whether the last ones are lower than the first."""
+    """Return whether every loss is a finite number, and whether the last ones are lower than the first."""
     numbers = [loss for loss in losses if isinstance(loss, int | float) and math.isfinite(loss)]
     finite = bool(losses) and len(numbers) == len(losses)
     enough = len(numbers) >= 2 * ENDS
@@ -152,7 +152,7 @@ def judge_losses(losses: Sequence[Any]) -> dict[str, bool]:
 
 
 def compare_losses(run: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
-    """Largest relative differences of losses and gradient norms; `nan` where they cannot be compared."""
+    """Return largest relative differences of losses and gradient norms; `nan` if they cannot be compared."""
     found = {}
     for name, key in (("loss_error", "losses"), ("norm_error", "grad_norms")):
         ours, theirs = run[key], alone[key]

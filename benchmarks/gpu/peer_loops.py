@@ -22,12 +22,12 @@ LIBRARIES = {
     "timm_loop": "timm",
     "timm_model": "timm",
 }
-"""What each peer needs to be installed."""
+"""Packages that each peer needs."""
 
 
 @dataclass
 class Clock:
-    """Mean time of the steps after the warm ones; waits for the device only at both ends."""
+    """Measure the mean time of the steps after the warm ones; wait for the device only at both ends."""
 
     is_cuda: bool
     warm: int
@@ -36,7 +36,7 @@ class Clock:
     times: list[float] = field(default_factory=list)
 
     def step(self) -> None:
-        """After every update."""
+        """Count an update."""
         self.done += 1
         if self.done in (self.warm, self.warm + self.steps):
             if self.is_cuda:
@@ -128,7 +128,7 @@ def _build_timm(session: Session, config: Config) -> nn.Module:
 
 
 def train_peer(session: Session, family: str, peer: str, settings: dict[str, str]) -> dict[str, Any]:
-    """Time of a step of one peer, its peak memory and its last loss."""
+    """Return time of a step of one peer, its peak memory and its last loss."""
     job = build_job(session, family, peer, settings)
     if session.is_cuda:
         torch.cuda.reset_peak_memory_stats()
@@ -158,7 +158,7 @@ def _run_plain(job: Job) -> float:
 
 
 def _run_timm(job: Job) -> float:
-    """As timm's train.py: waits for the device after each update, and keeps a running mean of the loss."""
+    """Train as timm's train.py: it waits for the device after each update, and keeps a running mean of the loss."""
     import timm.utils
 
     optimizer, mean, loss = job.optimizer(), timm.utils.AverageMeter(), torch.zeros(())

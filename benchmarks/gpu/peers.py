@@ -29,7 +29,7 @@ LONGEST_S, OWN_LONGEST_S = 60.0, 90.0
 
 
 def run(session: Session) -> None:
-    """Our own run of a model first, then its peers."""
+    """Run our own model first, then its peers."""
     for family, peers in PEERS.items():
         if not session.has_time(OWN_NEEDS_S):
             session.skip(f"{family}:project", OWN_NEEDS_S)
@@ -47,7 +47,7 @@ def run(session: Session) -> None:
 
 
 def settings_of(session: Session, family: str) -> Settings:
-    """Without packing, which the peers do not have: a row is one document for all."""
+    """Return the settings without packing, which the peers do not have: a row is one document for all."""
     steps = "10" if session.tiny else "30"
     more = {"STRATEGY": "single", "PROFILE_STEPS": "0", "STEPS": steps}
     packing = {"PACKING": "false"} if family == "qwen" else {}
@@ -87,7 +87,7 @@ def compare_times(own: dict[str, Any], peer_ms: float) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> None:
-    """Trains peers, and prints one line for each."""
+    """Train peers, and print one line for each."""
     session, family, peers = Session.from_json(arguments[0]), arguments[1], arguments[2:]
     settings = {name.lower(): value for name, value in settings_of(session, family).items()}
     for peer in peers:

@@ -1,6 +1,6 @@
 """`python -m trainer` on this card: each model on its own, and the strategies that matter most.
 
-One GPU is one rank, so a strategy's collectives take no time here. The runs prove that its code works on the device
+One GPU is one rank, so a strategy's collectives do not take time here. The runs prove that its code works on the device
 and that the loss falls, and measure its bookkeeping against `single`.
 """
 
@@ -23,7 +23,7 @@ SMALLER = "qwen2.5-1.5b"
 
 
 def run(session: Session) -> None:
-    """The runs of part 1."""
+    """Train the runs of part 1."""
     train_all(session, session.choose(TINY_RUNS if session.tiny else RUNS))
 
 
@@ -43,7 +43,7 @@ def _train_one(session: Session, name: str, models: Mapping[str, Model]) -> None
     model, settings, needs_s = resolve_run(name, models)
     if _train(session, name, model, settings, needs_s) != "out_of_memory":
         return
-    # what was wanted and what fits are both results
+    # the requested and the fitting size are both results
     smaller = settings | EXTRAS["checkpointing"]
     if _train(session, f"{name}+checkpointing", model, smaller, needs_s) == "out_of_memory":
         settings = {**models[SMALLER].settings, "STRATEGY": settings["STRATEGY"]}

@@ -32,7 +32,7 @@ MARK = "REDUCED "
 
 
 def run(session: Session) -> None:
-    """The kernel, then both parts between ranks."""
+    """Check the kernel, then both parts between ranks."""
     if not session.measure("kernel", build_kernel, session, needs_s=30):
         return
     session.measure("numbers", compare_numbers, session)
@@ -42,18 +42,20 @@ def run(session: Session) -> None:
 
 
 def load_kernel(device: str) -> Quantizer:
-    """DeepSpeed's, compiled now where no image brings it; on a CPU the formula."""
+    """Return DeepSpeed's kernel, compiled now if the image lacks it; on a CPU the formula."""
     return load_quantizer() if device == "cuda" else StandInQuantizer()
 
 
 def build_kernel(session: Session) -> dict[str, Any]:
-    """Seconds until it can be called."""
+    """Return seconds until it can be called."""
     began = time.perf_counter()
     return {"kernel": type(load_kernel(session.device)).__name__, "build_s": time.perf_counter() - began}
 
 
 def compare_numbers(session: Session) -> dict[str, Any]:
-    """Share of numbers that differ from the formula's, and by how much values differ, over a block's largest."""
+    """Return the share of numbers that differ from the formula's, and the difference of values over a block's
+    largest.
+    """
     found: dict[str, Any] = {}
     torch.manual_seed(0)
     for size in SIZES:
@@ -104,7 +106,7 @@ def train_between_ranks(session: Session) -> dict[str, Any]:
 
 
 def main(device: str) -> None:
-    """One of two ranks."""
+    """Run one of two ranks."""
     dist.init_process_group("gloo")
     rank, order = dist.get_rank(), torch.arange(ELEMENTS, device=device)
     values = (order * 7919 % 10007 % (2 * HALF) - HALF).float()

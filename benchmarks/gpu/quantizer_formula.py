@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class StandInQuantizer:
-    """Of `trainer.engines.quantization.Quantizer`."""
+    """A replacement for `trainer.engines.quantization.Quantizer`."""
 
     Symmetric = 0
 

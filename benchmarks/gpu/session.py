@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.gpu.measuring import free_memory
 
 ROOT = Path(__file__).resolve().parents[2]
-"""Of the project, in a checkout and in the kit."""
+"""Root of the project, in a checkout and in the kit."""
 FILE = "results.jsonl"
 END = "end"
 MOST_FILES = 8
@@ -67,7 +67,7 @@ class Session:
         return cls(**json.loads(text))
 
     def to_json(self) -> str:
-        """For a process of this stage."""
+        """Return the session for a process of this stage."""
         return json.dumps(asdict(self))
 
     @property
@@ -87,11 +87,11 @@ class Session:
         return tuple(name.strip() for name in self.runs.split(",") if name.strip()) or own
 
     def left_s(self) -> float:
-        """Seconds until the stage's time is over."""
+        """Return seconds until the stage's time is over."""
         return self.deadline - time.time()
 
     def within(self, most_s: float, kept_s: float = 1.0) -> float:
-        """Seconds that one command may take: at most `most_s`, and `kept_s` less than there are."""
+        """Return the seconds for one command: at most `most_s`, and `kept_s` less than the remaining ones."""
         return min(most_s * self.scale, self.left_s() - kept_s)
 
     def has_time(self, needs_s: float) -> bool:
@@ -99,13 +99,13 @@ class Session:
         return self.left_s() >= (min(needs_s, 1.0) if self.tiny else needs_s)
 
     def record(self, item: str, status: str = "done", **facts: Any) -> None:
-        """Writes one result to disk, and to the stage's log."""
+        """Write one result to disk, and to the stage's log."""
         line = {"stage": self.stage, "item": item, "status": status, **facts}
         append_line(self.out_folder / FILE, line)
         print(item, status, facts.get("error", ""), flush=True)
 
     def skip(self, item: str, needs_s: float) -> None:
-        """A measurement that does not fit any more."""
+        """Record a measurement that does not fit any more."""
         self.record(item, "skipped", reason=f"needs {needs_s:.0f} s, {self.left_s():.0f} s left")
 
     def measure(
@@ -121,7 +121,7 @@ class Session:
         except NotHere as why:
             self.record(item, "skipped", reason=f"not here: {why}"[:400])
             return False
-        except Exception as failure:  # one measurement's; the others go on
+        except Exception as failure:  # an error of one measurement; the others continue
             if type(failure).__name__ == "OutOfMemoryError":
                 self.record(item, "out_of_memory", error=str(failure)[:400], seconds=time.time() - began)
             else:

@@ -32,17 +32,17 @@ class Stage:
 STAGES = (
     Stage("environment", 1, 40, "versions, the card, and which attention kernels it takes, by name"),
     Stage("numerics", 1, 50, "every attention and loss path against fp32"),
-    Stage("ceilings", 1, 40, "GEMM, attention, copies and launches: what MFU is divided by"),
-    Stage("project", 1, 360, "python -m trainer: each model alone, and the strategies that matter most"),
+    Stage("ceilings", 1, 40, "GEMM, attention, copies and launches: the denominators of MFU"),
+    Stage("project", 1, 360, "python -m trainer: each model on its own, and the strategies that matter most"),
     Stage("traces", 1, 45, "recorded steps through stratlab analyze and HTA"),
     Stage("strategies", 2, 350, "python -m trainer: the other strategies, and compiled blocks"),
     Stage("memory", 2, 180, "counted memory against the allocator's peak, many kinds of runs"),
-    Stage("peers", 3, 300, "our step time over that of other trainers, same module and batch"),
+    Stage("peers", 3, 300, "our step time over other trainers' step time, same module and batch"),
     Stage("ab", 3, 150, "one way against another: packing, loss, norms, optimizers, layouts, compile"),
     Stage("gloo", 4, 220, "two ranks on one device against one process"),
     Stage("quantizer", 4, 150, "ZeRO++'s kernel against its formula, and between two ranks"),
     Stage("capacity", 4, 150, "throughput and allocator retries as memory fills up"),
-    Stage("stops", 5, 400, "out of memory, the ladder, SIGTERM, kill -9, checkpoints, as docs/stops.md says"),
+    Stage("stops", 5, 400, "out of memory, the ladder, SIGTERM, kill -9, checkpoints, as in docs/stops.md"),
 )
 PARTS = tuple(sorted({stage.part for stage in STAGES}))
 

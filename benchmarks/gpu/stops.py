@@ -145,7 +145,7 @@ def _ask_for_too_much(session: Session, model: str, images: int) -> Settings:
 
 
 def _run_out_of_memory(session: Session) -> None:
-    """More images than fit: found out by the device, and before it by the forecast."""
+    """Run more images than fit: the device reports it, and before it the forecast."""
     asked = _ask_for_too_much(session, "vit_huge", TOO_MANY)
     found_out = asked | {"MEMORY_FORECAST": "false"}
     for name, settings in (("out of memory", found_out), ("out of memory, foreseen", asked)):
@@ -164,7 +164,7 @@ def _run_out_of_memory(session: Session) -> None:
 
 
 def _climb(session: Session) -> None:
-    """With the ladder the same run ends well, with the losses of one that began on its last rung."""
+    """Run the same with the ladder: it ends with 0, with the losses of a run that began on its last rung."""
     if not session.has_time(90):
         return session.skip("ladder", 90)
     asked = _ask_for_too_much(session, "vit_base", TOO_MANY_FP32) | {"PRECISION": "fp32"}
@@ -204,7 +204,7 @@ def _save(session: Session) -> None:
 
 
 def measure_saves(session: Session, gib: float) -> dict[str, Any]:
-    """Milliseconds of each of two saves, one process."""
+    """Return milliseconds of each of two saves, one process."""
     numbers = int(gib * 2**30 / 4 / PARTS)
     state = {f"part{i}": torch.zeros(numbers, device=session.device) for i in range(PARTS)}
     folder, taken = session.work_folder / "blocking", []

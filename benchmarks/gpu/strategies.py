@@ -21,7 +21,7 @@ TINY_RUNS = ("vit_base:zero2", "qwen2.5-3b:zero3")
 UNITS = "qwen2.5-0.5b:zero3"
 UNITS_NEED_S = 45.0
 WORKERS = {"by module": "trainer.worker", "by block": "benchmarks.gpu.units_worker"}
-"""What ZeRO-3 gathers at once: DeepSpeed's own choice, and FSDP's."""
+"""Unit that ZeRO-3 gathers at once: DeepSpeed's own choice, and FSDP's."""
 
 
 def run(session: Session) -> None:
@@ -32,7 +32,7 @@ def run(session: Session) -> None:
 
 
 def compare_units(session: Session) -> None:
-    """One model twice, without the launcher, which has made its tokens in a run before or makes them in one now."""
+    """Train one model with both units, without the launcher, with its tokens from an earlier run or a new one."""
     if not session.has_time(2 * UNITS_NEED_S):
         return session.skip(UNITS, 2 * UNITS_NEED_S)
     if not session.tiny:

@@ -41,12 +41,12 @@ def run(session: Session) -> None:
 
 
 def trace_of(session: Session, name: str) -> Path:
-    """Rank 0's trace of a run."""
+    """Return rank 0's trace of a run."""
     return folder_of(session, name) / "traces" / "rank0_trace.json"
 
 
 def find_traced(session: Session) -> list[str]:
-    """Runs with a trace, by value."""
+    """Return the runs with a trace, by value."""
     known = dict.fromkeys((*TINY_RUNS, *RUNS, *OTHER_RUNS) if session.tiny else (*RUNS, *OTHER_RUNS))
     return [name for name in known if trace_of(session, name).is_file()]
 
@@ -110,7 +110,7 @@ def _thin(events: list[dict[str, Any]]) -> Any:
 
 
 def pack_analyses(session: Session, names: list[str]) -> dict[str, Any]:
-    """The reports and tables, without the merged traces."""
+    """Return the reports and tables, without the merged traces."""
     target = session.out_folder / ANALYSES
     temporary = session.work_folder / ANALYSES
     count = 0

@@ -37,13 +37,13 @@ from stratlab_spec.run_directory import write_json
 
 
 def main(arguments: list[str]) -> int:
-    """0, or 1 where a figure is out of tolerance or a count has failed."""
+    """Judge the counts; return 0, or 1 if a figure is out of tolerance or a count has failed."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks.memory", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--smallest", action="store_true", help="only what takes the least time")
-    parser.add_argument("--only", metavar="NAME", default="", help="only what begins with NAME")
-    parser.add_argument("--record", action="store_true", help="expect from now on what is counted today")
+    parser.add_argument("--smallest", action="store_true", help="only the fastest ones")
+    parser.add_argument("--only", metavar="NAME", default="", help="only names that begin with NAME")
+    parser.add_argument("--record", action="store_true", help="make today's counts the expected ones")
     parser.add_argument("--output", type=Path, default=Path("reports/memory.json"), help="(%(default)s)")
     parser.add_argument("--processes", type=int, default=1, choices=(1, 2), help="at a time (%(default)s)")
     given = parser.parse_args(arguments)

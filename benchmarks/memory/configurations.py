@@ -25,9 +25,9 @@ WARM = (
     *("deepspeed.runtime.zero.stage3", "deepspeed.runtime.zero.stage_1_and_2"),
 )
 ROOMS = ("trainer.strategies", "trainer.models")
-"""Whose modules all take part in a count."""
+"""Packages whose modules all count."""
 BEFORE = "stand-alone count on fake tensors at e7ae6af, torch 2.13, deepspeed 0.19.8; no GPU"
-"""Origin of `before_gib`: the engines as they were when each paid for logits, copies and masks of the lab's own."""
+"""Origin of `before_gib`: the engines before, when each had logits, copies and masks of the lab's own."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Configuration:
     ranks: int = 8
     rank: int = 0
     at_most_gib: float | None = None
-    """What the lab promises."""
+    """The lab's promise."""
     alone: str = ""
     """The configuration of one process that has the same work per rank: the arithmetic takes its activations."""
     labels: int = 1000
@@ -151,7 +151,7 @@ LONG = (
 )
 CONFIGURATIONS = (*VIT_HUGE, *QWEN_3B, *ONE_ROW, *STAGES, *LONG)
 SMALLEST = (VIT_ALONE, "vit_huge fsdp")
-"""What takes the least time, the arithmetic included."""
+"""The fastest ones, the arithmetic included."""
 
 
 def warm_up() -> None:

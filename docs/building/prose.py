@@ -90,6 +90,16 @@ RULES: dict[str, str] = {
     r"\b(?:knows?|knew|learns?|hears?) of\b": "reads, receives",
     r"\bfacts (?:are|were|agree|differ)\b": "name them: settings, values, results",
     r"\b(?:every|each|all) kinds? of\b": "list them, or 'all'",
+    r"\bwhere (?:that|those|this|they|it|there|both|one|none|nothing|any|no)\b": "if, when, in which",
+    r"\bwhatever\b|\bwhichever\b|\bhowever (?:many|much|long)\b|\bas long as (?:it|they|all) ": "any; until, while",
+    r"\b(?:is|are|was|were|been) given\b|\bif given\b|\bwanted\b": "receives, sets, requests",
+    r"\b(?:is|are|was|were) of (?:the|a|an|its|one|no|this|that|another|other)\b": "belongs to, counts",
+    r"\b(?:is|are|was|were) (?:still )?to (?:be|end|come|go|say|have|give|write|read|wait)\b": "must, will",
+    r"\bfor good\b|\bin vain\b|\bfor want of\b|\bis the point\b|\bnever quite\b": "permanently, because",
+    r"\bfrom (?:now|then|here|there) on\b|, then on[.;:,]|, then on$|\bgo(?:es)? along\b": "after this step; continues",
+    r"\b(?:is|are|was|were) (?:not|still|already|all|only) there\b|\bor not there\b": "is missing, exists",
+    r"\b(?:needs?|holds?|makes?|leaves?|knows?) none\b|\bpays? (?:no|nothing)\b|\bno more\b(?! than)": "use 'not'",
+    r"\bwhy not\b|\band why (?:these|this|not|it)\b|, an? \w+ each\b|\b(?:is|are) called by\b": "write a sentence",
 }
 _COMPILED = [(re.compile(pattern, re.IGNORECASE), hint) for pattern, hint in RULES.items()]
 COMMON = re.compile(

@@ -57,7 +57,7 @@ def read_hosts(folder: Path, rows: Sequence[Row]) -> dict[int, str]:
 
 
 def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[str, Any]:
-    """Everything by the name under which rules and texts ask for it."""
+    """Return all values by the name that rules and texts use."""
     mean, run, step_ms = report["mean"], report["run"], report["mean"].get("step_ms")
     known = {name: settings.get(name, run.get(name)) for name in SETTINGS}
     row, imbalance = STRATEGIES.get(str(known["strategy"])), mean.get("compute_imbalance")
@@ -69,7 +69,7 @@ def build_values(report: Row, settings: Row, hosts: Mapping[int, str]) -> dict[s
         **{name: value for name, value in mean.items() if name not in ("ranks", "steps")},
         **known,
         "source": report["source"],
-        "foreign": "finished" in run and run["finished"] is None,  # traces that tell nothing of a run's end
+        "foreign": "finished" in run and run["finished"] is None,  # traces without a run's end
         "unrecorded_launches": mean.get("unrecorded_launches") or 0,  # earlier versions did not count them
         "traced_steps": mean.get("steps"),
         "traced_ranks": mean.get("ranks"),
@@ -118,7 +118,7 @@ def _batches(known: Row) -> dict[str, Any]:
 
 
 def _communication(report: Row, hosts: Mapping[int, str]) -> dict[str, Any]:
-    """Exposed transfer, the collective with most of it, and who came last most often."""
+    """Return exposed transfer, the collective with most of it, and who came last most often."""
     mean = report["mean"]
     parts = [part for part in report.get("parts") or [] if part["ms"] is not None]
     transfers = [part for part in parts if part["part"] == "comm"]
@@ -151,7 +151,7 @@ def _say_late(late: int | None, calls: int, matched: int, hosts: Mapping[int, st
 
 
 def _top_kernel(report: Row) -> dict[str, Any]:
-    """The compute kernel with most time over all ranks."""
+    """Return the compute kernel with most time over all ranks."""
     sums: Counter[str] = Counter()
     for row in report.get("kernels") or []:
         if row["type"] == "compute" and row["sum_ms"] is not None:
@@ -197,7 +197,7 @@ def build_recommendations(report: Mapping[str, Any], facts: RunFacts) -> list[di
 
 
 def apply_rules(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The same from named values."""
+    """Return the recommendations from named values."""
     on_cpu = values.get("source") == "cpu"
     fired = [rule for rule in RULES if not (rule.gpu_only and on_cpu) and holds(rule.when, values)]
     doubtful = any(rule.doubtful for rule in fired)

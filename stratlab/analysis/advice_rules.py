@@ -18,7 +18,7 @@ Severity = Literal["high", "medium", "low"]
 Values = Mapping[str, Any]
 """Name -> number, text or None (not known)."""
 Condition = tuple[str, str, Any]
-"""Name of a value, operator, what it is compared with."""
+"""Name of a value, operator, the value to compare with."""
 
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
@@ -31,7 +31,7 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to change where `when` holds. `settings`: name -> value, both may hold {names of values}."""
+    """A change to try if `when` holds. `settings`: name -> value, both may hold {names of values}."""
 
     advice: str
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -93,7 +93,7 @@ OPTIMIZER_PCT = 20.0
 TOP_KERNEL_PCT = 40.0  # of the compute kernels' time
 SLOWDOWN = 1.25  # recorded step over a step that is not recorded
 DOUBTS = "R12"  # the rule about the traces, not about the run
-HIGH_PCT = 40.0  # a remedy may save more than a third of the step
+HIGH_PCT = 40.0  # a fix may save more than a third of the step
 
 CAN_DOUBLE: Condition = ("double_micro_batch", ">", 0)
 CAN_HALVE: Condition = ("half_micro_batch", ">", 0)
@@ -150,7 +150,7 @@ LONG_GAPS = {
         "allocating, writing files, a number read from the GPU. Fusing kernels does not help.",
     ),
 }
-"""Kind of the gaps -> what they are, and the advice."""
+"""Kind of the gaps -> their meaning, and the advice."""
 LOWERED = "Read the other recommendations as hints: their severity is lowered by one."
 
 RULES = (
@@ -254,8 +254,8 @@ RULES = (
     AdviceRule(
         "R6",
         (("bubble_over_ideal", ">", BUBBLE_OVER_IDEAL),),
-        "The pipeline's bubble is {bubble_pct:.0f} % of the step, {bubble_over_ideal:.1f} times its ideal of "
-        "{bubble_ideal_pct:.0f} %",
+        "The pipeline's bubble is {bubble_pct:.0f} % of the step, {bubble_over_ideal:.1f} times the "
+        "{bubble_ideal_pct:.0f} % of equal stages",
         wins="bubble_excess_pct",
         lead="bubble_pct",
         otherwise="Balance the layers of the stages first: stages take unequal times or wait for their links.",

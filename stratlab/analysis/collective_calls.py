@@ -24,14 +24,14 @@ class CallKey(NamedTuple):
 
     collective: str  # `all_reduce`, ...
     name: str  # as the trace has it, without arguments
-    axis: str  # of the mesh, where the trace or the run tells it, else empty
+    axis: str  # of the mesh, if the trace or the run names it, else empty
 
 
 class CallKind(NamedTuple):
     """The key by which calls are matched."""
 
     key: CallKey
-    members: str  # the ranks of the process group as text; empty = not told
+    members: str  # the ranks of the process group as text; empty = unknown
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Calls:
     kind: NDArray[np.int32]
     starts: Times
     ends: Times
-    bytes: Times  # -1 = not told
+    bytes: Times  # -1 = unknown
 
     def of(self, key: CallKey) -> NDArray[np.bool_]:
-        """Which calls are reported under this key."""
+        """Return which calls are reported under this key."""
         return np.isin(self.kind, [i for i, kind in enumerate(self.kinds) if kind.key == key])
 
 
@@ -108,7 +108,7 @@ class Match:
     ranks: int = 1
 
     def count_last(self, rank: int) -> int:
-        """In how many calls this rank came last."""
+        """Return in how many calls this rank came last."""
         return int(((self.last == rank) & (self.longest > self.shortest)).sum())
 
 
@@ -127,7 +127,7 @@ class Matching:
     ranks: int = 0
 
     def apply(self, calls: Calls) -> None:
-        """Adds one rank. Point-to-point calls are not matched: a send has another partner each time."""
+        """Add one rank. Point-to-point calls are not matched: a send has another partner each time."""
         self.ranks += 1
         for index, kind in enumerate(calls.kinds):
             if kind.key.collective == POINT_TO_POINT or not (kind.members or self.one_group):

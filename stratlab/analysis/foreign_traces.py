@@ -121,12 +121,12 @@ def _is_of(known: Mapping[str, Any], experiment: Experiment, source: Path) -> bo
 
 
 def hash_file(path: Path) -> str:
-    """Its sha256."""
+    """Return the file's sha256."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-MOST_TOLD = 5  # files that are no traces
+MOST_TOLD = 5  # files that are not traces
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Analysed:
 
 
 def name_source(source: Path) -> str:
-    """`runs` of runs.zip, of runs/ and of runs.pt.trace.json.gz."""
+    """Return `runs` of runs.zip, of runs/ and of runs.pt.trace.json.gz."""
     name = source.resolve().name
     if source.is_dir():
         return name or "traces"

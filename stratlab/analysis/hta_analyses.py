@@ -36,7 +36,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Analysis:
-    """One analysis: how it is called, and why it does not apply (None = it does)."""
+    """One analysis: its call, and the reason if it does not apply (None = it does)."""
 
     name: str
     call: Callable[[Scene], Any]
@@ -65,7 +65,7 @@ def _no_sequences(scene: Scene) -> str | None:
 
 
 def _too_many_launches(scene: Scene) -> str | None:
-    """HTA searches all operators for each launch: the time grows with the square."""
+    """Return why HTA is not run: it searches all operators for each launch, so that the time grows with the square."""
     most = max(int((scene.hta.t.get_trace(rank)["stream"] != -1).sum()) for rank in scene.ranks)
     if most <= MOST_LAUNCHES:
         return None
@@ -149,7 +149,7 @@ ANALYSES = (
     Analysis("critical_path", _critical_path),
     Analysis(
         "aten_op_kernels_and_delay",
-        # one rank per call: asked for several, HTA counts the launches of each rank for all later ones as well
+        # one rank per call: with several, HTA counts the launches of each rank for all later ones as well
         _by_rank(lambda s, rank: s.hta.get_aten_op_kernels_and_delay(ranks=[rank])[rank]),
         obstacle=_too_many_launches,
     ),
@@ -192,7 +192,9 @@ def find_free_bytes(cgroup: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path(
 
 
 def choose_ranks(raw_bytes: Mapping[int, int], allowed_bytes: int) -> list[int]:
-    """The lowest ranks whose traces, of these unpacked sizes, HTA can hold together; empty if not even the first."""
+    """Return the lowest ranks whose traces, of these unpacked sizes, HTA can hold together; empty if not even the
+    first.
+    """
     ranks = sorted(raw_bytes)
     needed = [
         estimate_bytes([raw_bytes[rank] for rank in ranks[:count]]) for count in range(1, len(ranks) + 1)

@@ -51,7 +51,7 @@ class HtaStatus:
 
 @dataclass(frozen=True)
 class HtaRun:
-    """The result of HTA. `ranks`: the ranks that it read; `reason`: why not all of them."""
+    """The result of HTA. `ranks`: the ranks that it read; `reason`: the reason for missing ranks."""
 
     statuses: list[HtaStatus]
     ranks: list[int]
@@ -60,7 +60,7 @@ class HtaRun:
 
 HTA_LIMITS = HtaLimits()
 PACKAGES = {"hta": "traceinsight", "plotly": "plotly"}  # module -> package; a bare GPU machine has neither
-FREE_SHARE = 0.9  # of the free memory: the rest is for what runs beside it
+FREE_SHARE = 0.9  # of the free memory: the rest is for other processes
 
 
 def run_hta(
@@ -70,9 +70,10 @@ def run_hta(
     out: Path,
     limits: HtaLimits = HTA_LIMITS,
 ) -> HtaRun:
-    """Every analysis of `hta_analyses.ANALYSES`, in that order; their tables go to `out`, which must exist.
+    """Return every analysis of `hta_analyses.ANALYSES`, in that order; their tables go to `out`, which must exist.
 
-    It reads as many ranks, from the lowest, as the memory allows: by an estimate, and half as many if that was too low.
+    It reads as many ranks, from the lowest, as the memory allows: by an estimate, and half as many if that was too
+    low.
 
     Args:
         files: one decodable trace per rank. They are only read.
@@ -172,7 +173,7 @@ def _run(folder: Path, timeout_s: float) -> str:
     if code == 0:
         return ""
     lines = (folder / "log").read_text(errors="replace").strip().splitlines()
-    last_line = lines[-1][:300] if lines else "it said nothing"
+    last_line = lines[-1][:300] if lines else "it printed nothing"
     return f"HTA's process ended with {code}: {last_line} [SL-hta-process-ended]"
 
 

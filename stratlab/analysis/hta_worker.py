@@ -43,7 +43,7 @@ COUNTERS = "cuda_profiler_range"  # its arguments are counters with any name
 
 
 def apply_slim_reading() -> None:
-    """From now on HTA reads in this process as `read_slim` does."""
+    """Make HTA in this process read like `read_slim`."""
     from hta.common import trace_parser
     from hta.configs.parser_config import ParserConfig, ValueType
 
@@ -123,7 +123,7 @@ MOST_ROWS = 20_000  # of one table
 
 
 def _non_empty(result: Any) -> dict[str, Any]:
-    """Name -> data frame with at least one known value."""
+    """Return name -> data frame with at least one known value."""
     frames = result if isinstance(result, dict) else {"": result}
     return {
         name: frame for name, frame in frames.items() if frame is not None and frame.notna().to_numpy().any()
@@ -131,15 +131,16 @@ def _non_empty(result: Any) -> dict[str, Any]:
 
 
 def _flat(frame: Any) -> Any:
-    """With the levels of a named index as columns, and one header line."""
+    """Return it with the levels of a named index as columns, and one header line."""
     flat = frame.reset_index() if any(frame.index.names) else frame.copy()
     flat.columns = ["_".join(filter(None, map(str, c))) if isinstance(c, tuple) else c for c in flat.columns]
     return flat
 
 
 def run_analysis(analysis: Analysis, scene: Scene, out: Path) -> dict[str, Any]:
-    """Status of one analysis; its tables are written to `out`. An error of HTA is a status, not an
-    exception."""
+    """Return the status of one analysis; its tables are written to `out`. An error of HTA is a status, not an
+    exception.
+    """
 
     def build(status: str, reason: str, tables: Sequence[str] = ()) -> dict[str, Any]:
         return {"analysis": analysis.name, "status": status, "reason": reason, "tables": tables}
@@ -164,7 +165,7 @@ def run_analysis(analysis: Analysis, scene: Scene, out: Path) -> dict[str, Any]:
 
 
 def main(arguments: Iterable[str]) -> int:
-    """Reads the request, appends one JSON line per analysis to its status file."""
+    """Read the request, and append one JSON line per analysis to its status file."""
     (path,) = arguments
     request = json.loads(Path(path).read_text())
     apply_memory_limit(request["memory_bytes"])
@@ -179,7 +180,7 @@ def main(arguments: Iterable[str]) -> int:
 
 
 def build_scene(request: Mapping[str, Any]) -> Scene:
-    """Lets HTA load the traces."""
+    """Let HTA load the traces."""
     warnings.simplefilter("ignore")
     import plotly.io
     from hta.common.trace import Trace
@@ -191,7 +192,7 @@ def build_scene(request: Mapping[str, Any]) -> Scene:
             self.t.load_traces(include_last_profiler_step=True, use_multiprocessing=False)
 
     plotly.io.renderers.default = (
-        ""  # get_aten_op_kernels_and_delay shows a figure whatever it is told: no browser
+        ""  # get_aten_op_kernels_and_delay shows a figure with any argument: no browser
     )
     logging.disable(logging.ERROR)
     files = {int(rank): file for rank, file in request["files"].items()}

@@ -51,7 +51,7 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class Durations:
-    """How many GPU events of each type are how long, counted between the edges: the counts of ranks add up.
+    """The number of GPU events of each type and length, counted between the edges, so that ranks can be added.
 
     `short`: kernels (not copies) below SHORT_US. `in_steps`: kernels that the host launched within a step.
     """
@@ -70,7 +70,7 @@ class Durations:
 
 
 def build_kernels(rank: int, trace: Trace, lanes: Lanes) -> list[KernelRow]:
-    """One row per name and type, those with most time first; none on CPU traces.
+    """Return one row per name and type, those with most time first; none on CPU traces.
 
     Sums, means and maxima equal HTA's `get_gpu_kernel_breakdown`, percentiles numpy's.
     """
@@ -105,7 +105,7 @@ def build_kernels(rank: int, trace: Trace, lanes: Lanes) -> list[KernelRow]:
 
 
 def build_durations(trace: Trace, lanes: Lanes) -> Durations:
-    """The histogram of one rank; empty on CPU traces."""
+    """Return the histogram of one rank; empty on CPU traces."""
     if lanes.source == "cpu":
         nothing = [0] * (len(EDGES_US) - 1)
         return Durations(EDGES_US, nothing, nothing, nothing, 0, 0)
@@ -122,7 +122,7 @@ def build_durations(trace: Trace, lanes: Lanes) -> Durations:
 
 
 def sum_durations(durations: Sequence[Durations]) -> Durations:
-    """Of several ranks."""
+    """Return the sum of several ranks' durations."""
     counts: dict[str, Any] = {
         name: [sum(column) for column in zip(*(getattr(each, name) for each in durations), strict=True)]
         for name in TYPES
@@ -132,7 +132,7 @@ def sum_durations(durations: Sequence[Durations]) -> Durations:
 
 
 def find_median(counts: NDArray[np.int64] | Sequence[int]) -> float | None:
-    """The median of such counts, us, to the width of a bin (12 %); None without any."""
+    """Return the median of such counts, us, to the width of a bin (12 %); None without any."""
     reached = np.cumsum(counts)
     if not len(reached) or not reached[-1]:
         return None
@@ -144,7 +144,7 @@ def find_median(counts: NDArray[np.int64] | Sequence[int]) -> float | None:
 
 
 def find_short_share(counts: NDArray[np.int64] | Sequence[int]) -> float | None:
-    """Percent of such counts below SHORT_US; None without any."""
+    """Return the percentage of such counts below SHORT_US; None without any."""
     total = int(np.sum(counts))
     return 100 * int(np.sum(counts[: EDGES_US.index(SHORT_US)])) / total if total else None
 
@@ -193,7 +193,7 @@ def name_copy(name: str) -> str:
 
 
 def build_copies(rank: int, trace: Trace) -> list[CopyRow]:
-    """One row per kind, those with most time first; none on CPU traces."""
+    """Return one row per kind, those with most time first; none on CPU traces."""
     copies = np.flatnonzero(trace.in_category(COPY_CATEGORIES)[trace.gpu])
     names = trace.name[trace.gpu[copies]]
     kind_of = {int(code): name_copy(trace.names[code]) for code in np.unique(names)}
@@ -260,7 +260,7 @@ def build_collectives(
 
 
 def sort_collectives(rows: Sequence[CollectiveRow]) -> list[CollectiveRow]:
-    """The longest first, all ranks of one together."""
+    """Return the longest first, all ranks of one together."""
     longest: dict[tuple[str, str | None], float] = {}
     for row in rows:
         key = (row.name, row.axis)

@@ -69,7 +69,7 @@ def name_collective(text: str) -> str:
 
 Source = Literal["gpu", "cpu"]
 AROUND = (*LABEL_CATEGORIES, *OPERATOR_CATEGORIES)
-DEEPEST = 8  # labels around one launch that are looked at, from the innermost
+DEEPEST = 8  # labels around one launch, from the innermost
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,9 @@ class Launches:
 
 
 def find_launches(trace: Trace) -> Launches:
-    """Of several host events with one correlation id a runtime's call comes first, then the earliest."""
+    """Find the launches; of several host events with one correlation id a runtime's call comes first, then the
+    earliest.
+    """
     wanted = trace.linked_correlation[np.searchsorted(trace.linked, trace.gpu)]
     hosts = ~np.isin(trace.linked, trace.gpu) & (trace.linked_correlation > 0)
     events, ids = trace.linked[hosts], trace.linked_correlation[hosts]
@@ -100,7 +102,7 @@ def find_launches(trace: Trace) -> Launches:
     events, ids = events[order], ids[order]
     at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
     found = ids[at] == wanted
-    # the ids of calls rise; of an event without one, the order on its stream tells
+    # the ids of calls rise; for an event without one, the order on its stream decides
     in_flight = np.where(wanted > 0, wanted < first, _precede(trace, found))
     missing = np.where(in_flight, BEFORE, UNTOLD)
     start, end = (np.where(found, times[events[at]], missing) for times in (trace.ts, trace.end))
@@ -108,7 +110,7 @@ def find_launches(trace: Trace) -> Launches:
 
 
 def _precede(trace: Trace, found: Mask) -> Mask:
-    """Which GPU events start before the first on their stream whose launch was found."""
+    """Return which GPU events start before the first on their stream whose launch was found."""
     starts, before = trace.ts[trace.gpu], np.zeros(len(found), bool)
     for device, stream in np.unique(np.stack([trace.device, trace.stream])[:, ~found], axis=1).T:
         mine = (trace.device == device) & (trace.stream == stream)
@@ -127,8 +129,12 @@ def find_entries(trace: Trace, events: Times | NDArray[np.int32]) -> Times:
 
 
 def find_around(trace: Trace, launches: Launches) -> tuple[Times, NDArray[np.int32]]:
-    """Per GPU event the entry of the record around its launch, -1 = none; and the name of the innermost label
-    or operator of a collective around it, an index into `trace.names`, -1 = none."""
+    """Find the record, label or operator around the launch of each GPU event.
+
+    Returns:
+        the entry of the record, -1 = none; and the name of the innermost label or operator of a collective, an index
+        into `trace.names`, -1 = none.
+    """
     records = np.flatnonzero(_named(trace, [name == RECORD for name in trace.names]))
     records = records[find_entries(trace, records) >= 0]
     starting = _named(trace, [_starts_collective(name) for name in trace.names])
@@ -142,7 +148,7 @@ def find_around(trace: Trace, launches: Launches) -> tuple[Times, NDArray[np.int
 
 
 def _named(trace: Trace, chosen: list[bool], events: Any = slice(None)) -> Mask:
-    """Which of these events have one of the chosen names."""
+    """Return which of these events have one of the chosen names."""
     return np.array(chosen, bool)[trace.name[events]]
 
 
@@ -185,7 +191,7 @@ class Lanes:
     is_copy: Mask
     names: list[str]
     name: NDArray[np.int32]
-    entry: Times  # what the event, or the record around its launch, says: into `communication`; -1 = nothing
+    entry: Times  # the entry of the event, or of the record around its launch, in `communication`; -1 = none
     label: NDArray[np.int32]  # or operator of a collective around its launch, into `names`; -1 = none
     in_flight: int  # GPU events that were launched before the recording began
     unlaunched: int  # other GPU events without a launch in the trace; they count by their own start
@@ -200,11 +206,11 @@ class Lanes:
         object.__setattr__(self, "_done", np.maximum.accumulate(self.ends[order]))
 
     def union(self, chosen: Mask | Times | slice = slice(None)) -> Intervals:
-        """Time covered by the chosen events."""
+        """Return time covered by the chosen events."""
         return build_union(self.starts[chosen], self.ends[chosen])
 
     def issued_within(self, low: int, high: int) -> Times:
-        """The events that the host issued in [low, high), in that order."""
+        """Return the events that the host issued in [low, high), in that order."""
         return self._order[slice(*np.searchsorted(self._issued, [low, high]))]
 
     def extent(self) -> tuple[int, int]:
@@ -214,7 +220,7 @@ class Lanes:
     def settle(self, at: Times) -> Times:
         """Return when the lane had ended all events issued before each point of the host's time, but not before it.
 
-        On a GPU a step begins and ends there. On the host itself it is the point.
+        On a GPU a step begins and ends there. On the host itself the point stays.
         """
         if self.source == "cpu" or not len(self._issued):
             return at
@@ -223,7 +229,7 @@ class Lanes:
 
 
 def build_lanes(trace: Trace) -> Lanes:
-    """GPU lanes if the trace holds any GPU event, else the host's."""
+    """Return GPU lanes if the trace holds any GPU event, else the host's."""
     return _build_gpu_lanes(trace) if len(trace.gpu) else _build_cpu_lanes(trace)
 
 

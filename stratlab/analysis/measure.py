@@ -69,7 +69,7 @@ def measure_traces(
     progress: Progress = lambda sentence: None,
     processes: int | None = None,
 ) -> Measures:
-    """Analyses one trace per rank; a file that cannot be is a finding.
+    """Analyze one trace per rank; a file that cannot be is a finding.
 
     Args:
         files: rank -> trace.
@@ -186,7 +186,7 @@ def _read_rank(item: Work) -> Path | str:
     return path
 
 
-READ: Callable[[Work], Path | str] = _read_rank  # what a process is sent; a test sends one that dies
+READ: Callable[[Work], Path | str] = _read_rank  # the function sent to a process; a test sends one that ends
 
 
 def _call_ends(reading: RankReading, shared: list[CallKind]) -> Times:
@@ -202,11 +202,11 @@ GIVEN = re.compile(r"(\d{1,5})/(\d{1,5})")
 
 
 class MissingShare(UserError):
-    """A share is not there, or is not of the traces that are there now."""
+    """A share is missing, or was made from other traces."""
 
 
 Readings = dict[int, Path | str]
-"""rank -> its reading, or why there is none."""
+"""rank -> its reading, or why it is missing."""
 
 
 @dataclass(frozen=True)
@@ -222,12 +222,12 @@ class RankShare:
         return f"{self.index}-of-{self.count}"
 
     def choose(self, files: Mapping[int, Path]) -> dict[int, Path]:
-        """Its part of the files."""
+        """Return the share's files."""
         return {rank: files[rank] for rank in sorted(files)[self.index :: self.count]}
 
 
 def parse_share(text: str) -> RankShare:
-    """Of --share, `0/2`.
+    """Return the share of --share, `0/2`.
 
     Raises:
         UserError: it is something else.
@@ -241,7 +241,7 @@ def parse_share(text: str) -> RankShare:
 
 
 def build_shares(count: int) -> list[RankShare]:
-    """All that belong together."""
+    """Return all shares that belong together."""
     return [RankShare(index, count) for index in range(count)]
 
 
@@ -302,15 +302,17 @@ def find_share(place: Path, share: RankShare, files: Mapping[int, Path], axes: M
     subject, folder = f"share {share.index} of {share.count}", place / share.name
     content = read_object(folder / CONTENT, [], {"ranks": dict, "axes": dict})
     if not content.get("ranks") and share.choose(files):
-        raise MissingShare(f"{subject} is not there [SL-share-missing]")
+        raise MissingShare(f"{subject} is missing [SL-share-missing]")
     if content and (content.get("version"), content.get("axes")) != (read_version(), dict(axes)):
-        raise MissingShare(f"{subject} is of another version or of other settings [SL-share-other-version]")
+        raise MissingShare(
+            f"{subject} belongs to another version or to other settings [SL-share-other-version]"
+        )
     found: Readings = {}
     for rank, file in share.choose(files).items():
         entry = content["ranks"].get(str(rank))
         why = entry.get("why") if isinstance(entry, dict) else None
         if entry != _describe(file) | {"why": why}:
-            raise MissingShare(f"{subject} is of another trace of rank {rank} [SL-share-other-trace]")
+            raise MissingShare(f"{subject} belongs to another trace of rank {rank} [SL-share-other-trace]")
         found[rank] = str(why) if why else folder / f"rank{rank}"
     return found
 
@@ -318,6 +320,6 @@ def find_share(place: Path, share: RankShare, files: Mapping[int, Path], axes: M
 def _describe(file: Path) -> dict[str, Any]:
     try:
         status = file.stat()
-    except OSError:  # said when it is read
+    except OSError:  # reported when it is read
         return {"file": file.name, "bytes": None, "written_ns": None}
     return {"file": file.name, "bytes": status.st_size, "written_ns": status.st_mtime_ns}

@@ -56,7 +56,7 @@ def log_analysis(run_dir: Path, report: dict[str, Any], tracking_uri: str | None
         except (MlflowException, OSError) as failure:
             text = redirect.explain_failure(tracking_uri, str(failure))
             return {"status": "unreachable", "reason": f"{tracking_uri}: {text[:500]}"}
-        except Exception as failure:  # a store behind the server may need a package that is not here
+        except Exception as failure:  # the server's store may need a package that is missing here
             return {
                 "status": "failed",
                 "reason": f"{tracking_uri}: {type(failure).__name__}: {str(failure)[:500]}",
@@ -88,10 +88,10 @@ def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str, run_id: str) 
     analysis = run_dir / "analysis"
     client.log_artifacts(run_id, str(analysis / "tables"), "analysis/tables")
     page = (analysis / PAGE).read_text(encoding="utf-8")
-    client.log_text(run_id, drop_file_links(page), PAGE)  # in MLflow nothing lies beside it
+    client.log_text(run_id, drop_file_links(page), PAGE)  # MLflow has no files next to it
     client.log_artifact(run_id, str(analysis / "summary.md"), "analysis")
     left_out = _log_merged(client, run_id, analysis, report)
-    with tempfile.TemporaryDirectory() as folder:  # the copy says that it was logged; it is the last one
+    with tempfile.TemporaryDirectory() as folder:  # the copy records that it was logged; it is the last one
         copy = Path(folder) / "report.json"
         status = {"mlflow": {"status": "logged", "reason": left_out}}
         copy.write_text(json.dumps(report | status, indent=1))
@@ -100,7 +100,7 @@ def _log(run_dir: Path, report: dict[str, Any], tracking_uri: str, run_id: str) 
 
 
 def build_numbers(report: dict[str, Any]) -> dict[str, float]:
-    """Metric, without TRACE -> value: the means, each part of the step, and how much was found."""
+    """Return metric, without TRACE -> value: the means, each part of the step, and numbers of findings."""
     means = {
         n: v for n, v in report["mean"].items() if isinstance(v, int | float) and not isinstance(v, bool)
     }
@@ -116,7 +116,7 @@ def build_numbers(report: dict[str, Any]) -> dict[str, float]:
 def build_description(run_dir: Path, report: dict[str, Any], page: str) -> str:
     """Return the beginning of MLflow's overview of the run: its end, its page, the parts of its step, the first advice.
 
-    MLflow shows the first lines until a reader asks for more.
+    MLflow shows the first lines until a reader expands it.
     """
     attempts = read_attempts(run_dir)
     advice = [each for each in report.get("recommendations") or [] if each["rule"] != DOUBTS]

@@ -28,7 +28,7 @@ from stratlab.drawing import (
     note,
     paragraph,
 )
-from stratlab.wording import format_number
+from stratlab.wording import format_number, quote
 
 RULES = "By rules with fixed thresholds. Try one change at a time and compare the runs."
 OF_SETTINGS = (
@@ -42,13 +42,9 @@ MOST_ADVICE = 3  # lines
 def build_html(
     report: dict[str, Any], facts: RunFacts, ranks: Sequence[RankAnalysis], folder: Path | None = None
 ) -> str:
-    """The page as text: the answer, one step and the advice as it opens, all else folded. Charts of the run itself are
-    there when its metrics and its evaluation are.
+    """Return the page as text: the answer, one step and the advice are open, all else is folded.
 
-    Args:
-        report: schema_version 2.
-        ranks: for the timeline and the memory curve, which the report does not hold.
-        folder: of the analysis; HTA's tables are read from its tables/hta.
+    A run with metrics and an evaluation also has charts of them.
     """
     chosen = summaries.choose_ranks(report)
     mark = badge("CPU", "warn") + " " if report["source"] == "cpu" else Markup("")
@@ -76,7 +72,7 @@ def build_html(
     ]
     banner: list[str] = [loud(ONE_STEP)] if len({row["step"] for row in report["steps"]}) == 1 else []
     banner += [f"{report['note']}."] if report["note"] else []
-    title = f"Trace analysis of {report['run']['run']}"
+    title = f"Trace analysis of {quote(report['run']['run'])}"
     return build_page(
         title, summaries.build_origin(report), sections, banner, run_sections.build_links(report, facts)
     )
@@ -117,7 +113,7 @@ MOST_KERNELS, MOST_FINDINGS, MOST_FILES = 10, 30, 8
 
 
 def build_markdown(report: dict[str, Any]) -> str:
-    """The text of summary.md. Every text from outside is escaped."""
+    """Return the text of summary.md. Every text from outside is escaped."""
     run = report["run"]
     blocks = [
         f"# Trace analysis of {escape_markdown(run['run'])}",

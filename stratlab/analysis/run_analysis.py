@@ -42,7 +42,7 @@ OURS = ("report.json", PAGE, "summary.md", "tables", MERGED, ".report.json.tmp",
 
 
 class NoTraces(Exception):
-    """No rank has a trace that can be analysed. The text gives the reason for every file."""
+    """The traces of all ranks are missing or unusable. The text gives the reason for every file."""
 
 
 def analyze_run(
@@ -167,8 +167,10 @@ def analyze_found(
 
 @contextmanager
 def _replace_analysis(run_dir: Path, scratch: Path) -> Iterator[Path]:
-    """A new folder in `scratch` that takes the place of `run_dir`/analysis when it is filled; it goes if that fails. A
-    folder cannot be renamed over a full one, so the old one steps aside."""
+    """Yield a new folder in `scratch` that replaces `run_dir`/analysis when it is filled; it is removed on failure.
+
+    A folder cannot be renamed over a full one, so the old one is moved first.
+    """
     folder, target = scratch / f".analysis-{uuid.uuid4().hex[:8]}", run_dir / "analysis"
     aside = target.with_name(f"{folder.name}-old")
     try:
@@ -249,7 +251,7 @@ def check_replaceable(target: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """With those above it.
+    """Make the folder and its parents.
 
     Raises:
         UserError: the place cannot be written.

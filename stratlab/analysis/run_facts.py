@@ -30,12 +30,12 @@ OF_LAYOUT = ("name", "dimensions", "missing", "sequence_parallel", "reason")
 
 
 class NoRun(NothingThere):
-    """There is no run directory, or it holds nothing yet: a run that was refused before it began leaves none."""
+    """The run directory is missing or empty: a run that was rejected before it began does not leave one."""
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """`origin` goes into report.json, the rest is drawn. Empty where the run had not got so far."""
+    """`origin` goes into report.json, the rest is drawn. Empty if the run ended before."""
 
     folder: Path
     origin: dict[str, Any]
@@ -161,8 +161,10 @@ MOST_NAMED = 8  # missing ranks with a line of their own
 
 
 def keep_one_source(ranks: Sequence[RankAnalysis]) -> tuple[list[RankAnalysis], list[TraceFinding]]:
-    """GPU time and host time are never mixed, nor steps and whole recordings: with a GPU on any rank, ranks without one
-    are left out, and with steps on any of these, ranks without."""
+    """Keep GPU time and host time apart, and steps and whole recordings.
+
+    With a GPU on any rank, ranks without one are left out, and with steps on any of these, ranks without.
+    """
     on_one, findings = _keep(
         ranks,
         lambda rank: rank.source == "gpu",
@@ -179,7 +181,7 @@ def keep_one_source(ranks: Sequence[RankAnalysis]) -> tuple[list[RankAnalysis], 
 def _keep(
     ranks: Sequence[RankAnalysis], is_better: Callable[[RankAnalysis], bool], reason: str
 ) -> tuple[list[RankAnalysis], list[TraceFinding]]:
-    """The better ones if there are any, else all."""
+    """Return the better ones if there are any, else all."""
     if not any(map(is_better, ranks)):
         return list(ranks), []
     left_out = [TraceFinding("skipped", reason, r.file.name, r.rank) for r in ranks if not is_better(r)]
@@ -189,7 +191,7 @@ def _keep(
 def find_gaps(
     ranks: Sequence[RankAnalysis], facts: RunFacts, manifest: Manifest | None, named: set[int | None]
 ) -> list[TraceFinding]:
-    """Missing ranks and steps, and a GPU that left no mark. `named`: ranks that another finding explains."""
+    """Find missing ranks and steps, and a GPU without events. `named`: ranks that another finding explains."""
     findings = []
 
     def note(reason: str, file: str | None = None, rank: int | None = None) -> None:
@@ -204,7 +206,7 @@ def find_gaps(
             f"ranks {say_ranks(missing)} of {facts.world_size} have no trace, the means are over the others "
             "[SL-ranks-no-trace]"
         )
-    if facts.origin["finished"] is False:  # None: foreign traces do not tell
+    if facts.origin["finished"] is False:  # None: unknown for foreign traces
         why = RUNNING if is_alive(facts.folder) else "the run did not finish"
         note(f"is missing: {why} [SL-summary-missing]", "summary.json")
     if ranks[0].source == "cpu" and (device := facts.origin["device_type"]) not in (None, "cpu"):
@@ -221,7 +223,7 @@ def find_gaps(
 
 
 def say_ranks(ranks: Sequence[int]) -> str:
-    """`1-3, 7`; `ranks` ascend."""
+    """Return `1-3, 7`; `ranks` ascend."""
     spans: list[list[int]] = []
     for rank in ranks:
         if spans and rank == spans[-1][-1] + 1:

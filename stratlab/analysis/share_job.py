@@ -50,7 +50,7 @@ def locate_job(run_dir: Path, job: str) -> Path:
 
 
 def read_merger(place: Path) -> int | None:
-    """The index of the share that merges; None = a share is missing still."""
+    """Return the index of the share that merges; None = a share is missing still."""
     try:
         return int((place / MERGER / SHARE).read_text())
     except FileNotFoundError:
@@ -129,7 +129,7 @@ def analyze_in_job(
         tracking_uri=tracking_uri,
         progress=progress,
         readings=readings,
-        scratch=place,  # what a killed process leaves there goes with the shares
+        scratch=place,  # a killed process's leftovers are removed with the shares
     )
     finish_merge(run_dir, place)
     return report

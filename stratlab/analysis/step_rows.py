@@ -84,7 +84,7 @@ class PhaseRow(PartTimes, _Phase):
 def build_label_times(
     lanes: Lanes, segments: Segments, numbers: Sequence[int], phases: dict[str, list[Intervals]]
 ) -> dict[str, list[int]]:
-    """Per labelled phase and kept step: time of the label itself, or of the GPU work issued inside it, ns.
+    """Return, per labelled phase and kept step, the time of the label itself, or of the GPU work issued inside it, ns.
 
     Args:
         numbers: which of the host's steps each kept step is.
@@ -105,7 +105,7 @@ def _label_ns(phase: str, lanes: Lanes, labels: Intervals) -> int:
 def build_step_rows(
     rank: int, source: Source, segments: Segments, partition: Partition, labels: dict[str, list[int]]
 ) -> list[StepRow]:
-    """One row per kept step."""
+    """Return one row per kept step."""
     sums = _sum_times(partition, segments.step, len(segments.windows), labels)
     rows = []
     for i, (window, host, times) in enumerate(zip(segments.windows, segments.hosts, sums, strict=True)):
@@ -119,7 +119,7 @@ def build_step_rows(
 def build_phase_rows(
     rank: int, segments: Segments, partition: Partition, labels: Collection[str]
 ) -> list[PhaseRow]:
-    """One row per phase that a step has, in the order of SPANS. `labels`: the phases that the trace labels."""
+    """Return one row per phase that a step has, in the order of SPANS. `labels`: the phases that the trace labels."""
     keys = [(window.step, phase) for window in segments.windows for phase in SPANS]
     sums = _sum_times(partition, segments.step * len(SPANS) + segments.phase, len(keys), labels)
     return [
@@ -132,7 +132,7 @@ def build_phase_rows(
 def _sum_times(
     partition: Partition, group: Times, count: int, labels: Collection[str]
 ) -> list[dict[str, Any]]:
-    """`span_ms` and the fields of PartTimes, summed over the segments of each group."""
+    """Return `span_ms` and the fields of PartTimes, summed over the segments of each group."""
     sums = {name: _sum_by(group, partition.times[name], count) for name in ("span", *PART_NAMES)}
     rows: list[dict[str, Any]] = [
         {f"{name}_ms": int(values[i]) / 1e6 for name, values in sums.items()} for i in range(count)
@@ -141,7 +141,7 @@ def _sum_times(
 
 
 def _sum_by(index: Times, values: Times, count: int) -> Times:
-    """Exact: bincount would add in float64."""
+    """Return exact sums: bincount would add in float64."""
     sums = np.zeros(count, np.int64)
     np.add.at(sums, index, values)
     return sums
@@ -242,14 +242,14 @@ def build_gaps(
     long_ones = build_union(*every)
     borders = np.array([(window.start_ns, window.end_ns) for window in windows], np.int64).reshape(-1, 2)
     steps = build_union(borders[:, 0], borders[:, 1])
-    most = WHOLE_SHARE * length(steps)  # a label around everything tells nothing
+    most = WHOLE_SHARE * length(steps)  # a label around everything has no meaning
     inner = {name: spans for name, spans in labels.items() if common_length(steps, spans) < most}
     under = {name: common_length(long_ones, spans) for name, spans in inner.items()}
     return Gaps(whole, short, first, longest, {name: ns for name, ns in under.items() if ns})
 
 
 def sum_gaps(gaps: Sequence[Gaps]) -> Gaps:
-    """Of several ranks; `longest` of any."""
+    """Return the gaps of several ranks; `longest` of any."""
     whole, short, first = (sum(getattr(each, name) for each in gaps) for name in ("whole", "short", "first"))
     labels: Counter[str] = Counter()
     for each in gaps:
@@ -274,7 +274,7 @@ class IdleRow:
 
 
 def build_idle(rank: int, trace: Trace) -> list[IdleRow]:
-    """One row per device and stream, ascending; none on CPU traces.
+    """Return one row per device and stream, ascending; none on CPU traces.
 
     As in HTA, events of one stream that overlap count as negative kernel wait, and an event without a launch in the
     trace never waited for the host.
@@ -311,10 +311,10 @@ class MemoryPoint:
 
 
 def build_memory_curve(rank: int, memory: MemoryEvents) -> list[MemoryPoint]:
-    """At most BINS points per device from the profiler's `[memory]` events; empty without them."""
+    """Return at most BINS points per device from the profiler's `[memory]` events; empty without them."""
     points = []
     for kind, number in sorted(set(zip(memory.device_type.tolist(), memory.device_id.tolist(), strict=True))):
-        mine = (memory.device_type == kind) & (memory.device_id == number) & (memory.allocated >= 0)  # told
+        mine = (memory.device_type == kind) & (memory.device_id == number) & (memory.allocated >= 0)
         if not mine.any():
             continue
         ts, allocated, reserved = memory.ts[mine], memory.allocated[mine], memory.reserved[mine]

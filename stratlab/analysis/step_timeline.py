@@ -71,8 +71,9 @@ def build_states(sets: Mapping[str, Intervals], windows: Sequence[Window]) -> St
 
 
 def choose_states(shares: NDArray[np.float32]) -> States:
-    """One state per bin from the shares of each, shape (steps, states, bins): of those that are in the bin the one with
-    most time that no bin shows yet."""
+    """Return one state per bin from the shares of each, shape (steps, states, bins): of those that are in the bin the
+    one with most time that no bin shows yet.
+    """
     steps, _, bins = shares.shape
     owed = np.zeros(shares.shape[:2], np.float32)
     chosen, every = np.empty((steps, bins), np.uint8), np.arange(steps)
@@ -91,7 +92,7 @@ def coarsen(states: States, factor: int) -> States:
 
 
 def choose_step(lengths: Mapping[int, Sequence[int]]) -> int | None:
-    """The middle one of the steps that most ranks have. `lengths`: step -> its length on each rank."""
+    """Return the middle one of the steps that most ranks have. `lengths`: step -> its length on each rank."""
     most = max(map(len, lengths.values()), default=0)
     means = sorted((statistics.fmean(each), step) for step, each in lengths.items() if len(each) == most)
     return means[(len(means) - 1) // 2][1] if means else None

@@ -46,7 +46,7 @@ from stratlab_spec.trace_events import (
 
 # HTA's consecutive_kernel_delay: its documentation says nanoseconds, its code compares microseconds
 KERNEL_WAIT_BELOW_NS = 30_000  # of an event that waited in the queue
-MATCHED = ("straggler", "bubble")  # parts that the calls of the other ranks tell
+MATCHED = ("straggler", "bubble")  # parts that need the calls of the other ranks
 SETS = tuple(part.name for part in PARTS if part.name not in MATCHED)
 
 
@@ -92,12 +92,14 @@ def _join(spans: Sequence[Intervals]) -> Intervals:
 
 
 def _split_gaps(lanes: Lanes, idle: Intervals) -> tuple[Intervals, Intervals, Intervals]:
-    """Host, launch and kernel of each gap, by the event that ends it. With nothing after it, a gap is the host's; so is
-    every gap on the host itself: Python and waiting."""
+    """Return host, launch and kernel of each gap, by the event that ends it.
+
+    A gap without a later event is the host's; so is every gap on the host itself: Python and waiting.
+    """
     if lanes.source == "cpu":
         return idle, build_empty(), build_empty()
     starts, ends = idle
-    order = np.lexsort((lanes.issued, lanes.starts))  # of those that start together, the one issued first
+    order = np.lexsort((lanes.issued, lanes.starts))  # among those with the same start, the first issued
     begun = lanes.starts[order]
     following = np.searchsorted(begun, ends, side="left")
     inside = following < len(order)
@@ -124,7 +126,7 @@ def _split_exposed(exposed: Intervals, calls: Calls) -> dict[CallKey, Intervals]
 
 
 def find_waits(calls: Calls, matches: Mapping[CallKind, Match]) -> Intervals:
-    """When the rank was in a collective before the last rank came."""
+    """Return when the rank was in a collective before the last rank came."""
     waits = []
     for index, kind in enumerate(calls.kinds):
         if kind in matches:
@@ -134,7 +136,7 @@ def find_waits(calls: Calls, matches: Mapping[CallKind, Match]) -> Intervals:
 
 
 def find_bubble(keys: Iterable[CallKey], is_pipeline: bool) -> list[CallKey]:
-    """The calls whose exposed time is the bubble."""
+    """Return the calls whose exposed time is the bubble."""
     return [key for key in keys if is_pipeline and key.collective == POINT_TO_POINT]
 
 
@@ -145,7 +147,7 @@ SPANS = (*PHASES, "other")
 class Segments:
     """Spans in time order. `step` indexes `windows`, `phase` indexes SPANS."""
 
-    windows: list[Window]  # on the lanes' time line; without the steps in which nothing was issued
+    windows: list[Window]  # on the lanes' time line; without steps that issued no work
     hosts: list[Window]  # the same steps as the host's labels have them
     starts: Times
     ends: Times
@@ -154,7 +156,7 @@ class Segments:
 
 
 def build_segments(lanes: Lanes, hosts: list[Window], phases: dict[str, list[Intervals]]) -> Segments:
-    """`phases` as `build_phase_labels` gives them: per phase and step the labels' times on the host."""
+    """Return `phases` as `build_phase_labels` gives them: per phase and step the labels' times on the host."""
     windows: list[Window] = []
     kept: list[Window] = []
     rows: list[tuple[int, int, int, int]] = []
@@ -215,7 +217,7 @@ def build_measured(segments: Segments, exposure: Exposure, calls: Calls) -> Meas
 def build_partition(
     measured: MeasuredTrace, matches: Mapping[CallKind, Match], is_pipeline: bool
 ) -> Partition:
-    """Splits the exposed communication into transfer and waiting."""
+    """Split the exposed communication into transfer and waiting."""
     segments = measured.segments
     spans = segments.starts, segments.ends
     waits = find_waits(measured.calls, matches)
@@ -237,8 +239,10 @@ def build_partition(
 
 
 def sum_parts(partition: Partition) -> dict[tuple[str, str, str], int]:
-    """Total ns of every part over all steps: (part, collective, axis) -> ns, in the order of PARTS. The values sum to
-    the steps' own total."""
+    """Return the total ns of every part over all steps: (part, collective, axis) -> ns, in the order of PARTS.
+
+    The values sum to the steps' own total.
+    """
     totals: dict[tuple[str, str, str], int] = {}
     for part in PARTS:
         if part.key == "comm":

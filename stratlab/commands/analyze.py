@@ -33,7 +33,8 @@ def analyze(
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Of another program's traces: where it goes; NAME-analysis if left out."
+            metavar="FOLDER",
+            help="For another program's traces: folder of the analysis; default: NAME-analysis.",
         ),
     ] = None,
     rank_pattern: Annotated[
@@ -51,18 +52,18 @@ def analyze(
     share: Annotated[
         str,
         typer.Option(
-            metavar="INDEX/COUNT", help="Of a run of many ranks: only read this share of them, 0/2."
+            metavar="INDEX/COUNT", help="For a run of many ranks: only read this share of them, 0/2."
         ),
     ] = "",
     shares: Annotated[
         int,
-        typer.Option(metavar="COUNT", min=0, help="Of a run: how many shares have read it; they are merged."),
+        typer.Option(metavar="COUNT", min=0, help="For a run: merge its shares, this many."),
     ] = 0,
     job: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="Of a share: what it has in common with the others; the last one merges them.",
+            help="For a share: the name that all shares have in common; the last one merges them.",
         ),
     ] = "",
 ) -> None:
@@ -71,7 +72,7 @@ def analyze(
     The report of a run that finished without traces holds the run's own measurements. Exit code 3: there is no run in
     RUN_DIR, its traces cannot be read, or it did not finish and left none.
 
-    Traces of another program are sorted into experiments, a folder each, with a report each; the source is only read.
+    Traces of another program are sorted into experiments, with a folder and a report for each; the source is only read.
     Exit code 3: one of the experiments cannot be analysed, the others are.
 
     Example: stratlab analyze results/runs/demo/ddp
@@ -108,7 +109,7 @@ def analyze(
 
 
 def _refuse_option(run_dir: Path, option: str) -> NoReturn:
-    """Reject an option for traces of another program if `run_dir` holds none."""
+    """Reject an option for traces of another program if `run_dir` does not hold such traces."""
     from stratlab.run_directory.files import has_marks
     from stratlab.traces.archives import build_no_source
 
@@ -204,7 +205,7 @@ def _analyze_foreign(source: Path, output: Path | None, rank_pattern: str, answe
 
 
 def _show(report: Mapping[str, Any], folder: Path) -> bool:
-    """The answer in short. False where Holistic Trace Analysis has failed in everything."""
+    """Return the answer in short. False if Holistic Trace Analysis has failed in everything."""
     from stratlab.analysis.summaries import build_answer
 
     if report.get("steps_from") == "recording":

@@ -36,12 +36,12 @@ def check(
     context: Context = None,
     pod_resources: PodResources = "",
     claim: Annotated[str, typer.Option(help="The results claim.")] = "stratlab-results",
-    mount: Annotated[str, typer.Option(help="Where runs see it.")] = "/results",
+    mount: Annotated[str, typer.Option(help="Its folder in the runs' pods.")] = "/results",
     image: Annotated[str, typer.Option(help="Image of the lab.")] = "stratlab-lab:0.1.0",
     trainer_image: Annotated[str, typer.Option(help="Image of the trainer.")] = "stratlab-trainer:0.1.0",
     tracking_uri: Annotated[
         str,
-        typer.Option(callback=check_tracking_uri, help="MLflow as the runs see it; empty: there is none."),
+        typer.Option(callback=check_tracking_uri, help="MLflow as the runs see it; empty: no server."),
     ] = "http://mlflow:5000",
     certificates: Certificates = "",
     pods: Annotated[bool, typer.Option(help="Whether to start pods: volume, images, MLflow.")] = True,
@@ -118,7 +118,7 @@ def watch(
     context: Context = None,
     analysis: Annotated[bool, typer.Option(help="Stay until the analysis has ended too.")] = True,
     as_json: Annotated[
-        bool, typer.Option("--json", help="As JSON, at the end: an object with what became of the run.")
+        bool, typer.Option("--json", help="As JSON, at the end: an object with the run's outcome.")
     ] = False,
 ) -> None:
     """Watch a run on the cluster until it ends: pods, step, loss, speed, time left, problems.
@@ -173,7 +173,7 @@ def wait(
         ),
     ] = "",
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Of the resource; this pod's if left out.")
+        str, typer.Option("--namespace", "-n", help="The resource's; default: this pod's.")
     ] = "",
     then_start: Annotated[
         str,
@@ -191,7 +191,7 @@ def wait(
         float,
         typer.Option(
             min=0,
-            help="After a failure that may be tried again, where no resource tells: silence that means the end.",
+            help="After a failure that may be repeated, without a resource: seconds of silence that count as the end.",
         ),
     ] = 120.0,
     as_json: Annotated[
@@ -237,7 +237,7 @@ def wait(
         print(f"error: {why}", file=sys.stderr)
         raise typer.Exit(NOT_ENDED)
     show(outcome.sentence)
-    # of a run that went well the metrics may still be on their way
+    # the metrics of a successful run may still be on their way
     may_close = tracking_uri and outcome.exit_code != 0
     if may_close and (done := close_run(run_dir, tracking_uri, exit_code=outcome.exit_code)):
         show(done)
@@ -248,14 +248,12 @@ def wait(
 def logs(
     release: Release,
     rank: Annotated[int, typer.Option(min=0, help="Whose log.")] = 0,
-    previous: Annotated[
-        bool, typer.Option("--previous", "-p", help="Of the attempt before this one.")
-    ] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the pod ends.")] = False,
+    previous: Annotated[bool, typer.Option("--previous", "-p", help="Show the previous attempt.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the pod ends.")] = False,
     namespace: Namespace = None,
     context: Context = None,
     run_directory: Annotated[
-        str, typer.Option(metavar="PATH", help="On the volume, where no resource tells: /results/demo/ddp-1.")
+        str, typer.Option(metavar="PATH", help="On the volume, without a resource: /results/demo/ddp-1.")
     ] = "",
     claim: Claim = "",
     image: LabImage = "",

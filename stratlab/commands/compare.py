@@ -65,11 +65,11 @@ def compare(
     ] = None,
     as_json: Annotated[
         str | None,
-        typer.Option("--json", metavar="[FILE]", help="As JSON: report.json alone; with FILE also there."),
+        typer.Option("--json", metavar="[FILE]", help="As JSON: only report.json; with FILE also there."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where the report goes; DIR/report if left out and DIR is one."),
+        typer.Option(metavar="FOLDER", help="Folder of the report; default: DIR/report for a single DIR."),
     ] = None,
     baseline: Annotated[
         str | None,
@@ -77,7 +77,7 @@ def compare(
     ] = None,
     memory_limit_gib: Annotated[
         float | None,
-        typer.Option(metavar="GIB", min=0, help="Of one device: name the fastest run that fits."),
+        typer.Option(metavar="GIB", min=0, help="Memory of one device: name the fastest run that fits."),
     ] = None,
     vary: Annotated[
         str,

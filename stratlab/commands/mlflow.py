@@ -30,7 +30,7 @@ from stratlab.user_error import UserError
 metrics = typer.Typer(help="Metrics of a run and MLflow.", no_args_is_help=True, rich_markup_mode="markdown")
 
 
-@metrics.command(short_help="Send to MLflow what it does not have yet.")
+@metrics.command(short_help="Send missing metrics to MLflow.")
 def replay(
     run: Annotated[
         str,
@@ -84,8 +84,8 @@ def serve(
         Path, typer.Argument(metavar="RESULTS", help="The folder of results.", show_default=False)
     ],
     port: Annotated[int, typer.Option(min=1, max=65535)] = 9464,
-    host: Annotated[str, typer.Option(help="Who may ask: 0.0.0.0 for everybody.")] = "127.0.0.1",
-    newest: Annotated[int, typer.Option(min=1, help="So many runs, those that were written last.")] = 50,
+    host: Annotated[str, typer.Option(help="Address to listen on: 0.0.0.0 for all machines.")] = "127.0.0.1",
+    newest: Annotated[int, typer.Option(min=1, help="Number of runs, the newest first.")] = 50,
 ) -> None:
     """Serve the newest numbers of the runs in RESULTS to Prometheus, at /metrics, until it is stopped.
 
@@ -168,7 +168,7 @@ def wandb(
     entity: Annotated[str, typer.Option(help="User or team; wandb's default if left out.")] = "",
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="For wandb's files.")] = Path("wandb-export"),
     offline: Annotated[
-        bool, typer.Option("--offline", help="Send nothing; `wandb sync` does it later.")
+        bool, typer.Option("--offline", help="Do not send; `wandb sync` does it later.")
     ] = False,
 ) -> None:
     """Copy every number of metrics.jsonl, settings and results to Weights & Biases, under MLflow's names.

@@ -47,12 +47,10 @@ OnCluster = Annotated[bool, typer.Option("--on-cluster", help="On the results vo
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="On the cluster; the context's if left out.")
 ]
-Context = Annotated[
-    str | None, typer.Option(help="Of the kubeconfig: which cluster; the current one if left out.")
-]
-Claim = Annotated[str, typer.Option(help="On the cluster: the results claim; as the runs say if left out.")]
+Context = Annotated[str | None, typer.Option(help="Cluster of the kubeconfig; default: the current one.")]
+Claim = Annotated[str, typer.Option(help="On the cluster: the results claim; default: the runs' own.")]
 Mount = Annotated[
-    str, typer.Option(help="On the cluster: where runs see the claim; as they say if left out.")
+    str, typer.Option(help="On the cluster: the claim's folder in the pods; default: the runs' own.")
 ]
 PodResources = Annotated[
     str,
@@ -76,7 +74,9 @@ Certificates = Annotated[
 ]
 LabImage = Annotated[
     str,
-    typer.Option("--image", help="On the cluster: image of the pod; that of the runs' analysis if left out."),
+    typer.Option(
+        "--image", help="On the cluster: image of the pod; default: the image of the runs' analysis."
+    ),
 ]
 
 

@@ -112,7 +112,7 @@ def predict(
     if operations and not operations.is_dir():
         raise UserError(f"--operations {operations}: no such folder [SL-operations-folder]")
     if page and not page.absolute().parent.is_dir():
-        raise UserError(f"--page {page}: its folder is not there [SL-page-no-folder]")
+        raise UserError(f"--page {page}: its folder is missing [SL-page-no-folder]")
     if page and page.is_dir():
         raise UserError(f"--page {page}: is a folder; expected a file [SL-page-is-folder]")
     allowed = [name for name in allow.split(",") if name]

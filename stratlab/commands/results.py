@@ -104,10 +104,10 @@ def fetch(
     also: Annotated[
         str,
         typer.Option(
-            "--with", metavar="NAMES", help="What is heavy stays there unless named: " + ",".join(HEAVY)
+            "--with", metavar="NAMES", help="Large parts stay there unless named: " + ",".join(HEAVY)
         ),
     ] = "",
-    replace: Annotated[bool, typer.Option("--replace", help="In place of what was fetched before.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an earlier download.")] = False,
     namespace: Namespace = None,
     context: Context = None,
     pod_resources: PodResources = "",
@@ -165,7 +165,7 @@ def _read_names(text: str) -> set[str]:
 
 
 def _tell_size(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces; every few seconds a word of how much has arrived."""
+    """Yield the pieces, and print every few seconds how much has arrived."""
     arrived, told = 0, time.monotonic()
     for piece in pieces:
         arrived += len(piece)
@@ -202,7 +202,7 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON: an object with removed.")] = False,
 ) -> None:
-    """Remove the folders of runs for good: traces, checkpoints, metrics and report.
+    """Remove the folders of runs permanently: traces, checkpoints, metrics and report.
 
     MLflow keeps its data, unless --with-mlflow is set. The name of a finished run, or of one with other settings,
     stays taken until then. --older-than skips running and suspended runs.
@@ -252,7 +252,7 @@ def _remove_here(asked: Sequence[str], older_than: str, with_mlflow: bool, yes: 
 def _remove_there(
     asked: Sequence[str], older_than: str, with_mlflow: bool, yes: bool, **cluster: Any
 ) -> list[str]:
-    """`cluster`: as `open_volume` takes it."""
+    """Remove the runs in a pod. `cluster`: as `open_volume` takes it."""
     from stratlab.cluster.results_location import read_name
     from stratlab.machine import signals_raise
     from stratlab.results_pods import check_ended, list_on_cluster, remove_on_cluster

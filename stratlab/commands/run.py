@@ -68,9 +68,11 @@ def run(
         typer.Option(metavar="FILE", help="DeepSpeed's JSON or Accelerate's YAML.", show_default=False),
     ] = None,
     comparison: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="Of the comparison; MODEL-DATA if left out.")
+        str, typer.Option("--name", metavar="NAME", help="Name of the comparison; default: MODEL-DATA.")
     ] = "",
-    results: Annotated[Path, typer.Option(metavar="FOLDER", help="Where runs go.")] = Path("results/runs"),
+    results: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the runs.")] = Path(
+        "results/runs"
+    ),
     replace: Annotated[bool, typer.Option("--replace", help="Remove runs of the same name first.")] = False,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Run on the cluster, in this namespace.")
@@ -91,7 +93,7 @@ def run(
     charts: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Charts; the repository's if left out.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the settings, start nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the settings without starting.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: as JSON.")] = False,
 ) -> None:
     """Train MODEL with a strategy, or compare several, here, on a cluster, or by a script.
@@ -170,7 +172,7 @@ def list_charts(folder: Path) -> list[str]:
     names = {path.parent.name for path in folder.glob("*/Chart.yaml")}
     names |= {path.name.rpartition("-")[0] for path in folder.glob("*-[0-9]*.tgz")}
     if not (found := sorted(names.difference(no_strategy))):
-        raise UserError(f"--charts {folder}: holds no chart of a strategy [SL-run-charts-empty]")
+        raise UserError(f"--charts {folder}: expected a chart of a strategy there [SL-run-charts-empty]")
     return found
 
 

@@ -51,7 +51,7 @@ def build_plan_table(plan: Sequence[Planned], todo: Sequence[tuple[Planned, Deci
 
 
 def build_result_table(plan: Sequence[Planned], state: State) -> Table:
-    """How each release ended."""
+    """Return how each release ended."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -99,7 +99,7 @@ def _say_waiting(display: SweepDisplay, waited_s: float) -> None:
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The sweep, as YAML.", show_default=False)],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Render all charts, list the releases, start nothing.")
+        bool, typer.Option("--dry-run", help="Render all charts and list the releases without starting them.")
     ] = False,
     parallel: Annotated[
         int | None,
@@ -118,7 +118,7 @@ def sweep(
         bool, typer.Option("--retry-failed", help="Start runs again that have failed.")
     ] = False,
     stop_on_failure: Annotated[
-        bool, typer.Option("--stop-on-failure", help="Start no further run after one that failed.")
+        bool, typer.Option("--stop-on-failure", help="Stop after a run that failed.")
     ] = False,
     uninstall: Annotated[
         bool,
@@ -129,7 +129,7 @@ def sweep(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where the report goes; COMPARISON-report if left out."),
+        typer.Option(metavar="FOLDER", help="Folder of the report; default: COMPARISON-report."),
     ] = None,
     rehearse: Annotated[
         Path | None,
@@ -223,8 +223,8 @@ def sweep(
             if asked.tune:
                 display.say(say_tuning_plan(asked.tune, bench.combinations))
             looked = "the settings were not looked at" if any(reasons) else "no setting is refused"
-            unseen = "" if rehearse else ", no data or model was looked at"
-            display.say(f"{len(plan)} releases, all charts render, {looked}; nothing was started{unseen}")
+            unseen = "" if rehearse else ", without checking data or model"
+            display.say(f"{len(plan)} releases, all charts render, {looked}; not started{unseen}")
             return
         record, output = None, output or Path(f"{asked.comparison}-report")
         place = ClusterPlace(site, parallel or asked.parallel, display)
@@ -239,7 +239,7 @@ def sweep(
             result = carry_out(replace(place, counts=True), plan, state, output, **options, **kept)
         except Interrupted:
             display.say(
-                f"what runs in the cluster goes on; the same command joins it: {state.file} knows how far"
+                f"runs in the cluster continue; the same command joins them: {state.file} knows how far"
             )
             raise
         problems = list(result.problems)

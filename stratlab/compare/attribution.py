@@ -29,7 +29,7 @@ from stratlab.wording import name_allowed
 OWN = "runs"
 DETERMINED, NOT_DETERMINED = "determined", "not determined"
 MOST_UNEXPLAINED = 0.5
-"""Of the difference: with less of it unexplained, a cause may be named."""
+"""Share of the difference: with less of it unexplained, a cause may be named."""
 Row = Mapping[str, Any]
 
 
@@ -94,7 +94,7 @@ def build_attribution(
 
 
 def _check_baseline(asked: str, names: Sequence[str]) -> str:
-    """The run that is meant: by its name, or by the end of it, as pages and tables show it."""
+    """Return the run that the user names: by its name, or by the end of it, as pages and tables show it."""
     ending = [name for name in names if name.endswith(f"-{asked}")]
     if asked in names or len(ending) == 1:
         return asked if asked in names else ending[0]
@@ -169,8 +169,9 @@ def _find_doubt(
     noise_ms: float | None,
     busy: Sequence[str],
 ) -> str | None:
-    """Why no cause may be named. The recorded steps must explain more of the measured difference than they leave open,
-    or show beyond it: recording lengthens the steps that have more to record."""
+    """Return why no cause may be named. The recorded steps must explain more of the measured difference than they leave
+    open, or show beyond it: recording lengthens the steps that have more to record.
+    """
     size = abs(difference_ms)
     if busy:
         return f"other work kept the machine of {' and '.join(busy)} busy, so CPU times are not comparable"
@@ -201,7 +202,7 @@ def _pair_up_kinds(
     steps: Mapping[str, float],
     baseline: str | None,
 ) -> list[tuple[str, str]]:
-    """(run, baseline) of each kind, in the order of the runs."""
+    """Return (run, baseline) of each kind, in the order of the runs."""
     pairs = []
     for kind in dict.fromkeys(kinds.values()):
         groups = [[name for name in group if kinds[name] == kind] for group in typical]
@@ -235,12 +236,12 @@ def _choose_typical(
 
 
 def _find_differing(run: str, base: str, fairness: Fairness) -> list[str]:
-    """Facts that matter and keep the two apart; empty where they are in one group of the audit."""
+    """Return facts that matter and keep the two apart; empty if they are in one group of the audit."""
     if any(run in group and base in group for group in fairness.groups):
         return []
     matters = [entry for entry in fairness.differences if entry.matters]
     ends = {e.field: [str(e.values.get(name, UNKNOWN)) for name in (run, base)] for e in matters}
-    if UNKNOWN in ends.get(SETTINGS, []):  # what one of them does not tell is not seen to differ
+    if UNKNOWN in ends.get(SETTINGS, []):  # a value that one of them does not record is not a difference
         return [field for field, (a, b) in ends.items() if UNKNOWN not in (a, b) and a != b]
     differing = [entry.field for entry in matters if entry.values.get(run) != entry.values.get(base)]
     return differing or [f"{entry.field} (unknown or not as it should be)" for entry in matters]

@@ -30,7 +30,7 @@ from stratlab.compare.placement import ComparedRun, apply_place
 from stratlab.compare.run_rows import Rows, apply_others, build_row
 from stratlab.compare.run_sources import NOT_IN_MLFLOW, apply_tuning
 from stratlab.compare.search_ranking import build_search
-from stratlab.compare.variants import build_variants, check_varied, list_ways, name_way
+from stratlab.compare.variants import build_variants, check_varied, list_ways, name_variants, name_way
 from stratlab.compare.winners import (
     LEAST_LEAD_PCT,
     ON_CPU,
@@ -61,7 +61,7 @@ ORIGIN = {
     "device": "device_type",
     "hardware": "device_name",
 }
-"""Of the origin -> of the rows."""
+"""Names in the origin -> in the rows."""
 Series = Sequence[Mapping[str, Any]]
 GroupWinners = Mapping[tuple[str, ...], Sequence[Winner]]
 
@@ -92,8 +92,12 @@ def compare(
     check_varied(varied, records)
     agreement = loss_agreement(records)
     fairness = audit(records, agreement["pairs"], varied)
-    rows = [build_row(run, name_way(run.name, fairness.differences, fairness.ways)) for run in records]
-    variants = [[run.name for run in group] for group in build_variants(records)]
+    repeated = build_variants(records)
+    variants, names = [[run.name for run in group] for group in repeated], name_variants(repeated)
+    rows = [
+        build_row(run, name_way(run.name, fairness.differences, fairness.ways), names.get(run.name, ""))
+        for run in records
+    ]
     band, noise = build_noise(rows, variants)
     scaling = build_scaling(records, rows, band)
     sharding = build_sharding(records)
@@ -103,11 +107,12 @@ def compare(
     for row in rows:
         apply_others(row, noise, scaling, sharding, attribution)
     group_winners = name_group_winners(rows, fairness)
+    search = build_search(records, rows, fairness, varied)
     return _plain(
         {
             "schema_version": 2,
             "comparison": _name_comparison(records),
-            "headline": build_headline(records, fairness, scaling, group_winners),
+            "headline": build_headline(records, fairness, scaling, group_winners, names),
             "origin": _describe_origin(records, rows),
             "runs": rows,
             "not_runs": [
@@ -127,9 +132,9 @@ def compare(
             "pareto": build_pareto(rows, fairness.groups),
             "goals": build_goals(rows, fairness, memory_limit_gib),
             "tuning": tuning,
-            "search": build_search(records, rows, fairness, varied),
+            "search": search,
             "remarks": [
-                *_list_remarks(rows),
+                *_list_remarks(rows, is_search=bool(search and len(search["points"]) > 1)),
                 *_list_other_ways(fairness, varied),
                 *_list_places(records),
                 *say_tuning(tuning),
@@ -140,7 +145,7 @@ def compare(
 
 
 def _plain(value: Any) -> Any:
-    """As JSON holds it, without numbers that it does not know."""
+    """Return the value as JSON holds it, without numbers that JSON does not have."""
     if is_dataclass(value):
         value = vars(value)
     if isinstance(value, dict):
@@ -151,11 +156,18 @@ def _plain(value: Any) -> Any:
 
 
 def build_headline(
-    runs: Sequence[ComparedRun], fairness: Fairness, scaling: Series, group_winners: GroupWinners
+    runs: Sequence[ComparedRun],
+    fairness: Fairness,
+    scaling: Series,
+    group_winners: GroupWinners,
+    names: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the verdict of the audit, or the answers of runs that differ.
 
     Runs whose losses disagree stay "not comparable": that is a finding.
+
+    Args:
+        names: of `name_variants`.
 
     Returns:
         {verdict, reason, answers}. The verdict is the audit's, ONE_RUN, NO_RUN, PER_GROUP, or "strong scaling" and
@@ -173,7 +185,8 @@ def build_headline(
     answers = say_scaling(scaling)
     for group, winners in group_winners.items():
         best = list_best(winners) or "nobody is named"
-        answers.append(f"comparable with each other: {', '.join(group)}; best: {best}")
+        members = ", ".join(dict.fromkeys(names[run] for run in group))
+        answers.append(f"comparable with each other: {members}; best: {best}")
     verdict, reason = fairness.verdict, fairness.reason
     if verdict == NOT_COMPARABLE and not any(run.is_foreign for run in compared):
         apart = {entry.field for entry in fairness.differences if entry.keeps_apart}
@@ -186,14 +199,16 @@ def build_headline(
             answered |= {name for series in scaling for name in _list_members(series)}
         elif group_winners and FIELD not in apart:
             verdict = PER_GROUP
-        alone = [run.name for run in compared if run.name not in answered]
+        alone = [*dict.fromkeys(names[run.name] for run in compared if run.name not in answered)]
         if verdict != NOT_COMPARABLE and alone:
             answers.append(f"comparable with no other: {', '.join(alone)}")
     return {"verdict": verdict, "reason": reason, "answers": answers}
 
 
 def _say_efficiency(scaling: Series) -> str:
-    """`efficiency from 2 to 4 processes: ddp 75 %, fsdp 90 %`: of the largest number of processes of each series."""
+    """Return `efficiency from 2 to 4 processes: ddp 75 %, fsdp 90 %`: of the largest number of processes of each
+    series.
+    """
     kinds = {series["kind"] for series in scaling}
     spans: dict[str, list[str]] = {}
     for series in scaling:
@@ -245,8 +260,8 @@ def _describe_origin(runs: Sequence[ComparedRun], rows: Rows) -> dict[str, Any]:
 
 
 def _count_repeats(rows: Rows) -> int:
-    """Return the smallest number of repeats of a variant."""
-    return min(Counter(row.variant for row in rows).values(), default=0)
+    """Return the smallest number of repeats of a configuration."""
+    return min(Counter(row.configuration for row in rows).values(), default=0)
 
 
 def _name_comparison(runs: Sequence[ComparedRun]) -> str:
@@ -260,7 +275,7 @@ def _one_or_all(values: Sequence[Any]) -> Any:
     return distinct[0] if len(distinct) == 1 else distinct or None
 
 
-def _list_remarks(rows: Rows) -> list[str]:
+def _list_remarks(rows: Rows, is_search: bool) -> list[str]:
     finished = [row for row in rows if row.is_compared and not row.is_foreign]
     traced = [row for row in rows if row.is_foreign]
     remarks = [f"{', '.join(row.run for row in traced)}: {ONLY_TRACES}"] if traced else []
@@ -283,7 +298,7 @@ def _list_remarks(rows: Rows) -> list[str]:
             f"no step of {', '.join(untimed)} was timed: the first {WARM_UP_STEPS} never are, nor on a GPU those "
             "from the profile on; train longer to know the speed"
         )
-    by_layout: dict[str, dict[Any, str]] = {}  # runs that asked for other numbers of dimensions
+    by_layout: dict[str, dict[Any, str]] = {}  # runs with other requested numbers of dimensions
     for row in finished:
         if row.layout:
             by_layout.setdefault(row.layout, {}).setdefault(row.dimensions, row.run)
@@ -291,7 +306,8 @@ def _list_remarks(rows: Rows) -> list[str]:
         if len(runs) > 1:
             same = f"{' and '.join(runs.values())} have the same layout, {layout}"
             remarks.append(f"{same}: they are repeats of one thing")
-    return [*remarks, ONE_REPEAT] if _count_repeats(finished) == 1 else remarks
+    is_single = not is_search and _count_repeats(finished) == 1  # the repeats of a search are seeds
+    return [*remarks, ONE_REPEAT] if is_single else remarks
 
 
 def _list_other_ways(fairness: Fairness, varied: Sequence[str]) -> list[str]:
@@ -303,7 +319,7 @@ def _list_other_ways(fairness: Fairness, varied: Sequence[str]) -> list[str]:
 
 
 def _list_places(runs: Sequence[ComparedRun]) -> list[str]:
-    """Which nodes, where the runs were not all on the same."""
+    """Return the nodes, if the runs were not all on the same."""
     found = {run.name: ", ".join(run.place.nodes) for run in runs if run.is_compared and run.place.nodes}
     if len(set(found.values())) < 2:
         return []
@@ -330,14 +346,14 @@ def say_tuning(tuning: Mapping[str, Any] | None) -> list[str]:
 
 
 def name_search(search: Mapping[str, Any]) -> str:
-    """`fsdp`, and the other places in the matrix: `fsdp (micro_batch_size=16)`."""
+    """Return `fsdp`, and the other places in the matrix: `fsdp (micro_batch_size=16)`."""
     point = {path.rpartition(".")[2]: value for path, value in search["point"].items() if path != "strategy"}
     others = [f"{name}={value}" for name, value in point.items()]
     return f"{search['strategy']} ({', '.join(others)})" if others else str(search["strategy"])
 
 
 def name_knobs(knobs: Mapping[str, Any]) -> str:
-    """`reduce_bucket_mib=50`, or `as it comes`."""
+    """Return `reduce_bucket_mib=50`, or `as it comes`."""
     return ", ".join(f"{name}={format_fact(value)}" for name, value in knobs.items()) or "as it comes"
 
 

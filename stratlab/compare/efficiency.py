@@ -33,7 +33,7 @@ NUMBERS = (
     *("divided_by", "state_gib", "even_share_gib", "promised_gib", "held_gib", "kept"),
     *("sharding_effectiveness_pct", "promised_effectiveness_pct"),
 )
-"""Of an entry of `build_sharding`; None where they are not known."""
+"""Numbers of an entry of `build_sharding`; None if unknown."""
 AS_PROMISED = "as promised"
 NOT_YET_COUNTED = (
     "recorded before the copy in each node was counted: it held the promised bytes, and told fewer"
@@ -161,13 +161,13 @@ def _median(rows: Rows) -> float:
 
 
 def name_series(series: Mapping[str, Any]) -> str:
-    """`ddp`, `nd 2D`."""
+    """Return `ddp`, `nd 2D`."""
     dimensions = f" {series['dimensions']}D" if series["dimensions"] else ""
     return f"{series['strategy']}{dimensions}"
 
 
 def say_scaling(scaling: Sequence[Mapping[str, Any]]) -> list[str]:
-    """`ddp, strong scaling, 1 -> 4: 3.1 +- 0.1 times as fast (efficiency 78 %)`, and against `single`."""
+    """Return `ddp, strong scaling, 1 -> 4: 3.1 +- 0.1 times as fast (efficiency 78 %)`, and against `single`."""
     sentences = []
     for series in scaling:
         last, kind = series["points"][-1], f"{name_series(series)}, {series['kind']} scaling"
@@ -247,7 +247,7 @@ def _measure(run: RunRecord) -> dict[str, Any]:
 def _count_promised(
     run: RunRecord, promise: Held, state: Mapping[str, float], shares: int
 ) -> tuple[dict[str, float], float]:
-    """GiB by kind, and how much of the parameters is a second copy in each node."""
+    """Return GiB by kind, and how much of the parameters is a second copy in each node."""
     promised = {kind: state[kind] / (shares if kind in promise.divided else 1) for kind in STATE}
     weights, masters = _count_weights(run)
     if promise.copies:
@@ -303,13 +303,13 @@ def _count_weights(run: RunRecord) -> tuple[float, float]:
 
 
 def _find_width(run: RunRecord, kind: str) -> int | None:
-    """Bytes of an element; of several types the narrowest, for the wider ones are copies."""
+    """Return bytes of an element; of several types the narrowest, for the wider ones are copies."""
     dtypes = [name for rank in run.ranks for name in (rank.get("dtypes") or {}).get(kind) or []]
     return min((BYTES[name] for name in dtypes), default=None) if set(dtypes) <= BYTES.keys() else None
 
 
 def _differs(held: float, promised: float, total: float) -> bool:
-    """Against the kind itself where it is large; of little things a share of the whole."""
+    """Return whether it differs: a large kind against itself, a small one against a share of the whole."""
     return abs(held - promised) > TOLERANCE_PCT / 100 * max(promised, total / 10)
 
 
@@ -319,7 +319,7 @@ def _say(promise: Held, kind: str, word: str) -> str:
 
 
 def say_sharding(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One sentence for runs that hold something else than their strategy promises; repeats share it."""
+    """Return one sentence for runs that hold something else than their strategy promises; repeats share it."""
     runs: dict[str, list[str]] = {}
     for entry in entries:
         if entry["kept"] is False:

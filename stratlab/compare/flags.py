@@ -18,14 +18,14 @@ FEW_TIMED_STEPS = "few_timed_steps"
 BUSY_MACHINE = "busy_machine"
 UNEQUAL_TIMES = 2.0
 UNEQUAL_STEPS = 10
-"""Two batches of MSER-5. Both must be exceeded: of steady steps alone the rule cuts a few batches now and then."""
+"""Two batches of MSER-5. Both must be exceeded: even with steady steps the rule cuts a few batches now and then."""
 BUSY_PCT = 10.0
-"""Of the time (pressure), or of the machine's processors."""
+"""Percent of the time (pressure), or of the machine's processors."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One weakness. `values`: of `measure`, of the runs that it is about; `times_comparable`: in spite of it."""
+    """One weakness. `values`: of `measure`, of the runs that it is about; `times_comparable`: the times still are."""
 
     flag: str
     runs: list[str]
@@ -43,7 +43,7 @@ def build_flags(rows: Rows) -> list[dict[str, Any]]:
 
 
 def list_busy(rows: Rows) -> list[str]:
-    """Runs on a CPU whose times are not comparable."""
+    """Return the runs on a CPU whose times are not comparable."""
     return [row.run for row in rows if row.device_type == "cpu" and _find_load(row)[1] > BUSY_PCT]
 
 
@@ -65,7 +65,7 @@ def _flag_few_steps(rows: Rows) -> Flag | None:
 
 
 def _flag_busy(rows: Rows) -> list[Flag]:
-    """One for each way in which it was measured."""
+    """Return one flag per measurement of the load."""
     loads: dict[str, dict[str, float]] = {}
     for row in rows:
         measure, pct = _find_load(row)

@@ -19,6 +19,7 @@ from stratlab.compare.causes import COLLECTIVES
 from stratlab.compare.fairness import say_degenerate
 from stratlab.compare.placement import STATE
 from stratlab.compare.run_rows import PHASES, Rows, RunRow
+from stratlab.compare.winners import choose_memory
 from stratlab.drawing import (
     HALF,
     Column,
@@ -41,6 +42,7 @@ from stratlab.run_directory.outcome import TRACED
 from stratlab.run_directory.places import MERGED, find_page, find_rank_logs, find_rank_traces, is_beside
 from stratlab.run_directory.record import RunRecord
 from stratlab.tracking import find_run_page
+from stratlab.wording import fit_unit, format_count, format_range, name_few
 
 HTA_BADGES = {"ok": "good", "unsupported": "plain", "failed": "bad"}
 STATUS_BADGES = {
@@ -53,6 +55,8 @@ STATUS_BADGES = {
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
 """Outermost first, as the ranks are laid out."""
 MIB = 2**20
+MOST_ROWS = 12
+"""Ranks whose phases are all listed."""
 HELD = {"parameters": "parameter", "gradients": "gradient", "optimizer state": "optimizer"}
 FORESEEN = {"parameters": "parameters", "gradients": "gradients", "optimizer state": "optimizer"}
 REST = "activations and the rest"
@@ -60,7 +64,7 @@ HELD_COLOURS = {**dict(zip(HELD, range(3), strict=True)), REST: 15}
 
 
 def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
-    """Throughput, step times and their parts, with the band of the repeats."""
+    """Build throughput, step times and their parts, with the band of the repeats."""
     is_text = any(row.task == "text" for row in rows)
     tokens: Columns = [
         Column("tokens_per_s", "tokens", "per s", 0),
@@ -91,7 +95,8 @@ def build_speed(rows: Rows, noise: Mapping[str, Any]) -> Section:
     bars = {row.run: {phase: getattr(row, f"{phase}_ms_p50") for phase in PHASES} for row in _finished(rows)}
     html += subtitle("By phase") + stacked_bars(bars, "ms per step", PHASE_COLOURS)
     html += note("Medians of the phases; their sum need not be the median of the whole step.")
-    return Section("Speed", html, folded=True)
+    told = format_range((row.step_time_ms_p50 for row in rows), "ms a step")
+    return Section("Speed", html, folded=True, result=told)
 
 
 def _show_status(row: RunRow) -> Markup:
@@ -120,7 +125,11 @@ def build_use(rows: Rows) -> list[Section]:
     if not any(column.key != "train_time_s" for column in known):
         return []
     remark = note(NOTES.use)
-    return [Section("Time, energy and use", html_table(rows, ["run", *known]) + remark, folded=True)]
+    html, told = (
+        html_table(rows, ["run", *known]) + remark,
+        format_range((row.train_time_s for row in rows), "s", 1),
+    )
+    return [Section("Time, energy and use", html, folded=True, result=f"training {told}" if told else "")]
 
 
 def build_memory_table(rows: Rows) -> Section:
@@ -145,7 +154,18 @@ def build_memory_table(rows: Rows) -> Section:
             Column("forecast_memory_deviates", "outside its band, most in"),
         ]
     remark = note(NOTES.memory)
-    return Section("Memory in numbers", html_table(rows, columns) + remark, folded=True)
+    html = html_table(rows, columns) + remark
+    return Section("Memory by part", html, folded=True, result=_say_memory(rows))
+
+
+def _say_memory(rows: Rows) -> str:
+    """`fsdp 1.05, ddp 1.8 GiB`: the least and the most."""
+    key = choose_memory(_finished(rows))
+    known = sorted((size, row.run) for row in _finished(rows) if (size := getattr(row, key)))
+    factor, unit = fit_unit(size for size, _ in known)
+    ends = dict.fromkeys([known[0], known[-1]] if known else [])
+    said = ", ".join(f"{run} {size * factor:.3g}" for size, run in ends)
+    return f"{said} {unit}" if said else "not recorded"
 
 
 def build_memory(rows: Rows, runs: Sequence[RunRecord]) -> Section:
@@ -209,24 +229,30 @@ def build_traces(rows: Rows) -> list[Section]:
                 "reason": why,
                 "runs": names,
             }
-            for (what, status, why), names in ((key, ", ".join(found)) for key, found in ran.items())
+            for (what, status, why), names in ((key, name_few(found)) for key, found in ran.items())
         ]
         table = html_table(shown, ["analysis", "status", "reason", "runs"])
         html += details("Holistic Trace Analysis: what ran", table)
     phases = [{"run": row.run, "rank": rank, **p} for row in rows for rank, p in row.phases_present.items()]
+    if len(phases) > MOST_ROWS:
+        phases = [row for row in phases if not all(row[phase] for phase in PHASES)]  # those that lack one
     if phases:
         html += details("Phases found in the traces", html_table(phases, ["run", "rank", *PHASES]))
     hta = Section("Holistic Trace Analysis", nothing="unsupported by the traces of all runs")
-    return [Section("Recorded steps", html, folded=True), *([hta] if silent else [])]
+    told = format_range((row.comm_exposed_pct for row in analysed), "%", 0)
+    told = f"exposed communication {told}" if told else ""
+    return [Section("Recorded steps", html, folded=True, result=told), *([hta] if silent else [])]
 
 
 def build_layouts(rows: Rows) -> list[Section]:
-    """One section with every finished run, where one of them has a layout."""
+    """Build one section with every finished run, if a run has a layout."""
     shown = _finished(rows)
     if not any(row.layout for row in shown):
         return []
     html = _list_layouts(shown) + _compare_bubbles(shown) + _split_bytes(shown) + _list_stages(shown)
-    return [Section("Layouts", html, folded=True)]
+    return [
+        Section("Layouts", html, folded=True, result=", ".join(row.layout for row in shown if row.layout))
+    ]
 
 
 def _list_layouts(rows: Rows) -> Markup:
@@ -245,19 +271,22 @@ def _list_layouts(rows: Rows) -> Markup:
 
 
 def _compare_bubbles(rows: Rows) -> Markup:
-    """Compare the measured bubble with (pp - 1) / (m + pp - 1), only for pipelines."""
+    """Compare the bubble in the traces with that of equal stages, only for pipelines."""
     piped = [row for row in rows if (row.pp or 1) > 1]
     if not piped:
         return Markup("")
     columns: Columns = [
         *("run", "pp", Column("pp_schedule", "schedule"), Column("grad_accum_steps", "micro-batches")),
-        *(Column("bubble_pct", "bubble", "%", 1), Column("bubble_ideal_pct", "ideal", "%", 1)),
+        *(
+            Column("bubble_pct", "bubble, at least", "%", 1),
+            Column("bubble_ideal_pct", "of equal stages", "%", 1),
+        ),
         Column("trace_source", "events"),
     ]
     bars: dict[str, dict[str, float | None]] = {}
     for row in piped:
-        bars[f"{row.run}: measured"] = {"measured": row.bubble_pct}
-        bars[f"{row.run}: ideal"] = {"ideal": row.bubble_ideal_pct}
+        bars[f"{row.run}: seen"] = {"seen, at least": row.bubble_pct}
+        bars[f"{row.run}: equal stages"] = {"of equal stages": row.bubble_ideal_pct}
     remark = note(NOTES.bubble)
     table = html_table(piped, columns)
     return subtitle("Pipeline bubble") + table + stacked_bars(bars, "% of the step") + remark
@@ -332,11 +361,12 @@ def build_run_files(runs: Sequence[RunRecord], page_folder: Path | None) -> Sect
         return Section(TITLE, nothing=NOTHING)
     html = html_table(rows, ["run", *(Column(key, COLUMNS[key]) for key in known)])
     remarks = [PERFETTO] * ("traces" in known) + [HOLD] * (known != ["mlflow"])
-    return Section(TITLE, html + note(only_here(" ".join(remarks))) if remarks else html, folded=True)
+    html += note(only_here(" ".join(remarks))) if remarks else Markup("")
+    return Section(TITLE, html, folded=True, result=format_count(len(rows), "run"))
 
 
 def _link(run: RunRecord, page_folder: Path | None) -> dict[str, Markup | None]:
-    """By the keys of COLUMNS; None where there is nothing to lead to."""
+    """Return the links by the keys of COLUMNS; None without a target."""
     address = find_run_page(run.tracking_uri, run.mlflow_experiment_id, run.mlflow_run_id)
     server = {"mlflow": link("run", address) if address else None}
     if page_folder is None or not is_beside(run.folder, page_folder):
@@ -366,5 +396,5 @@ def lead_back(runs: Sequence[RunRecord], page: Path) -> None:
                 temporary.write_text(changed, encoding="utf-8")
                 os.replace(temporary, there)
         except (OSError, UnicodeDecodeError):
-            with contextlib.suppress(OSError):  # where nothing can be written nothing is left either
+            with contextlib.suppress(OSError):  # without write access there is no temporary file either
                 temporary.unlink()

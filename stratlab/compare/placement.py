@@ -17,13 +17,13 @@ from stratlab.run_directory.record import RunRecord
 STATE = ("parameters", "gradients", "optimizer")
 PEAKS = ("peak_memory_gib", "peak_host_memory_gib")
 KINDS = {"pp": "pp_schedule", "cp": "cp_method"}
-"""Axis -> the setting that says how it works; nobody has it at size 1."""
+"""Axis -> the setting of its method; absent at size 1."""
 FULL_CLOCK_PCT = 95.0
 """A GPU that reached this share of its highest clock at least once was not held below it."""
 CLOCK_CLASS_PCT = 5.0
-"""GPUs that were held lower are told apart in steps of this."""
+"""Steps by which GPUs with lower clocks are distinguished."""
 SLOWED_PCT = 1.0
-"""Of the seconds of a run: heat or a power brake for longer than this matters."""
+"""Percent of the seconds of a run: heat or a power brake for longer than this matters."""
 Window = tuple[float, float]
 """Seconds since 1970."""
 
@@ -46,11 +46,11 @@ class RunPlacement:
 
 @dataclass(frozen=True, repr=False)
 class ComparedRun(RunRecord):
-    """A run among those that it is compared with."""
+    """A run with facts from the other compared runs."""
 
     place: RunPlacement = RunPlacement()
     tuning: str = ""
-    """Of `run_sources.apply_tuning`; "" = nothing is known of a tuning."""
+    """Of `run_sources.apply_tuning`; "" = no tuning is known."""
 
 
 def build_layout(run: RunRecord) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _count_collectives(ranks: Sequence[Mapping[str, Any]]) -> dict[str, dict[str
 
 
 def _largest(values: Iterable[Any]) -> float | None:
-    """None where one of them is not known: it could be the largest."""
+    """Return the largest, or None if one of them is unknown, because it could be the largest."""
     known = list(values)
     return max(known) if known and all(map(is_number, known)) else None
 
@@ -127,7 +127,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def apply_place(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
-    """The runs with their `place`."""
+    """Return the runs with their `place`."""
     return [
         replace(run, place=_read_place(run, [other for other in runs if other is not run])) for run in runs
     ]
@@ -147,7 +147,10 @@ def _read_place(run: RunRecord, others: Sequence[RunRecord]) -> RunPlacement:
 
 
 def _find_beside(run: RunRecord, others: Sequence[RunRecord]) -> str | None:
-    """A run that has begun elsewhere, or when this one had made its last step, has taken nothing from it."""
+    """Return another run on the same nodes at the same time.
+
+    A run that began on other nodes, or after this run's last step, has not taken resources from it.
+    """
     nodes, steps = _read_nodes(run), _find_steps(run)
     if nodes is None or not steps:
         return None
@@ -185,7 +188,7 @@ def _find_steps(run: RunRecord) -> list[Window]:
 
 
 def _find_lives(run: RunRecord) -> list[Window]:
-    """From start to end of each attempt; one that has not ended lives as long as it has written."""
+    """Return start and end of each attempt; an unfinished one ends at its last line."""
     last = max([line["t"] for line in run.metrics], default=0.0)
     ends = [*(line["t"] for line in run.attempts[1:]), None]
     return [
@@ -200,7 +203,7 @@ def _overlap(a: Window, b: Window) -> bool:
 
 
 def _read_gpus(run: RunRecord) -> tuple[str | None, str]:
-    """`clock` and `slowed` of the place."""
+    """Return `clock` and `slowed` of the place."""
     gpus = [rank["gpu"] for rank in run.ranks if isinstance(rank.get("gpu"), dict)]
     if len(gpus) != len(run.ranks) or not gpus:
         return "no GPU" if run.resolved.get("device_type") == "cpu" else None, "none seen"

@@ -50,8 +50,8 @@ TUNED_ALONE = "the best of one strategy against another one as it comes"
 OTHER_NODES = "other machines; whether they are alike, device, processor and clocks tell"
 BESIDE = "they were at work on its nodes during its steps, and took from it"
 RESUMED = "its first steps are another run's; comparable only with what went on from the same checkpoint"
-LADDER = "it ran out of memory with what was asked for, and went on with other settings"
-NOT_FINITE = "a loss or gradient that is not finite: what was learnt is in doubt"
+LADDER = "it ran out of memory with its settings, and continued with others"
+NOT_FINITE = "a loss or gradient that is not finite: the learning is in doubt"
 STRAGGLER = "a slow rank has held the others up; the machine's fault, and step times have it in them"
 RECORDING = "recording costs time in the traced steps"
 
@@ -93,7 +93,7 @@ class Rule:
 
 @dataclass
 class Difference:
-    """A finding of the audit, as report.json has it: a fact in which runs differ, or that is wrong or not known."""
+    """A finding of the audit, as report.json has it: a fact that differs between runs, or is wrong or unknown."""
 
     field: str
     values: dict[str, Any]
@@ -121,7 +121,7 @@ def _setting(
 
 
 def _aside(name: str, why: str, task: str = "", absent: Any = "") -> Rule:
-    """A setting that does not matter."""
+    """Return a setting that does not matter."""
     return _setting(name, why, False, task, absent)
 
 

@@ -21,12 +21,12 @@ Text = str | None
 
 PHASES = ("data", "forward", "backward", "optimizer")
 AXES = ("cp", "tp", "pp", "ep")
-"""Beside those of data parallelism; 1 where a run does not have one."""
+"""Axes other than data parallelism; 1 if a run does not have one."""
 
 
 @dataclass(kw_only=True)
 class SummaryNumbers:
-    """Of summary.json, by the names there; None where it lacks one. Step times of older runs: `step_numbers`."""
+    """Numbers of summary.json, by the names there; None if one is missing. Step times of older runs: `step_numbers`."""
 
     strategy: Text = None
     model: Text = None
@@ -94,7 +94,7 @@ class SummaryNumbers:
 
 @dataclass(kw_only=True)
 class TextNumbers:
-    """Of runs on text, as accuracies are of images; the first two of summary.json."""
+    """Numbers of text runs, as accuracies of image runs; the first two are in summary.json."""
 
     validation_perplexity: Number = None
     test_perplexity: Number = None
@@ -163,6 +163,8 @@ class RunRow(ScalingNumbers, TraceNumbers, TextNumbers, SummaryNumbers):
     attempts: int
     mlflow_run_id: Text
     task: Text
+    configuration: str = ""
+    """The name that it shares with its repeats (`variants.name_variants`)."""
     way: str
     """How it was carried out, where that is varied (`variants.name_way`)."""
     torch: Text
@@ -216,24 +218,12 @@ class RunRow(ScalingNumbers, TraceNumbers, TextNumbers, SummaryNumbers):
         """Return the mean of the recorded steps; None if no label marks the steps."""
         return None if self.trace_steps_from in (None, "recording") else self.step_ms
 
-    @property
-    def variant(self) -> str:
-        """Return a name that is equal for runs of the same strategy on the same axes, with equal varied settings.
-
-        A run that is known only by its traces has a name of its own.
-        """
-        if self.is_foreign:
-            return self.run
-        axes = [f"{name}={getattr(self, name)}" for name in ("dp_replicate", "dp_shard", *AXES)]
-        kinds = filter(None, (self.layout, self.pp_schedule, self.cp_method))
-        return " ".join([str(self.strategy), *axes, *kinds, self.way])
-
 
 Rows = Sequence[RunRow]
 
 
 def list_names(numbers: type) -> tuple[str, ...]:
-    """Fields of one of the classes above."""
+    """Return the fields of one of the classes above."""
     return tuple(each.name for each in fields(numbers))
 
 
@@ -247,7 +237,7 @@ def read_rows(report: Mapping[str, Any]) -> list[RunRow]:
     return [RunRow(**row) for row in report["runs"]]
 
 
-def build_row(run: RunRecord, way: str = "") -> RunRow:
+def build_row(run: RunRecord, way: str = "", configuration: str = "") -> RunRow:
     """Return the facts from the files of one run."""
     summary, analysis = run.summary, run.analysis
     trace = {"comm_exposed_pct": summary.get("comm_exposed_pct"), **(analysis.get("mean") or {})}
@@ -270,6 +260,7 @@ def build_row(run: RunRecord, way: str = "") -> RunRow:
         attempts=run.starts,
         mlflow_run_id=run.mlflow_run_id,
         task=None if run.is_foreign else "text" if run.is_text else "image",
+        configuration=configuration or run.name,
         way=way,
         torch=run.versions.get("torch"),
         state_memory_gib=None if None in state else sum(value for value in state if value is not None),

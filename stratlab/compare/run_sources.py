@@ -43,7 +43,7 @@ PARTS = ("metric", "searches", "steps", "repeats", "tuning")
 
 
 def read_tuning(folder: Path) -> dict[str, Any] | None:
-    """The record in the folder of a comparison (its fields: stratlab/sweep/tuning_loop.py), or None.
+    """Return the record in the folder of a comparison (its fields: stratlab/sweep/tuning_loop.py), or None.
 
     Raises:
         UserError: there is a file of this name that is something else.
@@ -60,7 +60,7 @@ def read_tuning(folder: Path) -> dict[str, Any] | None:
 
 
 def parse_tuning(text: str) -> dict[str, Any]:
-    """The record out of JSON.
+    """Return the record out of JSON.
 
     Raises:
         ValueError: it is something else.
@@ -78,7 +78,7 @@ def keep_tuning(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def apply_tuning(runs: Sequence[ComparedRun], record: Mapping[str, Any] | None) -> list[ComparedRun]:
-    """The runs with `tuning`: "tuned", or why it is not."""
+    """Return the runs with `tuning`: "tuned", or why it is not."""
     by_run = {name: each for each in (record or {}).get("searches", []) for name in each["runs"]}
     return [replace(run, tuning=_judge(run, by_run[run.name])) if run.name in by_run else run for run in runs]
 
@@ -160,18 +160,18 @@ def load_comparisons(folders: Sequence[Path]) -> list[ComparedRun]:
 
 
 def load_folders(folders: Sequence[Path]) -> list[ComparedRun]:
-    """The runs of one comparison, or of several."""
+    """Return the runs of one comparison, or of several."""
     return load_runs(folders[0]) if len(folders) == 1 else load_comparisons(folders)
 
 
 def find_comparisons(folder: Path) -> list[Path]:
-    """Folders with runs in them, one or two levels below: of a folder of results, and of the one around it."""
+    """Return folders with runs in them, one or two levels below: of a folder of results, and of the one around it."""
     below = [*folder.glob("*/*/"), *folder.glob("*/*/*/")]
     return sorted({path.parent for path in below if is_run(path)})
 
 
 def _is_ours(path: Path) -> bool:
-    """The report of an earlier comparison, or a hidden folder."""
+    """Return whether it is the report of an earlier comparison, or a hidden folder."""
     if path.name.startswith("."):
         return True
     return all((path / name).is_file() for name in ("report.json", "comparison.csv")) and not is_run(path)
@@ -179,10 +179,10 @@ def _is_ours(path: Path) -> bool:
 
 KIND_TAG = "stratlab.kind"
 KIND = "comparison"
-"""Tag and its value on the MLflow run that holds the report of a comparison, beside the runs of it."""
+"""Tag and its value on the MLflow run that holds the report of a comparison, in the runs' experiment."""
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-DOWNLOADED = ".from_mlflow"  # in a folder that was downloaded: what lacks it is somebody's own
+DOWNLOADED = ".from_mlflow"  # marks a downloaded folder: a folder without it is a user's own
 BULKY = ("_trace.json", ".log", ".gz", ".safetensors", ".pt")
 
 
@@ -198,13 +198,13 @@ def load_experiment(name: str, tracking_uri: str, into: Path) -> list[ComparedRu
             would be replaced that was not downloaded.
         ServerFailed: the server does not answer; a later attempt may succeed.
     """
-    # a server that is away costs seconds, not the four minutes of the client's own default
+    # an unreachable server takes some seconds, not the four minutes of the client's own default
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # it would cross the table
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # its thread changes os.environ
     for variable, value in redirect.REFUSED.items():
         os.environ.setdefault(variable, value)
-    from mlflow.exceptions import MlflowException  # 3 s: only who asks for an experiment pays
+    from mlflow.exceptions import MlflowException  # 3 s: only for comparing an experiment
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri)
@@ -243,7 +243,7 @@ def is_comparison(run: Run) -> bool:
 
 
 def list_runs(client: MlflowClient, experiment_id: str) -> list[Run]:
-    """All of an experiment, its comparison too."""
+    """Return all of an experiment, its comparison too."""
     page = client.search_runs([experiment_id], max_results=1000)
     runs = list(page)
     while page.token:
@@ -253,7 +253,7 @@ def list_runs(client: MlflowClient, experiment_id: str) -> list[Run]:
 
 
 def _folder_names(runs: list[Run]) -> dict[str, str]:
-    """Run id -> folder: the run's name where it is unique and a plain file name, else the id."""
+    """Return run id -> folder: the run's name if it is unique and a plain file name, else the id."""
     names = [run.info.run_name for run in runs]
     return {
         run.info.run_id: name
@@ -272,7 +272,7 @@ def _check_free(folder: Path) -> None:
 
 
 def _fetch(client: MlflowClient, run: Run, folder: Path, tracking_uri: str) -> ComparedRun:
-    """The run in `folder`, whole or not at all; files of an earlier download do not mix with it."""
+    """Return the run in `folder`, whole or not at all; files of an earlier download do not mix with it."""
     run_id = run.info.run_id
     wanted = {
         path: PurePosixPath(path).relative_to("run")
@@ -316,18 +316,14 @@ VARIED_FILE = "varied.json"
 
 
 def read_varied(folder: Path) -> tuple[str, ...]:
-    """The names in the folder of a comparison; none where no sweep has left them.
-
-    Raises:
-        UserError: there is a file of this name that is something else.
-    """
+    """Return the names in the folder of a comparison; empty if a sweep has not written them."""
     file = folder / VARIED_FILE
     if not file.is_file():
         return ()
     try:
         names = json.loads(file.read_text())["varied"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError("`varied` is no list of names")
+            raise ValueError("`varied` is not a list of names")
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise UserError(
             f"{file}: not the varied settings of a sweep ({failure}); move it away [SL-varied-file]"
@@ -336,7 +332,7 @@ def read_varied(folder: Path) -> tuple[str, ...]:
 
 
 def read_varied_of(folders: Sequence[Path]) -> tuple[str, ...]:
-    """The names that any of the folders has."""
+    """Return the names that any of the folders has."""
     return tuple(dict.fromkeys(name for folder in folders for name in read_varied(folder)))
 
 

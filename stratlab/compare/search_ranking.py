@@ -44,7 +44,7 @@ class Goal:
     samples: str = ""
 
 
-GOALS = {  # the first that all runs have: what was chosen on the test split says less about it
+GOALS = {  # the first that all runs have: the test split loses its meaning once it was used for a choice
     "image": (
         Goal("validation_accuracy_pct", "validation accuracy", "%", True, "validation_samples"),
         Goal("test_accuracy_pct", "test accuracy", "%", True, "test_samples"),
@@ -65,7 +65,9 @@ def choose_goal(rows: Rows) -> Goal | None:
 
 
 def pool_seeds(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """Pooled standard deviation of the seeds' values around the mean of their point, and its degrees of freedom."""
+    """Return the pooled standard deviation of the seeds' values around the mean of their point, and its degrees of
+    freedom.
+    """
     degrees = sum(len(values) - 1 for values in groups)
     squares = sum((value - statistics.fmean(values)) ** 2 for values in groups for value in values)
     return (math.sqrt(squares / degrees), degrees) if degrees else (0.0, 0)
@@ -74,7 +76,7 @@ def pool_seeds(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
 def find_difference_noise(
     a: Point, b: Point, goal: Goal, spread: float, degrees: int, runs: Sequence[RunRecord]
 ) -> tuple[float, str]:
-    """Half width of the difference of two points, and where it comes from."""
+    """Return the half width of the difference of two points, and its source."""
     same_seed = max(a["same_seed"], b["same_seed"])
     if degrees:
         width = get_t_95(degrees) * spread * math.sqrt(1 / a["seeds"] + 1 / b["seeds"])
@@ -119,7 +121,7 @@ def build_search(
     """
     varied = [name for name in varied if name not in fairness.ways]
     excused = {name for entry in fairness.differences for name in entry.causes}
-    if {*varied} <= {*CARRIED_OUT} - excused:  # what is left of them here is no way: there is batch norm
+    if {*varied} <= {*CARRIED_OUT} - excused:  # the others are not ways here: there is batch norm
         return None
     ranked = set(fairness.search_groups[0]) if fairness.search_groups else set()
     found: dict[str, Any] = {"varied": varied, "left_out": _list_left_out(runs, fairness, ranked)}
@@ -226,7 +228,7 @@ def _list_remarks(points: Sequence[Point], goal: Goal, runs: Sequence[RunRecord]
     if len(seen) > 1:
         why = ": an epoch has whole batches only"
         if not points[0]["settings"].keys().isdisjoint(("steps", "epochs", "train_samples")):
-            why = ""  # it is what was asked for
+            why = ""  # it is as requested
         elif any(run.settings.get("steps") for run in runs):
             why = ": with run.config.epochs instead of steps they would see the same"
         remarks.append(f"the points of the search have seen from {seen[0]:,} to {seen[-1]:,} samples{why}")
@@ -234,12 +236,12 @@ def _list_remarks(points: Sequence[Point], goal: Goal, runs: Sequence[RunRecord]
 
 
 def name_point(point: Point) -> str:
-    """`lr=0.01, optimizer=sgd`."""
+    """Return `lr=0.01, optimizer=sgd`."""
     return name_settings(point["settings"])
 
 
 def name_settings(settings: Mapping[str, Any] | None) -> str:
-    """The same; "" of none."""
+    """Return the settings as text; "" without any."""
     return ", ".join(f"{name}={format_fact(value)}" for name, value in (settings or {}).items())
 
 

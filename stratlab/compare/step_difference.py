@@ -86,7 +86,9 @@ def gather_straggler(
 def _read_transfers(
     ranks: Sequence[Mapping[str, Any]], collectives: Sequence[Mapping[str, Any]]
 ) -> dict[Where, list[float]]:
-    """Exposed transfer per step of each rank, of the collectives of which the analysis knows it for every rank."""
+    """Return exposed transfer per step of each rank, of the collectives of which the analysis knows it for every
+    rank.
+    """
     place = {row.get("rank"): i for i, row in enumerate(ranks)}
     found: dict[Where, list[float]] = {}
     unknown: set[Where] = set()
@@ -140,7 +142,7 @@ class TracedStep:
     gap_label: str | None
 
     def merged(self, key: Where, values: Mapping[Where, float]) -> float | None:
-        """The value of a collective; over all axes where the key names none."""
+        """Return the value of a collective; over all axes where the key names none."""
         found = [v for (name, axis), v in values.items() if name == key[0] and key[1] in ("", axis)]
         return sum(found) if found else None
 
@@ -193,7 +195,7 @@ def _list_rows(analysis: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _sum_up(analysis: Mapping[str, Any], count: int, read: Any) -> dict[Where, float]:
-    """Mean per rank and step of a number of the collectives; without those in which a row lacks it."""
+    """Return mean per rank and step of a number of the collectives; without those in which a row lacks it."""
     found: dict[Where, list[float | None]] = {}
     for row in (analysis.get("collectives") or []) if count else []:
         try:
@@ -229,7 +231,7 @@ def build_differences(run: TracedStep, base: TracedStep, measured_ms: float) -> 
 
 
 def split_exposed(total: tuple[float, float], exposed: tuple[float, float]) -> tuple[float, float]:
-    """(more communication, less overlap) of (run, baseline); the sum is the difference of the exposed."""
+    """Return (more communication, less overlap) of (run, baseline); the sum is the difference of the exposed."""
     more = total[0] - total[1]
     less = (exposed[0] - exposed[1]) - more
     if more * less >= 0:
@@ -238,7 +240,7 @@ def split_exposed(total: tuple[float, float], exposed: tuple[float, float]) -> t
 
 
 def _align(run: TracedStep, base: TracedStep) -> list[Where]:
-    """Collectives of both. The axis counts where one of the runs has a collective on several."""
+    """Return the collectives of both. The axis counts if one of the runs has a collective on several."""
     keys = [*run.exposed, *base.exposed]
     several = {
         name
@@ -257,7 +259,7 @@ def _split(key: Where, run: TracedStep, base: TracedStep) -> list[dict[str, Any]
     ]
     axes = {axis for step in (run, base) for name, axis in step.exposed if name == key[0]}
     place = {"collective": key[0], "axis": key[1] or (axes.pop() if len(axes) == 1 else "")}
-    if totals[0] is None or totals[1] is None:  # without totals it cannot be told why more is exposed
+    if totals[0] is None or totals[1] is None:  # without totals the reason for more exposed time is unknown
         return [_row("more_communication", mine - other, mine, other) | place | {"why": "exposed"}]
     more, less = split_exposed((totals[0], totals[1]), (mine, other))
     place["why"] = _why(key, run, base)
@@ -266,7 +268,7 @@ def _split(key: Where, run: TracedStep, base: TracedStep) -> list[dict[str, Any]
 
 
 def _why(key: Where, run: TracedStep, base: TracedStep) -> str:
-    """bytes: another volume; link: the same in another time; new: only one has it; empty: unknown."""
+    """Return bytes: another volume; link: the same in another time; new: only one has it; empty: unknown."""
     if any(step.merged(key, step.exposed) is None for step in (run, base)):
         return "new"
     mine, other = (step.merged(key, step.sent_bytes) for step in (run, base))

@@ -30,7 +30,7 @@ Z_95 = 1.96
 METHOD = "pooled standard deviation of the repeats' values, relative to their mean, times Student's t (95 %)"
 NO_BAND = "one repeat: no band"
 LEAST_LEAD_PCT = 2.0
-"""Of a measured number from one repeat: less than runs of the same strategy differ by chance."""
+"""Percent of a measured number from one repeat: runs of the same strategy differ by less by chance."""
 ONE_REPEAT = "one repeat per strategy: there is no confidence interval"
 NO_INTERVAL = "; one repeat, so no confidence interval"
 NOT_RECORDED = "not recorded by"
@@ -57,16 +57,17 @@ class Band:
     repeats: int
 
     def of_difference(self, a: float, b: float, repeats_a: int = 1, repeats_b: int = 1) -> float:
-        """Half width of the band around a - b; with repeats: of the difference of their means."""
+        """Return half width of the band around a - b; with repeats: of the difference of their means."""
         return self.relative * math.sqrt(a * a / repeats_a + b * b / repeats_b)
 
 
 def build_band(groups: Sequence[Sequence[float]]) -> Band | None:
-    """Pools the spread of all groups of repeats; None without any repeat. Slow and fast runs are taken to spread
-    equally in relation to their value.
+    """Pool the spread of all groups of repeats; None without any repeat.
+
+    Slow and fast runs are assumed to spread equally in relation to their value.
 
     Args:
-        groups: the values of the repeats, one group for each thing that was repeated; single ones do not count.
+        groups: the values of the repeats, one group for each repeated thing; single ones do not count.
     """
     repeated = [list(group) for group in groups if len(group) > 1 and statistics.fmean(group) > 0]
     degrees = sum(len(group) - 1 for group in repeated)
@@ -77,7 +78,7 @@ def build_band(groups: Sequence[Sequence[float]]) -> Band | None:
 
 
 def get_t_95(degrees: int) -> float:
-    """Student's t, two-sided 95 %; beyond the table at most 1 % too large."""
+    """Return Student's t, two-sided 95 %; beyond the table at most 1 % too large."""
     return T_95[degrees - 1] if degrees <= len(T_95) else Z_95 + 2.5 / degrees
 
 
@@ -137,7 +138,7 @@ BY_KEY = {metric.key: metric for metric in METRICS}
 
 @dataclass(frozen=True)
 class Winner:
-    """The best run by a metric; None = no run is named. `reason`: for either."""
+    """The best configuration by a metric: a run, or the name of its repeats; None = none is named. `reason`: why."""
 
     metric: Metric
     run: str | None
@@ -159,14 +160,18 @@ def name_winners(rows: Rows, why_nobody: str = "") -> list[Winner]:
 
 
 def name_group_winners(rows: Rows, fairness: Fairness) -> dict[tuple[str, ...], list[Winner]]:
-    """The best runs within each group of two and more comparable runs, where not all runs are comparable."""
+    """The best within each group of comparable runs that are not only repeats, where not all runs are comparable."""
     groups = [] if fairness.is_comparable else fairness.groups
-    members = {tuple(group): [row for row in rows if row.run in group] for group in groups if len(group) > 1}
-    return {group: name_winners(of_group) for group, of_group in members.items()}
+    members = {tuple(group): [row for row in rows if row.run in group] for group in groups}
+    return {
+        group: name_winners(of_group)
+        for group, of_group in members.items()
+        if len({row.configuration for row in of_group}) > 1
+    }
 
 
 def write_winners(winners: Sequence[Winner]) -> dict[str, Any]:
-    """As report.json has them."""
+    """Return the winners in the form of report.json."""
     return {
         "winners": {each.metric.key: each.run for each in winners},
         "winner_reasons": {each.metric.key: each.reason for each in winners},
@@ -174,7 +179,7 @@ def write_winners(winners: Sequence[Winner]) -> dict[str, Any]:
 
 
 def read_winners(report: Mapping[str, Any]) -> list[Winner]:
-    """Of report.json, or of one of its groups."""
+    """Return the winners of report.json, or of one of its groups."""
     reasons = report["winner_reasons"]
     return [Winner(BY_KEY[key], run, reasons[key]) for key, run in report["winners"].items()]
 
@@ -194,9 +199,9 @@ def _best(metric: Metric, rows: Rows) -> tuple[str | None, str]:
         return None, f"{NOT_RECORDED} {', '.join(silent)}"
     strategies: dict[str, list[RunRow]] = {}
     for row in rows:
-        strategies.setdefault(row.variant, []).append(row)
+        strategies.setdefault(row.configuration, []).append(row)
     if len(strategies) < 2:
-        return None, "all runs are repeats of one strategy"
+        return None, "all runs are repeats of one configuration"
     sign = -1 if metric.highest else 1
     ranked = sorted(strategies.values(), key=lambda repeats: sign * _median(metric, repeats))
     return _judge(metric, ranked, sign)
@@ -207,7 +212,7 @@ def _median(metric: Metric, rows: Rows) -> float:
 
 
 def _say(metric: Metric, value: float, other: float | None = None) -> str:
-    """With its unit, sizes with one that suits them: `0.72 MiB against 1.25`."""
+    """Return the value with its unit, sizes with a suitable one: `0.72 MiB against 1.25`."""
     factor, unit = fit_unit([value, other]) if metric.unit == "GiB" else (1.0, metric.unit)
     against = f" against {format_number(other * factor)}" if other is not None else ""
     return f"{format_number(value * factor)} {unit}{against}"
@@ -225,27 +230,32 @@ def _judge(metric: Metric, ranked: list[list[RunRow]], sign: int) -> tuple[str |
     winner, worst_of_best, second = best[0], best[-1], rivals[0]
     first, worst, other = (getattr(row, metric.key) for row in (winner, worst_of_best, second))
     lead_pct = 100 * abs(other - worst) / max(abs(other), abs(worst), 1e-30)
-    numbers = f"{_say(metric, first, other)} of {second.run}"
+    name, rival = winner.configuration, second.configuration
+    mine = _median(metric, ranked[0])
+    theirs = _median(metric, [row for row in rivals if row.configuration == rival])
+    numbers = f"{_say(metric, mine, theirs)} of {rival}"
     if sign * worst > sign * other:
-        return None, f"the repeats of {winner.run} and {second.run} overlap"
+        return None, f"the repeats of {name} and {rival} overlap"
     if worst == other:
-        return None, f"{winner.run} and {second.run} are equal: {_say(metric, first)}"
+        return None, f"{name} and {rival} are equal: {_say(metric, first)}"
     if metric.counted:
-        return winner.run, f"{numbers}; counted, exact on any hardware"
+        return name, f"{numbers}; counted, exact on any hardware"
     repeats = min(len(group) for group in ranked)
     band = _find_band(metric, ranked)
     if band is None:
         if lead_pct < LEAST_LEAD_PCT:
             return None, f"{numbers}: less than {LEAST_LEAD_PCT:g} % apart, too close for one repeat"
-        return winner.run, numbers + NO_INTERVAL
-    mine, theirs = (_median(metric, group) for group in ranked[:2])
+        return name, numbers + NO_INTERVAL
+    theirs = _median(metric, ranked[1])
     noise = band.of_difference(mine, theirs, len(ranked[0]), len(ranked[1]))
     if abs(mine - theirs) <= noise:
         return None, f"{numbers}: within the noise of repeats, {_say(metric, noise)}"
     how = (
         f"every one of {repeats} repeats is ahead" if repeats > 1 else "one repeat, but others were repeated"
     )
-    return winner.run, f"{numbers}; {how}, by more than the noise of {format_number(noise)} {metric.unit}"
+    if not noise:
+        return name, f"{numbers}; {how}"
+    return name, f"{numbers}; {how}, by more than the noise of {format_number(noise)} {metric.unit}"
 
 
 def _find_band(metric: Metric, ranked: list[list[RunRow]]) -> Band | None:
@@ -264,27 +274,34 @@ def choose_memory(rows: Rows) -> str:
 
 
 def build_pareto(rows: Rows, groups: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """Return one entry for each group of comparable runs.
+    """Return one entry for each group of comparable runs; repeats are one point, at their medians.
 
-    A run is on the front when no other one has at least its throughput with at most its memory, and is better in one
+    A point is on the front when no other one has at least its throughput with at most its memory, and is better in one
     of the two. On CPUs the front is empty: their throughput ranks nothing.
 
     Returns:
-        [{memory: key of the rows, memory_is: in words, points: [{run, memory_gib, samples_per_s, front}], front: runs
-        by memory, note: why it is empty, or empty}]
+        [{memory: key of the rows, memory_is: in words, points: [{run (or the name of its repeats), runs,
+        memory_gib, samples_per_s, front}], front: by memory, note: why it is empty, or empty}]
     """
     fronts = []
     for group in groups:
         timed = [row for row in rows if row.run in group and row.samples_per_s]
         memory = choose_memory(timed)
-        sizes = {row.run: getattr(row, memory) for row in timed if getattr(row, memory)}
-        places = {row.run: (sizes[row.run], row.samples_per_s or 0.0) for row in timed if row.run in sizes}
+        sized = [row for row in timed if getattr(row, memory)]
+        repeats: dict[str, list[RunRow]] = {}
+        for row in sized:
+            repeats.setdefault(row.configuration, []).append(row)
+        places = {
+            name: (_median(BY_KEY[memory], of_name), _median(BY_KEY["samples_per_s"], of_name))
+            for name, of_name in repeats.items()
+        }
         if len(places) < 2:
             continue
-        on_cpu = any(row.device_type == "cpu" for row in timed if row.run in places)
+        on_cpu = any(row.device_type == "cpu" for row in sized)
         points = [
             {
                 "run": run,
+                "runs": [row.run for row in repeats[run]],
                 "memory_gib": place[0],
                 "samples_per_s": place[1],
                 "front": not on_cpu and not any(_beats(other, place) for other in places.values()),
@@ -298,7 +315,7 @@ def build_pareto(rows: Rows, groups: Sequence[Sequence[str]]) -> list[dict[str, 
 
 
 def _beats(a: tuple[float, float], b: tuple[float, float]) -> bool:
-    """Whether the first (memory, samples per s) is nowhere worse than the second, and somewhere better."""
+    """Return whether the first (memory, samples per s) is nowhere worse than the second, and somewhere better."""
     return a != b and a[0] <= b[0] and a[1] >= b[1]
 
 
@@ -323,13 +340,11 @@ def build_goals(rows: Rows, fairness: Fairness, memory_limit_gib: float | None =
         )
     compared = [row for row in rows if row.is_compared]
     fits = [] if memory_limit_gib is None else [_judge_fit(row, memory_limit_gib) for row in compared]
+    members = [(group, [row for row in compared if row.run in group]) for group in fairness.groups]
     groups = [
-        {
-            "runs": group,
-            "goals": _name_all([row for row in compared if row.run in group], fits, memory_limit_gib),
-        }
-        for group in fairness.groups
-        if len(group) > 1
+        {"runs": group, "goals": _name_all(of_group, fits, memory_limit_gib)}
+        for group, of_group in members
+        if len({row.configuration for row in of_group}) > 1
     ]
     return {"memory_limit_gib": memory_limit_gib, "fits": fits, "groups": groups}
 

@@ -134,7 +134,7 @@ def waterfall(
     low, high = min(levels), max(levels)
     begin = (
         0.0 if high - low > high / 4 else max(low - (high - low) / 2, 0.0)
-    )  # near totals: only what differs
+    )  # near totals: only the differences
 
     def draw(width: float) -> Markup:
         left = label_width(labels, most=width / 2.6)
@@ -233,14 +233,14 @@ def scatter(
 
 
 def _scale(values: list[float], start: float, end: float) -> Scale:
-    """A tenth of room at both ends; from zero where zero is near. Values that hardly differ look as if they do not."""
+    """Return a scale with a tenth of room at both ends; from zero if zero is near. Near values stay near."""
     low, high = min(values), max(values)
     margin = max((high - low) * 0.1, abs(high) * 0.05) or 1.0
     return Scale(0.0 if 0 <= low <= high / 2 else low - margin, high + margin, start, end)
 
 
 def _label(name: str, x: float, y: float, taken: list[tuple[float, float, float]], most: float) -> Markup:
-    """Draw the name of a dot: at the left if the right has no room, and lower if another name or dot is there."""
+    """Draw the name of a dot: at the left if the right has no room, and lower if another name or dot is in the way."""
     width = len(name) * LETTER
     at_left = x + 9 + width > most
     start = x - 9 - width if at_left else x + 9
@@ -264,7 +264,7 @@ def heat_map(
     column_title: str = "",
     by_row: bool = False,
 ) -> Markup:
-    """Cells as dark as their value; up to 30 columns show the number, all show it on hover.
+    """Draw cells as dark as their value; up to 30 columns show the number, all show it on hover.
 
     With more columns the cells of 0 are one surface: of 100 classes most pairs are never confused.
 
@@ -315,7 +315,7 @@ def histogram(
     colours: Mapping[str, int] | None = None,
     height: float = 220,
 ) -> Markup:
-    """Columns side by side, the classes of one bin on top of each other; empty bins at both ends are cut off.
+    """Return columns side by side, the classes of one bin on top of each other; empty bins at both ends are cut off.
 
     Args:
         edges: of the bins, rising; all above 0 but perhaps the first, all finite but perhaps the last.
@@ -357,7 +357,7 @@ def histogram(
 
 
 def _drawable(edges: Sequence[float]) -> list[float]:
-    """Zero and infinity have no place on the axis: the outer bins get the width of their neighbours."""
+    """Replace zero and infinity, which have no place on the axis: the outer bins get the width of their neighbours."""
     bounds = [float(edge) for edge in edges]
     if len(bounds) > 2 and bounds[0] <= 0:
         bounds[0] = bounds[1] ** 2 / bounds[2]

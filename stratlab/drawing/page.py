@@ -38,7 +38,7 @@ FILE_LINK = re.compile(r'<a class="file" href="[^"]*">(.*?)</a>', re.DOTALL)
 ONLY_HERE = re.compile(r'<span class="here">.*?</span>', re.DOTALL)
 WAY_BACK = re.compile(r'<p class="back">.*?</p>', re.DOTALL)
 UNITS = {"ms": "ms", "us": "us", "s": "s", "pct": "%", "gib": "GiB", "mib": "MiB", "bytes": "bytes"}
-SPECIAL = "\\`*_{}[]<>#+!|~"  # what Markdown or the HTML in it would read as markup
+SPECIAL = "\\`*_{}[]<>#+!|~"  # characters that Markdown or the HTML in it would read as markup
 LONGEST = 240
 
 
@@ -49,7 +49,8 @@ class Section:
     Attributes:
         nothing: why there is nothing to show; such sections are one line at the end of the page.
         half: in one of two columns, if the screen has room for them.
-        folded: only its title, until it is clicked.
+        folded: only its title with `result`, until it is clicked.
+        result: the answer of the section in a few words.
         mark: next to the title, as `badge("CPU", "warn")`.
     """
 
@@ -58,11 +59,12 @@ class Section:
     nothing: str = ""
     half: bool = False
     folded: bool = False
+    result: str = ""
     mark: Markup = EMPTY
 
 
 def read_parts(file: Path) -> Any:
-    """The macros and texts of a template."""
+    """Return the macros and texts of a template."""
     return TEMPLATES.from_string(file.read_text()).module
 
 
@@ -80,12 +82,13 @@ def subtitle(content: str) -> Markup:
 
 
 def details(summary: str, content: Markup) -> Markup:
-    """A part that is folded until it is clicked, and unfolded on paper."""
+    """Return a part that is folded until it is clicked, and unfolded on paper."""
     return Markup("<details><summary>{}</summary>{}</details>").format(summary, content)
 
 
 def tile_row(answers: Sequence[Any]) -> Markup:
-    """A tile for each, to be read in passing: its `question`, `answer`, `number`, `why`, and whether it is `open`."""
+    """A tile for each, to be read in passing: its `question`, `answer`, `number`, `why`, and whether it is `open`
+    or `doubtful`."""
     return Markup(PARTS.tile_row(answers))
 
 
@@ -124,7 +127,7 @@ def build_page(
 
 
 def link(words: str, address: str) -> Markup:
-    """To another site."""
+    """Link to another site."""
     return Markup('<a href="{}">{}</a>').format(address, words)
 
 
@@ -145,13 +148,13 @@ def link_ranks(files: Mapping[int, Path], page_folder: Path) -> list[Markup]:
 
 
 def way_back(page: Path | None, page_folder: Path) -> Markup:
-    """The line that leads from a run's page to its comparison's. Empty without that: `set_way_back` fills it."""
+    """Return the line that leads from a run's page to its comparison's. Empty without that: `set_way_back` fills it."""
     there = link_file("Comparison with other runs", page, page_folder) if page and page.is_file() else ""
     return Markup('<p class="back">{}</p>').format(there)
 
 
 def set_way_back(text: str, page: Path, page_folder: Path) -> str:
-    """The text of a run's page, leading to this page of its comparison."""
+    """Return the text of a run's page, leading to this page of its comparison."""
     line = str(way_back(page, page_folder))
     return WAY_BACK.sub(lambda _: line, text, count=1)
 
@@ -180,12 +183,12 @@ class Column:
     unit: str = ""
     digits: int | None = None
     wide: bool = False
-    """Holds sentences: it keeps room for them beside many other columns."""
+    """Holds sentences: it keeps room for them next to many other columns."""
     right: bool = False
     """On the right like numbers, though some are written as text: `<= 9.80`."""
 
     def title(self) -> tuple[str, str]:
-        """Header and unit."""
+        """Return header and unit."""
         if self.header:
             return self.header, self.unit
         words, found = self.key.removesuffix("_per_s").split("_"), ""
@@ -207,13 +210,13 @@ absent counts as None."""
 
 
 def badge(word: str, kind: str) -> Markup:
-    """A word in a coloured frame. `kind`: good, warn, bad, or plain."""
+    """Return a word in a coloured frame. `kind`: good, warn, bad, or plain."""
     assert kind in ("good", "warn", "bad", "plain"), kind
     return Markup('<span class="badge {}">{}</span>').format(kind, word)
 
 
 def html_table(rows: TableRows, columns: Columns) -> Markup:
-    """A table with one line per row."""
+    """Return a table with one line per row."""
     fitted, shown = fit_sizes(rows, columns)
     sides = ["num" if _is_numeric(fitted, column) else "" for column in shown]
     heads = [(*column.title(), side) for column, side in zip(shown, sides, strict=True)]
@@ -223,7 +226,7 @@ def html_table(rows: TableRows, columns: Columns) -> Markup:
 
 
 def fit_sizes(rows: TableRows, columns: Columns) -> tuple[list[dict[str, Any]], list[Column]]:
-    """Rows and columns; those in GiB whose sizes are all small in a unit that suits them."""
+    """Return rows and columns; those in GiB whose sizes are all small in a unit that suits them."""
     fitted = [dict(row if isinstance(row, Mapping) else vars(row)) for row in rows]
     shown = [column if isinstance(column, Column) else Column(column) for column in columns]
     for i, column in enumerate(shown):
@@ -242,7 +245,7 @@ def _is_numeric(rows: Sequence[Mapping[str, Any]], column: Column) -> bool:
     values = [row[column.key] for row in rows if row.get(column.key) is not None]
     if column.right:
         return True
-    if not values:  # a number that nobody has keeps its side
+    if not values:  # an empty number keeps its side
         return bool(column.title()[1])
     return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
 
@@ -258,8 +261,9 @@ def escape_markdown(text: Any) -> str:
 
 
 def markdown_table(rows: TableRows, columns: Columns) -> str:
-    """A table with numbers at the right; `-` where a value is not known, sizes in a unit that suits
-    them, long texts cut."""
+    """Return a table with numbers at the right; `-` if a value is not known, sizes in a unit that suits them, long
+    texts cut.
+    """
     fitted, shown = fit_sizes(rows, columns)
     heads = [f"{name} ({unit})" if unit else name for name, unit in (column.title() for column in shown)]
     values = [[row.get(column.key) for row in fitted] for column in shown]

@@ -46,7 +46,7 @@ class TimelineRow:
 
 
 def build_timeline(rows: Sequence[TimelineRow], unit: str) -> Markup:
-    """All rows over one axis, from 0 to the latest end; of very many boxes the longest are drawn."""
+    """Return all rows over one axis, from 0 to the latest end; of very many boxes the longest are drawn."""
     whole = max(row.end for row in rows)
     least = sorted((box.end - box.start for row in rows for box in row.boxes), reverse=True)[:MOST_BOXES][-1:]
     lanes = Markup("").join(
@@ -95,7 +95,7 @@ def _draw_spans(css: str, spans: Sequence[Span], whole: float) -> Markup:
 
 
 def _draw_cells(row: TimelineRow, whole: float) -> Markup:
-    """One path per colour, which begins each piece where the one before began."""
+    """Return one path per colour, with each piece relative to the start of the previous piece."""
     pieces: dict[int, list[str]] = {}
     lasts: dict[int, int] = {}
     place = 0

@@ -37,8 +37,9 @@ from stratlab_spec.memory.profiles import (
     find_operations,
     read_operations,
 )
-from stratlab_spec.models.decoder import SHAPES, vit_size_problems
 from stratlab_spec.models.decoder_config import size_problems
+from stratlab_spec.models.decoder_json import vit_size_problems
+from stratlab_spec.models.decoder_presets import SHAPES
 from stratlab_spec.models.model_specs import VIT, read_vit_shape
 from stratlab_spec.settings.config import Config
 from stratlab_spec.settings.wording import spell_options
@@ -49,7 +50,7 @@ NOT_KNOWN, CANNOT_START = "not known", "cannot start"
 
 @dataclass(frozen=True)
 class Unknown:
-    """A question without an answer, and why. `countable`: as far as is known, a count would answer it."""
+    """A question without an answer, and why. `countable`: a count would probably answer it."""
 
     question: Question
     reason: str
@@ -89,7 +90,7 @@ def answer(
 
 
 def complete(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> Prediction:
-    """With what to change first, where it does not fit, or leaves no room for more than one row."""
+    """Add changes to try first if it does not fit, or leaves room for only one row."""
     if one.verdict is not Verdict.FITS:
         advice = advise(one, look, allowed)
     else:
@@ -99,7 +100,7 @@ def complete(one: Prediction, look: Look, allowed: Sequence[str] = ()) -> Predic
 
 
 def look_up(files: Sequence[OperationsFile], device_gib: float) -> Look:
-    """Predicts as far as files know, each question once."""
+    """Predict each question once, from the files."""
     of_run: dict[tuple[str, str], list[OperationsFile]] = {}
     for file in files:
         of_run.setdefault((file.model, file.strategy), []).append(file)
@@ -138,7 +139,7 @@ def _refuse(found: list[Prediction | Unknown]) -> None:
 def _count(
     found: list[Prediction | Unknown], files: list[OperationsFile], device_gib: float, cache: Path
 ) -> None:
-    """Count runs that `files` do not answer; each count joins the files, and may answer the next question, too."""
+    """Count runs that `files` do not answer; each count joins the files, and may also answer the next question."""
     asked = [
         place for place, one in enumerate(found) if isinstance(one, Unknown) and one.verdict == NOT_KNOWN
     ]
@@ -162,7 +163,7 @@ def _count(
 
 
 def find_size_refusal(settings: Mapping[str, str]) -> str:
-    """Why no run can have these sizes, of settings as pods have them; "" = it can, or only the trainer knows.
+    """Return why no run can have these sizes, of settings as pods have them; "" = it can, or only the trainer knows.
 
     >>> find_size_refusal({"model": "vit_huge", "model_hidden": "1000", "model_heads": "16"})
     'model_hidden=1000: must be a multiple of heads=16, for example 992'
@@ -186,7 +187,7 @@ def _answer(question: Question, files: list[OperationsFile], device_gib: float) 
     if refusal := find_size_refusal(question.settings):
         return Unknown(question, f"{refusal} [SL-predict-sizes]", CANNOT_START)
     file = find_operations(files, question)
-    if file or question.settings.get("strategy") != "nd":  # whose layout nobody knows without a file
+    if file or question.settings.get("strategy") != "nd":  # its layout is unknown without a file
         share = file.share(question.ranks) if file else question.ranks
         if refusal := question.find_refusal(share):
             return Unknown(question, f"{refusal} [SL-predict-batch]", CANNOT_START)
@@ -220,13 +221,13 @@ def foretell(name: str, env: Mapping[str, str], results: Path | None = None) -> 
         return ""  # the trainer refuses them
     try:
         question = ask_of_pods(name, env, int(nodes), int(per_node))
-    except UserError:  # of a setting that others refuse, with their own words
+    except UserError:  # another module rejects that setting, with its own message
         return ""
     settings = question.settings
     if settings.get("memory_forecast") == "false" or settings.get("mode", "train") != "train":
         return ""
     folders = [*([results / FOLDER] if results else []), find_cache(), SHIPPED]
-    files = list(read_operations(folders, lambda wrong: None))  # pods tell of them, and go on likewise
+    files = list(read_operations(folders, lambda wrong: None))  # pods log them, and continue in the same way
     file = find_operations(files, question)
     if file is None or question.find_refusal(file.share(question.ranks)):
         return ""

@@ -19,13 +19,13 @@ from stratlab_spec.strategies import STRATEGIES
 
 BATCH = ("micro_batch_size", "global_batch_size", "model_layers")
 OF_DATA = ("data_residence", "dataset_path", "train_samples")
-"""Settings that say how much data a device keeps, which no count knows."""
+"""Settings for the amount of data on a device, which a count does not know."""
 OF_ANY_MODEL = tuple(name for name in STRATEGIES if name != "nd")
-"""Layouts of several dimensions are for models that can be divided by them: asked for by name."""
+"""Layouts of several dimensions are for models that can be divided by them: only by name."""
 
 
 def ask_of_charts(charts: Sequence[Path], settings: Sequence[str], values: Sequence[Path]) -> list[Question]:
-    """One question per chart, with the settings and the number of ranks that its pods would have.
+    """Return one question per chart, with the settings and the number of ranks that its pods would have.
 
     Raises:
         UserError: as helm refuses them.
@@ -106,9 +106,7 @@ def ask_of_model(
     common = {"micro_batch_size": "1", **(find_shared(mine, given) if mine else {}), **given}
     every = dict.fromkeys((*(file.strategy for file in mine), *OF_ANY_MODEL))
     strategies = [given["strategy"]] if "strategy" in given else list(every)
-    if (
-        gpus > 1
-    ):  # one GPU is asked of `single`, several are not; one strategy that is named is asked of one, too
+    if gpus > 1:  # `single` with one GPU, the others with several; a single named strategy also with one
         strategies = [name for name in strategies if name != "single"]
     elif len(strategies) > 1:
         strategies = [name for name in strategies if name == "single"]
@@ -145,7 +143,7 @@ def _explain_no_file(
 def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> dict[str, str]:
     """Return setting -> text as in most of the files that agree with `given`; on a tie the last one, a shipped file.
 
-    For one strategy the value of most files of all strategies is used if one of its own files has it, too. Settings
+    For one strategy the value of most files of all strategies is used if one of its own files also has it. Settings
     that differ between strategies, or that some files lack, are left out.
     """
     own = {"model", "strategy", "dimensions", *BATCH, *given}
@@ -166,7 +164,7 @@ def find_shared(files: Sequence[OperationsFile], given: Mapping[str, str]) -> di
 def _list_layouts(
     strategy: str, files: Sequence[OperationsFile], given: Mapping[str, str]
 ) -> list[tuple[str, dict[str, str]]]:
-    """(name, settings): one of each number of dimensions that was counted, where there are several."""
+    """Return (name, settings): one of each number of dimensions that was counted, if there are several."""
     counted = {file.settings.get("dimensions", 1) for file in files if file.strategy == strategy}
     if len(counted) < 2 or given.keys() & {*DEGREES, "dimensions", "layout"}:
         return [(strategy, {})]

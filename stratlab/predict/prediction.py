@@ -59,7 +59,7 @@ class Prediction:
         return f"{self.show(self.needs_gib)} of {self.device.gib:g} GiB"
 
     def show(self, gib: float) -> str:
-        """Return `9.80`, or `<= 9.80` where it is an upper bound."""
+        """Return `9.80`, or `<= 9.80` for an upper bound."""
         return f"{'<= ' if self.is_upper_bound else ''}{gib:.{2 if gib >= 0.1 else 4}f}"
 
     def say_largest(self) -> str:
@@ -69,7 +69,7 @@ class Prediction:
         return f"{self.largest}{more}{beyond}"
 
     def as_dict(self) -> dict[str, Any]:
-        """For a file; GiB. Causes add up to the peak."""
+        """Return the prediction for a file; GiB. Its causes sum to the peak."""
         question, file = self.question, self.file
         micro_batches = count_micro_batches(question.global_batch, question.rows, file.share(question.ranks))
         return {
@@ -81,7 +81,7 @@ class Prediction:
             "settings": dict(file.settings),
             "labels": file.labels,
             "channels": file.channels,
-            "micro_batches": micro_batches or None,  # not said, several
+            "micro_batches": micro_batches or None,  # unknown, several
             "verdict": str(self.verdict),
             "peak_gib": round(self.peak.total / GIB, 4),
             "on_device_gib": round(self.needs_gib, 4),
@@ -101,7 +101,7 @@ class Prediction:
 
 
 def predict(question: Question, file: OperationsFile, device_gib: float) -> Prediction:
-    """The answer of a file that answers `question` (OperationsFile.misses), without advice."""
+    """Return the answer of a file that answers `question` (OperationsFile.misses), without advice."""
     device = Device(device_gib, count_groups(file, question.ranks))
 
     def peak(rows: int) -> Peak:

@@ -31,12 +31,12 @@ METRIC: Shape = {"kind": str, "t": (int, float), "step": int}
 
 
 def has_marks(folder: Path) -> bool:
-    """Whether there is anything of a run to read."""
+    """Return whether there is anything of a run to read."""
     return any((folder / mark).is_file() for mark in MARKS)
 
 
 def is_run(folder: Path) -> bool:
-    """Whether the trainer has made this folder, so that it may go: other programs write a config.json too."""
+    """Return whether the trainer has made this folder, so that it may go: other programs write a config.json too."""
     config = read_object(folder / "config.json", [], CONFIG)
     if "config" in config and "resolved" in config:
         return True
@@ -47,7 +47,7 @@ def is_run(folder: Path) -> bool:
 
 
 def read_config(folder: Path, problems: list[str]) -> dict[str, Any]:
-    """config.json, with `resolved` and its number of ranks only where these can be true."""
+    """Return config.json, with `resolved` and its number of ranks only if these are possible."""
     config = read_object(folder / "config.json", problems, CONFIG)
     if isinstance(config.get("config"), dict):
         config["config"] = take_new_names(config["config"])
@@ -91,7 +91,9 @@ def keep_fields(content: dict[str, Any], shape: Shape, place: str, problems: lis
 
 
 def read_lines(path: Path, problems: list[str], needs: Shape) -> list[dict[str, Any]]:
-    """The objects of a .jsonl file that have every field of `needs`; how many are left out goes to `problems`."""
+    """Return the objects of a .jsonl file that have every field of `needs`; how many are left out goes to
+    `problems`.
+    """
     if not path.is_file():
         return []
     lines = [read_line(text) for text in path.read_bytes().splitlines()]

@@ -14,8 +14,8 @@ from typing import Any
 
 from stratlab.run_directory.files import is_number
 
-CHANCE = 0.008  # in so many runs of equal ranks one may be named
-LEAST_SHARE = 0.02  # of the step: what is less is not worth a look
+CHANCE = 0.008  # the share of runs with equal ranks in which one may be named
+LEAST_SHARE = 0.02  # of the step: smaller differences do not matter
 FEWEST_STEPS = 3
 CALLS_CHANCE = 0.01
 ENOUGH_FOR_NEIGHBOURS = 8  # steps

@@ -19,15 +19,15 @@ from stratlab_spec.run_directory import write_json
 MERGED = "merged_trace.json.gz"
 PAGE = "report.html"
 FETCHED = ".fetched.json"
-"""In the copy of a run that `stratlab fetch` made: {"without": [what stayed on the volume]}."""
+"""In the copy of a run that `stratlab fetch` made: {"without": [parts that stayed on the volume]}."""
 SERVER = {"tracking_uri": str, "experiment_id": str, "run_id": str}
-"""Of mlflow.json: where a run is in MLflow."""
+"""Of mlflow.json: the place of a run in MLflow."""
 ABOVE = 3
-"""Folders above a run below which a page may lie that links to it: comparison, results, what holds the results."""
+"""Folders above a run below which a page may link to it: comparison, results, and their folder."""
 
 
 def find_page(run_dir: Path) -> Path:
-    """Of its analysis; need not exist."""
+    """Return the page of its analysis; need not exist."""
     return run_dir / "analysis" / PAGE
 
 
@@ -51,7 +51,7 @@ def find_rank_logs(run_dir: Path) -> dict[int, Path]:
 
 
 def _by_rank(folder: Path, pattern: str) -> dict[int, Path]:
-    """rank -> file, by rank."""
+    """Return rank -> file, by rank."""
     numbered = [(re.search(r"\d+", path.name), path) for path in folder.glob(pattern) if path.is_file()]
     return dict(sorted((int(number[0]), path) for number, path in numbered if number))
 
@@ -84,7 +84,7 @@ def read_foreign(folder: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def write_foreign(folder: Path, content: Mapping[str, Any]) -> None:
-    """Writes it in one step."""
+    """Write foreign.json in one step."""
     write_json(folder / FOREIGN, content)
 
 

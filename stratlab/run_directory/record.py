@@ -46,7 +46,7 @@ class RunRecord:
     problems: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        """Short: its files are long."""
+        """Return a short text: its files are long."""
         steps = max((line["step"] for line in self.metrics if line.get("kind") == "train"), default=0)
         return (
             f"RunRecord(name={self.name!r}, strategy={self.strategy!r}, status={self.status!r}, steps={steps}, "
@@ -109,13 +109,13 @@ class RunRecord:
         return self.status == TRACED
 
     def series(self, kind: str, value: str) -> dict[int, float]:
-        """step -> value of the lines of one kind; a step that a later attempt repeated counts as repeated."""
+        """Return step -> value of the lines of one kind; a repeated step has the later attempt's value."""
         lines = [line for line in self.metrics if line["kind"] == kind and is_number(line.get(value))]
         return dict(sorted({line["step"]: line[value] for line in lines}.items()))
 
 
 def read_run(folder: Path, downloaded: bool = False) -> RunRecord:
-    """Reads a run directory, however incomplete.
+    """Read a run directory, however incomplete.
 
     Args:
         folder: the run directory.

@@ -18,7 +18,7 @@ BY_RULE = "warmup"
 
 
 def build_numbers(summary: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The names of NAMES, and step_times_from: metrics.jsonl | summary.json | None.
+    """Return the names of NAMES, and step_times_from: metrics.jsonl | summary.json | None.
 
     Args:
         lines: of metrics.jsonl; read only where summary.json does not follow the rule.

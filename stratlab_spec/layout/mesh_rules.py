@@ -30,7 +30,7 @@ AXES = ("dp_replicate", "dp_shard")
 
 
 def broken_rules(config: Config, world_size: int, processes_per_node: int = 0) -> list[str]:
-    """One sentence per rule that these settings break on `world_size` processes.
+    """Return one sentence per rule that these settings break on `world_size` processes.
 
     Args:
         processes_per_node: 0 = all on one node.
@@ -113,7 +113,7 @@ def resolve_axes(config: Config, world_size: int, processes_per_node: int = 0) -
 
 
 def mesh_names(config: Config) -> tuple[str, ...]:
-    """The axes of the mesh that this strategy works on."""
+    """Return the axes of the mesh that this strategy works on."""
     return ND_AXES if config.strategy == "nd" else AXES
 
 

@@ -41,7 +41,7 @@ class Axes:
     tp: int = 1
     pp: int = 1
     ep: int = 1
-    """Shares out the experts among dp_shard x cp x tp, and takes no processes of its own."""
+    """Distributes the experts among dp_shard x cp x tp, and does not use processes of its own."""
 
     @property
     def world_size(self) -> int:
@@ -55,12 +55,12 @@ class Axes:
         return {axis: found[axis] for axis in ND_AXES}
 
     def dp_rank(self, rank: int) -> int:
-        """Which of the `dp` parts of a batch is this rank's."""
+        """Return which of the `dp` parts of a batch is this rank's."""
         at = self.coordinates(rank)
         return at["dp_replicate"] * self.dp_shard + at["dp_shard"]
 
     def computes_loss(self, rank: int) -> bool:
-        """Whether a rank has the end of the model: the last of the pipeline, in every schedule."""
+        """Return whether a rank has the end of the model: the last of the pipeline, in every schedule."""
         return self.coordinates(rank)["pp"] == self.pp - 1
 
     @property
@@ -86,7 +86,7 @@ class Axes:
 KINDS = ("data", "pipeline", "tensor", "sequence", "expert")
 """n dimensions promise the first n."""
 OWN_SEQUENCE_AXIS_FROM = 16
-"""Processes. Below, sequence parallelism on the tp axis stands for the fourth dimension and costs no processes."""
+"""Processes. Below, sequence parallelism on the tp axis is the fourth dimension and does not need processes."""
 LARGEST_EP = 8
 FIRST_DIMENSIONS = {"pp": 2, "tp": 3, "cp": 4}
 
@@ -104,7 +104,7 @@ class Layout:
     reason: str
     """Why these degrees, one line."""
     is_first: bool = True
-    """What the settings lead to where memory makes no difference."""
+    """Whether the settings lead to it if memory does not matter."""
 
     @property
     def degenerate(self) -> bool:
@@ -129,7 +129,7 @@ class Layout:
         return ".".join(parts) or "dp1"
 
     def as_dict(self) -> dict[str, Any]:
-        """For config.json; the degrees themselves are in its `axes`."""
+        """Return the layout for config.json; the degrees themselves are in its `axes`."""
         return {
             "name": self.name,
             "dimensions": self.dimensions,
@@ -160,7 +160,7 @@ def resolve_layout(config: Config, world_size: int, shape: DecoderShape) -> Layo
 
 
 def count_stages(config: Config, pp: int) -> int:
-    """Stages of the pipeline over all processes; with the interleaved schedule each holds two."""
+    """Return stages of the pipeline over all processes; with the interleaved schedule each holds two."""
     return pp * VIRTUAL_STAGES[config.pp_schedule] if pp > 1 else 1
 
 
@@ -176,7 +176,7 @@ def build_layout(
     split = _splits_sequence(config, axes, dimensions, shape)
     if config.layout == "auto" or "dimensions" in config.model_fields_set:
         missing = tuple(kind for kind in KINDS[:dimensions] if kind not in _kinds(axes, split))
-    else:  # nothing was promised
+    else:  # without promises
         dimensions, missing = max(1, len(_kinds(axes, split))), () if _kinds(axes, split) else ("data",)
     return Layout(axes, split, dimensions, missing, reason, is_first)
 
@@ -188,7 +188,7 @@ def _kinds(axes: Axes, sequence_parallel: bool) -> list[str]:
 
 
 def _splits_sequence(config: Config, axes: Axes, dimensions: int, shape: DecoderShape) -> bool:
-    """Whether the tp axis splits the sequence too. Experts need it: tp ranks must send them distinct tokens."""
+    """Return whether the tp axis splits the sequence too. Experts need it: tp ranks must send them distinct tokens."""
     if config.sequence_parallel != "auto":
         return config.sequence_parallel == "on" and axes.tp > 1
     return axes.tp > 1 and (dimensions >= 4 or shape.experts > 0)
@@ -204,7 +204,7 @@ def _given_axes(config: Config, world_size: int) -> Axes:
 
 
 def _choose_axes(config: Config, world_size: int, shape: DecoderShape) -> tuple[Axes, str]:
-    """Give pp, tp and cp a degree of 2 each as far as wanted and possible; dp_shard gets the remaining processes.
+    """Give pp, tp and cp a degree of 2 each if requested and possible; dp_shard gets the remaining processes.
 
     ep uses no further processes. One dimension uses only dp_replicate.
     """
@@ -232,8 +232,10 @@ def _choose_axes(config: Config, world_size: int, shape: DecoderShape) -> tuple[
 
 
 def find_ep(config: Config, shape: DecoderShape, axes: Axes) -> Axes:
-    """The axes with the experts shared out among them, as far as they go; unchanged with fewer than 5 dimensions."""
-    if config.dimensions < 5 or not shape.experts:
+    """Return the axes with the experts distributed among them, up to their number; unchanged with fewer than 5
+    dimensions.
+    """
+    if config.dimensions < 5 or not shape.experts or "tp" not in shape.dims:
         return axes
     pool = axes.dp_shard * axes.cp * axes.tp
     return replace(
@@ -243,6 +245,8 @@ def find_ep(config: Config, shape: DecoderShape, axes: Axes) -> Axes:
 
 def _obstacle(axis: str, config: Config, world_size: int, left: int, shape: DecoderShape, tp: int) -> str:
     """Why `axis` cannot be 2; "" = it can."""
+    if axis not in shape.dims:
+        return f"transformers does not plan {axis} for model_type {shape.family!r}"
     if axis == "pp" and config.dimensions == 5 and shape.experts and world_size == 2:
         return "on 2 processes a pipeline would leave the experts only one"
     if axis == "cp" and world_size < OWN_SEQUENCE_AXIS_FROM:

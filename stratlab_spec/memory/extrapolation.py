@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from stratlab_spec.models.decoder import split_layers
 
 HOST = "host"
-"""What is offloaded, as if it were a window of the step."""
+"""Offloaded memory, as if it were a window of the step."""
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 Positive = Annotated[int, Field(ge=1, le=1 << 30)]
 
@@ -28,7 +28,7 @@ class Peak:
     window: str
     rank: int
     causes: Mapping[str, int]
-    """Bytes; only what is held."""
+    """Bytes; only causes with memory."""
 
     @property
     def total(self) -> int:
@@ -57,7 +57,8 @@ class Sample(CountedPart):
         return self.host if window == HOST else self.windows.get(window, {})
 
     def own_layers(self, layers: int, stages: int) -> int:
-        """Layers that the rank holds of so many: of a pipeline the first stages, or the last ones of the other rank.
+        """Return layers that the rank holds of so many: of a pipeline the first stages, or the last ones of the other
+        rank.
 
         Args:
             stages: that one rank holds.
@@ -101,7 +102,7 @@ def _settle(sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _scale(points: Sequence[tuple[Sample, int, int]], layers: int, rows: int, ranks: int) -> float:
-    """Bytes of one cause in one window. `points`: (count, layers of its rank, bytes), of one rank."""
+    """Return bytes of one cause in one window. `points`: (count, layers of its rank, bytes), of one rank."""
 
     def by_rows(number: int) -> dict[int, float]:
         """Return rows -> bytes on this number of ranks, at this depth."""
@@ -130,6 +131,6 @@ def _at_rows(sizes: Mapping[int, float], rows: int) -> float:
 
 
 def _line(points: Sequence[tuple[float, float]], at: float) -> float:
-    """The straight line through the first and the last of them; one point is the same everywhere."""
+    """Return the straight line through the first and the last of them; one point is the same everywhere."""
     (x, y), (x_end, y_end) = points[0], points[-1]
     return y if x == x_end else y + (y_end - y) * (at - x) / (x_end - x)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from stratlab_spec.models.decoder import DecoderShape
 
 STATE = "state alone"
-"""Source of a need that no operations file tells."""
+"""Source of a need without an operations file."""
 MOST_LEFT_OUT = 3
 """Layouts that a sentence names."""
 
@@ -52,7 +52,7 @@ log = logging.getLogger("trainer")
 
 @dataclass(frozen=True)
 class Need:
-    """The memory that one layout needs."""
+    """The memory need of a layout."""
 
     layout: Layout
     gib: float
@@ -61,10 +61,10 @@ class Need:
     source: str
     """An operations file's name, or STATE."""
     at_most: bool = False
-    """No more than that: what exceeds a device by it may fit all the same."""
+    """An upper bound: a layout that exceeds a device by it may still fit."""
 
     def exceeds(self, device_gib: float) -> bool:
-        """Whether it is known not to fit."""
+        """Return whether it is known not to fit."""
         return self.gib > device_gib and not self.at_most
 
     @property
@@ -74,7 +74,7 @@ class Need:
         return f"{name} {self.causes_gib[name]:.2f}"
 
     def describe(self) -> str:
-        """`pp2.dp4 needs 92.10 GiB (most of it activations 60.20; nd-2d.json)`."""
+        """Return `pp2.dp4 needs 92.10 GiB (most of it activations 60.20; nd-2d.json)`."""
         least = "at least " if self.source == STATE else "<= " if self.at_most else ""
         return (
             f"{self.layout.name} needs {least}{self.gib:.2f} GiB (most of it {self.largest}; {self.source})"
@@ -86,9 +86,9 @@ class Choice:
     """The result of `auto`."""
 
     layout: Layout
-    """The one that fits, with the reason; where none does, the one that needs least."""
+    """The layout that fits, with the reason; without any, the layout with the smallest need."""
     need: Need | None
-    """None where memory makes no difference."""
+    """None if memory does not matter."""
     left_out: Sequence[Need]
     """Known to exceed the device."""
     fits: bool
@@ -106,7 +106,7 @@ class Choice:
         """If no layout fits: name those left out, the causes of the smallest need, and settings to try first."""
         assert self.need
         rest = find_remedies(config, self.layout.axes.world_size)
-        if self.need.source == STATE:  # smaller batches and recomputation leave the state as it is
+        if self.need.source == STATE:  # smaller batches and recomputation do not change the state
             rest = [each for each in rest if "offload" in each or "strategy" in each]
         weights = ", run.config.init=pretrained" if config.init == "scratch" else ""
         advice = describe_remedies(rest[:1]) or (
@@ -121,10 +121,8 @@ class Choice:
 def choose_on_device(
     config: Config, world_size: int, shape: DecoderShape, device_bytes: int | None
 ) -> Choice:
-    """The layout of a run of strategy nd on devices of this memory; None = unknown, it makes no difference.
-
-    Raises:
-        ConfigError: naming every broken rule.
+    """Return the layout of a run of strategy nd on devices of this memory; None = unknown, so that memory does not
+    matter.
     """
     if device_bytes is None or not depends_on_device(config):
         return Choice(resolve_layout(config, world_size, shape), None, (), fits=True)
@@ -132,7 +130,7 @@ def choose_on_device(
 
 
 def depends_on_device(config: Config) -> bool:
-    """Whether there is something to choose by memory."""
+    """Return whether there is something to choose by memory."""
     return config.strategy == "nd" and config.layout == "auto" and config.dimensions > 1
 
 
@@ -176,8 +174,10 @@ def measure_needs(
 def measure_need(
     config: Config, world_size: int, shape: DecoderShape, layout: Layout, files: Sequence[OperationsFile]
 ) -> Need:
-    """Of `layout`, whichever `config` asks for: by a file that has counted it under these settings, if they lead to it,
-    or under its degrees as typed."""
+    """Return the need of `layout`, for any layout of `config`.
+
+    A file answers that has counted it under these settings, if they lead to it, or under its degrees as typed.
+    """
     given = _give_degrees(config, layout)
     filled = given.model_copy(update={"dp_shard": 0})
     for asked in [*([config] if layout.is_first else []), given, filled]:
@@ -288,7 +288,7 @@ def fit_problems(
 
 
 def _advise_shards(config: Config, world_size: int, shape: DecoderShape, device_bytes: int) -> str:
-    """The setting with which it would fit."""
+    """Return the setting with which it would fit."""
     shared = _find_fullest(config, shape, _lay_out(Axes(dp_shard=world_size))).total_bytes
     if world_size > 1 and shared < device_bytes:
         return f"TRAINER_STRATEGY=fsdp shares them out, {shared / GIB:.1f} GiB for each of {world_size} processes"
@@ -323,7 +323,7 @@ def largest_device_bytes() -> int | None:
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         return max((_usable_bytes(nvml, handle) for handle in handles), default=None)
-    except nvml.NVMLError as failure:  # a slice of a GPU may not ask for the whole one's
+    except nvml.NVMLError as failure:  # a slice of a GPU may not read the whole GPU's
         log.warning("the memory of the GPUs is not known: %s", failure)
         return None
     finally:

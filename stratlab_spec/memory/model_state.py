@@ -35,14 +35,14 @@ class RankMemory:
     parameters: int
     """Elements that it holds."""
     trained: int
-    """Of these, elements that get gradients."""
+    """Elements among them that get gradients."""
     computed_with: int
-    """Elements of its stages after tp and ep: what it gathers, piece by piece or at once, when it computes."""
+    """Elements of its stages after tp and ep: gathered for computing, piece by piece or at once."""
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     teacher_bytes: int = 0
-    """Of the network that the model learns from, whole where the loss is computed."""
+    """The network that the model learns from, whole if the loss is computed here."""
 
     @property
     def total_bytes(self) -> int:
@@ -95,19 +95,19 @@ def _describe(
 
 
 def tensor_dimension(name: str) -> int | None:
-    """The dimension of a parameter that tp cuts; None = every tp rank has it whole."""
+    """Return the dimension of a parameter that tp cuts; None = every tp rank has it whole."""
     if name in (EMBEDDING, HEAD):
         return 0
     parts = name.split(".")
     if any(matrix in parts for matrix in BY_COLUMNS):
         return None if "lora_A" in parts else 0
     if any(matrix in parts for matrix in BY_ROWS):
-        return None if "lora_B" in parts else 1
+        return None if "lora_B" in parts or name.endswith(".bias") else 1
     return None
 
 
 def _cut(size: tuple[int, ...], dimension: int | None, parts: int, index: int) -> tuple[int, ...]:
-    """The size of one part, as torch.chunk makes them: the last ones may be smaller or empty."""
+    """Return the size of one part, as torch.chunk makes them: the last ones may be smaller or empty."""
     if dimension is None:
         return size
     length = size[dimension]

@@ -31,20 +31,20 @@ from stratlab_spec.settings.config import Config
 from stratlab_spec.strategies import STRATEGIES
 
 GATE = 0.85
-"""Of a device. Above it steps become slow before they fail: of the rows of nanotron's table (H100, 80 GB) with 70.8 GB
-and more 16 of 17 are 3 to 12 times slower than the same layout with half the micro-batch."""
+"""Share of a device. Above it steps become slow before they fail: nanotron's table (H100, 80 GB) has 17 rows with
+70.8 GB and more; 16 of them are 3 to 12 times slower than the same layout with half the micro-batch."""
 RESERVED_PER_ALLOCATED = 1.04
-"""What torch's allocator takes from the device for each byte that is asked for: median of 43 published rows of
-SimuMax (B200), 1.028 to 1.093. On an H200 with room to spare 1.005 to 1.226, median 1.094, more than it needs."""
+"""Device memory that torch's allocator takes for each allocated byte: median of 43 published rows of SimuMax (B200),
+1.028 to 1.093. On an H200 with room to spare 1.005 to 1.226, median 1.094, more than it needs."""
 CONTEXT_GIB = 1.3
 """CUDA's context, the kernels' code, and NCCL with one rank: 1.28 to 1.31 in seven of eight runs of ours on an H200
 (torch 2.11, CUDA 13, driver 580; the eighth, zero2, 1.69). Without NCCL 0.75."""
 COMMUNICATOR_GIB = 0.37
 """NCCL's buffers of one group of ranks: 0.34 to 0.39 in the same rows."""
 WORKSPACE_GIB = 64 / 1024
-"""cuBLAS: 32 MiB on Hopper and Blackwell for a handle and its stream (torch, CUDAContext), one of the thread that
-trains, one of autograd's. In the allocator's own count: of 67 runs of one rank on an H100 and an H200 53 are 64
-to 106 MiB above what the engines had asked for, 12 more, 2 less (docs/gpu.md)."""
+"""cuBLAS: 32 MiB on Hopper and Blackwell for a handle and its stream (torch, CUDAContext), one of the training
+thread, one of autograd's. In the allocator's own count, 53 of 67 runs of one rank on an H100 and an H200 are 64 to
+106 MiB above the engines' allocations, 12 more, 2 less (docs/gpu.md)."""
 AXES_BESIDE_DATA = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
 FORECAST = "memory_forecast"
 """Its place in `resolved` of config.json."""
@@ -89,7 +89,7 @@ class Device:
 
 
 def count_groups(file: OperationsFile, ranks: int) -> int:
-    """Communicators of a rank: one of all ranks, and one per axis where there are several."""
+    """Return the number of a rank's communicators: one of all ranks, and one per axis if there are several."""
     if ranks == 1:
         return 0
     several = sum(file.axes.get(name, 1) > 1 for name in AXES_BESIDE_DATA)
@@ -111,7 +111,7 @@ class Forecast:
     at_most: bool
 
     def peak_of(self, rows: int) -> Peak:
-        """With micro-batches of `rows`."""
+        """Return the peak with micro-batches of `rows`."""
         return self.file.peak(rows, self.question.ranks, self.question.layers)
 
     @cached_property
@@ -121,7 +121,7 @@ class Forecast:
     def window(self, name: str) -> Peak:
         """Return the same rank's memory in another window.
 
-        UPDATE is when parameters, gradients and the optimizer's state are all there; HOST is host memory.
+        UPDATE is when parameters, gradients and the optimizer's state all exist; HOST is host memory.
         """
         asked = self.question
         return self.file.window(name, self.peak.rank, asked.rows, asked.ranks, asked.layers)
@@ -145,7 +145,7 @@ class Forecast:
         return self.on(0).needs_gib(self.peak.total)
 
     def as_dict(self) -> dict[str, Any]:
-        """For config.json. Causes add up to the peak."""
+        """Return the forecast for config.json. Its causes sum to the peak."""
         moments = {"causes_gib": self.peak, "update_gib": self.window(UPDATE), "host_gib": self.window(HOST)}
         return {
             "operations_file": self.file.path.name,
@@ -163,7 +163,7 @@ class Forecast:
         }
 
     def describe(self) -> str:
-        """`74.10 GiB on the device, 70.35 of them the engine's: activations 30.12, ...`."""
+        """Return `74.10 GiB on the device, 70.35 of them the engine's: activations 30.12, ...`."""
         causes = sorted(self.peak.causes.items(), key=lambda cause: -cause[1])
         told = ", ".join(f"{name} {size / GIB:.2f}" for name, size in causes if size >= SMALLEST_GIB * GIB)
         kept = self.window(HOST).total / GIB
@@ -255,5 +255,8 @@ def find_remedies(config: Config, world_size: int) -> list[Settings]:
 
 
 def describe_remedies(remedies: list[Settings]) -> str:
-    """As a user types them: `run.config.micro_batch_size=16, then run.config.activation_checkpointing=blocks`."""
+    """Return settings as a user types them, in order.
+
+    `run.config.micro_batch_size=16, then run.config.activation_checkpointing=blocks`
+    """
     return ", then ".join(f"run.config.{name}={value}" for each in remedies for name, value in each.items())

@@ -99,11 +99,11 @@ class Question:
     typed: frozenset[str] = frozenset()
 
     def accumulates(self, share: int) -> bool:
-        """Whether a step has several micro-batches. `share`: ranks that see different rows."""
+        """Return whether a step has several micro-batches. `share`: ranks that see different rows."""
         return not self.global_batch or count_micro_batches(self.global_batch, self.rows, share) != 1
 
     def find_refusal(self, share: int) -> str:
-        """Why no run can start with this batch; "" = it can."""
+        """Return why no run can start with this batch; "" = it can."""
         step = self.rows * share
         if self.global_batch % step == 0:
             return ""
@@ -113,14 +113,14 @@ class Question:
         )
 
     def list_smaller(self, share: int, most: int | None = None) -> Iterator[int]:
-        """Micro-batches below the run's, up to `most`, of which the same step can be made, the largest first."""
+        """Yield micro-batches below the run's, up to `most`, of which the same step can be made, the largest first."""
         step = self.global_batch // share if self.global_batch else self.rows
         largest = self.rows - 1 if most is None else min(most, self.rows - 1)
         return (rows for rows in range(largest, 0, -1) if step % rows == 0)
 
 
 def ask_of_run(config: Config, ranks: int, per_node: int) -> Question:
-    """The question of a run with these settings."""
+    """Return the question of a run with these settings."""
     settings = {name: as_text(value) for name, value in config.model_dump().items()}
     rows, batch = config.micro_batch_size, config.global_batch_size
     return Question(config.run, settings, ranks, per_node, rows, batch, config.model_layers)
@@ -177,7 +177,7 @@ class OperationsFile(CountedPart):
     @field_validator("samples")
     @classmethod
     def _is_grid(cls, samples: list[Sample]) -> list[Sample]:
-        """Another number of ranks is compared at a micro-batch that both have."""
+        """Check that another number of ranks has a micro-batch in common, by which they are compared."""
         for rank in {sample.rank for sample in samples}:
             mine = [sample for sample in samples if sample.rank == rank]
             rows = {sample.rows for sample in mine if sample.ranks == mine[0].ranks}
@@ -207,23 +207,25 @@ class OperationsFile(CountedPart):
         return max(1, ranks // math.prod(self.axes.get(name, 1) for name in ("tp", "cp", "pp")))
 
     def accumulates_for(self, question: Question) -> bool:
-        """Whether a step of the run has several micro-batches."""
+        """Return whether a step of the run has several micro-batches."""
         return question.accumulates(self.share(question.ranks))
 
     def is_upper_bound(self, question: Question) -> bool:
-        """Counted with several micro-batches in a step, where the run has one: then gradients of an earlier one are
-        not there yet."""
+        """Return whether the file was counted with several micro-batches in a step and the run has one.
+
+        With several, gradients of an earlier micro-batch are part of the memory.
+        """
         return self.accumulates and not self.accumulates_for(question)
 
     def has(self, name: str, text: str) -> bool:
-        """Whether it was counted with this value; yes where it answers for several."""
+        """Return whether it was counted with this value; True if it answers for several."""
         meant = "bf16" if (name, text) == ("precision", "auto") else text
         return name not in self.settings or _is_same(self.model, name, self.settings[name], meant)
 
     def misses(self, question: Question) -> Iterator[str]:
         """Yield the reasons why this file cannot answer; empty if it can."""
         wanted, ranks = question.settings, question.ranks
-        # who asks for a model without settings takes a file's own, but for the depth: the model's is meant
+        # a question without settings takes the file's own, except the depth: there the model's is used
         meant = {
             name: as_text(value)
             for name, value in self.defaults.items()

@@ -4,7 +4,7 @@ A misspelt name is an error that names the nearest setting. pydantic-settings is
 extra="forbid" it ignores unknown variables silently (pydantic-settings 2.16).
 
 Names that other programs and papers use are rejected with the lab's own name, not translated silently. `fsdp` is
-PyTorch's and `zero3` DeepSpeed's (elsewhere both are FSDP), and a batch size is of one process here, of all of them
+PyTorch's and `zero3` DeepSpeed's (elsewhere both are FSDP), and a batch size counts one process here, all of them
 there.
 """
 
@@ -115,7 +115,7 @@ MODELS_ELSEWHERE = {
 MOBILENET_V2 = "; it is version 3, large; version 2 is on the hub: google/mobilenet_v2_1.0_224"
 
 DATASETS = ("digits", "synthetic", "cifar100", "food101", "arithmetic", "metamathqa")
-"""Those that have a short name here; any other name is the hub's, which alone can refuse it."""
+"""Data sets with a short name here; any other name is the hub's, and only the hub can reject it."""
 
 
 def hint_of_dataset(name: str) -> str:
@@ -148,7 +148,7 @@ def _hint_of_model(value: str) -> str:
     near = dict.fromkeys(
         _PLAIN_MODELS[name]
         for name in difflib.get_close_matches(plain, _PLAIN_MODELS, n=5, cutoff=0.7)
-        if re.findall(r"\d", name) == re.findall(r"\d", plain)  # resnet101 is no resnet50
+        if re.findall(r"\d", name) == re.findall(r"\d", plain)  # resnet101 is not resnet50
     )
     return f"; did you mean {' or '.join(near)}?{version}" if near else ""
 
@@ -177,7 +177,7 @@ class ConfigError(ValueError):
         super().__init__("\n".join(self.problems))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[list[str]]]:
-        """From process to process."""
+        """Pickle it for another process."""
         return type(self), (self.problems,)
 
 
@@ -192,7 +192,7 @@ class Config(Settings):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Config:
-        """Reads the TRAINER_* variables of `env`.
+        """Read the TRAINER_* variables of `env`.
 
         Raises:
             ConfigError: naming every unknown setting and wrong value; of known and right ones every broken rule.
@@ -235,11 +235,12 @@ PATTERNS = {
     "comparison": NAME,
     "activation_checkpointing": "expected none, selective, blocks, every_2 to every_999",
     "lora_targets": "expected names of modules separated by commas, without blanks",
+    "text_columns": "expected part=column, several with commas, such as query=instruction,response=output",
     "zeropp": "expected parts separated by commas, without blanks",
-    "fault": f"expected kind@step[:rank], several with commas, each once or, with ! behind it, in every attempt; "
+    "fault": f"expected kind@step[:rank], several with commas, each once or, with a final !, in every attempt; "
     f"kinds: {', '.join(KINDS)}",
 }
-"""What a setting's pattern allows, in words."""
+"""The texts that a setting's pattern allows, in words."""
 
 
 def describe_error(error: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from stratlab_spec.settings.fields import HUB_ID, MODELS
 from stratlab_spec.settings.values import text_pattern, with_bounds
 
 NOTHING = ("null", "~", "Null", "NULL")
-"""YAML's words for no value: the setting is as if nobody had named it."""
+"""YAML's words for no value: the setting counts as not set."""
 OF_A_RUN = ("config", "processesPerNode", "env")
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -125,7 +125,9 @@ def _read_settings(path: Path, found: Mapping[str, Any], prefix: str) -> dict[st
 
 
 def _find_problem(name: str, value: str) -> str:
-    """Why this cannot become TRAINER_NAME=value. One spelling for each name: of two the last would win unseen."""
+    """Return why this cannot become TRAINER_NAME=value. One spelling for each name: of two the last would win
+    unseen.
+    """
     if not NAME.fullmatch(name):
         return f"{name!r}: no name of a setting{_find_hint(name)} [SL-setting-name]"
     if is_passable(value):
@@ -144,7 +146,7 @@ def _find_hint(name: str) -> str:
 
 
 def is_passable(text: str) -> bool:
-    """Whether a process can be given it as an argument or a variable."""
+    """Return whether a process can be given it as an argument or a variable."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -180,7 +182,7 @@ def read_pairs(pairs: Iterable[str]) -> dict[str, str | None]:
 
 
 def build_variables(settings: Mapping[str, str | None]) -> dict[str, str]:
-    """The TRAINER_* variables of `settings`."""
+    """Return the TRAINER_* variables of `settings`."""
     return {f"{PREFIX}{name.upper()}": value for name, value in settings.items() if value is not None}
 
 
@@ -209,7 +211,7 @@ def schema() -> dict[str, Any]:
             limits = {k: entry.pop(k) for k in [*entry] if k not in ("description", "default")}
             entry["anyOf"] = [limits, {"type": "string", "pattern": text_pattern(limits)}]
         if name == "model":
-            # helm names a list's words when it refuses one, and of a pattern nothing but the pattern
+            # helm names a list's words when it rejects a value, but only the pattern of a pattern
             hub = {"type": "string", "pattern": f"^{HUB_ID}$", "maxLength": entry.pop("maxLength")}
             entry["anyOf"] = [{"enum": [*MODELS]}, hub | {"description": "owner/name"}]
             del entry["type"], entry["pattern"]
@@ -228,7 +230,7 @@ def schema() -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the schema, or the settings that the environment resolves to."""
+    """Print the schema, or the settings that the environment resolves to."""
     if arguments == ["--schema"]:
         print(json.dumps(schema(), indent=2))
         return 0

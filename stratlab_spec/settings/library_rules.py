@@ -50,7 +50,7 @@ def has_gpu(devices: Path = Path("/dev")) -> bool:
 def broken_deepspeed_rules(
     config: Config, world_size: int, processes_per_node: int, *, env: Mapping[str, str], gpu: bool
 ) -> list[str]:
-    """One sentence per broken rule; none for strategies that are not DeepSpeed's.
+    """Return one sentence per broken rule; none for strategies that are not DeepSpeed's.
 
     Args:
         gpu: of `has_gpu`.
@@ -133,7 +133,7 @@ def _quantized(config: Config, world_size: int, processes_per_node: int, gpu: bo
 
 
 def find_quantizer() -> Path | None:
-    """The CUDA quantizer that an image has been built with, found without importing DeepSpeed."""
+    """Return the CUDA quantizer that an image has been built with, found without importing DeepSpeed."""
     top, *folders, name = PREBUILT_QUANTIZER.split(".")
     package = importlib.util.find_spec(top)
     if package is None or package.origin is None:
@@ -142,7 +142,9 @@ def find_quantizer() -> Path | None:
 
 
 def toolchain_problems(env: Mapping[str, str]) -> list[str]:
-    """Why the CUDA quantizer could not be compiled at the first start, which would fail minutes later or hang."""
+    """Return why the CUDA quantizer could not be compiled at the first start, which would fail minutes later or
+    hang.
+    """
     problems = []
     if missing := [name for name in COMPILERS if not shutil.which(name, path=env.get("PATH", ""))]:
         problems.append(
@@ -152,7 +154,7 @@ def toolchain_problems(env: Mapping[str, str]) -> list[str]:
         )
     for lock in sorted(
         _caches(env)["TORCH_EXTENSIONS_DIR"].glob("**/lock")
-    ):  # it would wait for ever, silently
+    ):  # it would wait silently and never end
         problems.append(
             f"{lock}: left by a killed build, so that the next build would never start; remove it, or "
             "wait if another run is building right now [SL-quantizer-lock]"
@@ -161,7 +163,7 @@ def toolchain_problems(env: Mapping[str, str]) -> list[str]:
 
 
 def cache_problems(env: Mapping[str, str]) -> list[str]:
-    """Folders that DeepSpeed makes on a GPU when it is imported: PermissionError on every rank otherwise."""
+    """Return folders that DeepSpeed makes on a GPU when it is imported: PermissionError on every rank otherwise."""
     return [
         f"{name}={str(folder)!r}: not writable for user {os.getuid()}, and the compiled parts of DeepSpeed "
         f"go there; set {name} to a folder that is [SL-deepspeed-cache]"
@@ -255,7 +257,9 @@ EVERY = "every_"
 
 
 def recomputes(setting: str, block: int) -> bool:
-    """Whether block number `block` of the whole model computes its activations again (`selective`: some of them)."""
+    """Return whether block number `block` of the whole model computes its activations again (`selective`: some of
+    them).
+    """
     if setting.startswith(EVERY):
         return block % int(setting.removeprefix(EVERY)) == 0
     return setting != NONE

@@ -23,7 +23,7 @@ NO_OFFLOAD = {
     True: "each process holds the whole model; fsdp, hsdp, zero3 and zeropp can offload it",
     False: "not implemented; larger dp_shard, tp or pp make a rank's share smaller",
 }
-"""By `holds_whole_model`, where nothing can be kept in host memory."""
+"""By `holds_whole_model`: reasons why host memory cannot hold anything."""
 ALL_OR_NOTHING = (
     "fully_shard moves shards and optimizer state together; strategies that offload only the optimizer: "
     "zero1, zero2, zero3, zeropp"
@@ -31,7 +31,7 @@ ALL_OR_NOTHING = (
 
 
 def broken_settings(config: Settings) -> list[str]:
-    """One sentence per broken rule, without looking at the machine or the data."""
+    """Return one sentence per broken rule, without looking at the machine or the data."""
     rules = (_model, _without_effect, _strategy, _nd, _length, _recording, _resuming)
     return [sentence for rule in rules for sentence in rule(config)]
 
@@ -55,7 +55,7 @@ def _model(config: Settings) -> Iterator[str]:
 
 
 def _without_effect(config: Settings) -> Iterator[str]:
-    """Settings that the kind of model, or another setting, leaves without a meaning."""
+    """Yield settings that the kind of model, or another setting, leaves without a meaning."""
     changed = {
         name: getattr(config, name)
         for name, field in Settings.model_fields.items()
@@ -87,6 +87,11 @@ def _without_effect(config: Settings) -> Iterator[str]:
             yield (
                 "TRAINER_TARGET_PERPLEXITY: images have no perplexity; give TRAINER_TARGET_ACCURACY_PCT "
                 "[SL-perplexity-for-images]"
+            )
+        if config.text_columns:
+            yield (
+                f"TRAINER_TEXT_COLUMNS={config.text_columns!r}: images have no text; name their columns in "
+                "TRAINER_IMAGE_COLUMN and TRAINER_LABEL_COLUMN [SL-text-columns-for-images]"
             )
         if "loss_chunk_tokens" in changed:
             yield (
@@ -151,7 +156,7 @@ def _strategy(config: Settings) -> Iterator[str]:
 def _nd(config: Settings) -> Iterator[str]:
     if config.strategy != "nd":
         for name in ONLY_ND:
-            # 0 is what a degree has where nobody names it
+            # 0 is a degree's value if it is not set
             if name in config.model_fields_set and (name not in DEGREES or getattr(config, name)):
                 yield (
                     f"TRAINER_{name.upper()}: has no effect with strategy {config.strategy}, only with nd "
@@ -278,8 +283,8 @@ MAY_DIFFER = tuple(
         "evaluate_every log_every tensorboard target_accuracy_pct target_perplexity",
         "collective_timeout_s max_attempts deadline_s oom_fallback memory_forecast on_not_finite",
         "least_gb_per_s allow_altered_answers",
-        "precision",  # asked for; what it became is compared (RESOLVED)
-        "steps epochs",  # a longer plan goes on, unless the learning rate follows its end
+        "precision",  # as requested; the resolved value is compared (RESOLVED)
+        "steps epochs",  # a longer plan may resume, unless the learning rate follows its end
     )
     for name in group.split()
 )
@@ -293,7 +298,7 @@ RESOLVED: dict[str, str] = {
     "trainable_parameters": "other parameters are trained",
     TEACHER: "another loss: the teacher has other weights",
 }
-"""Of config.json's `resolved`; known to the ranks alone."""
+"""Facts of config.json's `resolved`; only the ranks know them."""
 NEW_TRAINING = "to begin a new training with its weights, name its folder `model` in TRAINER_MODEL_PATH"
 
 
@@ -339,7 +344,7 @@ def continuation_problems(before: Mapping[str, Any], config: Settings) -> list[s
 
 
 def resolved_problems(before: Mapping[str, Any], resolved: Mapping[str, Any], resume_from: str) -> list[str]:
-    """Do the same for the resolved values; a fact that one run did not record is not compared."""
+    """Do the same for the resolved values; values that a run did not record are not compared."""
     changed = [
         f"{name}={resolved[name]!r} (was {before[name]!r}: {why})"
         for name, why in RESOLVED.items()

@@ -21,7 +21,7 @@ from typing import Any
 Schema = Mapping[str, Any]
 
 MOST = 10**9
-"""Of a whole number without a bound of its own: floats, in which helm holds it, still tell it from the next one."""
+"""Bound of a whole number without its own: floats, in which helm holds it, still distinguish it from the next one."""
 DIGITS = 38
 """Before the point, of any other number: from 10**38 on, fp32 has little but infinity."""
 
@@ -29,7 +29,7 @@ ZEROS, MORE = "0{0,9}", "[0-9]{0,30}"
 
 
 def with_bounds(entry: Schema) -> dict[str, Any]:
-    """The JSON schema of one setting, with the upper bound that it lacks if it is a number."""
+    """Return the JSON schema of one setting, with the upper bound that it lacks if it is a number."""
     if entry.get("type") == "integer" and "maximum" not in entry:
         return {**entry, "maximum": MOST}
     if entry.get("type") == "number" and not {"maximum", "exclusiveMaximum"} & entry.keys():
@@ -43,7 +43,7 @@ def text_pattern(entry: Schema) -> str:
     Numbers are written plainly (0.0015), or with one digit before the point and an exponent (1.5e-3).
     """
     if entry["type"] == "integer":
-        return "^-?[0-9]{1,18}$"  # its bounds are those of the number
+        return "^-?[0-9]{1,18}$"  # the number's bounds apply
     least, positive = entry.get("exclusiveMinimum", entry.get("minimum")), "exclusiveMinimum" in entry
     largest = entry.get("exclusiveMaximum", entry.get("maximum"))
     digits = round(math.log10(largest))
@@ -92,12 +92,12 @@ def number_problem(entry: Schema, value: Any) -> str | None:
 
 
 def _exactly(digits: int) -> str:
-    """10**digits, as one more way to match."""
+    """Return 10**digits, as one more way to match."""
     return rf"|{ZEROS}10{{{digits}}}(\.0{{0,30}})?|1(\.0{{0,30}})?[eE]\+?{ZEROS}{digits}"
 
 
 def _up_to(largest: int) -> str:
-    """Whole numbers from 0 to `largest`, below 100."""
+    """Return the expression for whole numbers from 0 to `largest`, below 100."""
     tens, ones = divmod(largest, 10)
     below = f"[1-{tens - 1}][0-9]|" if tens > 1 else ""
     last = f"|{tens}[0-{ones}]" if tens else ""
@@ -116,17 +116,17 @@ WITH_ALL_BELOW = (
 )
 
 PATTERN = f"^/(({'|'.join(filter(None, ITSELF))})?/?|({'|'.join(WITH_ALL_BELOW)})(/.*)?)$"
-"""Of an absolute path without empty parts, for the charts' schema."""
+"""Pattern of an absolute path without empty parts, for the charts' schema."""
 
 
 def is_reserved(path: str) -> bool:
-    """Whether an absolute path, however it is written, is one of them. A relative one never is."""
+    """Return whether an absolute path, however it is written, is one of them. A relative one never is."""
     return path.startswith("/") and bool(re.match(PATTERN, "/" + posixpath.normpath(path).lstrip("/")))
 
 
 KINDS = {
     "kill": "the rank ends without a word (SIGKILL)",
-    "hang": "the rank stands still for ever, without ending",
+    "hang": "the rank hangs without ending",
     "slow": "from here on each step of the rank takes twice as long",
     "nan": "the loss of the rank's samples is not a number, in this step",
     "oom": "the rank runs out of memory of its accelerator; on a CPU torch's error is raised",
@@ -158,7 +158,7 @@ class Fault:
 
 
 def read_faults(text: str) -> list[Fault]:
-    """The faults of the setting; rank 0's where no rank is named."""
+    """Return the faults of the setting; rank 0's by default."""
     found = []
     for part in filter(None, text.split(",")):
         match = re.fullmatch(FAULT, part)
@@ -178,7 +178,7 @@ def fault_problems(text: str, allowed: bool) -> Iterator[str]:
 
 
 def rank_problems(text: str, world_size: int) -> Iterator[str]:
-    """Faults of ranks that the run does not have."""
+    """Yield faults of ranks that the run does not have."""
     for fault in read_faults(text):
         if fault.rank >= world_size:
             yield (
@@ -188,7 +188,7 @@ def rank_problems(text: str, world_size: int) -> Iterator[str]:
 
 
 def step_problems(text: str, steps: int) -> Iterator[str]:
-    """Faults of steps that never come: the run would end well, and show nothing."""
+    """Yield faults of steps beyond the run's end: the run would end with 0, and show nothing."""
     for fault in read_faults(text):
         if fault.step > steps:
             yield f"TRAINER_FAULT={text!r}: there is no step {fault.step}, only 1 to {steps} [SL-fault-step]"

@@ -19,9 +19,9 @@ from pathlib import Path
 from types import FrameType
 
 OPTIONS = "STRATLAB_OPTIONS"
-"""Set where the settings were given behind `python -m trainer`, in a file or in Python."""
+"""Set if the settings were given to `python -m trainer`, in a file or in Python."""
 NAMESPACE = "STRATLAB_NAMESPACE"
-"""Set by charts: that of the release."""
+"""Set by charts: the release's."""
 CLUSTER = "KUBERNETES_SERVICE_HOST"
 """Set in every pod by Kubernetes, and not in a rehearsal."""
 OF_A_CHART = {
@@ -33,14 +33,14 @@ OF_A_CHART = {
     "ACCELERATOR": "run.accelerator",
     "ALLOW_FAULTS": "run.allowFaults",
 }
-"""What a chart sets by other values than run.config."""
+"""Settings that a chart sets by other values than run.config."""
 OF_A_REHEARSAL = {"RUN": "--name", "RESULTS": "--results"}
 VARIABLE = re.compile(r"\bTRAINER_([A-Z][A-Z0-9_]*)(?![A-Za-z0-9_])")
 VALUE = re.compile(r"\brun\.config\.([a-z][a-z0-9_]*)")
 
 
 def as_text(value: object) -> str:
-    """A setting's value as a pod's variables have it: true, 0.001, qwen2.5-3b."""
+    """Return a setting's value as a pod's variables have it: true, 0.001, qwen2.5-3b."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -69,7 +69,7 @@ def spell_options(text: str, options: Mapping[str, str]) -> str:
 
 
 def name_removal(folder: Path, env: Mapping[str, str]) -> str:
-    """The command that removes a run's folder.
+    """Return the command that removes a run's folder.
 
     Args:
         folder: <results>/<comparison>/<run>.
@@ -81,7 +81,7 @@ def name_removal(folder: Path, env: Mapping[str, str]) -> str:
 
 
 def name_first(names: Sequence[str], most: int) -> str:
-    """`a, b and 3 more`: of a list that may be long, the first `most`."""
+    """Return `a, b and 3 more`: of a list that may be long, the first `most`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -92,7 +92,7 @@ def name_again(env: Mapping[str, str]) -> str:
 
 
 class SpellingFormatter(logging.Formatter):
-    """Of log lines, each with the settings in it as their reader writes them."""
+    """Format log lines with settings as their reader writes them."""
 
     def format(self, record: logging.LogRecord) -> str:
         return spell(super().format(record), os.environ)

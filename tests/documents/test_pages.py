@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
+
 from docs.building.sweep_page import write_sweep
 from stratlab.sweep.definition import Sweep, Tune
 from stratlab_spec.exit_codes import REASONS
@@ -115,16 +117,6 @@ def test_exit_codes_kinds_and_defaults_are_those_of_the_code() -> None:
     assert find_stop_problems(STOPS, FAULTS, CODES) == []
 
 
-def test_every_setting_about_stops_is_told() -> None:
-    """Those of checkpoints and attempts, by their names."""
-    told = {word for row in read_table("Settings") for word in re.findall(r"`(\w+)`", row[0])}
-    begins = (
-        *("checkpoint_", "resume", "max_attempts", "deadline_s"),
-        *("collective_", "on_not_", "oom_", "fault"),
-    )
-    assert {name for name in Settings.model_fields if name.startswith(begins)} <= told
-
-
 def test_every_key_of_a_sweep_is_described_with_its_default() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\S.*) \| (.+) \|$", write_sweep(Path()), flags=re.MULTILINE)
     assert [name for name, *_ in rows] == [*Sweep.model_fields, *Tune.model_fields]
@@ -147,3 +139,28 @@ def test_the_path_leads_from_the_operator_to_the_sweep() -> None:
     ]
     assert [command for command in told if command in path] == path
     assert set(REPLACED) <= set(told), "what is not told any more needs no replacement"
+
+
+SIZES = {"README.md": 8_000, "LAB.md": 25_000, "CHANGELOG.md": 6_000, "docs/architecture.md": 20_000}
+PAGE_BYTES, USER_BYTES = 14_000, 170_000
+LONG = ("docs/codes.md", "docs/troubleshooting.md")
+
+
+def test_pages_keep_their_sizes() -> None:
+    """The sum is of hand-written pages outside the section Contributors."""
+    sections = {
+        title: pages
+        for each in yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+        for title, pages in each.items()
+    }
+    sizes = {page.relative_to(ROOT).as_posix(): page.stat().st_size for page in (ROOT / "docs").rglob("*.md")}
+    sizes |= {name: (ROOT / name).stat().st_size for name in SIZES}
+    assert {
+        name: size for name, size in sizes.items() if name not in LONG and size > SIZES.get(name, PAGE_BYTES)
+    } == {}
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+    users = [page for title, pages in sections.items() if title != "Contributors" for page in pages]
+    assert (
+        sum(sizes[page] for page in users if page in sizes and page not in (*SIZES, "docs/codes.md"))
+        <= USER_BYTES
+    )

@@ -1,6 +1,6 @@
 """`run_experiment` and `deepspeed_config`: settings by keyword, as the options of `python -m trainer`.
 
-`run_experiment` starts a run as a process of its own, as on a cluster; the notebook keeps no state of it.
+`run_experiment` starts a run as a process of its own, as on a cluster; the notebook does not keep its state.
 `deepspeed_config` returns DeepSpeed's configuration for a ZeRO stage, before any process starts and without a GPU;
 `python -m trainer.settings deepspeed` prints the same.
 """
@@ -135,7 +135,7 @@ def run_experiment(
 
 
 def name_by_time(env: Mapping[str, str], now: datetime | None = None) -> str:
-    """`ddp-20261125-154400`, or with -2, -3 ... after it where that folder is there: a cell may be run again."""
+    """Return `ddp-20261125-154400`, or with -2, -3 ... if that folder exists: a cell may be run again."""
     name = f"{name_by_chart(env)}-{now or datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = Path(env.get(RESULTS, DEFAULT_RESULTS)) / env.get(COMPARISON, "default")
     number, free = 1, name
@@ -146,7 +146,7 @@ def name_by_time(env: Mapping[str, str], now: datetime | None = None) -> str:
 
 
 def _follow(command: list[str], echo: bool) -> tuple[int, str]:
-    """Exit code and last lines. An interrupt is passed on, and the run saves a checkpoint before it ends."""
+    """Return exit code and last lines. An interrupt is passed on, and the run saves a checkpoint before it ends."""
     last: deque[str] = deque(maxlen=LAST_LINES)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout
@@ -244,7 +244,7 @@ Labels and channels of the data set, where they are not known: --labels 37 --cha
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the JSON; 0, or 2 or 3 with a sentence per broken rule."""
+    """Print the JSON; return 0, or 2 or 3 with a sentence per broken rule."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.settings deepspeed",
         description="DeepSpeed's configuration of a ZeRO stage, as a run of these settings gives it to DeepSpeed.",
@@ -252,9 +252,11 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_settings(parser, "settings as YAML, or a chart's values", "on each node; else what FILE says, else 1")
+    add_settings(
+        parser, "settings as YAML, or a chart's values", "on each node; default: FILE's number, else 1"
+    )
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="machines (1)")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="what computes (cuda)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="computing device (cuda)")
     parser.add_argument("--labels", type=int, default=0, metavar="N", help="classes of the images")
     parser.add_argument("--channels", type=int, default=0, metavar="N", help="channels of the images")
     given = parser.parse_args(arguments)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainer.tasks import Split
 
 OF_A_RUN = ("dataset_path",)
-"""Settings that may be given beside a run directory: where things lie here."""
+"""Settings that may be given with a run directory: places on this machine."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class LoadedData:
         return [] if self.config.is_text else self.splits.class_names  # type: ignore[union-attr]
 
     def batches(self, first_step: int = 1, device: str = "cpu") -> Iterator[Batch]:
-        """The batches of a run in one process, from this step to its last one: in its order, augmented, normalised.
+        """Yield the batches of a run in one process, from this step to its last one: in its order, augmented,
+        normalised.
 
         Raises:
             ConfigError, DataMissing: data that does not fit.
@@ -139,11 +140,7 @@ def load_model(
 def _read(
     run: str | Path | None, weights: str | None, config: str | Path | None, settings: dict[str, Scalar]
 ) -> Config:
-    """The settings, with the token cache of a language model made where it is not there.
-
-    Args:
-        weights: of the run, to start from; None = as it did.
-    """
+    """Return the settings; build a language model's token cache if it is missing."""
     if run is None:
         found, _ = read_settings(build_options(config, 1, settings))
     elif isinstance(run, str | os.PathLike):
@@ -153,7 +150,7 @@ def _read(
     if found.is_text:
         from trainer.prepare.preparation import ensure_cache
 
-        ensure_cache(found, lambda _: None)  # whoever loads is not told of the cache
+        ensure_cache(found, lambda _: None)  # loading a model does not report the cache
     return found
 
 

@@ -1,8 +1,9 @@
 """Record every start and end of a pod on the results volume, and its termination message for Kubernetes.
 
-The training operator (v1.9) replaces a pod that ended with a code from 128 for ever, and checks a deadline only when
-another event of the job occurs. So the pod itself keeps the bounds: it refuses a start with a code that the operator
-treats as final. Each pod has its own file, because lines appended by two nodes may overwrite each other on NFS.
+The training operator (v1.9) replaces a pod that ended with a code from 128 without limit, and checks a deadline only
+when another event of the job occurs. So the pod itself keeps the bounds: it refuses a start with a code that the
+operator treats as final. Each pod has its own file, because lines appended by two nodes may overwrite each other on
+NFS.
 
 mpirun and srun return only one exit code: the first or the highest. `python -m trainer.program culprit` reads the
 ledgers of all pods and returns the exit code of the run.
@@ -33,7 +34,7 @@ LONGEST_SENTENCE = 1000  # of 4,096 bytes that Kubernetes keeps of a pod's end
 
 
 def read_pod_name(env: Mapping[str, str]) -> str:
-    """The pod's name, the same again when it is replaced."""
+    """Return the pod's name, the same again when it is replaced."""
     return env.get("HOSTNAME") or socket.gethostname()
 
 
@@ -44,7 +45,7 @@ class _Start:
     t: float
     step: int
     met_at: float | None
-    """When all pods were there; None if they never were."""
+    """When all pods had met; None if they never did."""
     exit_code: int | None
     is_running: bool
 
@@ -90,7 +91,7 @@ class Ledger:
         )
         if wasted >= config.max_attempts:
             last = self._lines[-1]
-            reason = last.get("text") or last.get("reason") or failures.reason(137)  # it could write nothing
+            reason = last.get("text") or last.get("reason") or failures.reason(137)  # without a reason
             raise NoProgress(
                 f"{wasted} starts of this pod ended at step {self._step} without progress. The last one ended with: "
                 f"{reason}; fix the cause, or allow more than TRAINER_MAX_ATTEMPTS={config.max_attempts} "
@@ -110,12 +111,12 @@ class Ledger:
         return (began[0] if began else time.time()) + config.deadline_s - time.time()
 
     def wait_left(self, config: Config) -> float:
-        """How long this pod may still wait for the others."""
+        """Return how long this pod may still wait for the others."""
         since = self._waiting_since()
         return config.wait_s - (time.time() - since if since is not None else 0.0)
 
     def wait_sentence(self, config: Config) -> str:
-        """Why the run was given up."""
+        """Return the message when the pods have never met."""
         return (
             f"the pods of this run never ran at the same time within run.scheduling.waitSeconds={config.wait_s}; "
             "`stratlab watch` shows why a pod has no node [SL-pods-never-met]"
@@ -140,14 +141,14 @@ class Ledger:
         ]
 
     def _waiting_since(self) -> float | None:
-        """When this pod began to wait for the others; None if its last start had them, or was stopped."""
+        """Return when this pod began to wait for the others; None if its last start had them, or was stopped."""
         since = None
         for start in self._read_starts():
             since = (since or start.t) if start.waited else None
         return since
 
     def deadline_sentence(self, config: Config) -> str:
-        """Why the run was stopped."""
+        """Return the message of a passed deadline."""
         return (
             f"the run began more than TRAINER_DEADLINE_S={config.deadline_s} s ago and had reached step {self._step} "
             "[SL-deadline-passed]"
@@ -160,16 +161,16 @@ class Ledger:
         self._running = launcher
 
     def record_met(self, launcher: str) -> None:
-        """All pods are there, torch has started the ranks. Nothing but a bound is lost if it cannot be kept."""
+        """Record that all pods have met and torch has started the ranks. A full volume is ignored."""
         with suppress(OSError):
             self._append(event="met", launcher=launcher)
 
     def record_end(self, launcher: str, exit_code: int, text: str = "") -> None:
-        """`text`: more than the code's own reason, if there is more; the pod's log goes when it is replaced."""
+        """Record the end; `text` adds to the code's own reason, because the pod's log is lost when it is replaced."""
         self._append(event="ended", launcher=launcher, **describe_end(exit_code, text))
 
     def record_refusal(self, exit_code: int, text: str) -> None:
-        """Record for `helm test`, which finds no run, why this pod did not start one. A full volume is ignored."""
+        """Record for `helm test` why this pod did not start a run. A full volume is ignored."""
         with suppress(OSError):
             self._folder.pods.mkdir(parents=True, exist_ok=True)
             self._append(event="refused", exit_code=exit_code, reason=failures.reason(exit_code), text=text)
@@ -188,7 +189,7 @@ def describe_end(exit_code: int, text: str) -> dict[str, Any]:
 
 
 def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:
-    """{pod: exit code} of the pods whose newest line is an end after `since` (seconds since 1970)."""
+    """Return {pod: exit code} of the pods whose newest line is an end after `since` (seconds since 1970)."""
     files = {path.stem: read_events(path) for path in sorted(folder.pods.glob("*.jsonl"))}
     last = {pod: lines[-1] for pod, lines in files.items() if lines}
     ended = {pod: line for pod, line in last.items() if line.get("exit_code") is not None}
@@ -196,7 +197,7 @@ def read_last_codes(folder: RunDirectory, since: float) -> dict[str, int]:
 
 
 def reached_step(folder: RunDirectory) -> int:
-    """The highest step in metrics.jsonl, over all attempts; 0 without one."""
+    """Return the highest step in metrics.jsonl, over all attempts; 0 without one."""
     if not folder.metrics.exists():
         return 0
     with open(folder.metrics, "rb") as file:
@@ -266,7 +267,7 @@ def find_culprit(folder: RunDirectory, since: float, code: int) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the code of the run that the environment names."""
+    """Print the code of the run that the environment names."""
     parser = argparse.ArgumentParser(
         "python -m trainer.program culprit",
         description="The exit code of a run, read from its pods' ledgers: below 128 it would end so again.",
@@ -293,7 +294,7 @@ def explain_planted_kill(faults: Path, since_s: float) -> str:
         faults: folder of the marks that trainer/fault_injection.py leaves.
         since_s: seconds of Unix time; older marks belong to an earlier start.
     """
-    with suppress(OSError, ValueError, KeyError):  # a volume that cannot be read changes nobody's exit code
+    with suppress(OSError, ValueError, KeyError):  # an unreadable volume must not change the exit code
         for mark in sorted(faults.glob("kill@*")):
             for line in mark.read_text().splitlines():
                 happened = json.loads(line)

@@ -49,7 +49,7 @@ from trainer.launch.preflight import Pods, check
 
 CGROUP = Path("/sys/fs/cgroup")
 NO_LIMIT = 2**60
-"""A limit above it is none: v1 writes the largest number of pages that there is."""
+"""A larger limit means unlimited: v1 writes the largest possible number of pages."""
 FROM_OUTSIDE = (
     "it was ended from outside, by a kill -9, a scheduler, or a watcher of memory (systemd-oomd, on a cluster the "
     "kubelet); the system's log names it"
@@ -70,7 +70,7 @@ log = logging.getLogger("trainer")
 
 
 class ContainerMemory:
-    """Of this pod's container, from the start of its ranks on.
+    """The memory of this pod's container, from the start of its ranks on.
 
     Args:
         folder: of the cgroup; a container sees its own there.
@@ -197,12 +197,12 @@ def list_candidates(config: Config, halved: int) -> Iterator[Settings]:
 
 
 class Ladder:
-    """The rungs of one run, as the launcher of one pod climbs them.
+    """The rungs of one run, climbed by the launcher of one pod.
 
     Args:
         config: of the release.
         env: of the ranks; gets the settings of the rung, and the plan that follows from them.
-        plan: of the release; None where the run does not train.
+        plan: of the release; None if the run does not train.
     """
 
     def __init__(
@@ -221,16 +221,12 @@ class Ladder:
     def climb(
         self, launch: Callable[[], tuple[int, str]], record_end: Callable[[int], None]
     ) -> tuple[int, str]:
-        """Launches the ranks, again on each further rung; (exit code, what happened) of the last time.
-
-        Args:
-            record_end: writes down how the ranks ended, if there is a further rung.
-        """
+        """Launch the ranks, again on each further rung; return (exit code, text) of the last launch."""
         if self._plan:
             self._env[PLAN] = self._plan.as_variable()
         if not self._asked.oom_fallback or not self._plan:
             return launch()
-        self._stand_on(read_rungs(self._folder))  # of an earlier start
+        self._stand_on(read_rungs(self._folder))  # from an earlier start
         while True:
             code, text = launch()
             try:
@@ -283,7 +279,7 @@ class Ladder:
         return f"no rung of the ladder is left{why} [SL-ladder-empty]"
 
     def _refusal(self, settings: Settings) -> str:
-        """Why the run could not start with them, as before its first start; "" = it could."""
+        """Return why the run could not start with these settings, as before its first start; "" = it could."""
         if "micro_batch_size" in settings and has_batch_norm(self._asked):
             return (
                 "its batch norm takes the statistics of a micro-batch: this would be another training "
@@ -301,7 +297,7 @@ class Ladder:
         return {**self._env, **{f"{PREFIX}{name.upper()}": str(value) for name, value in changed.items()}}
 
     def _stand_on(self, rungs: list[Rung]) -> None:
-        """From here on ranks are started so."""
+        """Start the ranks with these rungs in the following starts."""
         self._taken = rungs
         if not rungs:
             return

@@ -37,9 +37,9 @@ class Replayed(NamedTuple):
     lines: int
     """That MLflow did not have."""
     waiting_bytes: int
-    """Of a line that is only half written."""
+    """Of a half-written line."""
     closed: str
-    """What the MLflow run is now, if it was still RUNNING; "" = it was left as it is."""
+    """The new status of the MLflow run, if it was still RUNNING; "" = unchanged."""
 
 
 def replay(folder: RunDirectory, uri: str, env: Mapping[str, str]) -> Replayed:
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
     """Replay one run; return 1 if the server could not be reached or refused, 2 if the folder is not a run's."""
     parser = argparse.ArgumentParser(
         "python -m trainer.program replay",
-        description="Send to MLflow what it does not have yet of a run's metrics.",
+        description="Send a run's missing metrics to MLflow.",
         epilog="example: python -m trainer.program replay results/runs/demo/ddp --tracking-uri http://mlflow:5000",
     )
     parser.add_argument("run", help="its folder: RESULTS/COMPARISON/RUN")

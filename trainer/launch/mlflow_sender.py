@@ -34,7 +34,7 @@ log = logging.getLogger("trainer")
 
 
 class Sender(threading.Thread):
-    """Waits until rank 0 has opened the run directory under this launcher's name, then follows metrics.jsonl."""
+    """Wait until rank 0 has opened the run directory under this launcher's name, then follow metrics.jsonl."""
 
     def __init__(self, folder: RunDirectory, launcher: str, env: Mapping[str, str]) -> None:
         super().__init__(name="mlflow-sender", daemon=True)
@@ -46,7 +46,7 @@ class Sender(threading.Thread):
         self._record: dict[str, str] = {}
         self._offset: int | None = None
         self._metrics: BinaryIO | None = None
-        """Kept open: a folder that is removed while the run is at work costs no point."""
+        """Kept open, so that removing the folder during the run does not lose points."""
         self._stop_asked = threading.Event()
         self._warned = ""
 
@@ -76,7 +76,7 @@ class Sender(threading.Thread):
             time.sleep(POLL_S)
 
     def _try_send(self) -> bool:
-        """True if nothing complete is left to send."""
+        """Return True if nothing complete is left to send."""
         try:
             if not self._metrics:
                 if not self._folder.is_written_by(self._launcher):
@@ -90,17 +90,17 @@ class Sender(threading.Thread):
                 self._offset = send_new_lines(
                     self._folder, self._mlflow, self._run_id, self._offset, self._metrics
                 )
-        except Exception as failure:  # a thread that dies would leave the run open for ever
+        except Exception as failure:  # a thread that ends would leave the run open
             if repr(failure) != self._warned:
                 self._warned = repr(failure)
-                text = "MLflow at %s: %s; training goes on, metrics wait on disk"
+                text = "MLflow at %s: %s; training continues, metrics wait on disk"
                 log.warning(text, self._uri, failure, exc_info=not isinstance(failure, MlflowError | OSError))
             return False
         self._warned = ""
         return True
 
     def _try_close(self, exit_code: int) -> bool:
-        """True if this launcher has no open run in MLflow any more."""
+        """Return True if this launcher has no open run in MLflow any more."""
         if not self._run_id:
             return not self._folder.is_written_by(self._launcher)
         try:
@@ -110,7 +110,7 @@ class Sender(threading.Thread):
         return True
 
     def _open_run(self) -> str:
-        """The MLflow run of this run directory, at work again."""
+        """Return the MLflow run of this run directory, at work again."""
         record, is_known = find_run(self._folder, self._mlflow, self._uri)
         if is_known:
             self._mlflow.reopen_run(record["run_id"])
@@ -119,7 +119,7 @@ class Sender(threading.Thread):
                 self._offset = 0
         else:
             self._record = record
-            self._offset = 0  # this store has nothing of it, whatever another one has confirmed
+            self._offset = 0  # this store has no points of it, even if another store has confirmed some
         return record["run_id"]
 
     def _write_record(self) -> None:
@@ -138,7 +138,7 @@ def mlflow_status(exit_code: int) -> str:
 def find_run(folder: RunDirectory, mlflow: Mlflow, uri: str) -> tuple[dict[str, str], bool]:
     """Return the record of this run directory's MLflow run, and whether mlflow.json already has it.
 
-    A run that this server does not know, or no longer knows, is created there.
+    A run that is missing on this server is created there.
     """
     if folder.mlflow.exists():
         known: dict[str, str] = json.loads(folder.mlflow.read_text())
@@ -154,7 +154,7 @@ def find_run(folder: RunDirectory, mlflow: Mlflow, uri: str) -> tuple[dict[str, 
 
 
 def close_run(folder: RunDirectory, mlflow: Mlflow, run_id: str, status: str) -> None:
-    """Ends the MLflow run with its description and the results that are texts: numbers are in metrics.jsonl.
+    """End the MLflow run with its description and the results that are texts: numbers are in metrics.jsonl.
 
     Args:
         status: FINISHED, KILLED or FAILED.
@@ -164,7 +164,7 @@ def close_run(folder: RunDirectory, mlflow: Mlflow, run_id: str, status: str) ->
     """
     summary = read_line(folder.summary.read_bytes()) if folder.summary.is_file() else {}
     ended = [event for event in folder.read_attempts()[-1:] if event["event"] == "ended"]
-    # `none` where the memory is inside its band; no tag where nobody could tell
+    # `none` if the memory is inside its band; no tag if that is unknown
     tags = {name: str(summary[name] or "none") for name in TEXT_RESULTS if name in summary}
     if ended and may_describe(mlflow.read_note(run_id)):
         tags[NOTE] = build_note(describe_run(ended[0], summary))
@@ -231,8 +231,8 @@ def read_offset(folder: RunDirectory) -> int:
 
 
 def is_behind(folder: RunDirectory, offset: int, latest: Mapping[str, int]) -> bool:
-    """Whether the store has less than it had confirmed: it was restored from an older copy, or has the
-    names of an older version.
+    """Return whether the store has less than it had confirmed: it was restored from an older copy, or has the names of
+    an older version.
 
     Args:
         offset: confirmed bytes of metrics.jsonl.
@@ -257,7 +257,9 @@ def _send(folder: RunDirectory, mlflow: Mlflow, run_id: str, points: list[Any], 
 
 
 def line_points(line: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The MLflow points of one line of metrics.jsonl: every number in it, with the line's own timestamp in ms."""
+    """Return the MLflow points of one line of metrics.jsonl: every number in it, with the line's own timestamp in
+    ms.
+    """
     if not is_metrics(line):  # cut by a full volume, or not ours
         return []
     timestamp, step = int(line["t"] * 1000), line["step"]

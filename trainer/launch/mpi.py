@@ -43,17 +43,17 @@ WORKER_POLL_S = 0.2
 STARTED_BY_MPIRUN = "OMPI_COMM_WORLD_RANK"
 CULPRIT_S = 3.0
 LAST_WORDS_S = 1.0
-"""For what the trainer has said last to reach mpirun."""
+"""Time for the trainer's last output to reach mpirun."""
 
 
 def main_of_worker_pod(arguments: list[str]) -> int:
-    """Waits; returns the exit code."""
+    """Wait; return the exit code."""
     try:
         deadline = time.monotonic() + float(arguments[0])
     except (IndexError, ValueError):
         print(__doc__, file=sys.stderr)
         return 2
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # an ignored one cannot be waited for
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # it could not wait for an ignored signal
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     child = 0
     if command := arguments[1:]:
@@ -105,7 +105,7 @@ def _stop_trainer() -> None:
 
 
 def find_trainers() -> list[int]:
-    """Processes that are `python -m trainer` of the same run: mpirun gives them the pod's settings."""
+    """Return processes that are `python -m trainer` of the same run: mpirun gives them the pod's settings."""
     ours = {f"{name}={os.environ[name]}".encode() for name in OF_A_RUN if name in os.environ}
     if len(ours) < len(OF_A_RUN):
         return []
@@ -137,7 +137,7 @@ log = logging.getLogger("trainer")
 
 
 def main() -> int:
-    """Runs the whole job; returns the exit code that the operator of the job sees."""
+    """Run the whole job; return the exit code that the operator of the job sees."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     stop = Stop()
     stop.listen()
@@ -205,7 +205,9 @@ def read_hosts(hostfile: Path) -> list[str]:
 def wait_for_workers(
     hosts: list[str], find: Callable[[str], str | None], timeout_s: float, poll_s: float = POLL_S
 ) -> list[str] | None:
-    """Addresses of all workers, or None after `timeout_s`. v1 starts the launcher at once (mpi-operator issue 386)."""
+    """Return addresses of all workers, or None after `timeout_s`. v1 starts the launcher at once (mpi-operator issue
+    386).
+    """
     began = reported = time.monotonic()
     found: dict[str, str] = {}
     while True:
@@ -225,7 +227,7 @@ def wait_for_workers(
 
 
 def find_by_name(host: str) -> str | None:
-    """`host` itself once it resolves."""
+    """Return `host` itself once it resolves."""
     try:
         socket.getaddrinfo(host, None)
     except OSError:
@@ -234,14 +236,14 @@ def find_by_name(host: str) -> str | None:
 
 
 def find_by_kubectl(name: str, kubectl: Path = KUBECTL) -> str | None:
-    """The address of a pod that is ready, by the rights that the operator gives the launcher."""
+    """Return the address of a pod that is ready, by the rights that the operator gives the launcher."""
     done = subprocess.run(
         [str(kubectl), "get", "pod", name, "--output", "json"], capture_output=True, text=True, timeout=60
     )
     if done.returncode:
         return None
     pod = json.loads(done.stdout)
-    if "deletionTimestamp" in pod.get("metadata", {}):  # it is told to go, and has not gone
+    if "deletionTimestamp" in pod.get("metadata", {}):  # it was asked to stop, and is still there
         return None
     status = pod.get("status", {})
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", []))
@@ -249,7 +251,9 @@ def find_by_kubectl(name: str, kubectl: Path = KUBECTL) -> str | None:
 
 
 def build_command(nodes: int, env: Mapping[str, str]) -> list[str]:
-    """mpirun with one `python -m trainer` per node; the variables go along by name, their values stay out of sight."""
+    """Return mpirun with one `python -m trainer` per node; variables are passed by name, so that their values stay
+    hidden.
+    """
     names = [n for n in sorted(env) if n not in OWN_VARIABLES and not n.startswith(OWN_PREFIXES)]
     forwarded = [part for name in names for part in ("-x", name)]
     return [
@@ -262,7 +266,7 @@ def build_command(nodes: int, env: Mapping[str, str]) -> list[str]:
 class Lingering:
     """Detect an mpirun that stays although a pod has failed.
 
-    If a node is lost, mpirun waits for a daemon that never answers, and the remaining pods would stay for ever.
+    If a node is lost, mpirun waits for a daemon that never answers, and the remaining pods would never end.
 
     Args:
         since: seconds since 1970; ends before it belong to an earlier attempt.
@@ -275,7 +279,7 @@ class Lingering:
         self._failed_at: float | None = None
 
     def seconds_over(self) -> float:
-        """Since mpirun should have ended; negative before."""
+        """Return the seconds since mpirun should have ended; negative before."""
         now = time.monotonic()
         if self._failed_at is None and now - self._looked >= LOOK_S:
             self._looked = now

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -59,7 +59,7 @@ MAY_CHANGE = ("image", "accelerator", "wait_s", "grace_s", "max_attempts", "dead
 
 @dataclass(frozen=True)
 class Pods:
-    """How many processes the operator asked for: PET_NNODES ("2" or "2:2") x PET_NPROC_PER_NODE."""
+    """The number of processes that the operator requests: PET_NNODES ("2" or "2:2") x PET_NPROC_PER_NODE."""
 
     nodes: int
     processes_per_node: int
@@ -71,16 +71,16 @@ class Pods:
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """How a run that may start starts."""
+    """How an accepted run starts."""
 
     plan: Plan
     choice: Choice | None = None
-    """Of the strategy nd: its layout, and what was left out."""
+    """Of strategy nd: its layout, and the layouts left out."""
     device_bytes: int | None = None
 
 
 def read_pods(env: Mapping[str, str]) -> Pods:
-    """Pods and processes as the training operator injects them; 1 x 1 without an operator.
+    """Return pods and processes as the training operator injects them; 1 x 1 without an operator.
 
     Raises:
         ConfigError: for an elastic range or a count that is not a number.
@@ -99,7 +99,7 @@ def read_pods(env: Mapping[str, str]) -> Pods:
 
 
 def refuse(problems: Collection[str]) -> None:
-    """Raise ConfigError where there are problems."""
+    """Raise ConfigError if there are problems."""
     if problems:
         raise ConfigError([*problems])
 
@@ -112,19 +112,21 @@ def check(
     replaces: bool = False,
     makes_caches: bool = True,
     opens_pictures: bool = True,
+    tell: Callable[[str], None] = lambda sentence: None,
 ) -> CheckedRun | None:
     """Return how this run starts; None if it does not train, or if its token cache is missing and not built.
 
     Args:
-        replaces: an existing run of this name is removed before this one starts.
-        makes_caches: build a missing token cache; otherwise checks that depend on it are skipped.
-        opens_pictures: open the held-out pictures; otherwise another run has opened them.
+        replaces: a run of this name that is there goes before this one starts.
+        makes_caches: a token cache that is not there is made; else what depends on it is not checked.
+        opens_pictures: those that are held out are opened; else they have been for another run.
+        tell: receives how a text data set without a token cache is read.
 
     Raises:
         ConfigError: naming every setting that does not fit.
         DataMissing: no data set, or images that cannot be decoded.
     """
-    if config.mode == "check":  # it names by itself what is missing
+    if config.mode == "check":  # the check itself names missing parts
         return None
     if not replaces:
         refuse_finished(config, RunDirectory(config.results, config.comparison, config.run), env)
@@ -149,7 +151,7 @@ def check(
             choice = choose_on_device(config, world_size, read_shape(config), device_bytes)
         layout = choice.layout if choice else None
         refuse([*fit_problems(config, world_size, read_shape(config), device_bytes, layout)])
-        samples = _check_rows(config, makes_caches)
+        samples = _check_rows(config, makes_caches, tell)
     else:
         samples = _check_images(config, world_size, env, problems, opens_pictures)
     if config.mode != "train" or samples is None:
@@ -191,11 +193,12 @@ def check_elsewhere(config: Config, pods: Pods) -> None:
     refuse(problems)
 
 
-def _check_rows(config: Config, makes_caches: bool) -> int | None:
+def _check_rows(config: Config, makes_caches: bool, tell: Callable[[str], None]) -> int | None:
     """Training samples of a language model's data; None where its token cache is missing and not made."""
     if not makes_caches and read_index(cache_folder(config)) is None:
         if config.dataset_path:  # here, where a look costs no more than the run's own
-            check_given(config)
+            for sentence in check_given(config):
+                tell(f"{config.dataset_setting}: {sentence}")
         return None
     samples = ensure_cache(config, partial(print, flush=True))
     refuse(_plan_problems(config, samples))
@@ -217,7 +220,7 @@ def _plan_problems(config: Config, train_samples: int, before: Sequence[str] = (
 def _check_images(
     config: Config, world_size: int, env: Mapping[str, str], problems: list[str], opens: bool
 ) -> int:
-    """Training samples of an image model's data."""
+    """Return the training samples of an image model's data."""
     per_node = read_pods(env).processes_per_node
     image_size = config.image_size or default_image_size(config)
     size_problem = image_size_problem(config, image_size)
@@ -325,7 +328,7 @@ def _evaluation_problems(config: Config, folder: RunDirectory) -> list[str]:
     problems = _writable_problems(config)
     if config.model_path == str(folder.model) and not (folder.model / "config.json").is_file():
         problems.append(
-            f"TRAINER_MODE='evaluate': {folder.model} is not there (a run leaves its weights there at its end if "
+            f"TRAINER_MODE='evaluate': {folder.model} is missing (a run leaves its weights there at its end if "
             "it has a checkpoint, as with TRAINER_CHECKPOINT_EVERY above 0); name another model in Hugging Face "
             "format in TRAINER_MODEL_PATH [SL-evaluate-no-weights]"
         )

@@ -27,7 +27,7 @@ from types import FrameType
 
 from stratlab_spec.run_directory import LAUNCHER_PID
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # the second is what mpirun passes on to its processes as it is
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # mpirun passes the second on to its processes unchanged
 OF_A_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 LEFT_TO_TORCH = "SIGQUIT"
 TO_RANKS = signal.SIGUSR1
@@ -37,7 +37,7 @@ MEANT = {
     "SIGUSR1": " (passed on by mpirun or SLURM)",
 }
 MARGIN_S = 15.0
-"""Of the grace period, for what the launcher has to do behind its ranks; a third of a short one."""
+"""Part of the grace period for the launcher's work after its ranks have ended; a third of a short period."""
 LAST_S = 3.0
 RANKS = (b"trainer.worker", b"trainer.environment.rank")
 POLL_S = 0.05
@@ -63,7 +63,7 @@ class Stop:
         self.interrupt: Callable[[], BaseException] | None = LauncherStopped
 
     def listen(self) -> None:
-        """From here on signals are this object's."""
+        """Handle signals by this object."""
         for number in _heard():
             signal.signal(number, self._hear)
 
@@ -100,7 +100,7 @@ class Stop:
 
 
 def leave_at_once(number: int, frame: FrameType | None) -> None:
-    """Before anything is imported: the first process of a container has no default for a signal."""
+    """Install a handler before anything is imported: the first process of a container has no default for a signal."""
     text = "before the launcher was there"
     os.write(2, f"stopped from outside (exit code 143):\n{text}\n".encode())
     with suppress(OSError):
@@ -112,14 +112,17 @@ def leave_at_once(number: int, frame: FrameType | None) -> None:
 
 
 def listen_early() -> None:
-    """The first deed of a program."""
+    """Handle signals before anything else in a program."""
     for number in _heard():
         signal.signal(number, leave_at_once)
 
 
 def ignore_further() -> None:
-    """The last deed of a program whose exit code is settled. At its own end Python gives each signal its default back
-    before it takes the libraries down (3.11, finisignal), and one more SIGTERM would make another end of it."""
+    """Ignore signals at the end of a program, when its exit code is settled.
+
+    At its own end Python restores each signal's default before it closes the libraries (3.11, finisignal), and one
+    more SIGTERM would change the exit code.
+    """
     for number in _heard():
         signal.signal(number, signal.SIG_IGN)
 

@@ -1,6 +1,6 @@
 """Write metrics.jsonl as TensorBoard's event files: the numbers that MLflow gets, under the same names.
 
-While a run trains (setting `tensorboard`), its launcher follows the file as it does for MLflow, so that ranks are not
+While a run trains (setting `tensorboard`), its launcher follows the file as for MLflow, so that ranks are not
 involved. Afterwards `python -m trainer.program tensorboard RUN ...` writes the same files from any run's
 metrics.jsonl.
 
@@ -50,7 +50,7 @@ def build_first_record(wall_time_s: float) -> bytes:
 
 
 def build_record(wall_time_s: float, step: int, scalars: Mapping[str, float]) -> bytes:
-    """All scalars of one step as one event. TensorBoard keeps 32 bits of each."""
+    """Return all scalars of one step as one event. TensorBoard keeps 32 bits of each."""
     values = b"".join(
         _bytes(1, _bytes(1, tag.encode()) + b"\x15" + struct.pack("<f", _to_float32(value)))
         for tag, value in scalars.items()
@@ -102,7 +102,7 @@ log = logging.getLogger("trainer")
 
 
 class EventWriter(threading.Thread):
-    """Follows metrics.jsonl of the run that this launcher has started, into <run>/tensorboard."""
+    """Follow metrics.jsonl of this launcher's run, into <run>/tensorboard."""
 
     def __init__(self, folder: RunDirectory, launcher: str) -> None:
         super().__init__(name="tensorboard", daemon=True)
@@ -117,7 +117,7 @@ class EventWriter(threading.Thread):
             self._write()
 
     def finish(self) -> None:
-        """Writes the rest; all of it anew where a later attempt has repeated steps of an earlier one."""
+        """Write the rest; write everything again if a later attempt has repeated steps of an earlier one."""
         self._stop_asked.set()
         self.join()
         self._write(anew=len({line["attempt"] for line in self._folder.read_attempts()}) > 1)
@@ -132,7 +132,7 @@ class EventWriter(threading.Thread):
                 records, self._offset, _ = build_records(self._folder.metrics, self._offset)
                 with open(self._file, "ab") as file:
                     file.write(records)
-        except OSError as failure:  # a copy must not end what it is a copy of
+        except OSError as failure:  # an error of the copy must not end the run
             self._failed = str(failure)
             log.warning(
                 "TensorBoard's file: %s; python -m trainer.program tensorboard makes it later", failure
@@ -172,11 +172,7 @@ def build_records(metrics: Path, offset: int) -> tuple[bytes, int, int]:
 
 
 def write_events(folder: RunDirectory, place: Path) -> tuple[Path, int, int]:
-    """One file in `place` with all that metrics.jsonl holds; older ones of ours go.
-
-    Returns:
-        The file, the offset read, and how many lines hold no metrics and are left out.
-    """
+    """Write one file in `place` with everything in metrics.jsonl, and remove our older ones."""
     place.mkdir(parents=True, exist_ok=True)
     records, offset, left_out = build_records(folder.metrics, 0)
     file = place / FILE.format(second=f"{int(time.time()):010d}")
@@ -189,7 +185,7 @@ def write_events(folder: RunDirectory, place: Path) -> tuple[Path, int, int]:
 
 
 def find_runs(paths: list[Path]) -> Iterator[RunDirectory]:
-    """The runs among `paths` and directly in them."""
+    """Yield the runs among `paths` and directly in them."""
     for path in paths:
         inside = [path] if (path / "config.json").is_file() else sorted(path.glob("*/"))
         for each in (each.absolute() for each in inside):
@@ -199,8 +195,7 @@ def find_runs(paths: list[Path]) -> Iterator[RunDirectory]:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the files of all runs; 3 where a path holds none, 13 where the volume takes nothing, 2 where a place is
-    refused."""
+    """Write the files of all runs; return 3 for a path without runs, 13 for a full volume, 2 for a rejected place."""
     parser = argparse.ArgumentParser(
         "python -m trainer.program tensorboard",
         description="Write TensorBoard's event files from metrics.jsonl.",
@@ -236,5 +231,5 @@ def main(arguments: list[str]) -> int:
             return failures.STORAGE_FULL if failures.is_storage_full(failure) else refused
         print(file)
         if left_out:
-            print(f"{folder.metrics}: {left_out} lines hold no metrics, and are left out", file=sys.stderr)
+            print(f"{folder.metrics}: {left_out} lines without metrics are left out", file=sys.stderr)
     return failures.DONE

@@ -27,7 +27,7 @@ from trainer.launch.stop import LAUNCHER_PID, LEFT_TO_TORCH, TO_RANKS, Stop, ran
 
 NVIDIA = "nvidia.com/"  # of other vendors' resources the rank looks at torch itself, see trainer/worker.py
 VARIANT = "STRATLAB_VARIANT"  # set by the image
-ANSWER_S = 120.0  # a driver that says nothing for so long never will
+ANSWER_S = 120.0  # a driver that is silent for this long will not answer
 
 # In a process of its own: a broken driver may hang or crash whoever asks. Prints how many, and CUDA's version x 1000.
 PROBE = """
@@ -75,7 +75,7 @@ def check(accelerator: str, per_pod: int, env: Mapping[str, str]) -> None:
 
 
 def count_devices(env: Mapping[str, str]) -> int:
-    """NVIDIA's devices that torch would find here; 0 where anything is missing."""
+    """Return the number of NVIDIA devices that torch would find here; 0 if anything is missing."""
     return _probe(env)[0] if find_torch_cuda() else 0
 
 
@@ -95,7 +95,7 @@ def _probe(env: Mapping[str, str]) -> tuple[int, int, str]:
 
 
 def refuse(accelerator: str, per_pod: int, seen: str) -> NoReturn:
-    """Raises AcceleratorsMissing."""
+    """Raise AcceleratorsMissing."""
     raise AcceleratorsMissing(
         f"run.accelerator={accelerator}: asked for {per_pod} in this pod, one per process, but {seen}; look at the "
         'node, its driver and device plugin, or train on CPUs with run.accelerator=""'
@@ -103,7 +103,7 @@ def refuse(accelerator: str, per_pod: int, seen: str) -> NoReturn:
 
 
 def find_torch_cuda() -> str:
-    """The version of CUDA that torch was built for, "" for none: read from its file, for torch itself is not wanted."""
+    """Return the version of CUDA that torch was built for, or "": read from its file, without importing torch."""
     found = importlib.util.find_spec("torch")
     file = Path(found.origin).with_name("version.py") if found and found.origin else None
     text = file.read_text() if file and file.is_file() else ""
@@ -112,7 +112,7 @@ def find_torch_cuda() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Looks, for `stratlab check`; returns the exit code."""
+    """Check the accelerators for `stratlab check`; return the exit code."""
     try:
         accelerator, per_pod = arguments[0], int(arguments[1])
     except (IndexError, ValueError):
@@ -141,7 +141,7 @@ def run_ranks(
         SignalException: torch's; a signal requested a stop of this process.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // per_node)))
-    if not has_gpu():  # else each trace would say "ERROR gpuGetDeviceCount failed"
+    if not has_gpu():  # otherwise each trace would report "ERROR gpuGetDeviceCount failed"
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -169,7 +169,7 @@ def _heard_between_looks(stop: Stop) -> Iterator[None]:
     """Hold back a signal while torch's agent checks its ranks, ten times a second, and handle it after the check.
 
     Raised inside the check it may be lost. The agent times each check, and an exception before its clock is read
-    becomes another one (`UnboundLocalError: ... 'start'`, torch 2.13, elastic/metrics/api.py). For that one it ends
+    becomes another one (`UnboundLocalError: ... 'start'`, torch 2.13, elastic/metrics/api.py). The agent then ends
     the ranks at once instead of letting them save. Failed ranks are reported as failed. If all ranks have ended with
     0, the launcher does not wait for other pods, which may never arrive.
     """
@@ -197,7 +197,7 @@ def _heard_between_looks(stop: Stop) -> Iterator[None]:
 
 
 def read_own_address() -> str | None:
-    """Return the address under which other pods reach this one; None on a machine that only knows its loopback.
+    """Return the address of this pod for other pods; None on a machine that only knows its loopback.
 
     torch would publish the host name, which cannot be resolved in an MPIJob v1. torch also takes a pod that returns
     under the same name for the pod that it has lost.

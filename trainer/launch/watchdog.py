@@ -49,12 +49,12 @@ from trainer.hang_detection.heartbeat import (
 )
 
 MARGIN, LEAST_MARGIN_S, MOST_MARGIN_S = 0.25, 2.0, 30.0
-"""Of the time-out, in which everybody is asked."""
+"""Share of the time-out in which all ranks are asked."""
 ANSWER_S = 2.5
 """A witness that has not answered by then does not run."""
 STACK_S = 0.5
 ENOUGH_S = 20.0
-"""After the time-out: torch has ended what it ends."""
+"""After the time-out: torch has then ended the waiting ranks."""
 
 log = logging.getLogger("trainer")
 
@@ -82,7 +82,7 @@ class Watchdog(threading.Thread):
     ) -> None:
         super().__init__(name="watchdog", daemon=True)
         self.verdict: HangVerdict | None = None
-        """None as long as nothing hangs."""
+        """None while no rank hangs."""
         self.ended = False
         """Whether the ranks of this pod were ended by it."""
         self._folder, self._pod, self._node = folder, pod, node
@@ -110,16 +110,16 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         own = self._folder.pod_hang(self._pod)
-        with suppress(OSError):  # of an earlier attempt: to the others it would be of this one
+        with suppress(OSError):  # an earlier attempt's file would count for this attempt on other pods
             own.unlink(missing_ok=True)
         while not self._over.wait(self._poll_s):
             try:
                 self._look()
-            except Exception:  # what watches must not be what ends a run
+            except Exception:  # the watchdog must not end a run
                 log.exception("the watchdog could not look")
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         self._over.set()
         self.join()
         shutil.rmtree(self._pulses, ignore_errors=True)
@@ -127,7 +127,7 @@ class Watchdog(threading.Thread):
     def _look(self) -> None:
         now = time.monotonic()
         if now - self._looked > self._poll_s + self._margin_s:
-            self._awake = now  # this process did not run either: the whole machine stood still
+            self._awake = now  # this process did not run either: the whole machine was suspended
         self._looked = now
         self._find_ranks()
         readings = {rank: listener.read() for rank, listener in self._ranks.items()}
@@ -154,7 +154,7 @@ class Watchdog(threading.Thread):
             ends - self._margin_s < latest < ends - 1.0
             or max((r.step for r in readings.values()), default=0) > self._step
         ):
-            log.warning("the ranks go on: %s", self.verdict.sentence if self.verdict else "")
+            log.warning("the ranks continue: %s", self.verdict.sentence if self.verdict else "")
             self._alarm, self.verdict = None, None
             with suppress(OSError):
                 self._folder.pod_hang(self._pod).unlink(missing_ok=True)
@@ -187,7 +187,7 @@ class Watchdog(threading.Thread):
             if len(pods) >= self._nodes or time.monotonic() > until or self._over.wait(self._poll_s):
                 break
         known = {state.rank: state for pod in pods for state in map(state_from, pod["ranks"])}
-        # a volume that takes no file keeps nobody from a verdict
+        # a full volume must not prevent a verdict
         known |= {state.rank: state for state in states}
         self.verdict = judge([known[rank] for rank in sorted(known)], self._nodes * self._processes)
         self._write(states)

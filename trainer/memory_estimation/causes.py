@@ -26,7 +26,7 @@ Row = tuple[Any, str, Wrapper]
 
 @contextmanager
 def attributed(watch: StorageWatch, strategy: str) -> Iterator[None]:
-    """While it is entered, `watch` knows who asks for memory: gathering, reducing, masks, the loss."""
+    """Let `watch` know the cause of allocations while it is entered: gathering, reducing, masks, the loss."""
     rows = [*_native(), *(_deepspeed() if STRATEGIES[strategy].deepspeed_stage else ())]
     with ExitStack() as stack:
         for owner, name, wrap in rows:
@@ -141,7 +141,7 @@ def attribute_state(watch: StorageWatch, engine: Any) -> None:
 
 
 def attribute_teacher(watch: StorageWatch, teacher: Any) -> None:
-    """The network that the model learns from."""
+    """Attribute the network that the model learns from."""
     for tensor in teacher.tensors():
         watch.attribute(tensor, "teacher", final=True)
 
@@ -164,7 +164,7 @@ def attribute_optimizer(watch: StorageWatch, engine: Any) -> None:
 
 
 def list_states(engine: Any) -> Iterator[Any]:
-    """Moments and counters of every optimizer of an engine."""
+    """Yield moments and counters of every optimizer of an engine."""
     found = [optimizer_of_deepspeed(engine), getattr(engine, "_optimizer", None)]
     for optimizer in [*getattr(engine, "optimizers", []), *found]:
         optimizer = getattr(optimizer, "optimizer", optimizer)  # DeepSpeed's has torch's inside
@@ -173,12 +173,12 @@ def list_states(engine: Any) -> Iterator[Any]:
 
 
 def optimizer_of_deepspeed(engine: Any) -> Any:
-    """DeepSpeed's own; None of other engines."""
+    """Return DeepSpeed's optimizer; None for other engines."""
     return getattr(getattr(engine, "_engine", None), "optimizer", None)
 
 
 def list_masters(engine: Any) -> list[Any]:
-    """DeepSpeed's fp32 copies of the parameters; none of other engines."""
+    """Return DeepSpeed's fp32 copies of the parameters; empty for other engines."""
     optimizer = optimizer_of_deepspeed(engine)
     found = getattr(optimizer, "fp32_partitioned_groups_flat", None)  # stage 3
     return list(found or getattr(optimizer, "single_partition_of_fp32_groups", None) or [])

@@ -49,7 +49,7 @@ from trainer.strategies import nd
 
 @contextmanager
 def alone(config: Config, ranks: int, rank: int, per_node: int) -> Iterator[None]:
-    """This process is rank `rank` of `ranks`, of which `per_node` share a node; the others do not exist."""
+    """Make this process rank `rank` of `ranks`, of which `per_node` share a node; the others do not exist."""
     assert not dist.is_initialized(), "a process with a process group of its own"
     own = {"RANK": rank, "LOCAL_RANK": rank % per_node, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": per_node}
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "DS_ACCELERATOR": "cpu"}
@@ -77,7 +77,7 @@ def _replacements(config: Config, ranks: int) -> dict[Any, dict[str, Any]]:
     """Return owner -> attributes.
 
     Values that stay the same while a process lives are cached, because each call takes time: a library opened, a
-    program started. Fake tensors ask for CUDA at each new operator call, DeepSpeed for a CPU's nodes at each
+    program started. Fake tensors look for CUDA at each new operator call, DeepSpeed for a CPU's nodes at each
     reduction: 57,000 and 1,200 times for ZeRO-3 of 36 layers.
     """
     return {
@@ -95,18 +95,18 @@ def _replacements(config: Config, ranks: int) -> dict[Any, dict[str, Any]]:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """No other rank is asked."""
+    pass
 
 
 def _equal_splits(counts: list[list[int]], rows: int) -> list[list[int]]:
-    """Tokens are spread evenly over the experts: as many rows come as go."""
+    """Spread tokens evenly over the experts: as many rows arrive as leave."""
     ranks = len(counts[0])
     each, left = divmod(rows, ranks)
     return [[each + int(rank < left) for rank in range(ranks)]] * 2
 
 
 def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
-    """With real tensors: meshes read their ranks, and deepcopy knows no fake tensor."""
+    """Run with real tensors: meshes read their ranks, and deepcopy does not support fake tensors."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -151,7 +151,7 @@ def _finished(tensor: torch.Tensor) -> Any:
 
 
 class _SteadyReducer:
-    """DDP's reducer with the buckets of its first step, of the same bytes: to make others, ranks exchange indices."""
+    """DDP's reducer with the buckets of its first step: to build others of the same bytes, ranks exchange indices."""
 
     def __init__(self, reducer: Any) -> None:
         self._reducer = reducer
@@ -204,7 +204,7 @@ def _pipeline_alone(guess: Callable[[bool], torch.Tensor]) -> dict[Any, dict[str
 
 
 def _vote_alone(_: Any, stages: Any, *__: Any) -> None:
-    """As all ranks decide here: shapes are found by running one micro-batch."""
+    """Decide as all ranks do here: shapes are found by running one micro-batch."""
     for one in stages:
         one._inference_mode = pipelining.InferenceMode.DYNAMIC
 
@@ -233,10 +233,10 @@ IN_FP32 = (
     *("layer_norm", "group_norm", "rms_norm", "softmax.int", "log_softmax.int", "sum", "sum.dim_IntList"),
     *("cumsum", "exp", "log", "pow.Tensor_Scalar", "rsqrt", "reciprocal", "softplus", "logsumexp"),
 )
-"""Of AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE (ATen/autocast_mode.h), what models call; none of it is in the
-CPU's list, so that there is nothing to come back to."""
+"""Operators of AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE (ATen/autocast_mode.h) that models call. The CPU's
+list lacks all of them, so that there is no state to restore."""
 OFFER = packing.Offer("cuda", (9, 0), varlen=True)
-"""A GPU of today, with torch as it is pinned."""
+"""A current GPU, with the pinned torch."""
 
 
 @contextmanager
@@ -268,7 +268,7 @@ def as_on_cuda(watch: StorageWatch) -> Iterator[None]:
 
 
 def _multiply_into_fp32(a: Tensor, b: Tensor) -> Tensor:
-    """One product, without its factors in fp32."""
+    """Allocate one product, without its factors in fp32."""
     return a.new_empty((a.shape[0], b.shape[1]), dtype=torch.float32)
 
 

@@ -31,7 +31,9 @@ from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.layout.mesh_rules import resolve_axes
 from stratlab_spec.layout.parallel_dims import count_stages
 from stratlab_spec.memory.profiles import CPU, CUDA, SCHEMA
-from stratlab_spec.models.decoder import SHAPES, count_layer_parameters, resize_decoder, resize_vit
+from stratlab_spec.models.decoder import count_layer_parameters
+from stratlab_spec.models.decoder_json import resize_decoder, resize_vit
+from stratlab_spec.models.decoder_presets import SHAPES
 from stratlab_spec.models.model_specs import VIT
 from stratlab_spec.schedule import count_micro_batches
 from stratlab_spec.settings.config import PREFIX, Config
@@ -93,22 +95,22 @@ def _end_with_parent() -> None:
 
 
 FEW_LAYERS, FEW_LAYERS_OF_STAGE_3 = 4, 6
-"""Of the smaller depth. With four layers the fullest moment of DeepSpeed's stage 3 is another one than with many:
-ViT-Huge with two images would be foreseen 5.5 % too high."""
+"""Layers of the smaller depth. With four layers DeepSpeed's stage 3 has its fullest moment elsewhere than with many:
+the forecast for ViT-Huge with two images would be 5.5 % too high."""
 BY_NODES = tuple(name for name, row in STRATEGIES.items() if row.by_nodes)
-"""Strategies whose axes follow from how many ranks share a node: their files answer for that number alone."""
+"""Strategies whose axes follow from the number of ranks per node: their files answer only for that number."""
 BY_RANKS = tuple(name for name, row in STRATEGIES.items() if len(row.axes) == 1 and name not in BY_NODES)
-"""Strategies with one axis of data: what is shared out is shared out over all ranks alike, from two on."""
+"""Strategies with one axis of data: sharded parts are divided over all ranks alike, from two on."""
 OTHER_RANKS = (8, 2)
 FP32 = 4
-"""Bytes of a number, as buckets are asked for."""
+"""Bytes of a number, in sizes of buckets."""
 IMAGES = (2, 16, 32)
 """Micro-batches that are counted of images."""
 
 
 @dataclass(frozen=True)
 class Corner:
-    """One count: its numbers of layers (0 = as asked for), rows and ranks, and which rank."""
+    """One count: its numbers of layers (0 = the setting's), rows and ranks, and which rank."""
 
     layers: int
     rows: int
@@ -144,7 +146,7 @@ def _few_layers(config: Config, asked: int) -> int:
     if stage not in (1, 2):
         return few
     filled = -(-reduce_bucket_bytes(config) // (FP32 * _count_block(config)))
-    # a bucket that the whole model does not fill is full at no depth
+    # a bucket that the whole model does not fill is never full
     return max(few, 2 + filled) if filled < asked else few
 
 
@@ -157,7 +159,7 @@ def _count_block(config: Config) -> int:
 
 
 def _period(config: Config) -> int:
-    """Layers after which a pattern repeats."""
+    """Return the number of layers after which a pattern repeats."""
     _, _, every = config.activation_checkpointing.partition("every_")
     return int(every) if every else 1
 
@@ -165,7 +167,7 @@ def _period(config: Config) -> int:
 def rows_of(config: Config) -> tuple[int, ...]:
     """Return the micro-batches to count, up to the run's: with more rows another moment may be the fullest.
 
-    For text: one row, the rows from which the loss holds no more (its probabilities, a chunk of logits), enough rows
+    For text: one row, the rows from which the loss stops growing (its probabilities, a chunk of logits), enough rows
     for several consecutive chunks, and twice that.
     """
     asked = config.micro_batch_size
@@ -270,7 +272,7 @@ def build_operations(
     order = sorted(range(len(tasks)), key=lambda place: -tasks[place].work)
     for found in count_side_by_side(_count, tasks, order, begins):
         samples += found
-    # what is scaled would be nothing where a window was not seen
+    # scaling would give nothing for an unseen window
     if not all(AT_ONCE in sample["windows"] for sample in samples):
         for sample in samples:
             sample["windows"].pop(AT_ONCE, None)

@@ -77,7 +77,7 @@ IMAGES_ALONE = ("image_size", "augment", "batch_norm", "label_smoothing")
 
 
 def settings_that_matter(config: Config, scaled: tuple[str, ...]) -> dict[str, Any]:
-    """Setting -> value: every one that is in no table here, so that a new setting counts as one that matters.
+    """Return setting -> value of all settings that are in no table here: a new setting counts as one that matters.
 
     Args:
         scaled: settings for whose values the file has an answer.

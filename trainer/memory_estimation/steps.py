@@ -88,7 +88,7 @@ KNOWN = {
     "food101": Pictures(101, 3),
 }
 PHOTOGRAPHS = Pictures(1000, 3)
-"""Of any other data set, unless somebody says otherwise."""
+"""Of any other data set, by default."""
 MOST = 1_000_000
 """Classes or channels: no data set has as many."""
 
@@ -125,8 +125,9 @@ def build_empty_model(config: Config, pictures: Pictures) -> Learner:
 
 
 def build_micro_batch(config: Config, pictures: Pictures) -> tuple[Tensor, Tensor]:
-    """(inputs, labels) as the run's data gives them, m rows: images float [m, channel, edge, edge] with int64 [m] or
-    float [m, class], text int64 [m, 2, token] with int64 [m, token]."""
+    """Return (inputs, labels) as the run's data gives them, m rows: images float [m, channel, edge, edge] with int64
+    [m] or float [m, class], text int64 [m, 2, token] with int64 [m, token].
+    """
     m = config.micro_batch_size
     if config.is_text:
         inputs = torch.zeros((m, 2, config.seq_len), dtype=torch.int64)
@@ -142,7 +143,7 @@ OF_DEEPSPEED = (
     *("param_buffer_of_bit16_for_cpu_offload_groups", "temp_grad_buffer_for_cpu_offload"),
     *("accumulated_grads_in_cpu", "grad_partitions_flat_buffer"),
 )
-"""Attributes of DeepSpeed's optimizers, of stages 1 and 2 and of stage 3, whose tensors are on its `self.device`: the
+"""Attributes of DeepSpeed's optimizers, of stages 1 and 2 and of stage 3, with tensors on its `self.device`: the
 host's with offload_optimizer (stage_1_and_2.py, stage3.py, 0.19.8)."""
 
 
@@ -157,7 +158,7 @@ def move_to_host(watch: StorageWatch, engine: Any, offload: str) -> None:
 def _list_kept(engine: Any, offload: str) -> Iterator[Any]:
     parameters = list(engine.module.parameters())
     optimizer = optimizer_of_deepspeed(engine)
-    if optimizer is None:  # fully_shard's: shards, and what is reduced into shards
+    if optimizer is None:  # fully_shard's shards, and gradients that are reduced into shards
         yield from parameters
         yield from (parameter.grad for parameter in parameters)
         return
@@ -203,7 +204,7 @@ class _WatchedPhases(Phases):
 
 
 def count(config: Config, ranks: int, rank: int, pictures: Pictures, **more: Any) -> Count:
-    """As `count_batches`, of one run."""
+    """Do the same as `count_batches` for one run."""
     (found,) = count_batches([config], ranks, rank, pictures, **more)
     return found
 
@@ -264,7 +265,7 @@ def count_batches(
         teacher = None
         if config.teacher and plan.axes.computes_loss(rank):
             edge = 0 if config.is_text else config.image_size or default_image_size(config)
-            # its weights make no difference to memory
+            # its weights do not affect memory
             asked = teacher_config(config).model_copy(update={"image_size": edge, "init": "scratch"})
             teacher = build_empty_model(asked, pictures)
         if STRATEGIES[config.strategy].deepspeed_stage == 3 and config.precision == "bf16_native":
@@ -329,7 +330,7 @@ def count_batches(
                 )
         engine.close()
         engine = None
-    gc.collect()  # engines refer to themselves; the next count of this process should not carry this one along
+    gc.collect()  # engines refer to themselves; otherwise the next count of this process would include this engine
     return found
 
 
@@ -342,7 +343,7 @@ def as_counted(config: Config) -> Config:
 
 
 def _allocate(model: nn.Module) -> None:
-    """Gives the model (fake) memory."""
+    """Give the model (fake) memory."""
     model.to_empty(device="cpu")
     tie_weights(model)
     restore_buffers(model, "cpu")

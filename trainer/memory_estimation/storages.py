@@ -62,20 +62,20 @@ def asks_for_device(func: Any, args: Any) -> bool:
 
 
 def is_on_meta(tensor: Tensor) -> bool:
-    """Whether a tensor is on the meta device: one without memory of any kind."""
+    """Return whether a tensor is on the meta device: one without memory of any kind."""
     device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
     return device.type == "meta"
 
 
 ALWAYS = {"build": "other", "data": "data", "forward": "activations", "backward": "activations"}
-"""The cause of what nothing more is known about, by phase."""
+"""The cause of storages without further knowledge, by phase."""
 HALF = (torch.bfloat16, torch.float16)
 NODE_CAUSE = "stratlab_cause"
-"""In the metadata of an autograd node: what its backward pass makes is for this."""
+"""In the metadata of an autograd node: the cause of storages from its backward pass."""
 
 
 class StorageWatch(TorchDispatchMode):
-    """While it is entered, every new storage goes into `timeline`; so does its end, and its resizing.
+    """Record every new storage in `timeline` while it is entered, with its end and its resizing.
 
     Sees operators, not what happens inside a kernel.
 
@@ -95,7 +95,7 @@ class StorageWatch(TorchDispatchMode):
         self._patches = ExitStack()
 
     def begin(self, phase: str) -> None:
-        """Attribute the storages made from now on to this phase."""
+        """Attribute the following storages to this phase."""
         self.phase = phase
         self.timeline.begin(phase)
 
@@ -107,7 +107,7 @@ class StorageWatch(TorchDispatchMode):
     def __exit__(self, *failure: Any) -> None:
         super().__exit__(*failure)
         self._patches.close()
-        self._alive.clear()  # with the weak references: what dies later is of no interest
+        self._alive.clear()  # with the weak references: later ends do not matter
 
     def _resizing(self) -> Any:
         """Follow resize_(0), by which fully_shard frees gathered tensors without an operator."""
@@ -138,7 +138,7 @@ class StorageWatch(TorchDispatchMode):
         return result
 
     def see(self, tensor: Tensor, operator: str, sources: Any = ()) -> None:
-        """Takes up the storage of `tensor` if it is new."""
+        """Start to follow the storage of `tensor` if it is new."""
         tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
         if is_on_meta(tensor):
             return
@@ -227,7 +227,7 @@ BY_OPERATOR = {
 BY_METHOD = {"tolist": READS, "cpu": TO_HOST, "numpy": TO_HOST}
 """Methods of a tensor that wait once, however many numbers they read."""
 PINNED = "stratlab_pinned"
-"""Attribute of a tensor in memory that a device can fetch from by itself."""
+"""Attribute of a tensor in memory that a device can read directly."""
 _HERE = Path(__file__).parent
 _ROOTS = ("/site-packages/", "/dist-packages/", str(_HERE.parent.parent) + "/")
 _PASSED_THROUGH = (
@@ -327,7 +327,7 @@ def _has_flags(name: str, args: Any) -> bool:
 
 
 def _copies(name: str, args: Any, kwargs: Any) -> str | None:
-    """Between host and device, unless neither has to wait for the other."""
+    """Return the reason for a wait between host and device, if there is one."""
     if name == "copy_":
         target, source = args[:2]
         to, waits = target.device, not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))

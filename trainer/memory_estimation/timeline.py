@@ -17,16 +17,17 @@ CAUSES = (
     *("parameters", "teacher", "master copies", "gradients", "gradient buckets", "optimizer state"),
     *("low-precision copies", "gathered", "activations", "masks", "logits and loss", "data", "other"),
 )
-"""What memory is held for, coarsely; docs/memory.md says what belongs to each."""
+"""Coarse causes of memory; docs/memory.md lists the parts of each."""
 
 
 SAVED = ("activations", "masks", "low-precision copies")
 AT_ONCE = "backward, gradients at once"
 """The window that a strategy has which takes room for all gradients of the rank in one piece."""
 AT_ONCE_SHARE = 0.9
-"""Of the gradients that are held when the pass is over: so large is that piece."""
+"""Share of the gradients held at the end of the pass that makes a piece this large."""
 EDGE_SHARE = 0.05
-"""Of what the forward pass has saved: freed when the backward pass's first window ends, left when its last begins."""
+"""Share of the tensors saved by the forward pass: freed at the end of the backward pass's first window, left at the
+start of its last."""
 
 
 class Label(NamedTuple):
@@ -37,7 +38,7 @@ class Label(NamedTuple):
     operator: str
     dtype: str
     shape: tuple[int, ...]
-    """Of the first tensor on it."""
+    """Of its first tensor."""
 
 
 @dataclass(eq=False)
@@ -48,11 +49,11 @@ class Storage:
     cause: str
     """One of CAUSES; may become known only after it was made."""
     final: bool = False
-    """Whether `cause` stays as it is, whatever else the storage is found to be."""
+    """Whether `cause` is final."""
     size: int = 0
     """Bytes at this moment, in whole blocks."""
     on_host: bool = False
-    """Offloaded: it lies in host memory, and takes none of the device's."""
+    """Offloaded: it is in host memory, and does not use the device's."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,14 @@ class Moment:
     storages: dict[Storage, int]
 
     def by_cause(self) -> dict[str, int]:
-        """Bytes of each cause, in the order of CAUSES; they add up to the total."""
+        """Return bytes of each cause, in the order of CAUSES; they add up to the total."""
         found = Counter[str]()
         for storage, size in self.storages.items():
             found[storage.cause] += size
         return {cause: found[cause] for cause in CAUSES}
 
     def by_label(self) -> list[tuple[str, Label, int, int]]:
-        """(cause, label, how many, bytes), the largest first; the bytes add up to the total."""
+        """Return (cause, label, how many, bytes), the largest first; the bytes add up to the total."""
         sizes, counts = Counter[tuple[str, Label]](), Counter[tuple[str, Label]]()
         for storage, size in self.storages.items():
             sizes[storage.cause, storage.label] += size
@@ -89,7 +90,7 @@ class Timeline:
 
     block_bytes: int
     events: list[tuple[int, Storage]] = field(default_factory=list)
-    """(bytes taken, or given back where negative; whose)."""
+    """(bytes taken, or freed if negative; the storage)."""
     turns: list[tuple[int, str]] = field(default_factory=list)
     """(event, phase that begins before it), in order."""
 
@@ -98,7 +99,7 @@ class Timeline:
         self.turns.append((len(self.events), phase))
 
     def resize(self, storage: Storage, size: int) -> None:
-        """Records that `storage` has `size` bytes from now on."""
+        """Record that `storage` has changed to `size` bytes."""
         blocks = -(-size // self.block_bytes) * self.block_bytes
         if blocks != storage.size:
             self.events.append((blocks - storage.size, storage))
@@ -130,7 +131,7 @@ class Timeline:
         or batch. `backward, begin` is while nearly all tensors saved by the forward pass are alive (the loss),
         `backward, end` when nearly all of them are freed (the embedding), `backward` between. Stages 1 and 2 of
         DeepSpeed take room for all gradients of the rank when their first bucket is full: `backward, gradients at
-        once` is from there on, `backward` before it, if that is between begin and end. In one window memory grows
+        once` begins there, `backward` is before it, if that is between begin and end. In one window memory grows
         linearly with depth and rows; the fullest window may change.
         """
         totals = self._totals(lambda storage: not storage.on_host)
@@ -215,7 +216,7 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class Count:
-    """Memory of one rank in one step, which is not its first."""
+    """Memory of one rank in one step after its first."""
 
     config: Config
     ranks: int
@@ -230,11 +231,11 @@ class Count:
     between: Moment
     """Before the step's data."""
     gathered: Moment
-    """When most of what other ranks hold was gathered here."""
+    """When most of the other ranks' parts were gathered here."""
     windows: dict[str, Moment]
     """The fullest moment of each window of the step (timeline.py); the peak is the fullest of them."""
     host: Moment
-    """When most lay in host memory, of what is offloaded; it is in none of the others."""
+    """When most offloaded memory was on the host; the other moments do not include it."""
     collectives: dict[tuple[str, str], int]
     """Bytes that this rank got out of collectives in the step, by (operator, dtype)."""
     waits: dict[Wait, int]
@@ -289,7 +290,9 @@ class Count:
         }
 
     def lines(self, top: int) -> Iterator[str]:
-        """A table: causes at the peak and between steps, then the `top` largest groups of storages at the peak."""
+        """Yield a table: causes at the peak and between steps, then the `top` largest groups of storages at the
+        peak.
+        """
         config, where = self.config, self.axes.coordinates(self.rank)
         sizes = " ".join(f"{name}={size}" for name, size in self.axes.as_dict().items() if size > 1)
         place = ", ".join(f"{name} {at}" for name, at in where.items() if getattr(self.axes, name) > 1)

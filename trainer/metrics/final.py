@@ -88,7 +88,7 @@ def build_course(
         elif line.kind == "event" and is_number(count := content.get("not_finite_steps")):
             not_finite[line.attempt] = max(
                 not_finite.get(line.attempt, 0), int(count)
-            )  # of the attempt so far
+            )  # of the attempt until here
         elif line.kind == "epoch":
             if isinstance(content.get("epoch"), int) and is_number(content.get("epoch_time_s")):
                 epochs[content["epoch"]] = content
@@ -101,7 +101,7 @@ def build_course(
             used += lasted * _whole(sum, gpus["utilisation_pct"], ranks) / max(ranks, 1)
             hottest.append(_whole(max, gpus["temperature_c"], ranks))
     if broken:
-        log.warning("metrics.jsonl: %d lines are not whole and count for nothing", broken)
+        log.warning("metrics.jsonl: %d lines are incomplete and do not count", broken)
     course = {
         "train_energy_wh": joules / JOULES_PER_WH,
         "train_power_w": joules / seconds if seconds else math.nan,
@@ -126,7 +126,7 @@ def find_target(config: Config) -> tuple[str, float] | None:
 
 
 def _read_target(line: dict[str, Any], name: str, value: float) -> float | None:
-    """Seconds of training up to this validation if it reached the target."""
+    """Return seconds of training up to this validation if it reached the target."""
     found = line.get(name)
     if not is_number(found) or not (found >= value if name.endswith("accuracy_pct") else found <= value):
         return None
@@ -152,7 +152,7 @@ def _whole(add: Any, values: list[float], ranks: int) -> float:
 
 
 SENT = ("reductions", "gathers", "exchanges")
-"""Of what goes over the wire the element types are told, by these names of trainer.measuring.operators.DTYPES."""
+"""Names in trainer.measuring.operators.DTYPES of the operators whose element types on the wire are recorded."""
 
 
 def write_results(
@@ -168,10 +168,10 @@ def write_results(
     last: dict[str, Any],
     test: Evaluation,
 ) -> None:
-    """Every rank's facts, then on rank 0 evaluation.json and summary.json; collective.
+    """Write every rank's facts, then on rank 0 evaluation.json and summary.json; collective.
 
     Args:
-        data_set_bytes: of it in the memory of the device that computes.
+        data_set_bytes: its part in the memory of the computing device.
         gpu: of `Meter.describe`.
         machine: since before the first step.
     """
@@ -232,7 +232,7 @@ def _read_steps(path: Path) -> Iterator[TrainedStep]:
                 continue
             try:
                 step = read_step(msgspec.json.decode(raw))
-            except msgspec.MsgspecError:  # `build_course` says how many
+            except msgspec.MsgspecError:  # `build_course` counts them
                 continue
             if step:
                 yield step

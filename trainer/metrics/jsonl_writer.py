@@ -20,7 +20,7 @@ log = logging.getLogger("trainer")
 
 
 class Spool:
-    """Appends whole lines. An error other than a full volume is raised, and FolderGone where the file was removed."""
+    """Append whole lines. Raise errors other than a full volume, and FolderGone if the file was removed."""
 
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
         self.path = path
@@ -36,11 +36,11 @@ class Spool:
             self.append(b"\n")
 
     def append(self, line: bytes) -> None:
-        """Keeps a line until the next flush."""
+        """Keep a line until the next flush."""
         self._waiting.append(line)
         self._bytes += len(line)
         while self._bytes > self._most_bytes and len(self._waiting) > 1 + self._is_cut:
-            oldest = self._waiting[self._is_cut]  # of the first one a part may be on the volume already
+            oldest = self._waiting[self._is_cut]  # a part of the first line may be on the volume already
             del self._waiting[self._is_cut]
             self._bytes -= len(oldest)
             self.dropped += 1
@@ -76,7 +76,7 @@ class Spool:
                     raise
                 if not self._told:
                     self._told = True
-                    log.warning("%s: %s; training goes on, its lines wait in memory", self.path, failure)
+                    log.warning("%s: %s; training continues, its lines wait in memory", self.path, failure)
                 return False
             self._forget(written)
         self._told = False

@@ -10,7 +10,7 @@ visible, and only the data times count.
     straggler  slow in 3 chunks in a row
 
 On a busy machine every rank is slow now and then, but not in nine consecutive steps. Three chunks are whole at most
-11 steps after a rank becomes slow, and written 9 steps after that, whatever `log_every` is: 20 in all. A device's
+11 steps after a rank becomes slow, and written 9 steps after that, for any `log_every`: 20 in all. A device's
 times are read after a write and sent with the next one: 30 there.
 """
 
@@ -82,14 +82,14 @@ MANY = 32
 
 @dataclass(frozen=True)
 class Straggler:
-    """One rank, since one step."""
+    """A slow rank, since a step."""
 
     rank: int
     since_step: int
     ratio: float
-    """Of its own time to that of the others."""
+    """Its own time over the other ranks'."""
     share_pct: float
-    """Of a step, by which it is slower."""
+    """Its delay, in percent of a step."""
 
 
 class Chunk(NamedTuple):
@@ -102,14 +102,14 @@ class Chunk(NamedTuple):
 
 
 class OwnTimes:
-    """This rank's times, made into chunks; all ranks have equally many."""
+    """This rank's times, combined into chunks; all ranks have the same number."""
 
     def __init__(self) -> None:
         self._steps: list[Chunk] = []
         self._unsettled: list[tuple[int, float, float, float]] = []
 
     def add(self, step: int, data_ms: float, forward_ms: float, step_ms: float) -> None:
-        """Of its forward pass is not known yet how much was waiting."""
+        """Add a step; the share of waiting in its forward pass is not known yet."""
         self._unsettled.append((step, data_ms, forward_ms, step_ms))
 
     def settle(self, waited_share: float) -> None:
@@ -125,7 +125,7 @@ class OwnTimes:
         self._unsettled = []
 
     def take(self) -> list[Chunk]:
-        """The whole chunks, the oldest first."""
+        """Return the whole chunks, the oldest first."""
         found: list[Chunk] = []
         while len(self._steps) >= CHUNK and len(found) < MOST_CHUNKS:
             chunk, self._steps = self._steps[:CHUNK], self._steps[CHUNK:]
@@ -136,17 +136,17 @@ class OwnTimes:
 
 
 class Stragglers:
-    """Judges the chunks of all ranks."""
+    """Judge the chunks of all ranks."""
 
     def __init__(self) -> None:
         self.worst: Straggler | None = None
-        """Of the whole run, by its share."""
-        self._slow: dict[int, list[Straggler]] = {}  # of each rank that is slow now
+        """The slowest of the whole run, by its share."""
+        self._slow: dict[int, list[Straggler]] = {}  # for each rank that is slow now
 
     def add(
         self, first_step: int, data_ms: Sequence[float], own_ms: Sequence[float], step_ms: float
     ) -> list[Straggler]:
-        """One chunk of every rank; those that have just become stragglers."""
+        """Return one chunk of every rank; those that have just become stragglers."""
         slow = {s.rank: s for times in (own_ms, data_ms) for s in _find_slow(first_step, times, step_ms)}
         self._slow = {rank: [*self._slow.get(rank, []), s] for rank, s in slow.items()}
         found = []
@@ -186,7 +186,7 @@ log = logging.getLogger("trainer")
 
 
 class ProgressLog:
-    """Logs the newest metrics line, not more often than every five seconds, and the last one always."""
+    """Log the newest metrics line, at most every five seconds, and always the last one."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -194,7 +194,7 @@ class ProgressLog:
         self._first_step: int | None = None
 
     def show(self, line: dict[str, Any]) -> None:
-        """`line` is a train line of metrics.jsonl."""
+        """Show a train line of metrics.jsonl."""
         now, step = time.monotonic(), line["step"]
         if self._first_step is None:
             self._first_step, self._began = step, now

@@ -26,7 +26,7 @@ PARTS = {
     "optimizer": ("optimizer state",),
     "teacher": ("teacher",),
 }
-"""What a run tells apart of an engine's state -> causes of a count. Buckets of DDP hold the gradients themselves."""
+"""Parts of an engine's state in a run -> causes of a count. Buckets of DDP hold the gradients themselves."""
 MEASURED = {"gradients": ("gradients", "buckets")}
 """Parts that a run measures under several names; others have their own."""
 REST = "rest"
@@ -76,7 +76,7 @@ def _errors(
     """Return forecast less measured, GiB, for each part of the rank that held most; the sum is `off_gib`.
 
     The engine's state is compared at the update, when it is whole: at the peak some gradients may not exist yet. The
-    rest is memory that is neither state nor kept next to it.
+    rest is all memory except state and tensors kept next to it.
     """
     if (fullest := _find_fullest(ranks)) is None:
         return {}
@@ -95,7 +95,7 @@ def _errors(
 
 
 def _find_fullest(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """`training_memory` of the rank that held most; None where no step has counted."""
+    """Return `training_memory` of the rank that held most; None if no step was counted."""
     known = [rank["training_memory"] for rank in ranks if rank["training_memory"] is not None]
     return max(known, key=lambda memory: float(memory["peak_gib"]), default=None)
 
@@ -104,7 +104,9 @@ TERA = 1e12
 
 
 def _peaks(fp32: float, half: float, bf16: bool = True) -> dict[str, float]:
-    """fp32: of the CUDA cores, without TF32. half: of the tensor cores with sums in fp32, without sparsity."""
+    """Return the peaks; fp32: of the CUDA cores, without TF32. half: of the tensor cores with sums in fp32, without
+    sparsity.
+    """
     return {"fp32": fp32 * TERA, "fp16": half * TERA, **({"bf16": half * TERA} if bf16 else {})}
 
 
@@ -162,8 +164,10 @@ PEAK_FLOPS: dict[str, dict[str, float]] = {
 
 
 def read_peak_flops(device_name: str, precision: str) -> float | None:
-    """FLOP/s of one device in this precision; None for a device that is not in the table, such as a MIG slice, and
-    for a precision that its tensor cores do not have.
+    """Return the FLOP/s of one device in this precision.
+
+    None for a device that is missing in the table, such as a MIG slice, and for a precision that its tensor cores
+    lack.
 
     fp32 is the peak without TF32, which the trainer switches off (`trainer.distributed.world.apply_whole_fp32`).
     """
@@ -183,7 +187,7 @@ NO_RESULTS = (
 OF_TEXT = (
     *("tokens_per_s", "useful_tokens_per_s", "useful_tokens_pct", "mfu_literature_pct", "mfu_useful_pct"),
 )
-"""Of the timed steps, in runs on text only."""
+"""Numbers of the timed steps, only in text runs."""
 FROM_CONFIG = ("run", "comparison", "strategy", "seed", "global_batch_size", "micro_batch_size")
 
 
@@ -245,7 +249,7 @@ def build_summary(
 def find_results(summary: dict[str, Any]) -> dict[str, float]:
     """Return the numbers of summary.json by which a run is judged, for the line of kind `result`.
 
-    They become metrics of the MLflow run. Settings and facts are left out because they are its params, and so are the
+    They become metrics of the MLflow run. Settings and facts, which are its params, are left out, and so are the
     numbers of the last validation's line. The numbers of an axis are called `wire_bytes_per_axis/tp`.
     """
     flat = dict(summary)

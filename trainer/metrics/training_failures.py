@@ -60,11 +60,11 @@ class Guard:
         """Steps of this attempt whose loss or gradient was not finite."""
 
     def counts_as_skipped(self, step: Step) -> bool:
-        """Whether its update was left out, by the engine or by this policy."""
+        """Return whether its update was left out, by the engine or by this policy."""
         return step.skipped or (self._policy == "skip" and not math.isfinite(step.norm))
 
     def forget(self) -> None:
-        """All steps since the last call were finite, and none was left out."""
+        """Note that all steps since the last call were finite, and that none was left out."""
         self._in_a_row = 0
 
     def check(self, steps: Sequence[Step], shares: Sequence[Tensor]) -> list[tuple[int, str]]:
@@ -98,7 +98,9 @@ class Guard:
         return not self._scales_loss and (step.skipped or not math.isfinite(step.norm))
 
     def _find_owners(self, steps: Sequence[Step], shares: Sequence[Tensor]) -> list[tuple[int, int, str]]:
-        """(step, rank, node) of the earliest share of a loss that was not finite; of several ranks if at once."""
+        """Return (step, rank, node) of the earliest share of a loss that was not finite; of several ranks if at
+        once.
+        """
         finite = torch.stack(list(shares)).isfinite().tolist()
         first = next((step.number for step, good in zip(steps, finite, strict=True) if not good), None)
         answers = enumerate(gather_objects((first, self._node)))
@@ -135,7 +137,7 @@ class Holders:
     counters: Counters
     observed: Observed
     module: nn.Module
-    """The engine's: asked where the first step has not come to its end, behind which `observed` knows more."""
+    """The engine's; used if the first step did not end, after which `observed` knows more."""
     data_set: Callable[[], int]
     """Its bytes on the device."""
     phase: Callable[[], str]
@@ -153,7 +155,7 @@ def explain_out_of_memory(run: Run, holders: Holders) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as failure:
-        with suppress(Exception):  # what cannot be told must not hide the failure
+        with suppress(Exception):  # an error of the description must not hide the failure
             phase = holders.phase()
             reading = holders.counters.read()
             before = (reading.held, reading.peak)
@@ -168,7 +170,7 @@ def _describe(
 ) -> dict[str, Any]:
     held, peak = bytes_held
     if held and "parameters" not in holders.observed.bytes_held:
-        # what there is of weights and gradients in the first step; what ZeRO keeps beside them counts as the rest
+        # weights and gradients of the first step; further memory of ZeRO counts as the rest
         parameters = list(holders.module.parameters())
         holders.observed.add("parameters", [*parameters, *list_shards(parameters)])
         holders.observed.add("gradients", [p.grad for p in parameters if p.grad is not None])

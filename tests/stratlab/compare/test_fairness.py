@@ -14,7 +14,7 @@ from stratlab.compare.fairness import loss_agreement
 from stratlab.compare.rules import IMPLIED, RULES, TASKS
 from stratlab.compare.run_sources import load_runs
 from stratlab.run_directory.record import RunRecord
-from tests.stratlab.compare.building import Report, build, difference, edit, edit_ranks
+from tests.stratlab.compare.building import Report, build, difference, edit, edit_ranks, judge
 
 # what bends the training or the step
 MATTERS = """
@@ -191,3 +191,26 @@ def test_the_differences_are_exact():
         None,
     ]
     assert pairs["ad"] == [0, None, None, None, None] and len(pairs) == 6
+
+
+OTHER_WEIGHTS = {"initial_weights_sha256": "d" * 64}
+
+
+@pytest.mark.parametrize(
+    ("runs", "sizes"),
+    [
+        ({"ddp-a": {}, "fsdp-a": {"seed": 1}}, [1, 1]),  # no seed shows that the two compute the same
+        ({"ddp-a": {}, "fsdp-a": {}, "ddp-b": {"seed": 1}, "zero2-b": {"seed": 1}}, [4]),  # both agree with ddp
+        ({"ddp-a": {}, "ddp-b": {"seed": 1}, "fsdp-a": {"loss_shift": 1.0}, "zero2-a": {}}, [3, 1]),
+        ({"ddp-a": {}, "fsdp-a": {"loss_shift": 1.0}, "ddp-b": {"seed": 1}}, [1, 1, 1]),  # which of both is wrong?
+        # other weights under one seed are no other seed
+        ({"ddp-a": {}, "ddp-b": {"seed": 1}, "fsdp-a": OTHER_WEIGHTS, "fsdp-b": {"seed": 1}}, [3, 1]),
+        ({"ddp-a": {}, "ddp-b": {"seed": 1, "initial_weights_sha256": None}}, [1, 1]),
+    ],
+)  # fmt: skip
+def test_seeds_are_joined_through_what_ran_with_both(
+    tmp_path: Path, runs: dict[str, dict[str, Any]], sizes: list[int]
+) -> None:
+    fairness = judge(tmp_path, runs)["fairness"]
+    assert [len(group) for group in fairness["groups"]] == sizes
+    assert (fairness["verdict"] == "comparable") is (len(sizes) == 1)

@@ -31,7 +31,7 @@ def test_a_search_ranks_and_names_the_best_on_every_page(tmp_path):
     assert found["points"][1]["noise"] == pytest.approx(3.182 * 0.02**0.5) and "0.45 %" in found["reason"]
     assert set(report["winners"].values()) == {None}, "speed is not ranked over other settings"
     said, page, text = say_search(found)[0], render_page(report, load_runs(tmp_path)), build_markdown(report)
-    assert said in describe(report) and said in [told for _, told in list_answers(report)]
+    assert said[1:] in describe(report) and said in [told for _, told in list_answers(report)]
     assert "<h2>Search</h2>" in page and "| 1 | 0.01 | 94.1 |" in text
 
 
