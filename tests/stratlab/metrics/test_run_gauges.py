@@ -51,7 +51,7 @@ def results(tmp_path: Path) -> Path:
 def test_the_last_line_of_each_kind_in_base_units(results):
     path = results / "demo/ddp/metrics.jsonl"
     last = {line["kind"]: line for line in map(json.loads, path.read_text().splitlines())}
-    system = {"t": 1.7e9, "attempt": 1, "step": 60, "kind": "system", "rank0_host_memory_gib": 0.5}
+    system = {"t": 1.7e9, "attempt": 1, "step": 40, "kind": "system", "rank0_host_memory_gib": 0.5}
     system |= {"rank11_gpu_power_w": 540.0, "rank11_gpu_utilisation_pct": 97.0, "checkpoint_ms": 3.0}
     with open(path, "a") as file:
         file.write(json.dumps(system) + "\n" + '{"kind": "train", "loss": ')  # and one that is being written
