@@ -7,7 +7,7 @@ build_prediction_page        bars by cause, the verdicts as a table
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -30,7 +30,7 @@ NOT_ESTIMATED = "Time and cost are not estimated"
 
 
 def conclude(answers: Sequence[Prediction | Unknown]) -> str:
-    """Return the verdict in sentences; "" if no run was counted."""
+    """Return the verdict in sentences; "" without any answer."""
     known = [one for one in answers if isinstance(one, Prediction)]
     fitting = [one for one in known if one.verdict is Verdict.FITS]
     if not known:
@@ -45,9 +45,21 @@ def conclude(answers: Sequence[Prediction | Unknown]) -> str:
     return f"{said}. Change first: {nearest.advice}. {NOT_ESTIMATED}"
 
 
+def find_first(answers: Sequence[Prediction | Unknown]) -> Prediction | None:
+    """Return the run that sends least of those with room for several rows; None if no run of several has room."""
+    known = (one for one in answers if isinstance(one, Prediction) and one.verdict is Verdict.FITS)
+    return next((one for one in _order(known) if one.largest > 1), None) if len(answers) > 1 else None
+
+
+def _order(fitting: Iterable[Prediction]) -> list[Prediction]:
+    return sorted(fitting, key=lambda one: ORDER.get(one.file.strategy, len(ORDER)))
+
+
 def _say_first(fitting: Sequence[Prediction], asked: int, unknown: str) -> str:
-    """Recommend the run that sends least and has room for a micro-batch above 1, or a change that makes room."""
-    ordered = sorted(fitting, key=lambda one: ORDER.get(one.file.strategy, len(ORDER)))
+    """Recommend the run that sends least of those with room for several rows; without any, name changes that make
+    room.
+    """
+    ordered = _order(fitting)
     roomy = [one for one in ordered if one.largest > 1]
     said = f"{len(fitting)} of {asked} fit{'s' * (len(fitting) == 1)}{unknown}"
     if len(fitting) == 1:
@@ -79,11 +91,12 @@ ASSUMED = (
 
 
 def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) -> Iterator[str]:
-    """Return the origin of the numbers: limit, counted settings, layouts, estimates."""
+    """Yield the origin of the numbers."""
     known = [one for one in answers if isinstance(one, Prediction)]
     yield (
         f"limit: {GATE * device_gib:.2f} of {device_gib:g} GiB ({GATE:.0%}). The memory was counted without a GPU; "
-        "fixed amounts for CUDA's context, communicators and the allocator's reserve are included (docs/predict.md)"
+        "fixed amounts for CUDA's context, communicators and the allocator's reserve are included. docs/predict.md "
+        "has the errors against measured peaks"
     )
     yield from _explain_different_ranks([one.question for one in answers])
     assumed: dict[str, list[str]] = {}
@@ -106,7 +119,7 @@ def explain_lines(answers: Sequence[Prediction | Unknown], device_gib: float) ->
 
 
 def list_commands(answers: Sequence[Prediction | Unknown]) -> Iterator[str]:
-    """Return the commands that count the first MOST_COMMANDS runs without an operations file."""
+    """Yield the commands that count runs without a file, for the first MOST_COMMANDS kinds of runs."""
     groups = group_by_command(list_uncounted(answers))
     for first, *alike in groups[:MOST_COMMANDS]:
         others = ", ".join(one.settings["strategy"] for one in alike)
@@ -115,7 +128,7 @@ def list_commands(answers: Sequence[Prediction | Unknown]) -> Iterator[str]:
 
 
 def _explain_idle(known: Sequence[Prediction]) -> Iterator[str]:
-    """Return a line per reason for which an allowed change has no effect."""
+    """Yield the changes that advice was allowed to propose and did not, a line for each reason."""
     groups: dict[tuple[str, str], list[str]] = {}
     for one in known:
         for found in one.idle:
@@ -125,13 +138,13 @@ def _explain_idle(known: Sequence[Prediction]) -> Iterator[str]:
 
 
 def list_uncounted(answers: Sequence[Prediction | Unknown]) -> list[Question]:
-    """Those that a count would answer."""
+    """Return the questions that a count would answer."""
     unknown = [one for one in answers if isinstance(one, Unknown) and one.verdict == NOT_KNOWN]
     return [one.question for one in unknown if one.countable]
 
 
 def _explain_different_ranks(questions: Sequence[Question]) -> Iterator[str]:
-    """Name the ranks of each chart if the charts' defaults of `run.nodes` differ."""
+    """Explain different ranks: some charts set a number of nodes that the user has not typed."""
     if len({one.ranks for one in questions}) < 2:
         return
     ranks = []
@@ -145,7 +158,7 @@ def _explain_different_ranks(questions: Sequence[Question]) -> Iterator[str]:
 
 
 def _explain_beyond(known: Sequence[Prediction]) -> Iterator[str]:
-    """Mark micro-batches above the largest counted size as estimates."""
+    """Explain micro-batches larger than any that was counted."""
     beyond = [one for one in known if max(one.largest, one.question.rows) > one.counted_rows]
     if beyond:
         counted = "/".join(map(str, sorted({one.counted_rows for one in beyond})))
@@ -153,7 +166,7 @@ def _explain_beyond(known: Sequence[Prediction]) -> Iterator[str]:
 
 
 def _explain_ranks(known: Sequence[Prediction]) -> Iterator[str]:
-    """Name the layout of the ranks if it has more than one axis."""
+    """Yield the arrangement of the ranks, if it is more than one axis of data."""
     arranged = {}
     for one in known:
         axes = [f"{name}={size}" for name, size in one.file.axes.items() if size > 1]
@@ -189,7 +202,7 @@ PAGE_COLOURS = {
     "optimizer state": 2, "master copies": 10, "activations": 3, "masks": 11, "logits and loss": 5, "teacher": 4,
     "data": 6, "other": 7, BESIDE: 15,
 }  # fmt: skip
-"""What belongs together has one colour, dark and light."""
+"""Related causes have one colour, dark and light."""
 PAGE_COLUMNS = (
     *("run", "ranks", Column("rows", "micro-batch"), "verdict"),
     Column("needs", "on the device", "GiB", right=True),
@@ -200,7 +213,7 @@ PAGE_COLUMNS = (
 
 
 def build_prediction_page(answers: Sequence[Prediction | Unknown], device_gib: float) -> str:
-    """The page as text."""
+    """Return the page as text."""
     known = [one for one in answers if isinstance(one, Prediction)]
     bars = {
         f"{one.question.name}, {one.question.ranks}": {

@@ -198,7 +198,7 @@ class _Load(NamedTuple):
 
 
 class MachineLoad:
-    """The load of this rank's machine from now on.
+    """The load of this rank's machine since the call.
 
     A container sees the processors of its whole node, but only the pressure of its own control group. Processes of the
     run are the launcher and all that it started; in a rehearsal also the rehearsal's MLflow server and other launchers.

@@ -38,18 +38,11 @@ def be_worker() -> None:
 
 def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:
     return {
-        "TRAINER_RUN": strategy,
-        "TRAINER_RESULTS": str(results),
-        "TRAINER_STRATEGY": strategy,
-        "TRAINER_IMAGE_SIZE": "8",
-        "TRAINER_STEPS": str(STEPS),
-        "TRAINER_GLOBAL_BATCH_SIZE": "32",
-        "TRAINER_MICRO_BATCH_SIZE": "8",
-        "TRAINER_EVALUATE_EVERY": "8",
-        "TRAINER_PROFILE_FIRST_STEP": "10",
-        "STRATLAB_LAUNCHER": "test",
-        "STRATLAB_NODE": "node-7",
-    } | more
+        "TRAINER_RUN": strategy, "TRAINER_RESULTS": str(results), "TRAINER_STRATEGY": strategy,
+        "TRAINER_IMAGE_SIZE": "8", "TRAINER_STEPS": str(STEPS), "TRAINER_GLOBAL_BATCH_SIZE": "32",
+        "TRAINER_MICRO_BATCH_SIZE": "8", "TRAINER_EVALUATE_EVERY": "8", "TRAINER_PROFILE_FIRST_STEP": "10",
+        "STRATLAB_LAUNCHER": "test", "STRATLAB_NODE": "node-7",
+    } | more  # fmt: skip
 
 
 def count_ranks(folder: Path) -> int:
