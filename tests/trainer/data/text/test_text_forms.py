@@ -281,6 +281,14 @@ def test_splits_are_those_of_the_names(files, tmp_path):
     assert len(splits["train"]) + len(splits["validation"]) == COUNT
 
 
+def test_splits_of_a_saved_data_set_may_have_other_usual_names(tmp_path):
+    counts = {"training": COUNT, "dev": 7, "eval": 5}
+    tables = {name: datasets.Dataset.from_list([*map(PAIR, range(count))]) for name, count in counts.items()}
+    datasets.DatasetDict(tables).save_to_disk(str(tmp_path / "data"))
+    found = load_texts(text_config(tmp_path, dataset_path=str(tmp_path / "data")))
+    assert {name: len(texts) for name, texts in found.items()} == {"train": COUNT, "validation": 7, "test": 5}
+
+
 ODD = {
     3: {"query": "q", "response": ""},
     9: {"query": "q", "response": " \n"},
