@@ -122,6 +122,11 @@ BROKEN = [
     (config(dimensions=5), 8, {}, "five-dimensions-dense", ("TRAINER_DIMENSIONS=5", "at most 4")),
     (config(MOE, lora_rank=4, lora_targets="q_proj,up_proj"), 8, {}, "lora-target", ("split up_proj;",)),
     (config(lora_rank=4, lora_targets="lm_head,mlp.up_proj"), 8, {}, "lora-target", ("split lm_head;",)),
+    (given("phi-3-mini", tp=2), 8, {}, "family", ("TRAINER_TP=2", "over cp, pp, dp_replicate", "tp=1")),
+    (given("gpt2", pp=2, seq_len=512), 8, {}, "family", ("TRAINER_PP=2", "over cp, dp_replicate", "pp=1")),
+    (given("gpt-oss-20b", ep=2), 8, {}, "family", ("TRAINER_EP=2", "over pp, dp_replicate", "ep=1")),
+    (given("gemma-2-2b", cp=2), 8, {}, "family", ("TRAINER_CP=2", "over pp, tp, dp_replicate", "cp=1")),
+    (given("gpt2", lora_rank=4, seq_len=512), 8, {}, "family-lora", ("TRAINER_LORA_RANK=4",)),
 ]
 
 
