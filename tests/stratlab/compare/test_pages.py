@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import replace
@@ -78,7 +79,7 @@ SETS: dict[str, Callable[[Path], Path]] = {
     "no numbers": build_empty,
     "eleven": lambda root: build(root, ELEVEN),
     "sixteen": build_sixteen,
-    "of a GPU": lambda root: OF_3.parents[1] / "h200",
+    "of a GPU": lambda root: shutil.copytree(OF_3.parents[1] / "h200", root),
     "layouts": build_layouts,
     "layouts without counts": lambda root: build_layouts(root, sent={}),
     "a layout that lacks what it is called": lambda root: build_text_run(root, "llm-3d", LACKING).parent,
