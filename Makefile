@@ -145,7 +145,7 @@ chart: setup ## start a new strategy chart: make chart NAME=zero9
 lock: .tools/bootstrap/ready ## resolve all requirements again from both pyproject.toml
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/uv.in -o requirements/uv.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 pyproject.toml $(TRAINER_DIST)/pyproject.toml $(SPEC_DIST)/pyproject.toml \
-	    --extra hta --extra server --extra prometheus --group dev $(OWN) -o requirements/dev.txt
+	    --extra hta --extra server --extra prometheus --extra wandb --group dev $(OWN) -o requirements/dev.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/build.in -c requirements/dev.txt -o requirements/build.txt
 	$(UV) pip compile -q --generate-hashes --python-version 3.11 requirements/quantizer.in -c requirements/dev.txt \
 	    -o requirements/quantizer.txt

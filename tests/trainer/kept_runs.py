@@ -11,18 +11,11 @@ from tests.trainer.runs import run_worker
 
 STEPS = 12
 KEPT = {
-    "TRAINER_MODEL": "cnn",
-    "TRAINER_STEPS": str(STEPS),
-    "TRAINER_EVALUATE_EVERY": "6",
-    "TRAINER_CHECKPOINT_EVERY": "5",
-    "TRAINER_LOG_EVERY": "2",
-    "TRAINER_LR_SCHEDULE": "cosine",
-    "TRAINER_PROFILE_STEPS": "0",
-    "TRAINER_IMAGE_SIZE": "8",
-    "TRAINER_GLOBAL_BATCH_SIZE": "32",
-    "TRAINER_MICRO_BATCH_SIZE": "8",
-    "STRATLAB_LAUNCHER": "test",
-}
+    "TRAINER_MODEL": "cnn", "TRAINER_STEPS": str(STEPS), "TRAINER_EVALUATE_EVERY": "6",
+    "TRAINER_CHECKPOINT_EVERY": "5", "TRAINER_LOG_EVERY": "2", "TRAINER_LR_SCHEDULE": "cosine",
+    "TRAINER_PROFILE_STEPS": "0", "TRAINER_IMAGE_SIZE": "8", "TRAINER_GLOBAL_BATCH_SIZE": "32",
+    "TRAINER_MICRO_BATCH_SIZE": "8", "STRATLAB_LAUNCHER": "test",
+}  # fmt: skip
 
 
 def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stratlab_spec.settings.config import Config, ConfigError
-from trainer.distributed.world import Precision, resolve_precision
+from stratlab_spec.settings.config import Config
+from trainer.distributed.world import resolve_precision
 from trainer.models.mixed_precision import LossScale
 
 
@@ -17,13 +17,6 @@ def test_auto_is_fp32_on_a_cpu_and_on_a_gpu_what_it_has_natively(monkeypatch):
     for has_bf16, name in ((True, "bf16"), (False, "fp16")):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has=has_bf16, **_: has)
         assert resolve_precision(config("auto"), "cuda").name == name
-
-
-def test_fp16_is_refused_on_a_cpu_only():
-    with pytest.raises(ConfigError) as refused:
-        resolve_precision(config("fp16"), "cpu")
-    assert "TRAINER_PRECISION=fp16" in str(refused.value)
-    assert resolve_precision(config("fp16"), "cuda").scales_loss
 
 
 @pytest.mark.parametrize(
@@ -40,7 +33,6 @@ def test_what_autocast_computes_in(precision, strategy, autocast):
 
 
 def test_the_loss_scale_follows_torchs_own_scaler():
-    """The same course as torch.amp.GradScaler over good and bad steps, with a short interval."""
     theirs = torch.amp.GradScaler("cpu", growth_interval=3)
     ours = LossScale(enabled=True)
     ours.INTERVAL = 3
@@ -59,9 +51,3 @@ def test_the_loss_scale_follows_torchs_own_scaler():
     other = LossScale(True)
     other.load(ours.state())
     assert theirs.get_scale() == ours.scale == other.scale and other == ours
-
-
-def test_without_fp16_the_loss_is_not_scaled_and_nothing_is_skipped():
-    scale = LossScale(Precision("bf16").scales_loss)
-    scale.update(True)
-    assert scale.scale == 1.0 and not scale.must_skip(float("inf"))

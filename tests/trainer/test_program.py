@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from torch import nn
 
 from stratlab_spec.certificates import GIVEN
 from stratlab_spec.exit_codes import (
@@ -16,30 +14,20 @@ from stratlab_spec.exit_codes import (
     exit_code,
     is_storage_full,
     is_told_in_a_sentence,
-    reason,
 )
-from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
 from trainer.evaluation.command import main as evaluate
 from trainer.installation import find_intruders
 from trainer.prepare.preparation import main as prepare
 from trainer.program import PROGRAMS, main
-from trainer.worker import _describe_zeropp
 
 
-@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["raplay", "x"], 2), (["--help"], 0)])
+@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["--help"], 0)])
 def test_it_tells_which_there_are(arguments, code, capsys):
     assert main(arguments) == code
     told = capsys.readouterr()
     usage, silent = (told.out, told.err) if code == 0 else (told.err, told.out)
     assert silent == "" and all(f"  {name} " in usage for name in PROGRAMS)
-
-
-def test_each_is_the_one_of_its_name(capsys):
-    for name in sorted(PROGRAMS.keys() - {"worker_pod", "accelerators", "check"}):
-        with pytest.raises(SystemExit) as ended:
-            main([name, "--help"])
-        assert ended.value.code == 0 and f"python -m trainer.program {name}" in capsys.readouterr().out
 
 
 class OutOfMemoryError(RuntimeError):
@@ -83,10 +71,6 @@ def test_a_full_volume_is_known_by_its_words_and_by_its_cause(failure, full):
     assert is_storage_full(wrapped) is full
 
 
-def test_a_signal_is_named():
-    assert "11" in reason(139)
-
-
 def write_record(folder: Path, name: str, *lines: str) -> None:
     (folder / f"{name}.dist-info").mkdir()
     (folder / f"{name}.dist-info" / "RECORD").write_text("".join(f"{line},,\n" for line in lines))
@@ -108,19 +92,3 @@ def test_a_file_without_a_certificate_is_refused_first(main, arguments, tmp_path
     monkeypatch.setenv(GIVEN, str(tmp_path / "ca.crt"))
     assert main(arguments) == BAD_CONFIG
     assert find_codes(capsys.readouterr().err) == ["SL-certificate-absent"]
-
-
-def test_what_zeropp_sends_in_few_bits_is_told():
-    """The matrix of 4096 stays whole on every rank by default, so only its gradient is sent in blocks."""
-    model = nn.Linear(64, 64)
-
-    def describe(**settings):
-        config = Config(run="r", strategy="zeropp", **settings)
-        return _describe_zeropp(SimpleNamespace(config=config, axes=SimpleNamespace(dp_shard=2)), model)
-
-    told = describe(zeropp="qwz,qgz")
-    assert [told[part]["parameters"] for part in ("qwz", "qgz")] == [0, 1]
-    assert describe(zeropp="qwz", persistent_elements=4095)["qwz"]["parameters"] == 1
-    assert describe() == {}
-    model.weight.requires_grad = False
-    assert describe(zeropp="qgz")["qgz"]["parameters"] == 0

@@ -1,29 +1,13 @@
 """The bytes and the operations of a step equal the closed formula; what DeepSpeed sends beyond it is written down.
 
-Our own paths (ddp, fsdp, hsdp, single): measured / formula = 1.000, operations equal, at world size 2 and 4, with one
-and with two micro-batches. fsdp differs from the textbook's 3 (n-1)/n P by under 4 %: fully_shard pads the first
-dimension of every parameter, which adds, and gathers the root once instead of twice.
+ddp, fsdp, hsdp and single: measured / formula = 1.000, operations equal. fsdp differs from the textbook's 3 (n-1)/n P
+by under 4 %: fully_shard pads the first dimension of every parameter, and gathers the root once instead of twice.
 
-DeepSpeed 0.19.8 against the textbook, vit_tiny on 16x16 images (P = 547,624 bytes), m = 2 micro-batches, 2 and 4 ranks:
-
-    strategy  operations per step                            sent / textbook and why
-    zero1     2 all-reduce, 1 all-gather                     1.500  gradients are all-reduced in whole buckets,
-                                                                    which is twice a reduce to their owners
-    zero2     3 all-reduce, 1 all-gather                     1.667  the same in every micro-batch: (2 m + 1) / (m + 1)
-    zero3     2 reduce-scatter, 72 all-gather, 1 all-reduce  0.500  every parameter has fewer elements than
-                                                                    stage3_param_persistence_threshold and stays whole:
-                                                                    gathered once after the update, (m + 1) / 3 m
-    zero3, every parameter gathered anew                     1.000
-    zeropp, the same, 4 ranks as 2 nodes of 2                0.833  only the step's first gather crosses nodes, all
-                                                                    others take hpZ's copy inside the node
-
-qwz and qgz, with a stand-in for the kernel: blocks as zeropp_bytes has them, whatever the precision.
-
-The extra all-reduce is the gradient norm: 4 bytes, 8 with zero3. Flat vectors are padded to a multiple of twice the
-ranks; zero3 pads each parameter to a multiple of the ranks.
-
-With precision bf16 fsdp, hsdp and zero3 gather the weights of products in 2 bytes per element and all others in 4, and
-reduce gradients in 4. zero1 and zero2 gather fp32 after their update: what they hold are the fp32 parameters.
+DeepSpeed 0.19.8 against the textbook, two micro-batches, P = 547,624 bytes: zero1 1.500 and zero2 1.667, for they
+all-reduce whole buckets, twice a reduce to their owners; zero3 0.500, for parameters below its persistence threshold
+stay whole: gathered once after the update, (m + 1) / 3 m; 1.000 where each is gathered anew. zeropp on 2 nodes of 2
+0.833: only the step's first gather crosses nodes. Norms cost 4 bytes, zero3's 8. In bf16 fsdp, hsdp and zero3 gather
+weights of products in 2 bytes per element, all others in 4, and reduce in 4; zero1 and zero2 gather fp32.
 """
 
 from __future__ import annotations
@@ -214,7 +198,7 @@ def _parameters(rows: list[Any]) -> list[Parameter]:
     return [Parameter(tuple(shape), trainable, product) for shape, trainable, product in rows]
 
 
-# strategy, ranks -> operations of rank 0, sent / textbook. Two micro-batches. The causes are in the docstring above.
+# strategy, ranks -> operations of rank 0, sent / textbook
 DEEPSPEED = {
     ("zero1", 2): ({"all_reduce": (2, 547_628), "all_gather": (1, 273_816)}, 1.500),
     ("zero1", 4): ({"all_reduce": (2, 547_628), "all_gather": (1, 136_912)}, 1.500),

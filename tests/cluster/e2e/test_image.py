@@ -20,9 +20,7 @@ CHOSEN = (
     # state of the strategies
     f"{STATE}::test_a_resumed_run_is_the_same_run_bitwise",
     f"{STATE}::test_a_file_with_code_is_refused_before_anybody_unpickles_it",
-    f"{FILES}::test_older_checkpoints_of_that_python_are_still_read",
     f"{FILES}::test_of_getattr_only_the_stages_are_read",
-    "tests/trainer/parallel/ranks/test_nd_engine.py::test_what_the_images_python_has_saved_is_read",
     # checkpoints
     "tests/trainer/checkpoint/test_folder.py",
     "tests/trainer/checkpoint/test_store.py",
@@ -30,8 +28,6 @@ CHOSEN = (
     "tests/trainer/checkpoint/ranks/test_store.py::test_a_full_disk_costs_a_checkpoint_and_then_the_run_but_for_its_last",
     # worker
     "tests/trainer/ranks/test_resume.py",
-    "tests/trainer/ranks/slow/test_worker.py::"
-    "test_a_run_sets_itself_aside_behind_its_first_step_and_a_signal_leaves_its_stack",
     # launchers
     f"{LAUNCHER}::test_a_stopped_run_ends_with_143_saved_and_leaves_no_rank_behind",
     "tests/trainer/launch/test_mpi.py",

@@ -10,8 +10,7 @@ import pytest
 
 from tests.nightly.trainer.test_foreseen import BAR, PICTURES, environment
 from tests.ranks import run_ranks
-from tests.trainer.counting.real_steps import QWEN, compare, count_it, make_config
-from tests.trainer.counting.slow.test_against_allocator import VIT, compare_over_gloo
+from tests.trainer.counting.real_steps import QWEN, VIT, compare, compare_over_gloo, count_it, make_config
 
 TWICE = f"{QWEN} global_batch_size=32"  # two micro-batches on 8 ranks
 WHOLE = 4 * 169024
@@ -19,7 +18,8 @@ WHOLE = 4 * 169024
 
 
 def test_real_tensors_are_counted_over_gloo_and_over_the_group_that_moves_nothing() -> None:
-    compare_over_gloo(f"{VIT} strategy=zero1 precision=bf16")
+    for settings in ("strategy=ddp precision=fp32", "strategy=zero1 precision=bf16"):
+        compare_over_gloo(f"{VIT} {settings}")
     for strategy in ("fsdp", "zero3"):
         settings = f"{VIT} strategy={strategy} precision=bf16"
         run_ranks(lambda settings=settings: compare(settings, 1, 0, fake_group=True), 1)

@@ -11,7 +11,6 @@ import pytest
 
 from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
-from tests.documents.commands import ROOT, read_commands, split
 from tests.trainer.data.text.token_caches import build, text_config
 from trainer.api import (
     ConfigError,
@@ -49,7 +48,6 @@ def test_what_is_wrong_is_named_as_it_was_given_and_nothing_starts(tmp_path, mon
 
 @pytest.mark.parametrize("code", [0, 12])
 def test_the_run_is_a_program_with_these_options(tmp_path, monkeypatch, capsys, code):
-    """A stand-in for Python that tells its arguments; that the run is the command's: ranks/slow/test_launcher.py."""
     program = tmp_path / "python"
     program.write_text(f'#!/bin/sh\nfor word in "$@"; do echo "$word"; done\nexit {code}\n')
     program.chmod(0o755)
@@ -76,9 +74,6 @@ def test_a_call_without_a_name_is_a_new_run(tmp_path):
     assert experiment.name_by_time(env, now) == "ddp-20261125-154400-2"
 
 
-COMMANDS = [c for c in read_commands() if " trainer.settings deepspeed --" in c][:2]
-
-
 @pytest.mark.parametrize(
     ("given", "named"),
     [
@@ -94,29 +89,6 @@ def test_what_is_wrong_is_named_as_it_was_given(given: dict[str, Any], named: st
     with pytest.raises(ConfigError) as refused:
         deepspeed_config(**{"strategy": "zero3", "processes": 2, "model": "cnn", **given})
     assert named in str(refused.value) and "TRAINER_" not in str(refused.value)
-
-
-def test_what_a_gpu_changes() -> None:
-    given = {"processes": 2, "model": "cnn", "image_size": 8, "global_batch_size": 32, "micro_batch_size": 8}
-    zero3 = deepspeed_config(strategy="zero3", offload="all", precision="bf16_native", **given)
-    section = zero3["zero_optimization"]
-    assert section["stage"] == 3 and section["offload_param"] == {"device": "cpu", "pin_memory": True}
-    assert zero3["bf16"]["enabled"] and zero3["train_micro_batch_size_per_gpu"] == 8
-    zeropp = deepspeed_config(strategy="zeropp", nodes=2, **given)
-    assert zeropp["zero_optimization"]["zero_hpz_partition_size"] == 2
-    assert zeropp["gradient_accumulation_steps"] == 1
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_documents_command(command: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.chdir(ROOT)
-    assert main(split(command)[4:]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["zero_optimization"]["stage"] == 3 and printed["gradient_clipping"] == 0.0
-    hpz = printed["zero_optimization"]["zero_hpz_partition_size"]
-    assert hpz == (2 if "zeropp" in command else 1)
-    assert printed["flops_profiler"]["enabled"] is ("flops_profiler" in command)
-    assert printed["bf16"]["enabled"] is False and printed["communication_data_type"] == "fp32"
 
 
 def test_the_command_says_it_in_a_sentence(capsys) -> None:

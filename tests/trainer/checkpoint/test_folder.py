@@ -134,32 +134,14 @@ def test_what_is_given_up_is_gone_also_where_a_full_volume_takes_no_new_name(fol
     assert [path.name for path in folder.path.iterdir()] == ["step_00000010"]
 
 
-def test_best_is_named_only_while_it_is_there(folder):
-    assert folder.read_best() is None
-    write(folder, 10)
-    folder.write_best({"step": 10, "loss": 1.0, "accuracy_pct": 50.0})
-    assert folder.read_best() == 10
-    folder.write_best({"step": 20, "loss": 1.0, "accuracy_pct": 50.0})
-    assert folder.read_best() is None
-
-
 def test_a_best_that_is_broken_is_forgotten(folder):
-    """The older checkpoint still knows a best that was pruned for the sake of the broken one."""
     write(folder, 10, best={"step": 5, "loss": 1.0, "accuracy_pct": 50.0})
     flip(write(folder, 20, best={"step": 20, "loss": 0.5, "accuracy_pct": 60.0}) / "state.json")
     chosen, _ = folder.choose()
     assert chosen is not None and chosen.state.step == 10 and chosen.state.best is None
 
 
-def test_a_file_that_this_rank_did_not_write_is_an_error(folder):
-    temporary = folder.temporary(10)
-    temporary.mkdir(parents=True)
-    with pytest.raises(FileNotFoundError):
-        describe_files(temporary, ["ranks/rank_00001.pt"])
-
-
 def test_the_metrics_are_durable_before_the_checkpoint_is(folder, monkeypatch):
-    """Of steps that nobody will make again."""
     folder.path.mkdir(parents=True)
     metrics = folder.path.parent / "metrics.jsonl"
     metrics.write_text("{}\n")
@@ -175,18 +157,8 @@ def test_the_metrics_are_durable_before_the_checkpoint_is(folder, monkeypatch):
     assert (str(metrics), False) in synced
 
 
-def test_what_was_written_is_read_and_a_later_version_s_fields_are_left_out(tmp_path):
-    STATE.write(tmp_path)
-    content = json.loads((tmp_path / FILE).read_text())
-    (tmp_path / FILE).write_text(json.dumps(content | {"of_later": 1}))
-    assert TrainingState.read(tmp_path) == STATE
-
-
 @pytest.mark.parametrize(
-    "content",
-    [
-        *({"step": -5}, {"samples": None}, {"attempt": 1.5}, {"world_size": True}, [], {}),
-    ],
+    "content", [*({"step": -5}, {"samples": None}, {"attempt": 1.5}, {"world_size": True}, [], {})]
 )
 def test_what_is_no_state_is_refused(tmp_path, content):
     STATE.write(tmp_path)

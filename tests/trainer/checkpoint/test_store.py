@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import random
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,9 +18,10 @@ from tests.codes import find_codes
 from tests.trainer.checkpoint.test_dcp_files import Call
 from tests.trainer.checkpoint.test_folder import STATE
 from tests.trainer.runs import make_world
+from trainer.checkpoint import attempt as attempts
 from trainer.checkpoint.attempt import deal
-from trainer.checkpoint.state import Staging
-from trainer.checkpoint.store import Checkpoints, find_grace_problem, is_better, run_in_background
+from trainer.checkpoint.state import ShardedStaging, Staging
+from trainer.checkpoint.store import Checkpoints, find_grace_problem, is_better
 from trainer.checkpoint.writing import load_random_state, random_state, rank_file, save_random_state
 
 LOW, HIGH = {"step": 1, "loss": 1.0, "perplexity": 2.7}, {"step": 2, "loss": 2.0, "perplexity": 7.4}
@@ -112,13 +112,7 @@ def test_files_are_dealt_by_their_bytes():
 
 
 @pytest.mark.parametrize(
-    ("checkpoint_s", "grace_s", "wish"),
-    [
-        (52.0, 120, None),
-        (53.0, 120, 150),
-        (7.0, 20, 30),
-        (6.0, 20, None),
-    ],
+    ("checkpoint_s", "grace_s", "wish"), [(52.0, 120, None), (53.0, 120, 150), (7.0, 20, 30), (6.0, 20, None)]
 )
 def test_a_checkpoint_may_take_half_of_what_a_stop_leaves(checkpoint_s, grace_s, wish):
     said = find_grace_problem(checkpoint_s, grace_s)
@@ -127,23 +121,6 @@ def test_a_checkpoint_may_take_half_of_what_a_stop_leaves(checkpoint_s, grace_s,
         assert said and find_codes(said) == ["SL-grace-short"]
         assert f"TRAINER_GRACE_S={wish} " in said and f"TRAINER_GRACE_S={grace_s}:" in said
         assert find_grace_problem(checkpoint_s, wish) is None
-
-
-@pytest.mark.parametrize(("nice", "found"), [(0, 10), (15, 15)])
-def test_its_priority_is_never_raised_which_only_root_may(nice, found):
-    own, child = os.getpriority(os.PRIO_PROCESS, 0), os.fork()
-    if child == 0:
-        code = 99
-        try:
-            os.nice(nice)
-            if os.getuid() == 0:
-                os.setuid(65534)
-            code = run_in_background(
-                lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-            ).result()
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == max(found, min(19, own + nice))
 
 
 def draw() -> tuple[float, ...]:
@@ -160,14 +137,6 @@ def test_every_generator_goes_on_where_it_was(tmp_path):
     load_random_state(tmp_path, 3, seed=0, step=10)
     assert draw() == wanted
     torch.load(rank_file(tmp_path, 3), weights_only=True)
-
-
-def test_a_rank_that_is_new_gets_numbers_of_its_own(tmp_path):
-    found = []
-    for rank, step in ((1, 10), (2, 10), (1, 20), (1, 10)):
-        load_random_state(tmp_path, rank, seed=0, step=step)
-        found.append(draw())
-    assert found[0] == found[3] and len(set(found)) == 3
 
 
 def test_a_planted_call_is_refused_by_the_name_of_its_file(tmp_path):
@@ -202,7 +171,6 @@ def test_copies_are_equal_and_do_not_change_with_what_was_copied():
 
 
 def test_a_copy_that_is_written_brings_no_other_with_it():
-    """torch.save writes all of a tensor's storage."""
     copies = Staging().copy([torch.zeros(100_000), torch.arange(3)])
     file = io.BytesIO()
     torch.save(copies[1], file)
@@ -218,3 +186,28 @@ def test_the_memory_is_taken_once_and_again_only_for_more():
     assert again.data_ptr() == first.data_ptr() and staging.held_bytes < 4100
     assert staging.copy([torch.ones(5000)])[0].sum() == 5000 and staging.held_bytes >= 20_000
     assert staging.copy([]) == []
+
+
+def test_what_is_saved_at_a_stop_is_waited_for(tmp_path, monkeypatch):
+    checkpoints, done = checkpoints_of(tmp_path, checkpoint_every=5), []
+    checkpoints._recorder = SimpleNamespace(flush=lambda: None, record=lambda *given, **named: None)
+    monkeypatch.setattr(checkpoints, "_take", done.append)
+    monkeypatch.setattr(checkpoints, "finish", lambda: done.append("finished"))
+    checkpoints.commit_now(3)
+    assert done == [3, "finished"]
+
+
+def test_a_snapshot_stays_while_training_goes_on(monkeypatch):
+    monkeypatch.setattr("torch.distributed.get_rank", lambda group=None: 0)
+    monkeypatch.setattr("trainer.checkpoint.state.gather_objects", lambda value: [value])
+    weight = torch.zeros(3)
+    snapshot = ShardedStaging().take({"w": weight})
+    weight += 1
+    assert [tensor.tolist() for tensor in snapshot.held.values()] == [[0, 0, 0]]
+
+
+def test_damage_that_another_rank_finds_is_heard(tmp_path, monkeypatch):
+    for name, value in (("get_rank", 0), ("get_world_size", 2)):
+        monkeypatch.setattr(f"torch.distributed.{name}", lambda group=None, value=value: value)
+    monkeypatch.setattr(attempts, "gather_objects", lambda own, group: [own, "broken"])
+    assert attempts._compare_share(tmp_path, {}, None) == "broken"

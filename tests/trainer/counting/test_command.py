@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-import subprocess
-import sys
-
 import pytest
 
-from stratlab_spec.memory.profiles import IRRELEVANT
-from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
-from trainer.memory_estimation.command import EXAMPLE, _parse, _settings, main
-from trainer.memory_estimation.rules import build_key, defaults_of, read_countable, settings_that_matter
+from trainer.memory_estimation.command import main
+from trainer.memory_estimation.rules import read_countable
 
 TINY = {"TRAINER_RUN": "x", "TRAINER_MODEL": "qwen_tiny", "TRAINER_DATASET": "arithmetic"}
 
@@ -67,31 +62,3 @@ def test_an_option_is_refused_before_anything_is_counted(options, code, named, c
         ended = stopped.code
     told = capsys.readouterr().err
     assert ended == 2 and find_codes(told) == [code] and named in told
-
-
-def test_help_needs_no_torch():
-    code = (
-        "import sys, contextlib, trainer.memory_estimation.command\n"
-        "with contextlib.suppress(SystemExit): trainer.memory_estimation.command.main(['--help'], {})\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
-
-
-def test_the_examples_of_the_help_can_be_counted():
-    """As a shell reads them, up to where the counting begins."""
-    lines = EXAMPLE.replace("\\\n", " ").splitlines()
-    examples = [shlex.split(line) for line in lines if line.startswith("  python -m trainer.count ")]
-    assert len(examples) == 3 and max(map(len, EXAMPLE.splitlines())) <= 120
-    for words in examples:
-        given = _parse(words[3:])
-        assert read_countable(_settings({}, given.set), given.ranks, given.rank, given.ranks)
-
-
-def test_every_setting_that_nobody_has_left_out_matters():
-    assert set(IRRELEVANT) <= Config.model_fields.keys()
-    config = Config.from_env(TINY | {"TRAINER_STRATEGY": "fsdp"})
-    found = settings_that_matter(config, ("model_layers",))
-    assert {"strategy", "seq_len", "precision", "offload", "clip_norm"} <= found.keys()
-    assert not {"model_layers", "micro_batch_size", "image_size", "lr", "run"} & found.keys()
-    assert build_key(found) != build_key(found | {"seq_len": 8}) and defaults_of(found)["precision"] == "bf16"

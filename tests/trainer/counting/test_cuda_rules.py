@@ -85,10 +85,3 @@ def test_packed_rows_in_sixteen_bits_keep_neither_mask_nor_repeated_heads(watch)
     gradients = torch.autograd.grad(attended.sum(), given)
     assert [gradient.shape for gradient in gradients] == [part.shape for part in given]
     assert not any(TOKENS in s.label.shape[-1:] for _, s in watch.timeline.events[before:])
-
-
-def test_fp32_with_fewer_key_heads_holds_all_scores(watch):
-    F.scaled_dot_product_attention(*parts(torch.float32, 2), is_causal=True, enable_gqa=True)
-    shapes = {storage.label.shape for _, storage in watch.timeline.events}
-    assert any(shape[-2:] == (TOKENS, TOKENS) for shape in shapes)
-    assert not operators(watch) & ATTENTION

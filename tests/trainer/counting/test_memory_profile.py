@@ -17,14 +17,8 @@ from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.counting.real_steps import make_config
 from trainer.memory_estimation import memory_profile
-from trainer.memory_estimation.memory_profile import Corner, count_side_by_side, group_by_engine, rows_of
+from trainer.memory_estimation.memory_profile import count_side_by_side, rows_of
 from trainer.memory_estimation.steps import Pictures, build_micro_batch
-
-
-def test_stages_of_a_pipeline_have_an_engine_for_each_batch():
-    corners = [Corner(layers, rows, 8, 0) for layers in (4, 8) for rows in (1, 2)]
-    assert [len(engine) for engine in group_by_engine(corners, 1)] == [2, 2]
-    assert [len(engine) for engine in group_by_engine(corners, 2)] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(

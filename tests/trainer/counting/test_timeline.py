@@ -33,17 +33,6 @@ def test_the_peak_of_one_cause_need_not_be_the_peak():
     assert timeline.peak(0, "gathered").by_cause()["gathered"] == 30
 
 
-def test_groups_add_up_to_the_peak_and_the_largest_is_first():
-    timeline = Timeline(1)
-    for operator, size in (("mm", 5), ("add", 20), ("mm", 6)):
-        timeline.resize(storage("activations", operator), size)
-    groups = timeline.peak(0).by_label()
-    assert [(label.operator, count, size) for _, label, count, size in groups] == [
-        ("add", 1, 20),
-        ("mm", 2, 11),
-    ]
-
-
 def test_the_windows_of_a_step_are_found_in_its_backward_pass():
     """Four layers of 100 blocks are saved; the loss takes 50 first, the embedding 300 last."""
     timeline = Timeline(1)
@@ -75,7 +64,6 @@ def test_the_windows_of_a_step_are_found_in_its_backward_pass():
 
 @pytest.mark.parametrize(("size", "at_once"), [(400, True), (300, False)])
 def test_room_for_all_gradients_at_once_has_a_window_of_its_own(size: int, at_once: bool):
-    """Taken when a block of four is gone; else less than nine tenths of them are."""
     timeline = Timeline(1)
     timeline.begin("forward")
     saved = [storage("activations") for _ in range(4)]
@@ -97,18 +85,6 @@ def test_room_for_all_gradients_at_once_has_a_window_of_its_own(size: int, at_on
         "backward": 900 if at_once else 1250,
         "backward, end": 400 if at_once else 350,
     }
-
-
-def test_windows_look_at_what_comes_since():
-    timeline = Timeline(1)
-    timeline.begin("data")
-    first, second = storage("data"), storage("data")
-    timeline.resize(first, 100)
-    timeline.resize(first, 10)
-    since = len(timeline.events)
-    timeline.begin("data")
-    timeline.resize(second, 20)
-    assert {name: moment.total for name, moment in timeline.windows(since).items()} == {"data": 30}
 
 
 def test_what_lies_in_host_memory_is_in_no_number_of_the_device():

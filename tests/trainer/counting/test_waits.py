@@ -14,7 +14,6 @@ from trainer.data import open_data
 from trainer.data.batches import SampleOrder, Share, build_batch, build_text_batch
 from trainer.data.placement import build_source
 from trainer.memory_estimation import storages as waits
-from trainer.memory_estimation.steps import OrdinaryValues
 from trainer.memory_estimation.storages import WaitWatch
 
 FLAGS = torch.tensor([True, False, True])
@@ -49,11 +48,6 @@ def test_what_waits_is_counted_once(asks, why, monkeypatch):
     assert wait.asked_by.startswith("tests/trainer/counting/test_waits.py:") and wait.line == ""
 
 
-def _fill_where() -> None:
-    some = NUMBERS.clone()
-    some[FLAGS] = 0
-
-
 def test_what_does_not_wait_is_not_counted():
     some = NUMBERS.clone()
     with WaitWatch() as watch:
@@ -62,25 +56,6 @@ def test_what_does_not_wait_is_not_counted():
         for work in (NUMBERS.masked_fill(FLAGS, 0), torch.where(FLAGS, NUMBERS, 0), torch.zeros(3) + 1.0):
             work.to(torch.float32).sort()
     assert not watch.found
-
-
-def test_fake_tensors_are_told_alike_and_a_list_of_numbers_is_one_wait():
-    with FakeTensorMode(allow_non_fake_inputs=True), OrdinaryValues(), WaitWatch() as watch:
-        torch.empty(3).tolist()
-        assert sum(watch.found.values()) == 1
-        float(torch.empty(3).norm())
-    assert [wait.why for wait in watch.found] == [waits.READS] * 2
-
-
-def test_what_is_replaced_meanwhile_is_taken_back():
-    before = torch.tensor, torch.Tensor.tolist, torch.Tensor.cpu, torch.cuda.synchronize
-    with WaitWatch() as watch:
-        pass
-    with watch:
-        NUMBERS.tolist()
-    NUMBERS.tolist()
-    assert sum(watch.found.values()) == 1
-    assert before == (torch.tensor, torch.Tensor.tolist, torch.Tensor.cpu, torch.cuda.synchronize)
 
 
 def test_between_host_and_device_only_pinned_memory_is_fetched_without_waiting():
@@ -98,8 +73,7 @@ def test_between_host_and_device_only_pinned_memory_is_fetched_without_waiting()
 
 
 @pytest.mark.parametrize(
-    ("augment", "residence", "how"),
-    [("randaugment", "device", COLOURS), ("all", "stream", PLAIN)],
+    ("augment", "residence", "how"), [("randaugment", "device", COLOURS), ("all", "stream", PLAIN)]
 )
 def test_images_reach_a_device_without_a_wait(augment, residence, how):
     sizes = f"global_batch_size=16 micro_batch_size=4 augment={augment}"

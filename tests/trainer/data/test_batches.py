@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stratlab_spec.models.model_specs import PLAIN, Preprocessing
 from stratlab_spec.settings.config import Config
 from trainer.data import augmentation as randaugment
-from trainer.data.augmentation import COLUMNS, _crop_flip, augment_images, draw_looks, prepare_images, resize
+from trainer.data.augmentation import COLUMNS, _crop_flip, augment_images, draw_looks, resize
 from trainer.data.batches import Batch, SampleOrder, Share, build_batch, evaluation_batches
 from trainer.data.images import Images
-from trainer.data.placement import DeviceSource, ImageSource, StreamSource, build_source, resolve_residence
+from trainer.data.placement import ImageSource, build_source, resolve_residence
 from trainer.data.text.token_rows import IGNORED
 from trainer.tasks.image_task import ImageTask
 
@@ -52,17 +51,6 @@ def test_every_sample_comes_once_per_epoch_across_batches():
     seen = np.concatenate([order.batch(step, 4) for step in range(1, 6)])
     assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
     assert list(seen[:10]) != list(seen[10:])
-
-
-def test_the_hash_tells_two_orders_apart():
-    def sha(seed: int, steps: int) -> str:
-        order = SampleOrder(seed, 50)
-        for step in range(1, steps + 1):
-            order.batch(step, 8)
-        return order.sha256
-
-    assert sha(1, 3) == sha(1, 3) != sha(1, 4)
-    assert sha(1, 3) != sha(2, 3)
 
 
 def test_evaluation_counts_every_sample_once_and_gives_all_ranks_equally_many_batches():
@@ -102,7 +90,6 @@ def test_two_seeds_have_no_epoch_in_common():
 
 @pytest.mark.parametrize("augment", ["crop_flip", "mixup"])
 def test_the_run_s_seed_reaches_the_augmentation(augment):
-    """The task's batch is the one of its own seed, and of no other: the same samples, other looks."""
     config = Config(
         run="try", seed=3, augment=augment, image_size=8, global_batch_size=16, micro_batch_size=16
     )
@@ -162,32 +149,6 @@ def test_streaming_gives_the_same_batches_also_after_a_jump_and_whatever_came_be
         assert torch.equal(mine[0], whole[0]) and torch.equal(mine[1], whole[1])
 
 
-def test_streaming_decodes_ahead_what_the_next_steps_want():
-    source = build_source(pictures(slow=True), "stream", "cpu")
-    asked = []
-    whole = source._decode
-    source._decode = lambda indices: asked.append(len(indices)) or whole(indices)
-    order = SampleOrder(3, SAMPLES)
-
-    def take(step):
-        build_batch(source, order, step, settings("mixup", 8), Share(1, 2), "cpu")
-
-    take(1)
-    source._threads.shutdown(wait=True)
-    assert asked == [8, 8, 4, 4] * 3  # own and partners, of this step and two more
-    source.expect = lambda wanted: None
-    take(2)
-    assert len(asked) == 12  # nothing was decoded twice
-
-
-def test_looks_differ_by_step_seed_and_sample_and_a_crop_is_the_same_under_every_choice():
-    one = draw_looks(settings("all"), 1)
-    for other in (draw_looks(settings("all"), 2), draw_looks(settings("all", seed=4), 1)):
-        assert not np.array_equal(one.numbers, other.numbers)
-    assert len(np.unique(one.numbers)) == GLOBAL * COLUMNS
-    assert np.array_equal(one.numbers, draw_looks(settings("none"), 1).numbers)
-
-
 def numbers(**given: float) -> np.ndarray:
     """One row in which nothing happens, but for what is given."""
     row = np.full((1, COLUMNS), 0.5)
@@ -202,7 +163,6 @@ def coloured(edge: int = 16) -> torch.Tensor:
 
 
 def test_looks_of_a_small_image():
-    """Nothing drawn is a plain resize; a flip mirrors; a shift moves whole pixels, with black behind."""
     stored, config = coloured(), settings("crop_flip")
     assert torch.allclose(augment_images(stored, numbers(), config, 16), stored.float(), atol=1e-3)
     assert torch.allclose(augment_images(stored, numbers(), config, 48), resize(stored, 48), atol=1e-2)
@@ -281,36 +241,9 @@ def test_what_is_not_augmented_looks_the_same_in_training_and_in_evaluation(how)
     assert torch.equal(trained, whole[order.indices(2, GLOBAL)]) and not others
 
 
-def test_auto_residence_goes_by_size(monkeypatch):
-    small, large = pictures(), pictures()
-    monkeypatch.setattr(type(large), "bytes_stored", property(lambda self: (3 << 30) if self is large else 1))
-    assert resolve_residence("auto", small, "cpu") == "device"
-    assert resolve_residence("auto", large, "cpu") == "stream"
-    assert resolve_residence("device", large, "cpu") == "device"
-
-
 @pytest.mark.parametrize(("share", "expected"), [(0.049, "device"), (0.051, "stream")])
 def test_of_a_gpu_s_memory_auto_takes_a_twentieth(monkeypatch, share, expected):
     split = pictures()
     total = int(split.bytes_stored / share)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (total // 2, total))
     assert resolve_residence("auto", split, "cuda") == expected
-
-
-def test_the_bytes_of_the_data_set_in_the_device_s_memory_are_known():
-    images, labels = SAMPLES * 3 * 8 * 8, SAMPLES * 8
-    assert DeviceSource(pictures(), "cpu").held_bytes == images + labels
-    assert StreamSource(pictures(), "cpu").held_bytes == 0
-    kept = ImageSource(pictures(), "cpu")
-    assert kept.held_bytes == 0
-    kept.load(np.arange(10))
-    assert kept.held_bytes == 10 * 3 * 8 * 8
-
-
-def test_on_a_gpu_a_pixel_s_channels_lie_side_by_side():
-    with FakeTensorMode():
-        stored = {kind: torch.empty(2, 3, 8, 8, dtype=torch.uint8, device=kind) for kind in ("cuda", "cpu")}
-        strides = {
-            kind: prepare_images(given, Config(run="x"), 16).stride() for kind, given in stored.items()
-        }
-    assert strides == {"cuda": (768, 1, 48, 3), "cpu": (768, 256, 16, 1)}

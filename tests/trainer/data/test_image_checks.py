@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,6 @@ from trainer.data import image_checks as opening
 from trainer.data.columns import ColumnNames, _judge, read_labels
 from trainer.data.image_checks import check_held_out, scale_problem
 from trainer.data.images import SPLIT_SEED
-from trainer.data.pictures import StoredPictures
-from trainer.launch.batch_validation import main as answer
 from trainer.launch.preflight import check
 from trainer.prepare.origin import check_images
 
@@ -104,16 +100,6 @@ def test_classes_have_their_own_order(kind, labels, names):
     assert found.names == names and np.array_equal(found.codes["train"], np.argsort(np.argsort(labels)))
 
 
-def test_an_accent_written_in_two_ways_is_one_class(tmp_path):
-    """macOS stores it as a character of its own; an archive from there beside a folder from Linux."""
-    for split, name in (("train", "chat\u00e9"), ("test", "chate\u0301")):
-        write(
-            tmp_path / "d", {f"{split}/{label}/{i}.png": pngs(1)[0] for label in ("ape", name) for i in "012"}
-        )
-    data = opened(tmp_path / "d")
-    assert data.class_names == ["ape", "chat\u00e9"] and not data.notes
-
-
 def lay(folder: Path, **splits: list[bytes]) -> Path:
     """Two classes, in the order of the names."""
     for split, contents in splits.items():
@@ -141,15 +127,6 @@ def test_broken_pictures_that_are_held_out_are_found_before_a_step(tmp_path):
     assert f"train sample {inside}" in refused(lay(tmp_path / "e", train=contents), test_alone=True)
 
 
-@pytest.mark.parametrize("first", [0, 1], ids=["every start looks at one", "nothing else looks at them"])
-def test_all_of_them_are_named_at_once_the_first_ten_by_their_files(tmp_path, first):
-    test = pngs(40, 100)
-    test[first:13] = [BROKEN] * (13 - first)
-    said = refused(lay(tmp_path / "d", train=pngs(40), test=test))
-    assert f"{13 - first} of " in said and f"and {3 - first} more" in said
-    assert said.count("test sample") == 10
-
-
 def test_above_what_a_run_opens_it_says_so_unless_the_folder_was_prepared(tmp_path, monkeypatch):
     monkeypatch.setattr(opening, "AT_ONCE", 30)
     test = pngs(40, 100)
@@ -167,51 +144,13 @@ def test_test_pictures_that_are_learnt_too_are_counted(tmp_path):
     assert " 8 of the 8 " in found  # held out of the train split
 
 
-def test_prepare_opens_everything_with_progress_and_counts_them_too():
-    noted, said = [], []
-    labels, train, test = [0, 1] * 20, pngs(40), [*pngs(3), *pngs(17, 100)]
-    tables = {"train": table(train, labels), "test": table(test, labels[:20])}
-    check_images("/data/d", tables, noted.append, said.append)
-    assert noted[-1].startswith("60 of 60 ") and [line for line in said if " 3 of the 20 " in line]
-    train[5] = test[6] = BROKEN
-    with pytest.raises(DataMissing) as failure:
-        check_images("/data/e", {"train": table(train, labels), "test": table(test, labels[:20])})
-    for part in ("2 of 60 ", "train sample 5 ", "test sample 6 "):
-        assert part in str(failure.value)
-
-
-def test_runs_of_a_sweep_that_hold_out_the_same_open_it_once(tmp_path, monkeypatch, capsys):
-    folder = lay(tmp_path / "d", train=pngs(40), test=pngs(40, 100))
-    given = {"dataset_path": folder, "results": tmp_path, "image_size": 8, "profile_steps": 0}
-    given |= {"global_batch_size": 8, "micro_batch_size": 8}
-    settings = {f"TRAINER_{name.upper()}": str(value) for name, value in given.items()}
-    looked, plain = [], StoredPictures.open
-    monkeypatch.setattr(StoredPictures, "open", lambda self, i: looked.append(self.split) or plain(self, i))
-    counts = []
-    for names in (["one"], ["one", "two"]):
-        looked.clear()
-        runs = {name: settings | {"TRAINER_RUN": name} for name in names}
-        monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(runs)))
-        assert answer([]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert all(result["code"] == 0 for result in found.values()), found
-        counts.append(looked.count("test"))
-    assert counts[1] - counts[0] < 40 < counts[0]
-
-
 def config(**settings) -> Config:
     return Config(**{"run": "try"} | settings)
 
 
 @pytest.mark.parametrize(
     ("source", "size", "fits"),
-    [
-        (32, 224, True),
-        (32, 225, False),
-        (512, 32, True),
-        (513, 32, False),
-        (None, 2048, True),
-    ],
+    [(32, 224, True), (32, 225, False), (512, 32, True), (513, 32, False), (None, 2048, True)],
 )
 def test_bounds(source, size, fits):
     assert (scale_problem(config(image_size=size), source, size) is None) == fits

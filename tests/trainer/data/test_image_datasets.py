@@ -90,6 +90,17 @@ def test_columns_that_do_not_fit_are_named(tmp_path, features, settings, codes, 
     assert find_codes(failure.value) == codes and told in str(failure.value)
 
 
+@pytest.mark.parametrize(
+    "kind", [datasets.Value("binary"), {"bytes": datasets.Value("binary")} | {"path": TEXT}]
+)
+def test_the_only_column_of_files_holds_the_images(kind, tmp_path):
+    cells = [{"bytes": each, "path": None} if isinstance(kind, dict) else each for each in pngs(20)]
+    features = datasets.Features({"scan": kind, "id": TEXT, "label": ABC})
+    rows = {"scan": cells, "id": ["x"] * 20, "label": [0, 1] * 10}
+    save(tmp_path / "t", train=datasets.Dataset.from_dict(rows, features=features))
+    assert sum(sizes(opened(tmp_path / "t", 8))) == 20
+
+
 def test_what_is_no_data_set_is_refused(tmp_path, monkeypatch):
     def find_none(name):
         raise ConnectionError(f"no {name} here")
@@ -119,23 +130,7 @@ def test_cifar_as_it_lies_on_the_hub(tmp_path):
     assert coarse.sha256 != data.sha256 == opened(folder, 64).sha256
 
 
-def test_the_short_names_stand_for_the_hub_s(monkeypatch):
-    asked = []
-
-    def load_dataset(name):
-        asked.append(name)
-        plain, fine = table(pngs(20), [0, 1] * 10), name.endswith("cifar100")
-        named = plain.rename_columns({"image": "img", "label": "fine_label"}) if fine else plain
-        return datasets.DatasetDict({"train": named, "test" if fine else "validation": named})
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    for name in ("cifar100", "food101", "someone/pets"):
-        assert sizes(open_data(Config(run="try", dataset=name), 8)) == [18, 2, 20]
-    assert asked == ["uoft-cs/cifar100", "ethz/food101", "someone/pets"]
-
-
 def test_large_images_are_stored_as_squares_of_8_7_of_the_size_that_is_wanted(tmp_path):
-    """The middle of them; the edge of the source is the median of the shorter ones."""
     for label in ("cat", "dog"):
         (tmp_path / label).mkdir()
         for i in range(4):
@@ -143,15 +138,6 @@ def test_large_images_are_stored_as_squares_of_8_7_of_the_size_that_is_wanted(tm
     data = opened(tmp_path, 28)
     assert data.train.shape == (3, 32, 32) and data.source_edge == 55  # 40, 50, 60, 70, twice
     assert opened(tmp_path, 96).train.shape == (3, 110, 110)
-
-
-def test_synthetic_images_come_from_their_index():
-    first, second = (open_data(Config(run="try", dataset="synthetic", seed=seed), 32) for seed in (0, 1))
-    assert sizes(first) == [1800, 200, 400] and first.sha256 == second.sha256 and first.source_edge is None
-    many = open_data(Config(run="try", dataset="synthetic", train_samples=3000), 128)
-    assert len(many.train) == 3000 and many.train.shape == (3, 64, 64) and many.train.image_size == 128
-    seen = {s.pixels(np.array([i])).tobytes() for s in (first.train, first.test) for i in range(100)}
-    assert len(seen) == 200
 
 
 COLOURS = {"ape": (250, 0, 0), "bee": (0, 250, 0), "cow": (0, 0, 250), "train": (9, 9, 9)}
@@ -222,25 +208,6 @@ def test_the_usual_names_of_splits_are_read_in_any_case(tmp_path):
         (tmp_path / "e" / split).mkdir(parents=True)
         each.to_parquet(str(tmp_path / "e" / split / "rows.parquet"))
     assert sizes(opened_by_colour(tmp_path / "e"))[2] == 2
-
-
-def test_a_saved_split_val_validates_and_others_are_named(tmp_path):
-    rows = table_of_names(TRAIN, ABC.names)
-    data = opened_by_colour(save(tmp_path / "d", train=rows, val=rows, test=rows, extra=rows))
-    assert sizes(data) == [12, 12, 12] and [note for note in data.notes if "extra" in note]
-    assert sum(sizes(opened_by_colour(save(tmp_path / "e", test=rows)))) == 12, (
-        "no sample is trained and tested"
-    )
-
-
-def test_pictures_that_metadata_does_not_list_are_counted(tmp_path):
-    rows = table_of_names(TRAIN, None)
-    metadata(tmp_path, train=rows, test=rows)
-    assert not opened_by_colour(tmp_path).notes
-    for name in ("x.png", "y.JPG", "._x.png"):  # the last is a Mac's, and no picture
-        write(tmp_path / "test", {name: png(COLOURS["ape"])})
-    (note,) = opened_by_colour(tmp_path).notes
-    assert " 2 of 26 " in note and "test/x.png" in note and "test/y.JPG" in note
 
 
 @pytest.mark.parametrize(

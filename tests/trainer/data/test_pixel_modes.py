@@ -6,7 +6,6 @@ import io
 import struct
 import zlib
 
-import datasets
 import numpy as np
 import pytest
 from PIL import Image
@@ -128,13 +127,6 @@ def test_numbers_without_a_range_are_refused(content):
     with pytest.raises(NoRange) as failure:
         open_picture({"bytes": content, "path": None})
     assert find_codes(failure.value) == ["SL-picture-no-range"]
-
-
-def test_a_column_that_declares_a_mode_is_not_converted_by_the_library(tmp_path):
-    deep = table([encode(draw("I;16", 65535, 32896), "png")] * 4, [0, 1] * 2)
-    deep = deep.cast_column("image", datasets.Image(mode="RGB"))
-    found = opened(save(tmp_path / "d", train=deep, test=deep), EDGE).test.pixels(np.arange(1))[0]
-    assert found[:, 0, 0].tolist() == [255] * 3 and found[:, 0, -1].tolist() == [128] * 3
 
 
 @pytest.mark.parametrize(

@@ -32,24 +32,6 @@ def test_it_is_asked_once_a_second_or_behind_every_longer_step(unit_s, until, be
     assert asked_behind(unit_s, until) == behind
 
 
-def test_steps_that_become_a_hundred_times_slower_are_asked_within_64_of_them():
-    """As under the load of another program: a second of the fast ones would be a hundred seconds."""
-    pace = Pace()
-    for step in range(1, 1000):
-        if step >= pace.due:
-            pace.set_back(step, 0.001)
-    assert pace.due - 1000 <= 64
-
-
-def test_the_first_of_many_steps_says_little():
-    """What was compiled in it is over; and steps that become slower are found again at once."""
-    pace = Pace()
-    for step, unit_s, every in ((1, 90.0, 1), (2, 0.01, 2), (4, 0.01, 4), (8, 3.0, 1), (9, 0.0, 2)):
-        assert pace.due == step
-        pace.set_back(step, unit_s)
-        assert pace.every == every
-
-
 def test_one_process_agrees_with_itself(monkeypatch):
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
     agreement = Agreement(10.0, from_step=4)

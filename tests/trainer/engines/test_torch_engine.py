@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 from stratlab_spec.settings.config import Config
 from trainer.data.batches import Batch
 from trainer.distributed.world import Precision
-from trainer.engines.torch_engine import LONG, ROW, TorchEngine, total_norm, whole_norm
+from trainer.engines.torch_engine import LONG, ROW, TorchEngine, clip_gradients, total_norm, whole_norm
 from trainer.measuring.phases import Phases
 from trainer.models.mixed_precision import LossScale, apply_low_precision
 from trainer.models.model_with_loss import ClassLoss, ImageClassifier
+from trainer.strategies import ddp
 
 
 class Watched(ImageClassifier):
@@ -82,7 +84,6 @@ def parameters_after(scale: float, good_steps: int) -> tuple[list[Tensor], LossS
 
 
 def test_a_step_that_doubles_the_scale_is_unscaled_with_the_scale_it_was_computed_with():
-    """With SGD, whose update a wrong factor changes: AdamW's is the same for gradients of any scale."""
     plain, kept = parameters_after(256.0, 0)
     doubled, grown = parameters_after(256.0, LossScale.INTERVAL - 1)
     assert (kept.scale, grown.scale) == (256.0, 512.0)
@@ -120,8 +121,19 @@ def test_the_norm_is_that_of_fp64_however_long_a_tensor_is(size: int) -> None:
     assert whole_norm(parts, "cpu").item() == total_norm(parts).item()
 
 
-def test_short_tensors_are_torch_s_own_to_the_last_bit_and_long_ones_of_any_form() -> None:
-    parts = [torch.randn(300, 300), torch.randn(8)]
-    assert torch.equal(total_norm(parts), torch.nn.utils.get_total_norm(parts))
-    wide = torch.randn(1100, 1000).t()
-    assert total_norm([wide]).item() == pytest.approx(wide.double().norm().item(), rel=1e-6)
+@pytest.mark.parametrize(("largest", "factor"), [(10.0, 1.0), (2.5, 0.5)])
+def test_gradients_are_scaled_down_to_the_largest_norm_and_never_up(largest, factor):
+    gradient = torch.tensor([3.0, 4.0])
+    clip_gradients([gradient], largest, torch.tensor(5.0))
+    torch.testing.assert_close(gradient, factor * torch.tensor([3.0, 4.0]), rtol=1e-5, atol=0)
+
+
+def test_ddp_hears_of_its_static_graph_and_of_its_buckets(monkeypatch):
+    made = Mock(side_effect=InterruptedError)
+    monkeypatch.setattr(ddp, "DistributedDataParallel", made)
+    config = Config(run="r", strategy="ddp", static_graph=True, reduce_bucket_mib=7)
+    plan = SimpleNamespace(micro_batches=1)
+    run: Any = SimpleNamespace(config=config, mesh=MagicMock(device_type="cpu"), plan=plan)
+    with pytest.raises(InterruptedError):
+        ddp.build(run, nn.Linear(2, 2), Phases("cpu"))
+    assert (made.call_args.kwargs["static_graph"], made.call_args.kwargs["bucket_cap_mb"]) == (True, 7)

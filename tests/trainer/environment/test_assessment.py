@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from stratlab_spec.exit_codes import reason
+from stratlab_spec.exit_codes import PeerLost
 from stratlab_spec.findings import Finding
-from stratlab_spec.settings.config import ConfigError
+from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
+from trainer.environment import launcher
 from trainer.environment.assessment import expect_bandwidth, judge
-from trainer.environment.board import STOPPED, Asked, Facts, describe, find_pod_index
-from trainer.environment.launcher import explain_ends
-from trainer.environment.probes import bus_gb_per_s, describe_network, find_interface, hide_log, read_log
+from trainer.environment.board import STOPPED, Asked, Facts, find_pod_index
+from trainer.environment.probes import bus_gb_per_s, hide_log, read_log
+from trainer.launch.stop import Stop
 
 PODS, PER_POD = 2, 2
 ASKED = Asked(nodes=PODS, per_node=PER_POD, results="/results")
@@ -48,23 +49,10 @@ def _post(rank: int, pods: int) -> dict[str, Any]:
         "pod": NAMES[rank // PER_POD],
         "node": f"gpu-{rank // PER_POD}",
         "host": NAMES[rank // PER_POD],
-        "versions": {
-            "trainer": "0.1.0",
-            "python": "3.11.7",
-            "torch": "2.11.0",
-            "cuda": "13.0",
-            "nccl": "2.28.9",
-        },
+        "versions": {"trainer": "0.1.0", "python": "3.11.7", "torch": "2.11.0", "cuda": "13.0", "nccl": "2.28.9"},
         "device": {
-            "visible": PER_POD,
-            "type": "cuda",
-            "name": "NVIDIA H200",
-            "uuid": f"uuid-{rank}",
-            "gib": 139.8,
-            "free_gib": 139.2,
-            "driver": "580.1",
-            "nvlink_gb_per_s": 478.0,
-            "pcie_gb_per_s": 63.0,
+            "visible": PER_POD, "type": "cuda", "name": "NVIDIA H200", "uuid": f"uuid-{rank}", "gib": 139.8,
+            "free_gib": 139.2, "driver": "580.1", "nvlink_gb_per_s": 478.0, "pcie_gb_per_s": 63.0,
             "joined": {str(1 - rank % PER_POD): "NVLink"},
         },
         "meeting": {"backend": "nccl"},
@@ -75,21 +63,17 @@ def _post(rank: int, pods: int) -> dict[str, Any]:
             "pod": [{**row, "gb_per_s": 300.0}],
         },
         "transport": {"via": ["NET/IB", "P2P/CUMEM"], "network": ["IB"]},
-    }
+    }  # fmt: skip
     if pods == 1:
         found["all-reduce"] = {"all": [{**row, "gb_per_s": 300.0}]}
     if found["local_rank"] == 0:
         found |= {
             "shared memory": {"gib": 8.0, "free_gib": 7.9},
             "results volume": {
-                "gib": 1000.0,
-                "free_gib": 500.0,
-                "mb_per_s": 900.0,
-                "clock_s": 0.01,
-                "clock_within_s": 0.001,
+                "gib": 1000.0, "free_gib": 500.0, "mb_per_s": 900.0, "clock_s": 0.01, "clock_within_s": 0.001
             },
             "network": {"interface": "eth0", "gb_per_s": None, "ib_gb_per_s": [50.0, 50.0]},
-        }
+        }  # fmt: skip
     return found
 
 
@@ -167,7 +151,6 @@ def test_a_stated_bandwidth_is_the_one_that_counts() -> None:
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
-    """Never heard of; heard of and killed; heard of and still at something."""
     facts = post_healthy()
     del facts[3]
     stages = {0: "done", 1: "device", 2: "all-reduce"}
@@ -196,27 +179,6 @@ def test_a_pod_without_its_accelerators_has_the_words_of_a_run() -> None:
     assert ("problem", "devices", f"pod {NAMES[1]}: none visible") in named
 
 
-def test_nothing_at_all_was_posted() -> None:
-    ((_, subject, seen),) = bad(judge(ASKED, {}, {}))
-    assert subject == "ranks" and "rank 0, rank 1, rank 2, rank 3 " in seen
-
-
-def test_the_table() -> None:
-    text = describe(
-        [
-            Finding("ok", "clock", "fine"),
-            Finding("problem", "shared memory", "none", "give it some"),
-        ]
-    )
-    assert text.splitlines() == [
-        "ok       clock          fine",
-        "problem  shared memory  none",
-        "                        -> give it some",
-        "1 problem, 0 warnings",
-    ]
-    assert len(describe([Finding("ok", "clock", "fine")]).splitlines()) == 2
-
-
 LOG = """\
 node:71:71 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB; OOB eth0:10.0.0.1<0>
 node:71:99 [0] NCCL INFO Using network IB
@@ -236,40 +198,6 @@ def test_what_nccl_has_chosen_is_read_and_the_file_goes(tmp_path, monkeypatch):
     path.write_text(LOG)
     assert read_log(path) == {"via": ["NET/IB", "P2P/CUMEM", "SHM/direct", "NVLS"], "network": ["IB"]}
     assert not path.exists() and read_log(path) == read_log(None) == {"via": [], "network": []}
-
-
-def test_who_has_asked_nccl_for_its_log_keeps_it() -> None:
-    env = {"NCCL_DEBUG": "WARN"}
-    assert hide_log(env) is None and env == {"NCCL_DEBUG": "WARN"}
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-@pytest.mark.parametrize(
-    ("device", "speed", "expected"),
-    [(True, "25000\n", 3.125), (True, "-1\n", None), (False, "10000\n", None)],
-)
-def test_only_a_real_card_says_its_speed(tmp_path, device, speed, expected):
-    """The pair of interfaces of a pod says 10000 whatever is below it."""
-    write(tmp_path / "net/eth0/speed", speed)
-    if device:
-        (tmp_path / "net/eth0/device").mkdir()
-    found = describe_network({"GLOO_SOCKET_IFNAME": "eth0"}, "127.0.0.1", tmp_path)
-    assert found == {"interface": "eth0", "gb_per_s": expected, "ib_gb_per_s": []}
-
-
-def test_ports_of_infiniband_that_are_up_count(tmp_path: Path) -> None:
-    for card, state in (("mlx5_0", "4: ACTIVE"), ("mlx5_1", "1: DOWN")):
-        write(tmp_path / f"infiniband/{card}/ports/1/state", state)
-        write(tmp_path / f"infiniband/{card}/ports/1/rate", "400 Gb/sec (4X NDR)")
-    assert describe_network({}, "127.0.0.1", tmp_path)["ib_gb_per_s"] == [50.0]
-
-
-def test_an_interface_is_found_by_the_way_to_an_address() -> None:
-    assert find_interface("127.0.0.1") == "lo" and find_interface("no address") == ""
 
 
 def test_bus_bandwidth_is_counted_as_nccl_tests_count_it() -> None:
@@ -315,6 +243,11 @@ def test_which_pod_this_is() -> None:
         assert find_codes(refused.value) == ["SL-node-rank"] and "PET_NODE_RANK=" in str(refused.value)
 
 
-def test_who_was_ended_with_another_one_is_told_from_it() -> None:
-    assert explain_ends({0: -15, 1: -9}) == {0: STOPPED, 1: reason(137)}
-    assert explain_ends({0: -15}) == {0: reason(143)}
+def test_a_first_pod_that_is_lost_meanwhile_is_named(monkeypatch, capsys) -> None:
+    for name, value in {"PET_RDZV_ENDPOINT": "x:1", "PET_NNODES": "2", "HOSTNAME": "check-worker-1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launcher, "open_board", Mock())
+    monkeypatch.setattr(launcher, "_take_part", Mock(side_effect=PeerLost("connection reset")))
+    assert launcher.check_environment(Config(run="try", mode="check"), Stop()) == launcher.FOUND
+    said = capsys.readouterr().out
+    assert find_codes(said) == ["SL-pod-lost"] and "pod 0 " in said and "connection reset" in said

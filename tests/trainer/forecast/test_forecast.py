@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from stratlab_spec import exit_codes as failures
 from stratlab_spec.exit_codes import OutOfMemory
-from stratlab_spec.memory.prediction import GATE, forecast_memory
+from stratlab_spec.memory.prediction import forecast_memory
 from stratlab_spec.memory.profiles import FOLDER, GIB, SHIPPED
-from stratlab_spec.run_directory import RunDirectory
-from stratlab_spec.settings.config import PREFIX, Config
+from stratlab_spec.settings.config import Config
 from trainer.launch import memory_limits as foreseen_memory
-from trainer.launch.ledger import Ledger
 from trainer.launch.preflight import Pods
 from trainer.metrics.summary import BAND_PCT, compare_forecast
 
@@ -39,15 +32,7 @@ def config(results: Path, **settings: object) -> Config:
     return Config(**{"run": "try", "results": str(results), "strategy": "ddp", **VIT, **BATCH, **settings})
 
 
-def test_a_broken_file_is_told_and_left_out(results: Path, caplog: pytest.LogCaptureFixture):
-    (results / FOLDER / "a.json").write_text("{}")
-    with caplog.at_level(logging.WARNING):
-        assert forecast_memory(config(results), 8, 8)
-    assert "/a.json: no operations file, left out: " in caplog.text
-
-
 def test_an_upper_bound_is_told_as_one(results: Path):
-    """The file has several micro-batches in a step; of one of them the step holds no more."""
     for batch, bounds in ((512, 0), (256, 2)):
         found = forecast_memory(config(results, global_batch_size=batch), 8, 8)
         assert found and found.describe().count("<= ") == bounds
@@ -85,17 +70,6 @@ def test_nothing_is_tried_that_cannot_help(results: Path, monkeypatch, device_gi
     assert told in str(refused.value) and "run.config.micro_batch_size" not in str(refused.value)
 
 
-@pytest.mark.parametrize("device_gib", [14.1, 16.0, 20.0])
-def test_what_is_tried_next_fits(results: Path, monkeypatch, device_gib: float):
-    with pytest.raises(OutOfMemory) as refused:
-        check(config(results), device_gib, monkeypatch)
-    rows = int(str(refused.value).partition("micro_batch_size=")[2].partition(",")[0])
-    found = forecast_memory(config(results, micro_batch_size=rows), 8, 8)
-    more = forecast_memory(config(results, micro_batch_size=2 * rows), 8, 8)
-    assert found and found.on_device_gib <= GATE * device_gib
-    assert more and more.on_device_gib > GATE * device_gib, "the largest"
-
-
 @pytest.mark.usefixtures("no_shipped_profiles")
 def test_what_does_not_keep_it_from_starting(results: Path, tmp_path: Path, monkeypatch, caplog):
     check(config(results, memory_forecast=False), 6.0, monkeypatch)
@@ -110,36 +84,6 @@ def test_what_does_not_keep_it_from_starting(results: Path, tmp_path: Path, monk
         with caplog.at_level(logging.INFO):
             check(run, device_gib, monkeypatch)
         assert len(caplog.messages) == (told is not None) and (told or "") in caplog.text
-
-
-def test_a_pod_ends_with_10_before_any_rank_starts(tmp_path: Path):
-    """The real program, with a library that tells of a GPU of 4 GiB, of which the driver keeps one."""
-    (tmp_path / "nvml").mkdir()
-    (tmp_path / "nvml/pynvml.py").write_text(
-        "NVMLError = RuntimeError\n"
-        "nvmlInit = nvmlShutdown = lambda: None\n"
-        "nvmlDeviceGetCount = lambda: 1\n"
-        "nvmlDeviceGetHandleByIndex = lambda index: index\n"
-        "nvmlMemory_v2 = 2\n"
-        "memory = type('Memory', (), {'total': 4 << 30, 'reserved': 1 << 30})\n"
-        "nvmlDeviceGetMemoryInfo = lambda handle, version: memory\n"
-    )
-    shutil.copytree(SHIPPED, tmp_path / "results" / FOLDER)
-    given = {**VIT, "run": "try", "strategy": "single", "results": tmp_path / "results", "steps": 20}
-    env = {name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "PET_"))}
-    env |= {f"{PREFIX}{name.upper()}": str(value) for name, value in given.items()}
-    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "nvml"), os.getcwd()])
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer"], env=env, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == failures.OUT_OF_MEMORY, done.stderr
-    assert "parameters 2.35" in done.stderr and " 3.00 GiB" in done.stderr
-    folder = RunDirectory(tmp_path / "results", "default", "try")
-    assert not folder.config.exists()
-    (pod,) = folder.pods.iterdir()
-    (line,) = [json.loads(text) for text in pod.read_text().splitlines()]
-    assert (line["event"], line["exit_code"]) == ("refused", failures.OUT_OF_MEMORY)
-    assert Ledger(folder, pod.stem)
 
 
 def ranks(peak_gib: float, kept: dict | None = None, **held: float) -> list[dict]:
@@ -168,7 +112,6 @@ def test_a_run_as_foreseen_is_not_marked():
 
 
 def test_cublas_own_room_lies_in_the_allocator_s_count():
-    """Of a small run it is most of the peak: without it each of them would be marked."""
     small = {
         name: {cause: gib / 100 for cause, gib in FORESEEN[name].items()}
         for name in FORESEEN
@@ -204,7 +147,6 @@ def test_a_run_outside_of_the_band_is_marked_with_its_part(peak: float, held: di
 
 
 def test_what_was_not_there_yet_at_the_peak_is_no_deviation_of_the_gradients():
-    """The peak lies where the loss is computed: nearly no gradients then, all of them at the update."""
     at_the_loss = {**FORESEEN, "causes_gib": {**FORESEEN["causes_gib"], "gradients": 0.1, "activations": 3.4}}
     found = compare_forecast(at_the_loss, 12.0, ranks(12.5))
     assert found["forecast_gradients_error_gib"] == 0 and found["forecast_memory_deviates"] == "rest"
@@ -215,8 +157,3 @@ def test_less_than_an_upper_bound_is_no_deviation():
     bound = {**FORESEEN, "at_most": True}
     assert compare_forecast(bound, 8.0, ranks(8.5, optimizer=2.0))["forecast_memory_deviates"] is None
     assert compare_forecast(bound, 12.0, ranks(12.5, rest=4.0))["forecast_memory_deviates"] == "rest"
-
-
-def test_without_a_forecast_or_a_device_nothing_is_compared():
-    assert compare_forecast(None, 10.0, ranks(10.0)) == {}
-    assert compare_forecast(FORESEEN, None, ranks(10.0)) == {"forecast_memory_gib": 10.0}

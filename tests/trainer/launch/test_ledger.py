@@ -9,7 +9,7 @@ import time
 import pytest
 
 from stratlab_spec.exit_codes import DeadlinePassed, NoProgress, first_failure
-from stratlab_spec.run_directory import RunDirectory, append_line, read_events
+from stratlab_spec.run_directory import RunDirectory, read_events
 from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
 from trainer.launch.ledger import (
@@ -18,7 +18,6 @@ from trainer.launch.ledger import (
     explain_planted_kill,
     find_culprit,
     main,
-    reached_step,
     read_last_codes,
 )
 
@@ -121,26 +120,6 @@ def test_the_deadline_counts_from_the_first_start(folder, clock):
     assert "7" in refusal(folder, "SL-deadline-passed"), "the step"
 
 
-def test_half_written_lines_and_lines_of_nobody_do_not_disturb(folder):
-    folder.metrics.write_text('{"step": 3, "kind": "event", "text": "x"}\n{"step": 9')
-    assert reached_step(folder) == 3
-    folder.metrics.unlink()
-    start(folder, "a", 134)
-    others = [{"foo": 1}, {"event": "started"}, {"t": "now", "event": "met"}]
-    others.append({"t": 1.0, "event": "started", "step": "9"})
-    for path in (folder.pod_ledger("pod-0"), folder.attempts):
-        for line in others:
-            append_line(path, line)
-    folder.append_attempt("started", 1, "a", world_size=2)
-    check(folder)
-    start(folder, "b", 134)
-    assert "2" in refusal(folder)
-    assert [line["attempt"] for line in folder.read_attempts()] == [1] and folder.read_world_sizes() == {1: 2}
-    with open(folder.pod_ledger("pod-0"), "a") as file:
-        file.write('{"t": 1, "event": "ended", "exit')
-    assert read_last_codes(folder, 0.0) == {"pod-0": 134}
-
-
 def test_the_last_codes_are_those_of_pods_that_ended_since(folder, clock):
     start(folder, "a", 10)
     clock[0] += 10
@@ -153,17 +132,6 @@ def test_the_last_codes_are_those_of_pods_that_ended_since(folder, clock):
     assert read_last_codes(folder, clock[0] - 5) == {"pod-1": 134}
 
 
-def test_what_a_pod_knows_of_its_end_stays_when_its_log_goes(folder):
-    ledger = Ledger(folder, "pod-0")
-    for launcher, text in (("a", "2.00 GiB are allowed"), ("b", "3.00 GiB are allowed")):
-        ledger.record_start(launcher)
-        ledger.record_end(launcher, 137, text)
-    last = read_events(folder.pod_ledger("pod-0"))[-1]
-    assert last["text"] == "3.00 GiB are allowed" and "3.00" in refusal(folder)
-    ledger.record_end("b", 137, last["reason"])
-    assert "text" not in read_events(folder.pod_ledger("pod-0"))[-1], "no more than the code says"
-
-
 def test_a_refused_pod_is_no_start_and_its_clock_does_not_run(folder, clock):
     for _ in range(3):
         Ledger(folder, "pod-0").record_refusal(4, "none visible")
@@ -174,7 +142,6 @@ def test_a_refused_pod_is_no_start_and_its_clock_does_not_run(folder, clock):
 
 
 def test_a_start_that_never_had_all_its_peers_is_no_attempt(folder):
-    """Two pods and one node: the lone one ended with 134 after ten minutes, and three of those were all it had."""
     for launcher in "abcde":
         start(folder, launcher, 134, met=False)
         check(folder)
@@ -197,22 +164,6 @@ def test_a_pod_waits_for_the_others_as_long_as_the_chart_says(folder, clock):
     assert "1000" in refusal(folder, "SL-pods-never-met")
     start(folder, "c", 143, met=False)
     assert Ledger(folder, "pod-0").wait_left(CONFIG) == 1000, "one that was stopped waits anew"
-
-
-def test_once_they_have_met_the_deadline_runs_and_waiting_begins_anew(folder, clock):
-    ledger = Ledger(folder, "pod-0")
-    ledger.record_start("a")
-    clock[0] += 900
-    assert (ledger.wait_left(CONFIG), ledger.seconds_left(CONFIG)) == (100, 100)
-    ledger.record_met("a")
-    clock[0] += 30
-    assert (ledger.wait_left(CONFIG), ledger.seconds_left(CONFIG)) == (1000, 70)
-    ledger.record_end("a", 134)
-    ledger = Ledger(folder, "pod-0")
-    ledger.check(CONFIG)
-    ledger.record_start("b")
-    clock[0] += 20
-    assert (ledger.wait_left(CONFIG), ledger.seconds_left(CONFIG)) == (980, 50)
 
 
 @pytest.mark.parametrize(
@@ -262,8 +213,5 @@ def test_only_a_kill_of_this_start_is_told_as_planted(tmp_path):
         (tmp_path / name).write_text("\n".join(lines) + "\n")
     said = explain_planted_kill(tmp_path, 200.0)
     assert find_codes(said) == ["SL-kill-planted"] and "rank 1 " in said and "step 8 " in said
-    assert explain_planted_kill(tmp_path, 400.0) == ""
     (tmp_path / "kill@9_0").write_text('{"t": 500.0, "attempt"')  # cut
-    assert explain_planted_kill(tmp_path, 400.0) == ""
-    (tmp_path / "kill@7_0").mkdir()
     assert explain_planted_kill(tmp_path, 400.0) == ""

@@ -31,35 +31,15 @@ def test_a_kill_by_the_kernel_is_told_from_one_by_somebody_else(tmp_path):
     write(tmp_path, 2)
     said = memory.explain_kill()
     assert find_codes(said) == ["SL-oom-kill-limit"] and "4.00 GiB" in said and "3.00 GiB" in said
-    (tmp_path / "memory.peak").unlink()  # an older kernel
-    assert find_codes(memory.explain_kill()) == ["SL-oom-kill-limit"]
 
 
 def test_without_a_limit_there_may_be_no_container(tmp_path):
-    """On a laptop: the highest use is that of the whole machine, and there is nothing to raise."""
     memory = ContainerMemory(write(tmp_path, 1, limit="max"))
     assert find_codes(memory.explain_kill()) == ["SL-kill-from-outside"]
     write(tmp_path, 3, limit="max")
     said = memory.explain_kill()
     assert find_codes(said) == ["SL-oom-kill-machine"] and "GiB" not in said and "run.resources" not in said
     assert ContainerMemory(tmp_path / "none").explain_kill() == ""
-
-
-def write_v1(folder: Path, oom: int, limit: int = 2 << 30) -> None:
-    (folder / "memory").mkdir(exist_ok=True)
-    (folder / "memory" / "memory.oom_control").write_text(f"under_oom 0\noom_kill {oom}\n")
-    (folder / "memory" / "memory.limit_in_bytes").write_text(f"{limit}\n")
-    (folder / "memory" / "memory.max_usage_in_bytes").write_text(f"{1 << 30}\n")
-
-
-def test_a_node_with_the_older_cgroups_says_limit_and_use_too(tmp_path):
-    write_v1(tmp_path, 0)
-    memory = ContainerMemory(tmp_path)
-    write_v1(tmp_path, 1)
-    said = memory.explain_kill()
-    assert find_codes(said) == ["SL-oom-kill-limit"] and "2.00 GiB" in said and "1.00 GiB" in said
-    write_v1(tmp_path, 1, limit=0x7FFFFFFFFFFFF000)  # as it writes that there is none
-    assert find_codes(memory.explain_kill()) == ["SL-oom-kill-machine"]
 
 
 GIVEN = {
@@ -116,18 +96,14 @@ def test_the_rungs_of_a_strategy(climb, strategy):
     assert settings_of(rungs) == LADDERS[strategy] and len(rungs) == MOST_RUNGS
     assert find_codes(said) == ["SL-ladder-ended"]
     assert read_own_rungs(env) == rungs
-    reached = Config.from_env(env)
-    for rung in rungs:
-        for name in rung["settings"]:
-            last = [each["settings"][name] for each in rungs if name in each["settings"]][-1]
-            assert getattr(reached, name) == last
+    reached, last = Config.from_env(env), {k: v for rung in rungs for k, v in rung["settings"].items()}
+    assert {name: getattr(reached, name) for name in last} == last
     assert (reached.global_batch_size, reached.lr) == (64, 1e-3)
     asked = {"micro_batch_size": 32, "activation_checkpointing": "none"}
     assert find_asked(rungs) == find_asked(rungs) | asked
 
 
 def test_what_the_rules_refuse_is_passed_over_with_the_reason(climb):
-    """DDP with a static graph takes no accumulation, and fsdp has no such switch."""
     rungs, said, _ = climb(TRAINER_STRATEGY="ddp", TRAINER_STATIC_GRAPH="true")
     assert settings_of(rungs) == [CHECKPOINTING]
     (passed,) = rungs[0]["passed_over"]

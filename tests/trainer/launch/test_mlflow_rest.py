@@ -122,9 +122,3 @@ def test_a_run_is_found_by_its_uid_and_its_params_are_cut_to_what_mlflow_takes()
     (_, wanted), (_, batch) = server.calls
     assert wanted["experiment_ids"] == ["1"] and wanted["filter"] == "tags.`stratlab.run_uid` = 'uid-1'"
     assert batch["params"] == [{"key": "long", "value": "x" * 500}, {"key": "short", "value": "5"}]
-
-
-def test_the_last_step_of_each_metric_is_read() -> None:
-    data = {"metrics": [{"key": "loss", "step": 7}, {"key": "lr"}]}
-    assert Scripted({"run": {"data": data}}).read_latest("r") == {"loss": 7, "lr": 0}
-    assert Scripted({"run": {"data": {}}}).read_latest("r") == {}

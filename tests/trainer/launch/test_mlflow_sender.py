@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stratlab_spec.mlflow_run import DETAIL, NOTE, build_note, name_metric
+from stratlab_spec.mlflow_run import DETAIL, NOTE, build_note
 from stratlab_spec.run_directory import RunDirectory, write_json
 from trainer.launch import mlflow_replay as replay_module
 from trainer.launch import mlflow_sender as sender_module
@@ -22,7 +21,6 @@ from trainer.launch.mlflow_sender import (
     Sender,
     close_run,
     find_run,
-    line_points,
     mlflow_status,
     read_offset,
     send_new_lines,
@@ -60,7 +58,9 @@ class StandIn:
         return f"experiment {name}"
 
     def open_run(self, experiment: str, name: str, uid: str, params: Any, tags: Any) -> str:
-        self._store.runs.setdefault(uid, {"points": [], "status": "RUNNING", "tags": {}, "params": params})
+        self._store.runs.setdefault(
+            uid, {"points": [], "status": "RUNNING", "tags": {}, "given": (params, tags)}
+        )
         return uid
 
     def log_batch(self, run_id: str, points: list[dict[str, Any]]) -> None:
@@ -111,34 +111,18 @@ def write(tmp_path, *sizes: int) -> tuple[RunDirectory, list]:
     for step, size in enumerate(sizes, 1):
         numbers = {f"n{i}": number + i for i in range(size)}
         number += size
-        lines.append({"t": 1.5 + step, "attempt": 1, "step": step, "kind": "system", **numbers})
+        lines.append(
+            {"t": 1.5 + step, "attempt": 1, "step": step, "kind": "system", "profiled": True, **numbers}
+        )
         wanted += [(DETAIL + name, value, 1500 + 1000 * step, step) for name, value in numbers.items()]
     folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder, wanted
 
 
-def test_points_are_the_numbers_of_a_line():
-    line = {
-        "t": 1.5,
-        "attempt": 1,
-        "step": 3,
-        "kind": "system",
-        "rank12_gpu_power_w": 300.0,
-        "profiled": True,
-    }
-    (point,) = line_points(line)
-    assert point == {
-        "key": name_metric("rank12_gpu_power_w", "system"),
-        "value": 300.0,
-        "timestamp": 1500,
-        "step": 3,
-    }
-
-
 @pytest.mark.parametrize(
     "sizes",
     [
-        *[(count,) for count in (1000, 1001, 2001)],  # one line, many ranks
+        (1000,), (2001,),  # one line, many ranks
         (3,) * 1001,  # 1000 is no multiple of it
         (999, 1, 1), (400, 400, 400, 2001, 1),
     ],
@@ -168,70 +152,6 @@ def test_a_run_that_was_told_to_stop_has_not_failed():
     assert found == {0: "FINISHED", 143: "KILLED", 13: "FAILED", 137: "FAILED"}
 
 
-def test_a_folder_that_is_removed_costs_no_point(tmp_path):
-    folder, wanted = write(tmp_path, 3, 2)
-    folder.mlflow.write_text(json.dumps({"tracking_uri": "http://s", "run_id": "id"}))
-    folder.append_attempt("started", 1, "me")
-    sender, server, ended = Sender(folder, "me", {"MLFLOW_TRACKING_URI": "http://s"}), Server(), []
-    server.has_run, server.reopen_run = lambda run_id: True, lambda run_id: None
-    server.end_run = lambda run_id, status: ended.append(status)
-    sender._mlflow = server
-    whole = folder.metrics.read_bytes()
-    folder.metrics.write_bytes(whole.splitlines(keepends=True)[0])
-    assert sender._try_send() and server.points == wanted[:3]
-    with open(folder.metrics, "ab") as rank:
-        shutil.rmtree(folder.path)
-        rank.write(whole.splitlines(keepends=True)[1])
-    sender.start()
-    sender.finish(13)
-    assert server.points == wanted and ended == ["FAILED"] and not folder.path.exists()
-
-
-KNOWN = {"tracking_uri": "http://s", "run_id": "old"}
-LAYOUT = {"name": "2d", "reason": "given", "dimensions": 2, "degenerate": True, "sequence_parallel": False}
-CONFIG = {"strategy": "nd", "model": "cnn", "model_path": "/models/net/", "tp": 0}
-
-
-@pytest.mark.parametrize(
-    ("recorded", "held", "found"),
-    [
-        (None, (), ("new", False)),
-        (KNOWN, ("old",), ("old", True)),
-        (KNOWN, (), ("new", False)),  # the server has lost it
-        (KNOWN | {"tracking_uri": "http://other"}, ("old",), ("new", False)),  # by chance the same id
-    ],
-)
-def test_only_a_run_of_this_server_is_gone_on_with(tmp_path, recorded, held, found):
-    folder, _ = write(tmp_path, 1)
-    missing = ["cp", "pp"] if recorded else []
-    provenance = {"git_sha": None, "image": "i", "hosts": ["h", "k"], "nodes": ["n"]}
-    resolved = {"world_size": 2, "axes": {"tp": 2}, "layout": LAYOUT | {"missing": missing}}
-    content = {"comparison": "c", "run": "r", "run_uid": "u", "config": CONFIG, "resolved": resolved}
-    content["provenance"] = provenance | {"versions": {"torch": "2"}}
-    folder.config.write_text(json.dumps(content))
-    if recorded:
-        folder.mlflow.write_text(json.dumps(recorded))
-    server, made = Server(), []
-    server.has_run = lambda run_id: run_id in held
-    server.open_experiment = lambda name: f"experiment {name}"
-    server.open_run = lambda *given: made.append(given) or "new"
-    record, is_known = find_run(folder, server, "http://s")
-    assert (record["run_id"], is_known) == found and record["tracking_uri"] == "http://s"
-    if is_known:
-        return
-    assert record["experiment_id"] == "experiment c"
-    ((experiment, name, uid, params, tags),) = made
-    assert (experiment, name, uid) == ("experiment c", "r", "u")
-    assert params == CONFIG | {
-        "model": "net", "world_size": 2, "tp": 2, "layout": "2d", "layout_reason": "given", "dimensions": 2,
-        "degenerate": True, "sequence_parallel": False, "missing_dimensions": ",".join(missing) or "none",
-    }  # fmt: skip
-    assert tags == {
-        "strategy": "nd", "degenerate": "true", "git_sha": "", "image": "i", "hosts": "h,k", "nodes": "n",
-        "version.torch": "2",
-    }  # fmt: skip
-
-
 HERE, THERE = "http://here", "http://there"
 
 
@@ -249,7 +169,9 @@ def folder(tmp_path: Path) -> RunDirectory:
     folder.create()
     provenance = {"git_sha": "a", "image": "i", "hosts": [], "versions": {}}
     content = {"comparison": "c", "run": "r", "run_uid": "uid", "config": {"strategy": "ddp"}}
-    write_json(folder.config, {**content, "resolved": {"axes": {}}, "provenance": provenance})
+    write_json(
+        folder.config, {**content, "resolved": {"world_size": 1, "axes": {}}, "provenance": provenance}
+    )
     write_metrics(folder, 1, 2, 3)
     folder.append_attempt("started", 1, "me")
     return folder
@@ -271,6 +193,47 @@ def build_sender(folder: RunDirectory, uri: str = HERE) -> Sender:
     return Sender(folder, "me", {"MLFLOW_TRACKING_URI": f"{uri}/"})
 
 
+@pytest.mark.parametrize(
+    ("uri", "held", "found"),
+    [(HERE, True, "old"), (HERE, False, "uid"), (THERE, True, "uid")],
+    ids=["known", "lost by the server", "by chance the same id"],
+)
+def test_only_a_run_of_this_server_is_gone_on_with(folder, servers, uri, held, found):
+    folder.mlflow.write_text(json.dumps({"tracking_uri": uri, "run_id": "old"}))
+    if held:
+        servers[HERE].runs["old"] = {"points": [], "tags": {}}
+    record, is_known = find_run(folder, StandIn(HERE, {}), HERE)  # type: ignore[arg-type]
+    assert (record["run_id"], is_known) == (found, found == "old") and record["tracking_uri"] == HERE
+
+
+@pytest.mark.parametrize("missing", [[], ["cp", "pp"]])
+def test_params_and_tags_of_a_new_run(folder, servers, missing):
+    layout = {
+        "name": "2d",
+        "reason": "given",
+        "dimensions": 2,
+        "degenerate": True,
+        "sequence_parallel": False,
+    }
+    config = {"strategy": "nd", "model": "cnn", "model_path": "/models/net/", "tp": 0}
+    content = json.loads(folder.config.read_text()) | {"config": config}
+    content["resolved"] = {"world_size": 2, "axes": {"tp": 2}, "layout": layout | {"missing": missing}}
+    content["provenance"] = {
+        "git_sha": None, "image": "i", "hosts": ["h", "k"], "nodes": ["n"], "versions": {"torch": "2"}
+    }  # fmt: skip
+    write_json(folder.config, content)
+    assert build_sender(folder)._try_send()
+    params, tags = servers[HERE].run("uid")["given"]
+    assert params == config | {
+        "model": "net", "world_size": 2, "tp": 2, "layout": "2d", "layout_reason": "given", "dimensions": 2,
+        "degenerate": True, "sequence_parallel": False, "missing_dimensions": ",".join(missing) or "none",
+    }  # fmt: skip
+    assert tags == {
+        "strategy": "nd", "degenerate": "true", "git_sha": "", "image": "i", "hosts": "h,k", "nodes": "n",
+        "version.torch": "2",
+    }  # fmt: skip
+
+
 def test_a_further_attempt_goes_on_in_the_same_run_from_where_it_was(folder, servers):
     here = servers[HERE]
     assert build_sender(folder)._try_send() and steps_of(here) == [1, 2, 3]
@@ -283,10 +246,8 @@ def test_a_further_attempt_goes_on_in_the_same_run_from_where_it_was(folder, ser
     assert [here.calls.count(name) for name in ("open_run", "reopen_run")] == [1, 1]
 
 
-@pytest.mark.parametrize("content", ["x", None])
-def test_without_a_confirmation_everything_is_sent(folder, servers, content):
-    if content is not None:
-        folder.sent.write_text(content)
+def test_without_a_confirmation_everything_is_sent(folder, servers):
+    folder.sent.write_text("x")
     assert read_offset(folder) == 0
     assert build_sender(folder)._try_send() and steps_of(servers[HERE]) == [1, 2, 3]
 
@@ -325,16 +286,6 @@ def test_a_run_that_ends_is_described_unless_its_user_has_done_it(folder, server
     close_run(folder, StandIn(HERE, {}), "uid", "FAILED")  # type: ignore[arg-type]
     note = servers[HERE].run("uid")["tags"][NOTE]
     assert (note == before) is kept and ("rank 1 has no memory" in note) is not kept
-
-
-def test_a_run_of_an_older_version_gets_its_numbers_by_their_new_names_too(folder, servers):
-    assert build_sender(folder)._try_send()
-    points = servers[HERE].run("uid")["points"]
-    for point in points:
-        point["key"] = point["key"].removeprefix(DETAIL)
-    write_metrics(folder, 4)
-    assert build_sender(folder)._try_send()
-    assert [point["step"] for point in points if point["key"] == f"{DETAIL}lr"] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("grace", "waited"), [(5.0, 5.0), (300.0, 30.0)])

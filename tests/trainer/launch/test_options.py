@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from stratlab.commands.local import rehearse
-from stratlab.run_settings import DEFAULT_COMPARISON
 from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
-from tests.documents.commands import ROOT
 from trainer.launch import options
-from trainer.launch.options import DEFAULT_RESULTS, build_environment
+from trainer.launch.options import build_environment
 
 
 @pytest.fixture
@@ -54,17 +50,6 @@ def test_a_run_without_a_name_is_called_as_its_chart(file: Path, tmp_path: Path)
         assert found["TRAINER_RUN"] == name, typed
 
 
-@pytest.mark.parametrize("chart", ["ddp", "llm-3d"])
-def test_the_values_of_a_chart_make_the_run_that_its_rehearsal_makes(chart: str) -> None:
-    found, _ = build_environment(["--config", str(ROOT / "charts" / chart / "values.yaml")], {})
-    assert found["TRAINER_RUN"] == chart
-    assert found.get("TRAINER_COMPARISON", "default") == DEFAULT_COMPARISON
-
-
-def test_rehearsals_and_the_trainer_have_one_default_folder() -> None:
-    assert str(signature(rehearse).parameters["results"].default) == DEFAULT_RESULTS
-
-
 def test_several_machines_must_be_given_one_name(file: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         build_environment(["--config", str(file)], {"PET_NNODES": "2:2"})
@@ -85,20 +70,6 @@ def test_processes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert processes("--config", str(values), PET_NPROC_PER_NODE="4") == "4"
     assert processes("--config", str(values), "--processes", "5", PET_NPROC_PER_NODE="4") == "5"
     assert build_environment(["--config", str(values)], {})[1][0].endswith("run.nodes")
-
-
-@pytest.mark.parametrize("number", ["0", "1.5", "²", "9" * 5000])
-def test_a_number_of_processes_that_cannot_be_is_named_as_it_was_given(file: Path, number: str) -> None:
-    values = file.with_name("values.yaml")
-    values.write_text(f"run: {{processesPerNode: '{number}'}}\n")
-    for typed, env, name in (
-        (["--processes", number], {}, "processes"),
-        (["--config", str(values)], {}, "run.processesPerNode"),
-        (["--set", "run=a"], {"PET_NPROC_PER_NODE": number}, "PET_NPROC_PER_NODE"),
-    ):
-        with pytest.raises(ConfigError) as refused:
-            build_environment(typed, env)
-        assert str(refused.value).startswith(f"{name}=") and find_codes(refused.value) == ["SL-count-wrong"]
 
 
 def test_an_unknown_option_is_named() -> None:

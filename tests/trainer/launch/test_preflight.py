@@ -14,7 +14,6 @@ from tests.codes import find_codes
 from trainer.launch import preflight
 from trainer.launch.batch_validation import check_run
 from trainer.launch.preflight import check
-from trainer.launch.rendezvous import Lease
 
 SETTINGS = {"MODEL": "cnn", "STRATEGY": "single", "IMAGE_SIZE": "8", "STEPS": "12", "PROFILE_STEPS": "0"}
 POD = {"STRATLAB_NAMESPACE": "team-a", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -66,16 +65,6 @@ def test_a_finished_run_is_refused_before_its_data_is_looked_at(tmp_path, no_dat
     assert (code, codes) == (2, ["SL-run-finished"]) and "TRAINER_" not in said
 
 
-def test_a_folder_that_is_written_is_refused_before_anything_starts(tmp_path, no_data, monkeypatch):
-    monkeypatch.setattr("trainer.launch.rendezvous.RENEW_S", 0.05)
-    first = Lease(RunDirectory(tmp_path, "default", "try"), "one", "pod")
-    first.take()
-    try:
-        assert ask(settings(tmp_path))[:2] == (2, ["SL-run-being-written"])
-    finally:
-        first.release()
-
-
 def test_a_folder_of_somebody_else_is_no_place_for_a_run(tmp_path):
     (tmp_path / "default").mkdir()
     place = tmp_path / "default" / "try"
@@ -122,19 +111,7 @@ def test_a_run_that_would_have_nothing_left_to_do_is_refused(tmp_path, given, is
     assert not is_refused or "step 12" in said
 
 
-def test_an_attempt_that_began_earlier_goes_on_from_there(tmp_path):
-    leave_run(tmp_path, "whole", 6, 12)
-    own = leave_run(tmp_path, "next")
-    facts = json.loads(own.config.read_text())
-    env = settings(tmp_path, RUN="next", RESUME_FROM="default/whole")
-    facts["config"] = Config.from_env(env).model_dump()
-    facts["resolved"]["resumed_from"] = {"run": "default/whole", "step": 6}
-    own.config.write_text(json.dumps(facts))
-    assert ask(env)[0] == 0
-
-
 def test_a_restart_with_other_settings_is_refused_by_the_folder(tmp_path):
-    """As after `kubectl apply` of a changed template: no chart has compared it. What mends a fault may change."""
     leave_run(tmp_path, "try", 6)
     code, codes, said = ask(settings(tmp_path, LR="0.5") | POD)
     assert (code, codes) == (2, ["SL-run-settings-changed"]) and "lr=0.5" in said and "0.001" in said

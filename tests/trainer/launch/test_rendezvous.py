@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -145,45 +143,3 @@ def test_what_a_killed_start_has_left_keeps_nobody_out_however_new_it_looks(tmp_
     mine.take()
     assert json.loads(folder.lease.read_text())["launcher"] == "me"
     mine.release()
-
-
-def test_a_look_leaves_nothing(tmp_path):
-    folder = RunDirectory(tmp_path, "default", "try")
-    Lease(folder, "one", "pod").check()
-    assert not folder.path.exists()
-
-
-def test_a_volume_that_takes_no_file_keeps_nobody_out(tmp_path, monkeypatch):
-    def full(path, content):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(lease, "write_json", full)
-    mine = Lease(RunDirectory(tmp_path, "default", "try"), "me", "p")
-    mine.take()
-    mine.release()
-
-
-def test_a_holder_that_stands_still_is_there_until_it_is_gone(tmp_path, monkeypatch):
-    """Ctrl-Z stops the launcher, and not its ranks."""
-    monkeypatch.setattr(lease, "WATCH_S", 0.0)
-    folder = RunDirectory(tmp_path, "default", "try")
-    folder.path.mkdir(parents=True)
-    holder = subprocess.Popen(["sleep", "60"])
-    try:
-        holder.send_signal(signal.SIGSTOP)
-        facts = {"launcher": "one", "pod": "p", "host": "h", "beat": 3, **lease._describe(holder.pid)}
-        folder.lease.write_text(json.dumps(facts))
-        with pytest.raises(ConfigError) as refused:
-            Lease(folder, "two", "other").take()
-        assert find_codes(refused.value) == ["SL-run-being-written"] and str(holder.pid) in str(refused.value)
-        folder.lease.write_text(json.dumps(facts | {"began": "1"}))  # another process has its number now
-        mine = Lease(folder, "two", "other")
-        mine.take()
-        mine.release()
-        folder.lease.write_text(json.dumps(facts))
-    finally:
-        holder.kill()
-    while lease._describe(holder.pid):  # killed and not yet waited for: a zombie is nobody
-        time.sleep(0.01)
-    Lease(folder, "two", "other").take()
-    holder.wait()

@@ -37,19 +37,12 @@ def test_the_first_signal_interrupts_and_a_second_one_changes_nothing(stop, numb
 
 
 def test_what_was_ignored_stays_ignored(stop):
-    """As under nohup, and in the background of a shell."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     stop.listen()
     for number in (signal.SIGINT, signal.SIGHUP):
         os.kill(os.getpid(), number)
     assert stop.asked_at is None
-
-
-def test_what_has_its_outcome_is_not_interrupted(stop):
-    stop.interrupt = None
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.asked_at is not None
 
 
 @pytest.mark.parametrize(("grace_s", "ranks_s"), [(20, 13), (120, 105)])

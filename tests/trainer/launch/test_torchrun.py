@@ -17,7 +17,7 @@ from stratlab_spec.exit_codes import AcceleratorsMissing
 from tests.codes import find_codes
 from trainer.launch import torchrun as accelerators
 from trainer.launch.stop import TO_RANKS, Stop
-from trainer.launch.torchrun import _heard_between_looks, check, find_torch_cuda, main, read_own_address
+from trainer.launch.torchrun import _heard_between_looks, check, read_own_address
 
 GPU = "nvidia.com/gpu"
 NOT_THERE = [
@@ -49,21 +49,6 @@ def test_enough_of_them_are_enough_and_of_another_vendor_torch_decides(monkeypat
     monkeypatch.setattr(accelerators, "PROBE", "raise SystemExit('asked')")
     for asked in ("", "amd.com/gpu"):
         check(asked, 2, {"STRATLAB_VARIANT": "cpu"})
-
-
-def test_the_probe_itself_says_that_there_is_no_device(monkeypatch, capsys):
-    """With a driver and without one: CUDA is told to show nothing."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(accelerators, "find_torch_cuda", lambda: "1.0")
-    assert main([GPU, "1"]) == failures.ACCELERATORS_MISSING
-    assert find_codes(capsys.readouterr().err)[0] in ("SL-too-few-devices", "SL-driver-failed")
-    assert main([]) == failures.BAD_CONFIG
-
-
-def test_the_version_of_cuda_is_that_of_torch():
-    import torch
-
-    assert find_torch_cuda() == (torch.version.cuda or "")
 
 
 @pytest.fixture

@@ -91,18 +91,6 @@ def pod(tmp_path, witnesses) -> tuple[Watchdog, list[Rank], list]:
     return watchdog, ranks, sent
 
 
-def test_the_flight_recorder_is_as_large_as_asked_for_and_writes_into_the_run(tmp_path):
-    folder = RunDirectory(tmp_path, "default", "try")
-    for recorded, dumps in ((2000, "1"), (0, "0")):
-        env: dict[str, str] = {}
-        Watchdog(folder, "pod-0", "node-0", 1, 1, TIMEOUT_S, recorded).set_environment(env)
-        assert (env["TORCH_FR_BUFFER_SIZE"], env["TORCH_NCCL_DUMP_ON_TIMEOUT"]) == (str(recorded), dumps)
-        assert env["TORCH_FR_DUMP_TEMP_FILE"] == str(folder.hangs / "flight_recorder" / "rank_")
-    env = {"TORCH_FR_BUFFER_SIZE": "5"}
-    Watchdog(folder, "p", "n", 1, 1, TIMEOUT_S, 2000).set_environment(env)
-    assert env["TORCH_FR_BUFFER_SIZE"] == "5", "who names torch's own variable is obeyed"
-
-
 def test_a_rank_that_waits_too_long_raises_the_alarm(tmp_path, pod):
     watchdog, ranks, sent = pod
     for rank in ranks:
@@ -167,7 +155,6 @@ def test_a_machine_that_stood_still_is_no_hang(pod):
 
 
 def test_each_pod_finds_the_same_rank(tmp_path, witnesses):
-    """The pod of the rank that hangs has nobody that waits: it is asked by the other's file."""
     ranks, _ = witnesses
     pods = [watch(tmp_path, f"pod-{i}", nodes=2, processes=1) for i in range(2)]
     ranks += [Rank(pods[0], 0, 0, WAIT), Rank(pods[1], 0, 1, SLEEP)]

@@ -3,16 +3,13 @@ layouts `auto` leaves out what exceeds it."""
 
 from __future__ import annotations
 
-import logging
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from stratlab_spec.exit_codes import OutOfMemory
 from stratlab_spec.layout.parallel_dims import resolve_layout
 from stratlab_spec.memory.fit import (
     STATE,
@@ -28,14 +25,12 @@ from stratlab_spec.memory.fit import (
 )
 from stratlab_spec.memory.layout_report import main
 from stratlab_spec.memory.profiles import FOLDER, GIB, SHIPPED
-from stratlab_spec.models.decoder import SHAPES
 from stratlab_spec.models.decoder_config import read_shape
+from stratlab_spec.models.decoder_presets import SHAPES
 from stratlab_spec.plan import resolve_plan
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
-from trainer.launch import memory_limits as foreseen_memory
 from trainer.launch import preflight
-from trainer.launch.preflight import Pods
 
 # 3,085,938,688 parameters x 16 bytes: weights and gradients in fp32, AdamW's two moments
 WHOLE_GIB = 3_085_938_688 * 16 / GIB
@@ -160,12 +155,6 @@ def test_the_candidates_keep_what_the_dimensions_promise():
     assert names(8, layout="given", pp=4) == ["pp4.dp2"]
 
 
-def test_an_upper_bound_leaves_nothing_out(results: Path):
-    found = needs(config(results))[0]
-    assert sum(found.causes_gib.values()) == pytest.approx(found.gib)
-    assert found.exceeds(1.0) and not replace(found, at_most=True).exceeds(1.0)
-
-
 def test_what_does_not_fit_is_left_out_and_the_reason_names_it(results: Path):
     asked, shape = config(results), SHAPES[DENSE]
     plain = resolve_layout(asked, 8, shape)
@@ -196,43 +185,7 @@ def test_the_plan_follows_from_the_memory_of_the_machine(results: Path):
     assert (laid_out.pp, laid_out.layout) == (4, "given") and as_laid_out(asked, first.layout) is asked
 
 
-def test_the_pod_says_what_was_left_out_before_its_ranks_start(results: Path, monkeypatch, caplog):
-    def check(run: Config, device_gib: float) -> None:
-        device = int(device_gib * GIB)
-        choice = choose_on_device(run, 8, SHAPES[DENSE], device)
-        foreseen_memory.check_memory(run, Pods(1, 8), device, choice)
-
-    with caplog.at_level(logging.INFO):
-        check(config(results), 20.0)
-    assert "pp4.dp2" in caplog.text and "pp2.dp4 needs 25.58 GiB" in caplog.text
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        check(config(results), 80.0)
-    assert "25.58 GiB" in caplog.text and "needs" not in caplog.text
-    asked = config(results, dimensions=3)  # on 8 processes there is one
-    with pytest.raises(OutOfMemory) as refused:
-        check(asked, 17.0)
-    for named in ("17.00 GiB", "pp2.dp2.tp2", "18.03 GiB", "activations 4.50"):
-        assert named in str(refused.value)
-    check(config(results, dimensions=3, oom_fallback=True), 17.0)
-    check(asked, 18.1)
-
-
 COMMAND = ["--model", DENSE, "--processes", "8", "--dimensions", "2", "seq_len=2048", "precision=bf16"]
-
-
-def test_the_command_prints_the_memory_beside_each_layout(capsys):
-    shipped = ["--operations", str(SHIPPED)]
-    assert main([*COMMAND, *shipped, "--device-gib", "20"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("pp4.dp2 ")
-    rows = [line.split()[:4] for line in lines if line.startswith(("pp2.dp4", "pp4.dp2 *"))]
-    assert rows == [
-        ["pp2.dp4", "qwen2.5-3b-nd-2d-8.json", "25.58", "activations"],
-        ["pp4.dp2", "*", *STATE.split()],
-    ]
-    assert main([*COMMAND, *shipped, "--device-gib", "80"]) == 0
-    assert capsys.readouterr().out.startswith("pp2.dp4 ")
 
 
 @pytest.mark.parametrize(

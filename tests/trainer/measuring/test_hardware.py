@@ -15,19 +15,15 @@ import psutil
 import pytest
 import torch
 
-from stratlab_spec.run_directory import LAUNCHER_PID
 from trainer.distributed.world import World
 from trainer.measuring.hardware import (
     NAMES,
-    NVML_NAMES,
     SAMPLED,
     TICKS_PER_S,
     MachineLoad,
     Meter,
     Sampler,
-    find_pressure,
     open_sampler,
-    read_busy_s,
     read_tree_s,
     read_waited_s,
     sum_up_load,
@@ -98,13 +94,6 @@ def test_heat_and_a_power_brake_slow_a_gpu_and_its_own_power_cap_does_not(reason
     assert (found["slowed_pct"], found["highest_clock_mhz"]) == (slowed_pct, 1755)
 
 
-def test_means_since_the_last_time():
-    one = Sampler(Nvml(), "handle")
-    assert all(math.isnan(x) for x in one.take())
-    one._samples += [[10, 50, 100, 1200], [30, 50, 200, 1400]]
-    assert one.take() == [20, 50, 150, 1300] == one.take()
-
-
 def test_the_gpu_is_found_by_its_uuid_and_without_a_driver_there_are_no_numbers(monkeypatch, caplog):
     nvml = Nvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
@@ -132,22 +121,6 @@ def test_on_a_cpu_only_the_host_s_memory_is_known():
     assert len(found) == 7 and all(math.isnan(value) for value in found.values())
 
 
-def test_device_memory_is_torch_s_own_count(monkeypatch):
-    stats = {  # as torch gives it, in part
-        "allocated_bytes": {"all": {"current": 2**30, "peak": 3 * 2**30}},
-        "reserved_bytes": {"all": {"current": 4 * 2**30, "peak": 5 * 2**30}},
-        "num_alloc_retries": 0,
-    }
-    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: stats)
-    monkeypatch.setattr("trainer.measuring.hardware.open_sampler", lambda device: None)
-    meter = meter_of(World(0, 0, 1, 1, "cuda", "cuda:0", "H200", "here"))
-    found = dict(zip(NAMES, meter.read(), strict=True))
-    meter.close()
-    names = ("memory_allocated_gib", "memory_reserved_gib", "memory_peak_gib")
-    assert [found[name] for name in names] == [1, 4, 3]
-    assert all(math.isnan(found[name]) for name in NVML_NAMES)
-
-
 def rank(host: str, own_s: float, busy_s: float | None, pressure: float | None = None) -> dict[str, Any]:
     machine = {"cores": 4.0, "seconds": 10.0, "own_cpu_s": own_s, "busy_cpu_s": busy_s}
     return {"host": host, "machine": machine | {"cpu_pressure_pct": pressure}}
@@ -165,7 +138,6 @@ def test_what_ranks_of_one_machine_took_is_theirs() -> None:
 
 
 def test_the_load_is_that_of_the_timed_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A control group that waits half of every second, but not at all in the three seconds that are asked for."""
     pressure, now = tmp_path / "cpu.pressure", 1000.0
     monkeypatch.setattr("trainer.measuring.hardware.time.time", lambda: now)
     pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
@@ -185,16 +157,6 @@ def test_the_load_is_that_of_the_timed_steps(tmp_path: Path, monkeypatch: pytest
     assert math.isnan(read_waited_s(pressure))
 
 
-@pytest.mark.parametrize(
-    ("named", "folder"), [("0::/", ""), ("1:cpu:/\n0::/lab/pod\n", "lab/pod"), ("1:cpu:/a\n", "")]
-)
-def test_the_pressure_is_that_of_the_own_control_group(tmp_path: Path, named: str, folder: str) -> None:
-    own = tmp_path / "cgroup"
-    own.write_text(named)
-    assert find_pressure(own, tmp_path) == tmp_path / folder / "cpu.pressure"
-    assert find_pressure(tmp_path / "none", tmp_path) == tmp_path / "cpu.pressure"
-
-
 def test_a_tree_of_processes_is_summed(tmp_path: Path) -> None:
     """Root 5 with a child 6 and its child 7; 8 is another program."""
     for pid, parent, name in ((5, 1, "a b) c"), (6, 5, "b"), (7, 6, "c"), (8, 1, "d")):
@@ -205,26 +167,3 @@ def test_a_tree_of_processes_is_summed(tmp_path: Path) -> None:
     assert read_tree_s(5, tmp_path) == pytest.approx(5 + 6 + 7 + 3 * 6)
     assert math.isnan(read_tree_s(9, tmp_path))
     assert read_tree_s(os.getpid()) > 0.1
-
-
-def test_the_first_rank_counts_the_run_unless_pressure_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(LAUNCHER_PID, str(os.getpid()))
-    known, unknown = tmp_path / "cpu.pressure", tmp_path / "none"
-    known.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n")
-    counted = [
-        MachineLoad(pressure=pressure, local_rank=rank).describe()["run_cpu_s"] is not None
-        for pressure, rank in ((unknown, 0), (unknown, 1), (known, 0))
-    ]
-    assert counted == [True, False, False]
-
-
-def test_waiting_is_no_work(tmp_path: Path) -> None:
-    stat = tmp_path / "stat"
-    stat.write_text(f"cpu  {TICKS_PER_S} 1 {2 * TICKS_PER_S} 900 900 3 4 7 0 0\ncpu0 1 1 1 1 1 1 1\n")
-    assert read_busy_s(stat) == pytest.approx(3.0 + 8 / TICKS_PER_S)
-    for text in ("", "cpu a b\n"):
-        stat.write_text(text)
-        load = MachineLoad(stat).describe()
-        assert load["busy_cpu_s"] is None and load["seconds"] is not None

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-
 import torch
 from torch import nn
 
-from trainer.measuring.held_tensors import (
-    Census,
-    Observed,
-    list_objects,
-    list_shards,
-    set_aside,
-    state_tensors,
-)
+from trainer.measuring.held_tensors import Census, Observed, list_shards, state_tensors
 
 WORDS, HIDDEN = 300, 40
 WEIGHT_BYTES = WORDS * HIDDEN * 4
@@ -73,36 +64,7 @@ def test_long_pieces_are_told_by_their_views_and_logits_by_their_width():
     assert trained.found() == {"parameters": WEIGHT_BYTES, "logits": 64 * WORDS * 4} and len(views) == 3
 
 
-def test_what_is_no_float_or_small_or_on_another_device_is_not_looked_at():
-    trained = Trained()
-    others = [
-        torch.zeros(WORDS, HIDDEN, dtype=torch.int64),
-        torch.zeros(WORDS, HIDDEN, device="meta"),
-        torch.zeros(1, 100, dtype=torch.float32),
-        nn.Parameter(torch.zeros(0)),
-    ]
-    assert trained.found() == {} and len(others) == 4
-    assert Census(trained.observed, "cuda", {WORDS}).take() == {}
-
-
-def test_a_bucket_that_outlives_the_gradients_in_it_is_the_engine_s():
-    """As DDP's, made anew behind the first step, while no parameter has a gradient."""
-    trained = Trained()
-    parameters = list(trained.head.parameters())
-    sizes = [p.numel() for p in parameters]
-    parts = zip(torch.zeros(sum(sizes)).split(sizes), parameters, strict=True)
-    views = [part.view_as(p) for part, p in parts]
-    for parameter, view in zip(parameters, views, strict=True):
-        parameter.grad = view
-    trained.looks.note_gradients()
-    trained.optimizer.zero_grad(set_to_none=True)
-    assert trained.found() == {}
-    copies = [view.clone() for view in views]
-    assert trained.found() == {"gradients": sum(copy.numel() * 4 for copy in copies)}
-
-
 def test_floating_point_storages_are_counted_once() -> None:
-    """Of a quantizer's tables and counters nothing, of an empty shard neither bytes nor its type."""
     weights = torch.zeros(10, 3)
     integers, empty = torch.zeros(100, dtype=torch.int64), torch.zeros(0, dtype=torch.bfloat16)
     observed = Observed()
@@ -130,16 +92,3 @@ def test_of_deepspeed_s_stage_3_both_shards_count() -> None:
     plain, sharded = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
     sharded.ds_tensor, sharded.ds_secondary_tensor = torch.ones(2), torch.ones(3)
     assert [len(shard) for shard in list_shards([plain, sharded])] == [2, 3]
-
-
-def test_what_was_set_aside_is_not_collected_and_still_listed():
-    early: list = [[]]
-    set_aside()
-    late: list = [[]]
-    try:
-        assert {id(early), id(late)} <= {id(each) for each in list_objects()}
-        assert gc.get_freeze_count() > 0, "listing does not give it back to the collector"
-    finally:
-        gc.unfreeze()
-    list_objects()
-    assert gc.get_freeze_count() == 0, "listing sets nothing aside by itself"

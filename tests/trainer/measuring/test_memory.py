@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import mmap
 import time
-from types import SimpleNamespace
 
 import pytest
-import torch
-import torch.distributed as dist
 
-from stratlab_spec.schedule import Schedule
-from stratlab_spec.settings.config import Config
-from trainer.data.batches import Batch
-from trainer.distributed.consensus import Agreement
-from trainer.distributed.world import World
-from trainer.engine import StepResult
-from trainer.hang_detection.heartbeat import Pulse
-from trainer.loop import train
-from trainer.measuring.hardware import Meter
 from trainer.measuring.held_tensors import GIB, Observed
 from trainer.measuring.memory import HostCounters, MemoryReading, TrainingMemory, peak_host_memory_gib
-from trainer.measuring.phases import DevicePhase, Phases, read_ms
-from trainer.metrics.tracking import Recorder
+from trainer.measuring.phases import Phases, read_ms
 
 MIB = 2**20
 
@@ -150,16 +137,6 @@ def test_the_moment_of_the_peak_has_its_phase():
     assert found["peak_gib"] * GIB == pytest.approx(140) and found["peak_steps"] == [6, 8]
 
 
-def test_a_larger_window_has_its_next_step_taken_apart():
-    training = Training(log_every=3)
-    training.run(6)  # step 6 is the first of its window and the last
-    training.run(3, forward=90)
-    assert training.describe()["peak_phase"] is None, "no step that was looked into has held as much"
-    training.run(3, forward=90)
-    found = training.describe()
-    assert (found["peak_phase"], found["phases_step"], found["peak_steps"]) == ("forward", 10, [7, 9])
-
-
 def test_short_runs_and_later_attempts_count_their_last_step():
     training = Training(first=41, last=42, log_every=100)
     training.run(1, forward=500)
@@ -223,48 +200,6 @@ def test_on_a_cpu_the_process_s_own_peak_is_set_back():
     assert peak_host_memory_gib(counters) == pytest.approx(whole, rel=0.02), "the process keeps its peak"
 
 
-class Engine:
-    """Takes memory in its phases, and nothing else."""
-
-    def __init__(self, allocator, phases):
-        self.allocator, self.phases = allocator, phases
-
-    def train_step(self, batch, lr):
-        with self.phases.forward:
-            self.allocator.use(30)
-        with self.phases.backward:
-            self.allocator.use(40)
-        return StepResult(torch.tensor(0.5), torch.tensor(1.0), 2)
-
-
-def test_evaluation_and_checkpoints_of_the_real_loop_count_for_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
-    monkeypatch.setattr(dist, "get_rank", lambda: 0)
-    config = Config(run="x", results=str(tmp_path), log_every=7, steps=20)
-    plan = Schedule(20, evaluate_every=6, profile_first=0)
-    run = SimpleNamespace(config=config, plan=plan, pulse=Pulse(None, 0))
-    allocator, phases = Allocator(), Phases("cpu")
-    memory = TrainingMemory(allocator, phases, 1, 20)
-    meter = Meter(World(0, 0, 1, 1, "cpu", "cpu", "a processor", "here"), memory)
-    path = tmp_path / "metrics.jsonl"
-    recorder = Recorder(path, 1, 7, read_system=meter.read)
-    profiler = SimpleNamespace(begin_step=lambda step: None, end_step=lambda step: None, active=False)
-
-    def after_step(step):  # as Checkpoints.after_step
-        if step % 9 == 0:
-            recorder.flush()
-            allocator.use(7000)
-
-    train(
-        run, 1, Engine(allocator, phases), lambda step: Batch([], 2, 2), phases, memory, recorder, profiler,
-        Agreement(10), validate=lambda step: allocator.use(5000), after_step=after_step,
-    )  # fmt: skip
-    recorder.close()
-    meter.close()
-    assert memory._peak == 40
-    assert memory.describe(Observed(), 0, 1)["peak_phase"] == "backward"
-
-
 def test_a_phase_adds_up_over_the_micro_batches_and_starts_anew():
     phases = Phases("cpu")
     with phases.begin_step(1):
@@ -273,47 +208,4 @@ def test_a_phase_adds_up_over_the_micro_batches_and_starts_anew():
                 time.sleep(0.002)
     step, data, forward, backward, optimizer = read_ms(phases.take())
     assert 6 <= forward <= step < 100 and data == backward == optimizer == 0
-    assert read_ms(phases.take()) == (0, 0, 0, 0, 0)
-
-
-def test_labels_are_in_the_trace_only_while_recording():
-    phases = Phases("cpu")
-    found = []
-    for recording in (False, True):
-        phases.record(recording)
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            with phases.begin_step(7), phases.optimizer:
-                torch.ones(2)
-        found.append(sorted(event.name for event in profile.events() if event.name.startswith("##")))
-    assert found == [[], ["## Optimizer Step ##", "## Training Step 7 ##"]]
-
-
-def test_on_a_device_a_phase_is_a_pair_of_events_per_entry(monkeypatch):
-    """The events are stand-ins: no device here. What is tested is which pairs are read, and when."""
-
-    class Event:
-        clock = 0.0
-
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self) -> None:
-            Event.clock += 2.5
-            self.at = Event.clock
-
-        def synchronize(self) -> None:
-            pass
-
-        def elapsed_time(self, end: Event) -> float:
-            return end.at - self.at
-
-    monkeypatch.setattr(torch, "Event", Event)
-    phases = Phases("cuda")
-    assert isinstance(phases.forward, DevicePhase)
-    with phases.begin_step(1):
-        for _ in range(2):
-            with phases.forward:
-                pass
-    step, _, forward, *_ = read_ms(phases.take())
-    assert (forward, step) == (5.0, 12.5)
     assert read_ms(phases.take()) == (0, 0, 0, 0, 0)

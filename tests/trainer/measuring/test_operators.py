@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from unittest.mock import Mock
 
-import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-from stratlab_spec.settings.config import Config
-from trainer.data.text.token_rows import IGNORED
 from trainer.measuring.operators import ProductTypes
-from trainer.models.decoder_build import build_decoder
-from trainer.models.mixed_precision import apply_low_precision
 
 
 def test_products_of_every_kind_are_counted_by_hand():
@@ -41,29 +34,6 @@ def test_a_type_counts_from_a_twentieth_on():
         torch.ones(1, 26) @ torch.ones(26, 1)
     assert seen.dtypes() == ["float32"]
     assert ProductTypes().dtypes() == []
-
-
-@pytest.mark.parametrize("fault", [False, True])
-def test_of_a_language_model_in_bf16(fault):
-    """One product of each layer in fp32 is seen."""
-    decoder = build_decoder(
-        Config(run="try", model="qwen_tiny", dataset="arithmetic", seq_len=32, packing=False)
-    )
-    apply_low_precision(decoder, torch.bfloat16)
-    for layer in decoder.blocks() if fault else ():
-        layer.self_attn.o_proj.forward = partial(multiply_in_fp32, layer.self_attn.o_proj)
-    ids = torch.arange(32).repeat(2, 1)
-    labels = ids.clone()
-    labels[:, -1] = IGNORED
-    with ProductTypes() as seen:
-        loss, _ = decoder(torch.stack([ids, ids], 1), labels)
-        loss.backward()
-    assert seen.dtypes() == (["bfloat16", "float32"] if fault else ["bfloat16"])
-
-
-def multiply_in_fp32(layer: nn.Linear, given: torch.Tensor) -> torch.Tensor:
-    with torch.autocast("cpu", enabled=False):
-        return F.linear(given.float(), layer.weight)
 
 
 def test_attention_with_fewer_key_heads_does_not_end_a_run():

@@ -14,9 +14,8 @@ import torch.distributed as dist
 from stratlab_spec.exposed_communication import ExposedShare, RecordedEvent, measure_exposed, read_exposed_pct
 from stratlab_spec.run_directory import RunDirectory
 from stratlab_spec.settings.config import Config
-from trainer.measuring import profiler as memory_snapshot
 from trainer.measuring.phases import Phases
-from trainer.measuring.profiler import MOST_EVENTS, StepProfiler, start_history, write_snapshot
+from trainer.measuring.profiler import StepProfiler
 
 
 class Allocator:
@@ -43,30 +42,6 @@ def allocator(monkeypatch):
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", found.record)
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", found.snapshot)
     return found
-
-
-def test_the_history_is_written_as_torch_writes_it_and_ends(tmp_path, allocator):
-    start_history()
-    allocator.take(100)
-    allocator.take(200)
-    told = write_snapshot(tmp_path / "a" / "rank0.pickle")
-    written = tmp_path / "a" / "rank0.pickle"
-    assert [event["size"] for event in pickle.loads(written.read_bytes())["device_traces"][0]] == [100, 200]
-    assert told == {"file": "a/rank0.pickle", "bytes": written.stat().st_size, "events": 2, "cut": False}
-    assert not allocator.keeps and allocator.arguments["max_entries"] == MOST_EVENTS
-    assert [path.name for path in written.parent.iterdir()] == [written.name]
-
-
-def test_a_full_history_says_so_and_what_cannot_be_written_costs_no_step(tmp_path, allocator, monkeypatch):
-    monkeypatch.setattr(memory_snapshot, "MOST_EVENTS", 2)
-    for path in (tmp_path / "a.pickle", tmp_path / "not" / "there" / "a.pickle"):
-        start_history()
-        allocator.take(1)
-        allocator.take(1)
-        told = write_snapshot(path)
-        assert told["cut"] is True if path.exists() else told["reason"]
-        assert not allocator.keeps
-    assert not path.exists()
 
 
 def test_it_holds_the_recorded_steps_and_the_manifest_names_it(tmp_path, allocator, monkeypatch):
@@ -125,38 +100,7 @@ def test_kernels_by_hand() -> None:
     assert measure_exposed(events) == pytest.approx((100 * (30 + 5 + 15) / 300, 300 / 1e6))
 
 
-@pytest.mark.parametrize("kind", ["of_a_device_to_come", ""])  # "": of a torch that tells no kind
-def test_launches_of_any_device_count(kind: str) -> None:
-    """What was launched before the step, and behind it, counts by its launch; operators have numbers of their own."""
-    call = "enqueue" if kind else "cudaLaunchKernel"
-    events = [
-        on_host(STEP, 100, 200),
-        on_host(call, 110, 111, correlation=5, kind=kind),
-        on_host(call, 150, 151, correlation=6, kind=kind),
-        on_host(call, 210, 211, correlation=7, kind=kind),
-        on_host("aten::mm", 20, 30, correlation=1, kind="cpu_op"),
-        on_host("aten::mm", 120, 130, correlation=7, kind="cpu_op"),
-        on_device("gemm", 80, 120, 4),  # in flight: the step begins when it has ended
-        on_device("gemm", 120, 200, 5),
-        on_device("ncclDevKernel_AllReduce", 200, 220, 6),
-        on_device("gemm", 220, 400, 7),
-    ]
-    assert measure_exposed(events) == pytest.approx((20.0, 100 / 1e6))
-
-
-def test_a_device_event_without_a_number_was_not_in_flight() -> None:
-    events = [
-        on_host(STEP, 100, 200),
-        on_host("cudaLaunchKernel", 110, 111, correlation=5),
-        on_device("ncclDevKernel_AllReduce", 120, 150, 0),
-        on_device("Memcpy PtoP (Device -> Device)", 150, 170, 5),  # to another GPU
-        on_device("gemm", 170, 200, 5),
-    ]
-    assert measure_exposed(events) == pytest.approx((50.0, 100 / 1e6))
-
-
 def test_on_the_host_operators_take_the_place_of_kernels() -> None:
-    """Neither what waits for a collective nor the backend's own thread computes; autograd's thread does."""
     events = [
         on_host(STEP, 0, 100),
         on_host("aten::mm", 0, 40),
@@ -175,12 +119,6 @@ def test_on_the_host_operators_take_the_place_of_kernels() -> None:
         on_host("aten::view", 41, 50, thread=2),
     ]
     assert measure_exposed(of_autograd) == ExposedShare(11.0, 100 / 1e6)
-
-
-def test_nothing_to_say() -> None:
-    assert measure_exposed([on_host("aten::mm", 0, 40)]) is None
-    assert measure_exposed([on_host(STEP, 10, 10)]) is None
-    assert measure_exposed([on_host(STEP, 0, 10)]) == ExposedShare(0, 10 / 1e6)
 
 
 @pytest.mark.parametrize(

@@ -58,22 +58,6 @@ def test_power_is_summed_over_ranks_and_time() -> None:
     }
 
 
-def test_a_line_that_is_not_whole_counts_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Of a process that was killed, or of a full volume: the run has trained to its end, and shall have its summary."""
-    whole = lines(train(101.0, 1), system(110.0, [360.0]), validation(111.0, 2, 90.0, 7.0))
-    expected = build_course(whole, {1: 1}, ("validation_accuracy_pct", 80.0))
-    cut = [whole[0][:30] + b"\n", b"\0\0\0\n", b"[1]\n", b"\xff\n", b'{"t": "soon"}\n']
-    odd = lines(
-        {"t": 112.0, "attempt": 1, "step": 2, "kind": "epoch"},
-        {"t": 112.0, "attempt": 1, "step": 2, "kind": "epoch", "epoch": 1},
-        {"t": 112.0, "attempt": 1, "step": 3, "kind": "eval", "validation_accuracy_pct": "high"},
-        {"t": 112.0, "attempt": 1, "step": 3, "kind": "system", "rank0_gpu_power_w": None},
-    )
-    found = build_course([whole[0], *cut, *whole[1:], *odd], {1: 1}, ("validation_accuracy_pct", 80.0))
-    assert found == expected and found["train_energy_wh"] and found["time_to_target_s"] == 7.0
-    assert " 5 lines" in caplog.text
-
-
 def test_an_earlier_attempt_has_used_energy_too_and_the_pause_between_them_none() -> None:
     found = build_course(
         lines(
@@ -105,7 +89,6 @@ def test_the_first_validation_that_reaches_the_target_counts() -> None:
 
 
 def test_a_step_that_was_made_again_counts_as_made_again() -> None:
-    """The checkpoint was older than the validation: what was reached then was lost."""
     found = lines(
         train(1.0, 1),
         validation(3.0, 20, 91.0, 22.0),

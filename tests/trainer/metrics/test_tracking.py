@@ -22,12 +22,8 @@ from trainer.metrics.tracking import Recorder
 from trainer.metrics.training_failures import Guard
 
 
-@pytest.mark.parametrize(
-    ("profiled", "counted"),
-    [((), 3), ((2, 3, 4, 5), 6)],
-)
+@pytest.mark.parametrize(("profiled", "counted"), [((), 3), ((2, 3, 4, 5), 6)])
 def test_collectives_are_counted_in_one_step_from_the_third_on_that_is_not_profiled(profiled, counted):
-    """Not in the first two: DDP sorts its buckets anew after the first, DeepSpeed sets itself up."""
     recorder = Recorder(None, 1, 10)
     watched = []
     for step in range(1, 11):
@@ -64,7 +60,6 @@ def test_a_line_of_a_step(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("log_every", [4, 100])
 def test_writes_are_never_further_apart_than_ten_steps(tmp_path, monkeypatch, log_every):
-    """A slow rank and what is not finite are found in time, whatever the setting says."""
     monkeypatch.setattr("trainer.metrics.tracking.dist.get_world_size", lambda: 1)
     written = []
     recorder = Recorder(
@@ -131,21 +126,6 @@ def test_what_is_too_much_is_dropped_from_the_front_and_counted(tmp_path, monkey
     assert steps(path) == [0, 6, 7, 8, 9] and spool.dropped == 5
 
 
-def test_a_line_that_is_whole_at_last_protects_no_other(tmp_path, monkeypatch):
-    volume, path = Volume(5), tmp_path / "metrics.jsonl"
-    monkeypatch.setattr(os, "write", volume.write)
-    spool = Spool(path, most_bytes=24)
-    spool.append(line(0))
-    assert not spool.flush(), "cut"
-    volume.room = len(line(0)) - 5
-    assert spool.flush()
-    for number in (1, 2, 3):
-        spool.append(line(number))
-    volume.room = 1 << 20
-    assert spool.flush()
-    assert steps(path) == [0, 2, 3] and spool.dropped == 1, "the oldest, of which nothing is on the volume"
-
-
 def test_a_half_line_of_an_earlier_attempt_is_left_behind(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(line(1) + b'{"step": 2, "lo')
@@ -157,27 +137,6 @@ def test_a_half_line_of_an_earlier_attempt_is_left_behind(tmp_path: Path) -> Non
     append_line(path, {"step": 4})
     append_line(path, {"step": 5})
     assert steps(path) == [1, 4, 5]
-
-
-def test_another_error_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(file: int, data: bytes) -> int:
-        raise OSError(errno.EBADF, "Bad file descriptor")
-
-    spool = Spool(tmp_path / "metrics.jsonl")
-    monkeypatch.setattr(os, "write", fail)
-    spool.append(line(1))
-    with pytest.raises(OSError):
-        spool.flush()
-
-
-def test_lines_that_never_fit_are_told(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(os, "write", Volume(0).write)
-    spool = Spool(tmp_path / "metrics.jsonl")
-    for number in range(3):
-        spool.append(line(number))
-        spool.flush()
-    spool.close()
-    assert len(caplog.records) == 2 and " 3 " in caplog.records[-1].getMessage()
 
 
 @pytest.mark.parametrize("way", ["moved", "replaced"])

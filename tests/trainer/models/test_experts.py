@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stratlab_spec.models.decoder import SHAPES
+from stratlab_spec.models.decoder_presets import SHAPES
 from trainer.measuring.held_tensors import local_part
 from trainer.models.decoder import build_hugging_face
 from trainer.models.experts import Experts, Router, add_answers
@@ -79,7 +79,6 @@ def ep() -> Iterator[DeviceMesh]:
 def test_under_autocast_every_product_is_in_its_precision(
     block: Any, dtype: torch.dtype, travel: bool, ep: DeviceMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And every row on its way; the weights of answers stay as they are."""
     exact = outcome(Experts(copy.deepcopy(block.experts)))
     products, sent = [], []
     compute, send = F.grouped_mm, expert.all_to_all
@@ -115,29 +114,6 @@ def test_answers_in_16_bits_are_added_up_in_fp32() -> None:
         assert torch.equal(found, wanted)
 
 
-def test_copies_of_weights_and_rows_are_not_kept(block: Any) -> None:
-    """From forward to backward: tokens, what the first product gave, weights themselves, a few numbers per row."""
-    experts, (tokens, chosen, shares) = Experts(block.experts), draw()
-    tokens = tokens.bfloat16().requires_grad_()
-    held: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with (
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
-        torch.autocast("cpu", dtype=torch.bfloat16),
-    ):
-        experts(tokens, chosen, shares.requires_grad_())
-    for known in (tokens, shares, *experts.parameters()):
-        held.pop(known.untyped_storage().data_ptr())
-    rows = TOKENS * K
-    first_product = rows * 2 * SHAPE.expert_intermediate * 2
-    sorting = rows * 8 * 2 + SHAPE.experts * 4
-    assert sum(held.values()) == first_product + sorting
-
-
 WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::bincount", "aten::item", "aten::masked_select"}
 """Operators whose answer the host needs, or whose result is as large as what they find on the device."""
 
@@ -156,21 +132,8 @@ class Waits(TorchDispatchMode):
         return func(*args, **given)
 
 
-def test_nothing_waits_for_the_device(block: Any) -> None:
-    router, experts, tokens = Router(block.gate), Experts(block.experts), draw()[0].requires_grad_()
-    with Waits() as ours:
-        _, shares, chosen = router(tokens)
-        experts(tokens, chosen, shares).sum().backward()
-    assert ours.found == []
-    with Waits() as theirs:
-        block.experts.config._experts_implementation = "eager"
-        block.experts(tokens, chosen, shares.detach())
-    assert theirs.found, "the watch sees nothing"
-
-
 @pytest.mark.parametrize("scaled", [True, False])
 def test_in_fp32_the_router_is_that_of_transformers(block: Any, scaled: bool) -> None:
-    """Whether or not the shares are scaled."""
     block.gate.norm_topk_prob = scaled
     found = []
     for gate in (copy.deepcopy(block.gate), Router(block.gate)):

@@ -7,8 +7,6 @@ import math
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.attention import varlen
 
 from tests.trainer.models.small_decoder import (
     FAMILIES,
@@ -20,12 +18,10 @@ from tests.trainer.models.small_decoder import (
     moved,
     row_of,
 )
-from tests.trainer.models.varlen_stand_in import IS_TOLD, on_varlen, varlen_attn
-from trainer.models import decoder as attention
+from tests.trainer.models.varlen_stand_in import on_varlen
 from trainer.models import decoder as decoders
 from trainer.models import packing
-from trainer.models.decoder import causal_attention, documents_of
-from trainer.models.mixed_precision import apply_low_precision
+from trainer.models.decoder import causal_attention
 from trainer.models.packing import (
     MASK,
     VARLEN,
@@ -92,14 +88,7 @@ def test_a_document_before_the_part_has_keys_and_no_queries():
     assert spans.longest == 5  # no more than there are keys
 
 
-def test_nothing_waits_for_the_device():
-    """A tensor without values cannot be asked for one."""
-    with FakeTensorMode():
-        spans = build_spans(torch.zeros(2, 8, dtype=torch.int64), 4, torch.bfloat16, BOUNDS)
-        assert spans.of_keys.shape == (19,)
-
-
-def compare(documents, part=(0, 1), kv_heads=2, scaling=None, spans=None):
+def compare(documents, part=(0, 1), kv_heads=2, scaling=None, spans=None, window=0):
     """Output and gradients of q, k, v by varlen, each as its largest difference from the mask's."""
     source = torch.Generator().manual_seed(5)
     queries, end = TOKENS // part[1], TOKENS // part[1] * (part[0] + 1)
@@ -109,40 +98,39 @@ def compare(documents, part=(0, 1), kv_heads=2, scaling=None, spans=None):
     found = []
     for path in (MASK, VARLEN):
         parts = [tensor.clone().requires_grad_() for tensor in given]
-        made = packing.BUILDERS[path](documents[:, :end], end - queries, torch.float32, BOUNDS)
+        made = packing.BUILDERS[path](documents[:, :end], end - queries, torch.float32, BOUNDS, (window,))
         with on_varlen():
-            out = causal_attention(*parts, spans(made) if spans and path == VARLEN else made, 0.0, scaling)
+            out = causal_attention(
+                *parts, spans(made) if spans and path == VARLEN else made, 0.0, scaling, window
+            )
         out.backward(upstream)
         found.append([out.detach(), *(tensor.grad for tensor in parts)])
     return [float((a - b).abs().max()) for a, b in zip(*found, strict=True)]
 
 
 @pytest.mark.parametrize(
-    ("name", "kv_heads", "part", "scaling"),
-    [("one", 1, (0, 1), None), ("many", 2, (1, 2), 0.7), ("padding", 4, (2, 4), None)],
+    ("name", "kv_heads", "part", "scaling", "window"),
+    [
+        ("one", 1, (0, 1), None, 0),
+        ("many", 2, (1, 2), 0.7, 0),
+        ("padding", 4, (2, 4), None, 0),
+        ("one", 2, (0, 1), None, 2),
+        ("many", 2, (1, 2), None, 3),
+    ],
 )
-def test_varlen_is_the_mask_forward_and_backward(name, kv_heads, part, scaling):
-    assert max(compare(torch.tensor(DOCUMENTS[name]), part, kv_heads, scaling)) < 1e-5
+def test_varlen_is_the_mask_forward_and_backward(name, kv_heads, part, scaling, window):
+    assert max(compare(torch.tensor(DOCUMENTS[name]), part, kv_heads, scaling, window=window)) < 1e-5
 
 
-def test_the_stand_in_takes_what_torch_takes(monkeypatch):
-    """Its arguments are torch's, and those that torch 2.11 does not know are left out there."""
-    import inspect
-
-    own, of_torch = (list(inspect.signature(f).parameters) for f in (varlen_attn, varlen.varlen_attn))
-    assert [name for name in own if name != "enable_gqa" or IS_TOLD] == [
-        name for name in of_torch if name in own
+def test_a_window_ends_at_the_query_and_inside_its_document():
+    narrow = build_mask(torch.tensor([[0, 0, 0, 0, 4]]), 0, torch.float32, BOUNDS, (2,)).bias_of(2)
+    assert [(row == 0).nonzero().flatten().tolist() for row in narrow[0, 0]] == [
+        [0],
+        [0, 1],
+        [1, 2],
+        [2, 3],
+        [4],
     ]
-
-    def older(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
-        given.append(window_size)
-        return query
-
-    given = []
-    monkeypatch.setattr(varlen, "varlen_attn", older)
-    q, kv = torch.ones(1, 4, 3, 8), torch.ones(1, 2, 3, 8)
-    spans = Spans(torch.tensor([0, 3]).int(), torch.tensor([0, 3]).int(), 3)
-    assert causal_attention(q, kv, kv, spans, 0.0, None).shape == q.shape and given == [(-1, 0)]
 
 
 LENGTHS = (5, 9, 7)
@@ -172,23 +160,6 @@ def test_a_model_on_varlen_is_that_on_the_mask(model, recomputed):
     torch.testing.assert_close(again, loss, rtol=1e-6, atol=1e-6)
     for name, gradient in gradients.items():
         torch.testing.assert_close(theirs[name], gradient, rtol=1e-4, atol=1e-6)
-
-
-def test_one_mask_is_kept_for_all_layers():
-    decoder = build(packing=True)
-    apply_low_precision(decoder, torch.bfloat16)
-    inputs, labels = row_of([document(length, length) for length in LENGTHS])
-    kept = []
-
-    def keep(tensor):
-        kept.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = decoder(inputs, labels)[0]
-    square = [t for t in kept if t.shape[-2:] == (24, 24)]
-    assert len(square) >= 4 and len({t.untyped_storage().data_ptr() for t in square}) == 1
-    loss.backward()
 
 
 def by_hand(q, k, v, documents):
@@ -225,19 +196,6 @@ def test_it_is_the_softmax_over_the_earlier_tokens_of_the_document(kv_heads, pac
     assert (scaled - by_hand(q * 0.5 * math.sqrt(8), k, v, documents)).abs().max() < 1e-6
 
 
-def test_bf16_stays_bf16_and_close():
-    q, k, v = random_heads(dtype=torch.bfloat16)
-    documents = torch.tensor([[0] * 5 + [5] * 7] * 2)
-    out = causal_attention(q, k, v, pack(documents, torch.bfloat16), 0.0, None)
-    assert out.dtype == torch.bfloat16
-    assert (out - by_hand(q, k, v, documents)).abs().max() < 0.02  # 8 bits of mantissa, values up to 3
-
-
-def test_documents_are_where_positions_begin():
-    inputs, _ = row_of([document(length, length) for length in LENGTHS])
-    assert documents_of(inputs).tolist() == [[0] * 5 + [5] * 9 + [14] * 7 + [21] * 3]
-
-
 def compare_packed(model: str) -> tuple[float, float, float]:
     """Largest differences of logits, loss and (relative) gradients: documents in one row and each in its own."""
     documents = [document(length, length) for length in LENGTHS]
@@ -267,12 +225,3 @@ def compare_packed(model: str) -> tuple[float, float, float]:
 def test_packed_documents_are_as_if_alone(model):
     logits, loss, gradient = compare_packed(model)
     assert logits < 1e-5 and loss < 1e-5 and gradient < 1e-5
-
-
-def test_transformers_builds_no_mask():
-    """Otherwise the attention would meet one, and assert."""
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-
-    assert attention.NAME not in ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
-    with pytest.raises(AssertionError):
-        attention._from_transformers(None, None, None, None, torch.ones(1))

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
-from tests.trainer.parallel.small import make_config, make_rows
+from tests.trainer.parallel.small import make_config, make_rows, share_of, start
+from trainer.distributed.world import Precision
+from trainer.models import weights
 from trainer.models.decoder import documents_of
 from trainer.models.decoder_build import build_decoder
-from trainer.parallel.fully_shard import TORCHS_OWN, apply_prefetch
+from trainer.models.mixed_precision import apply_low_precision
+from trainer.parallel import stage
+from trainer.parallel.fully_shard import _sharded_parameters, apply_prefetch, apply_sharding
 from trainer.parallel.pipeline import apply_stage, layers_of
 
 
@@ -70,6 +78,44 @@ def test_those_that_come_next_first() -> None:
     assert [block.backward for block in found] == [[], ["0"], ["1", "0"], ["2", "2 experts", "1"]]
 
 
-def test_torchs_own_way_is_left_alone() -> None:
-    assert all(block.forward is None and block.backward is None for block in tell(TORCHS_OWN))
-    assert [block.backward for block in tell(0)] == [[], [], [], []], "nothing ahead"
+@pytest.fixture
+def alone(monkeypatch) -> Iterator[None]:
+    """One rank, in this process."""
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1")):
+        monkeypatch.setenv(name, value)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_nd_compiles_its_layers_and_judges_in_evaluation_mode(monkeypatch) -> None:
+    compiled: list[int] = []
+    monkeypatch.setattr(stage, "apply_compile", lambda layers, backend: compiled.append(len(layers)))
+    monkeypatch.setattr(weights, "RandomWeights", weights.RandomWeights)  # `start` sets others
+    config, modes = make_config(compile=True), []
+    engine = start(config)
+    for module in engine.module.modules():
+        module.register_forward_pre_hook(lambda module, given: modes.append(module.training))
+    inputs, labels = make_rows(config)
+    for training, step in (
+        (False, lambda: engine.evaluate(inputs, labels)),
+        (True, lambda: engine.train_step(share_of(config, 1, 0), 1e-3)),
+    ):
+        modes.clear()
+        step()
+        assert modes and {*modes} == {training}
+    assert compiled == [4]
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_enters_no_product_is_gathered_and_all_is_reduced_in_fp32() -> None:
+    config = make_config()
+    decoder = build_decoder(config)
+    apply_low_precision(decoder, torch.bfloat16)
+    apply_sharding(decoder, [], init_device_mesh("cpu", (1,)), config, Precision("bf16"))
+    decoder(*make_rows(config))
+    found = {p._param_fqn: (p.param_dtype, p.reduce_dtype) for p in _sharded_parameters(decoder)}
+    assert {gathered for name, (gathered, _) in found.items() if "norm" in name} == {None}
+    assert {gathered for name, (gathered, _) in found.items() if "q_proj.weight" in name} == {torch.bfloat16}
+    assert {reduced for _, reduced in found.values()} == {torch.float32}

@@ -12,18 +12,13 @@ import urllib.error
 from pathlib import Path
 
 import pytest
-import torchvision
 
-from stratlab_spec.exit_codes import exit_code
-from stratlab_spec.registry import PUBLISHED_FILES, SERVER
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.pictures import pngs, write
 from trainer.evaluation.command import main as evaluate
-from trainer.models.torchvision_networks import NETWORKS
 from trainer.prepare import origin, request
 from trainer.prepare.destination import Destination, Overtaken, acquire, observe, publish
-from trainer.prepare.origin import find_os_error
 from trainer.prepare.preparation import main as prepare
 from trainer.prepare.request import read_request
 
@@ -50,32 +45,6 @@ def test_wrong_options(tmp_path: Path, arguments: tuple[str, ...], named: list[s
     problems = refused.value.problems
     assert len(problems) == len(named), problems
     assert all(name in problem for name, problem in zip(named, problems, strict=True)), problems
-
-
-def test_a_wrapped_error_of_the_disk_is_found() -> None:
-    wrapped = RuntimeError("generating the data set failed")
-    wrapped.__cause__ = OSError(28, "No space left on device")
-    found = find_os_error(wrapped)
-    assert found is not None and exit_code(found) == 13
-
-
-def test_a_lock_whose_number_is_used_again_is_not_the_first_owner_s(tmp_path: Path) -> None:
-    """Paused, outnumbered, everything cleared away, number 1 taken by a third one."""
-    first, second = acquire(tmp_path / "locks", 1, 10), acquire(tmp_path / "locks", 2, 10)
-    assert first is not None and second is not None
-    second.release()
-    third = acquire(tmp_path / "locks", 1, 10)
-    assert third is not None
-    first.release()
-    third.check()
-    with pytest.raises(Overtaken):
-        first.check()
-
-
-def test_a_lock_that_was_never_written_goes_stale_too(tmp_path: Path) -> None:
-    (tmp_path / "1").touch()
-    seen = observe(tmp_path, None, 0.0, stale_after_s=5)
-    assert seen is not None and seen.is_stale(5.1)
 
 
 def test_the_rename_has_one_winner(tmp_path: Path) -> None:
@@ -118,7 +87,14 @@ def test_the_highest_number_owns_and_the_one_below_notices(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("rows", "more", "code", "named", "cause"),
     [
-        ([{"prompt": "a", "completion": "b"}], {}, 2, "--dataset", "SL-text-column-absent"),
+        ([{"first": "a", "second": "b"}], {}, 2, "--text-columns", "SL-text-form-unknown"),
+        (
+            [{"query": "a", "response": "b"}],
+            {"--text-columns": "query=q"},
+            2,
+            "--text-columns",
+            "SL-option-value",
+        ),
         (None, {}, 3, "--dataset", "SL-text-data-absent"),
         (
             [{"query": f"{i}", "response": "b"} for i in range(20)],
@@ -144,7 +120,7 @@ def test_of_a_token_cache(rows, more, code, named, cause, tmp_path, capsys):
     given = {"--dataset": data, "--tokenize": "bytes", "--to": volume, **more}
     assert prepare([str(part) for option in given.items() for part in option]) == code
     said = capsys.readouterr().err
-    assert find_codes(said) == [cause] and named in said and "TRAINER_" not in said
+    assert find_codes(said)[-1] == cause and named in said and "TRAINER_" not in said
 
 
 @pytest.mark.parametrize(
@@ -231,10 +207,3 @@ def test_wrong_options_of_weights(
     tmp_path: Path, server: Path, arguments, code: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert prepare_weights(tmp_path, *arguments) == 2 and find_codes(capsys.readouterr().err) == [code]
-
-
-def test_the_table_of_published_files_is_torchvisions_own() -> None:
-    """What a network is fine-tuned from by name, and where torchvision looks for it."""
-    get = torchvision.models.get_model_weights
-    urls = {name: get(row.function).DEFAULT.url for name, row in NETWORKS.items()}
-    assert urls == {name: f"{SERVER}/{file}" for name, file in PUBLISHED_FILES.items()}

@@ -12,7 +12,6 @@ from stratlab.run_directory.record import read_run
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.kept_runs import read, train
-from trainer.data.image_checks import evaluated
 from trainer.evaluation.command import main
 from trainer.launch.preflight import check
 
@@ -78,20 +77,6 @@ def test_a_run_of_its_own_judges_another_run_s_weights(tmp_path, uninterrupted):
     assert summary["mode"] == "evaluate" and summary["model"] == "model"
 
 
-def test_in_the_folder_of_a_trained_run_only_the_evaluation_is_new(tmp_path, uninterrupted):
-    shutil.copytree(uninterrupted("single", 1), tmp_path / "default" / "single")
-    folder = tmp_path / "default" / "single"
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    (folder / "evaluation.json").unlink()
-    train(tmp_path, "single", 1, TRAINER_MODE="evaluate")
-    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert [path for path in before if after[path] != before[path]] == [folder / "evaluation.json"]
-    assert after.keys() == before.keys()
-    own, found = json.loads(before[folder / "evaluation.json"]), read(folder, "evaluation.json")
-    for name in ("accuracy_pct", "confusion_matrix"):
-        assert found[name] == own[name]
-
-
 def test_preflight_lets_a_finished_run_be_judged_and_names_missing_weights(tmp_path, uninterrupted):
     folder = uninterrupted("single", 1)
     given = {"run": "single", "mode": "evaluate", "image_size": 8}
@@ -99,10 +84,3 @@ def test_preflight_lets_a_finished_run_be_judged_and_names_missing_weights(tmp_p
     with pytest.raises(ConfigError) as refused:
         check(Config(results=str(tmp_path), **given), 1, {})
     assert "SL-evaluate-no-weights" in find_codes(refused.value)
-
-
-def test_the_weights_are_loaded_whatever_the_run_was_started_with():
-    config = evaluated(Config(run="a", results="r", lora_rank=4, init="scratch"))
-    assert (config.init, config.lora_rank, config.profile_steps) == ("pretrained", 0, 0)
-    assert config.model_path == "r/default/a/model"
-    assert evaluated(Config(run="a", model_path="elsewhere")).model_path == "elsewhere"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import warnings
 from pathlib import Path
 
 import pytest
@@ -31,14 +30,3 @@ def test_a_broken_heap_is_told_and_its_test_repeated_once(tmp_path: Path) -> Non
     assert len(list(tmp_path.iterdir())) == 1
     with pytest.warns(UserWarning), pytest.raises(AssertionError, match=" -6"):
         run_ranks(lambda: _break_heap(tmp_path / "start", 9), 2)
-
-
-def test_another_abort_is_not_repeated(tmp_path: Path) -> None:
-    def end() -> None:
-        (tmp_path / f"{os.getpid()}").touch()
-        os.abort()
-
-    with warnings.catch_warnings(), pytest.raises(AssertionError, match=" -6"):
-        warnings.simplefilter("error")
-        run_ranks(end, 1)
-    assert len(list(tmp_path.iterdir())) == 1

@@ -23,18 +23,11 @@ TIMEOUT_S = 10
 
 def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:
     return {
-        "TRAINER_RUN": "try",
-        "TRAINER_RESULTS": str(results),
-        "TRAINER_STRATEGY": strategy,
-        "TRAINER_IMAGE_SIZE": "8",
-        "TRAINER_STEPS": "8",
-        "TRAINER_GLOBAL_BATCH_SIZE": "32",
-        "TRAINER_MICRO_BATCH_SIZE": "8",
-        "TRAINER_PROFILE_STEPS": "0",
-        "TRAINER_COLLECTIVE_TIMEOUT_S": str(TIMEOUT_S),
-        "STRATLAB_LAUNCHER": "test",
-        "STRATLAB_NODE": "node-7",
-    } | more
+        "TRAINER_RUN": "try", "TRAINER_RESULTS": str(results), "TRAINER_STRATEGY": strategy,
+        "TRAINER_IMAGE_SIZE": "8", "TRAINER_STEPS": "8", "TRAINER_GLOBAL_BATCH_SIZE": "32",
+        "TRAINER_MICRO_BATCH_SIZE": "8", "TRAINER_PROFILE_STEPS": "0",
+        "TRAINER_COLLECTIVE_TIMEOUT_S": str(TIMEOUT_S), "STRATLAB_LAUNCHER": "test", "STRATLAB_NODE": "node-7",
+    } | more  # fmt: skip
 
 
 def watch(results: Path, world_size: int) -> Watchdog:

@@ -18,16 +18,10 @@ from tests.codes import find_codes
 from tests.programs import find_python
 
 QUICK = {
-    "TRAINER_RUN": "try",
-    "TRAINER_STRATEGY": "ddp",
-    "TRAINER_MODEL": "cnn",
-    "TRAINER_IMAGE_SIZE": "8",
-    "TRAINER_STEPS": "12",
-    "TRAINER_GLOBAL_BATCH_SIZE": "16",
-    "TRAINER_MICRO_BATCH_SIZE": "8",
-    "PET_NPROC_PER_NODE": "2",
-    "HOSTNAME": "pod-0",
-}
+    "TRAINER_RUN": "try", "TRAINER_STRATEGY": "ddp", "TRAINER_MODEL": "cnn", "TRAINER_IMAGE_SIZE": "8",
+    "TRAINER_STEPS": "12", "TRAINER_GLOBAL_BATCH_SIZE": "16", "TRAINER_MICRO_BATCH_SIZE": "8",
+    "PET_NPROC_PER_NODE": "2", "HOSTNAME": "pod-0",
+}  # fmt: skip
 READ_TIMEOUT_S = 4
 """Of torch's rendezvous; the charts say 15."""
 ONE = {"PET_NPROC_PER_NODE": "1"}
@@ -106,7 +100,6 @@ def test_a_run_that_gets_nowhere_is_given_up_with_a_final_code(tmp_path):
 
 
 def test_without_its_accelerators_a_run_ends_before_torch_and_for_good(tmp_path):
-    """On the CPU it would train, succeed, and hold its GPU node until then."""
     command = [sys.executable, "-X", "importtime", "-m", "trainer"]
     asked = {"TRAINER_ACCELERATOR": "nvidia.com/gpu", "CUDA_VISIBLE_DEVICES": ""}
     env = environment(tmp_path, **asked)
@@ -121,7 +114,6 @@ def test_without_its_accelerators_a_run_ends_before_torch_and_for_good(tmp_path)
 
 
 def test_a_run_ends_with_0_and_is_not_started_twice(tmp_path):
-    """Cold: what stands in for Python elsewhere has imported all of it."""
     from tests.trainer.launch.test_tensorboard import expected, read  # the image has no TensorBoard
 
     done = launch(tmp_path, sys.executable, **ONE, TRAINER_TENSORBOARD="true")

@@ -1,8 +1,11 @@
-"""A rank that was handed another plan than its own settings lead to ends before it trains."""
+"""Ranks that were handed a plan of other settings, or another one than the others, end before they train."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+
+import pytest
 
 from stratlab_spec.exit_codes import BAD_CONFIG
 from stratlab_spec.plan import VARIABLE, resolve_plan
@@ -13,14 +16,19 @@ from tests.trainer.kept_runs import settings
 from tests.trainer.runs import run_worker
 
 
-def test_a_rank_with_a_plan_of_other_settings_ends(tmp_path):
-    env = settings(tmp_path, "single")
+@pytest.mark.parametrize(
+    ("given", "more_steps", "code"),
+    [({"TRAINER_LR": "0.5"}, 0, "SL-plan-other-settings"), ({}, 1, "SL-plan-differs")],
+)
+def test_a_rank_with_another_plan_ends(tmp_path, given, more_steps, code):
+    env = settings(tmp_path, "ddp")
+    plan = resolve_plan(Config.from_env(env | given), 2, 2, 1294)
 
     def be_worker() -> None:
-        other = Config.from_env({**env, "TRAINER_LR": "0.5"})
-        os.environ[VARIABLE] = resolve_plan(other, 1, 1, 1000).as_variable()
+        own = replace(plan, steps=plan.steps + more_steps * int(os.environ["RANK"]))
+        os.environ[VARIABLE] = own.as_variable()
         raise SystemExit(run_worker())
 
-    (rank,) = fork_ranks(be_worker, 1, env=env)
-    assert rank.exit_code == BAD_CONFIG and "SL-plan-other-settings" in find_codes(rank.output)
-    assert not (tmp_path / "default/single/config.json").exists()
+    for rank in fork_ranks(be_worker, 2, env=env):
+        assert rank.exit_code == BAD_CONFIG and code in find_codes(rank.output), rank.output[-2000:]
+    assert not (tmp_path / "default/ddp/config.json").exists()

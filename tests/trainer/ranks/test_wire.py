@@ -5,12 +5,9 @@ All runs, and the meshes of nd: tests/nightly/trainer.
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.ranks import run_ranks
-from tests.trainer.wire_formulas import Parameter, ddp_buckets, ddp_traffic
 from tests.trainer.wire_runs import CHOSEN, check, measure_together
 
 
@@ -22,41 +19,6 @@ def read_run(tmp_path_factory):
 @pytest.mark.parametrize("run", CHOSEN, ids=lambda run: run.file)
 def test_a_step_sends_what_the_formula_says(run, read_run):
     check(run, read_run(run))
-
-
-def test_buckets():
-    mib = 1 << 20
-    assert ddp_buckets([]) == []
-    assert ddp_buckets([mib // 2]) == [mib // 2]
-    assert ddp_buckets([4 * mib] * 8) == [4 * mib, 28 * mib]
-    assert ddp_buckets([4 * mib] * 9) == [4 * mib, 28 * mib, 4 * mib]
-
-
-def test_buckets_are_as_many_as_ddp_makes(tmp_path):
-    """Linear layers of 4 MB and more: the first bucket is closed at 1 MiB, the others at 25 MiB."""
-
-    def wide() -> None:
-        import torch
-        import torch.distributed as dist
-        from torch import nn
-
-        from trainer.measuring.operators import WireCounter
-
-        torch.set_num_threads(1)
-        dist.init_process_group("gloo")
-        layers = [nn.Linear(1024, 1024, bias=False) for _ in range(16)]
-        model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers), gradient_as_bucket_view=True)
-        for _ in range(2):
-            model(torch.ones(1, 1024)).sum().backward()
-        with WireCounter() as wire:
-            model(torch.ones(1, 1024)).sum().backward()
-        (tmp_path / f"{dist.get_rank()}.json").write_text(json.dumps([wire.operations, wire.wire_bytes]))
-
-    run_ranks(wide, 2)
-    operations, sent = json.loads((tmp_path / "0.json").read_text())
-    formula = ddp_traffic([Parameter((1024, 1024))] * 16, 2)
-    assert operations == {"all_reduce": list(formula.operations["all_reduce"])} and sent == formula.wire_bytes
-    assert formula.operations["all_reduce"][0] == 4
 
 
 def test_every_collective_is_counted_with_its_own_formula(tmp_path):
@@ -112,8 +74,6 @@ def test_every_collective_is_counted_with_its_own_formula(tmp_path):
 
 
 def test_element_types_are_kept_and_a_group_without_a_name_is_nobodys_axis():
-    """The default group of a mesh with several axes is the world; a group's own description is its axis."""
-
     def call() -> None:
         import torch
         import torch.distributed as dist

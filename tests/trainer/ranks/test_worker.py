@@ -1,4 +1,4 @@
-"""The real worker in forked ranks: is the run directory what docs/run_directory.md promises? Here of ddp; of every
+"""The real worker in forked ranks: is the run directory what docs/formats.md promises? Here of ddp; of every
 strategy in tests/nightly/trainer/test_runs.py.
 
 A student learns from a finished run: real workers; what is recorded. What is resumed: tests/nightly/trainer.
@@ -38,18 +38,11 @@ def be_worker() -> None:
 
 def settings(results: Path, strategy: str, **more: str) -> dict[str, str]:
     return {
-        "TRAINER_RUN": strategy,
-        "TRAINER_RESULTS": str(results),
-        "TRAINER_STRATEGY": strategy,
-        "TRAINER_IMAGE_SIZE": "8",
-        "TRAINER_STEPS": str(STEPS),
-        "TRAINER_GLOBAL_BATCH_SIZE": "32",
-        "TRAINER_MICRO_BATCH_SIZE": "8",
-        "TRAINER_EVALUATE_EVERY": "8",
-        "TRAINER_PROFILE_FIRST_STEP": "10",
-        "STRATLAB_LAUNCHER": "test",
-        "STRATLAB_NODE": "node-7",
-    } | more
+        "TRAINER_RUN": strategy, "TRAINER_RESULTS": str(results), "TRAINER_STRATEGY": strategy,
+        "TRAINER_IMAGE_SIZE": "8", "TRAINER_STEPS": str(STEPS), "TRAINER_GLOBAL_BATCH_SIZE": "32",
+        "TRAINER_MICRO_BATCH_SIZE": "8", "TRAINER_EVALUATE_EVERY": "8", "TRAINER_PROFILE_FIRST_STEP": "10",
+        "STRATLAB_LAUNCHER": "test", "STRATLAB_NODE": "node-7",
+    } | more  # fmt: skip
 
 
 def count_ranks(folder: Path) -> int:
@@ -133,7 +126,7 @@ def check_summary(folder: Path) -> None:
     assert told == {name: (summary | sent)[name] for name in told}
     assert (summary["comm_exposed_pct"] == 0) == (count_ranks(folder) == 1)
     assert summary["mfu_pct"] is None and summary["backend"] == "gloo"  # no peak is known for a CPU
-    promised = Path("docs/run_directory.md").read_text()
+    promised = Path("docs/formats.md").read_text()
     assert [name for name in summary if f'"{name}"' not in promised] == []
 
 

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from torch import nn
 
-from stratlab_spec.registry import (
-    OPTIMIZERS,
-    adapter_problems,
-    count_moments,
-    describe_starting_weights,
-    list_own_settings,
-)
+from stratlab_spec.registry import OPTIMIZERS, adapter_problems, count_moments, list_own_settings
 from stratlab_spec.settings import rules as continuation
 from stratlab_spec.settings.config import Config, ConfigError
 from stratlab_spec.settings.fields import Settings
 from stratlab_spec.settings.rules import (
     MAY_DIFFER,
-    WHY,
     continuation_problems,
     resolved_problems,
     snapshot_problems,
@@ -42,11 +33,6 @@ from trainer.launch.batch_validation import check_run
 
 def config(**settings) -> Settings:
     return Settings(run="b", resume_from="demo/a", **settings)
-
-
-def test_both_tables_name_settings_and_none_twice():
-    assert not {*WHY} & {*MAY_DIFFER}
-    assert {*WHY, *MAY_DIFFER} <= {*Settings.model_fields}
 
 
 def test_what_is_not_free_must_be_equal_and_what_the_other_did_not_know_counts_as_left_alone(monkeypatch):
@@ -94,7 +80,7 @@ def test_faults_are_read():
     assert found == [Fault("kill", 37, 1, False), Fault("disk-full", 5, 0, True)]
 
 
-@pytest.mark.parametrize("fault", ["explode@3", "kill@0", "kill@3:x", "kill@3,", "kill@3 ", "kill@3!!"])
+@pytest.mark.parametrize("fault", ["explode@3", "kill@0", "kill@3:x", "kill@3!!"])
 def test_what_is_no_fault_is_refused(fault):
     assert not re.search(FAULTS, fault)
 
@@ -170,7 +156,6 @@ def test_adapters_on_random_weights_are_asked_for(elsewhere, tmp_path):
 
 
 def test_a_folder_is_no_answer_by_itself_but_a_name_and_another_run_are():
-    """Left out, `init` is scratch: the folder would say the architecture alone."""
     for settings, codes in (
         ({"model_path": "/net"}, [CODE]),
         ({"model_path": "/net", "init": "pretrained"}, []),
@@ -181,24 +166,3 @@ def test_a_folder_is_no_answer_by_itself_but_a_name_and_another_run_are():
             {"TRAINER_RUN": "r", **{f"TRAINER_{k.upper()}": v for k, v in settings.items()}}
         )
         assert find_codes(adapter_problems(config.model_copy(update={"lora_rank": 4}))) == codes
-
-
-def test_the_chart_of_adapters_asks_which_weights():
-    values = Path(__file__).parents[3] / "charts" / "lora" / "values.yaml"
-    asked = yaml.safe_load(values.read_text())["run"]["config"]
-    assert check(**asked) == [CODE] and check(**asked, init="scratch") == []
-    assert check(**asked, model="vit_base", dataset="cifar100", init="pretrained") == []
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"model_path": "/data/net"}, "random weights"),
-        ({"model_path": "/data/net", "init": "pretrained"}, "the weights in /data/net"),
-        ({"model": "mobilenet_finetuned"}, "the published weights of mobilenet"),
-        ({"model": "owner/name", "init": "pretrained"}, "the published weights of owner/name"),
-        ({"resume_from": "demo/ddp"}, "a checkpoint of demo/ddp"),
-    ],
-)
-def test_a_run_says_what_it_starts_from(settings, said):
-    assert describe_starting_weights(Config(run="r", **settings)) == said

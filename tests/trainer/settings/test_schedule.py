@@ -34,7 +34,6 @@ def test_validations_come_once_an_epoch_unless_asked_for():
 
 @pytest.mark.parametrize(("done", "first"), [(0, 60), (58, 60), (59, 61), (76, 78), (77, 0)])
 def test_an_attempt_that_goes_on_is_recorded_behind_a_warm_up_of_its_own(done, first):
-    """One step of warm-up, three recorded, eighty in all; not twice."""
     plan = build_schedule(config(steps=80), 1000)
     assert profile_first_from(config(steps=80), plan, done, recorded=False) == first
     assert not done or profile_first_from(config(steps=80), plan, done, recorded=True) == 0

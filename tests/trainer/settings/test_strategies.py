@@ -2,77 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
-import yaml
 
 from stratlab_spec.layout.mesh_rules import broken_rules
 from stratlab_spec.layout.parallel_dims import Axes
 from stratlab_spec.memory.prediction import describe_remedies, find_remedies
 from stratlab_spec.settings.config import Config, ConfigError
-from stratlab_spec.strategies import (
-    CHART_NAME,
-    KNOBS,
-    STRATEGIES,
-    pipeline_problems,
-    reduce_bucket_bytes,
-    resolve_knobs,
-)
+from stratlab_spec.strategies import STRATEGIES, pipeline_problems, reduce_bucket_bytes, resolve_knobs
 from tests.codes import find_codes
-
-
-def test_the_chart_maker_takes_the_names_of_this_table() -> None:
-    assert f'"{CHART_NAME}"' in Path("charts/new_chart.py").read_text()
-    assert not re.fullmatch(CHART_NAME, "fsdp_eager") and re.fullmatch(CHART_NAME, "fsdp-eager")
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_every_strategy_has_a_file_and_a_chart_that_says_what_it_is(name: str) -> None:
-    assert find_spec(f"trainer.strategies.{STRATEGIES[name].file}")
-    chart = Path("charts") / ("llm-2d" if name == "nd" else name)
-    config = yaml.safe_load((chart / "values.yaml").read_text())["run"]["config"]
-    assert config["strategy"] == name
-    own = STRATEGIES[name].defaults
-    assert {knob: config.get(knob, value) for knob, value in own.items()} == own
-    described = yaml.safe_load((chart / "Chart.yaml").read_text())["description"]
-    assert described != f"Strategy {name}.", f"{chart}: say in its description what is sharded"
-
-
-NAMED_IN_ENGINE = {"zeropp"}
-"""Whose name its engine's file reads (trainer/strategies/zero.py)."""
-
-
-def test_no_strategy_is_another_one_under_a_second_name() -> None:
-    found: dict[str, str] = {}
-    for name in STRATEGIES.keys() - NAMED_IN_ENGINE:
-        row = STRATEGIES[name]
-        what = repr((row.file, row.axes, row.deepspeed_stage, sorted(row.defaults.items())))
-        assert found.setdefault(what, name) == name, "its row's file, axes and defaults are the same"
-
-
-def test_a_row_can_give_a_knob_another_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a strategy of a present file is another one without its chart too."""
-    kept = replace(STRATEGIES["fsdp"], defaults={"reshard_after_forward": "off"})
-    monkeypatch.setitem(STRATEGIES, "fsdp", kept)
-    assert Config(run="r", strategy="fsdp").reshard_after_forward == "off"
-    assert Config(run="r", strategy="fsdp", reshard_after_forward="on").reshard_after_forward == "on"
-    assert Config(run="r", strategy="hsdp").reshard_after_forward == "auto"
-    assert resolve_knobs(Config(run="r", strategy="fsdp"))["reshard_after_forward"] == "off"
-
-
-def test_the_ways_to_less_end() -> None:
-    """Whoever follows the advice comes to an end, and never back."""
-    for column in ("holds_less", "sends_less"):
-        for name in STRATEGIES:
-            seen = [name]
-            while following := getattr(STRATEGIES[seen[-1]], column):
-                assert following not in seen
-                seen.append(following)
-
 
 TEXT = {"model": "qwen_tiny", "dataset": "arithmetic", "precision": "fp32"}
 GIVEN = {
@@ -103,11 +40,6 @@ SHARDED = [name for name, row in STRATEGIES.items() if row.file in ("fsdp", "hsd
 def config_of(strategy: str, **settings) -> Config:
     given = {"run": "r", "strategy": strategy, **(TEXT if strategy == "nd" else {}), **settings}
     return Config.from_env({f"TRAINER_{name.upper()}": str(value) for name, value in given.items()})
-
-
-def test_every_knob_is_a_setting_that_the_audit_knows():
-    assert set(KNOBS) == set(GIVEN)
-    assert all(Config.model_fields[name].default != given for name, given in GIVEN.items())
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -156,13 +88,6 @@ def test_where_nothing_is_sharded_what_gathers_has_no_effect_and_says_so():
     assert resolve_knobs(config_of("zero3"), shards=False)["prefetch_blocks"] == 1
     layouts = (Axes(dp_replicate=2, pp=2), Axes(dp_shard=2), Axes(cp=2), Axes(tp=2))
     assert [axes.shards for axes in layouts] == [False, True, True, True]
-
-
-def test_a_static_graph_is_not_learnt_while_gradients_accumulate():
-    sizes = {"static_graph": True, "global_batch_size": 64}
-    assert broken_rules(config_of("ddp", micro_batch_size=32, **sizes), 2) == []
-    (problem,) = broken_rules(config_of("ddp", micro_batch_size=16, **sizes), 2)
-    assert problem.startswith("TRAINER_STATIC_GRAPH=true: ") and "TRAINER_MICRO_BATCH_SIZE=32" in problem
 
 
 def test_replicas_do_not_add_up_shards_of_micro_batches_in_bf16():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from stratlab_spec.settings.wording import SpellingFormatter, name_again, name_first, name_removal, spell
+from stratlab_spec.settings.wording import name_again, name_removal, spell
 
 POD = {"STRATLAB_NAMESPACE": "lab", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 REHEARSAL = {"STRATLAB_NAMESPACE": "lab"}
@@ -33,12 +32,6 @@ def test_a_setting_is_called_as_it_was_typed(env: dict[str, str], said: str) -> 
     assert spell(RESULTS, REHEARSAL, elsewhere=True) == spell(RESULTS, POD)
 
 
-def test_log_lines_are_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STRATLAB_OPTIONS", "1")
-    record = logging.LogRecord("trainer", logging.INFO, "file", 1, "lower %s", ("TRAINER_LR",), None)
-    assert SpellingFormatter("%(message)s").format(record) == "lower lr"
-
-
 def test_what_starts_again_and_removes_is_the_place_s_own() -> None:
     for env in (REHEARSAL, OPTIONS, {}):
         assert "install" not in name_again(env)
@@ -47,17 +40,12 @@ def test_what_starts_again_and_removes_is_the_place_s_own() -> None:
     assert name_removal(Path("/r/c/try"), POD) == "stratlab remove c/try --on-cluster -n lab"
 
 
-def test_a_long_list_is_cut():
-    assert [name_first(names, 2) for names in ([], ["a", "b"], [*"abcde"])] == ["", "a, b", "a, b and 3 more"]
-
-
 def run(code: str) -> tuple[int, str, str]:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 
 
 def test_ctrl_c_ends_a_command_with_one_line_while_it_imports() -> None:
-    """An import that swallows exceptions, as some of torch do, swallows none of it."""
     code = (
         "import os, runpy, signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -71,15 +59,3 @@ def test_ctrl_c_ends_a_command_with_one_line_while_it_imports() -> None:
         "runpy.run_module('trainer.settings', run_name='__main__')"
     )
     assert run(code) == (130, "", "stopped by SIGINT\n")
-
-
-def test_who_has_the_signal_ignored_keeps_that() -> None:
-    code = (
-        "import os, signal\n"
-        "from stratlab_spec.settings.wording import end_at_interrupt\n"
-        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "end_at_interrupt()\n"
-        "os.kill(os.getpid(), signal.SIGINT)\n"
-        "print('goes on')"
-    )
-    assert run(code) == (0, "goes on\n", "")

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
-import socket
-import time
 from pathlib import Path
 
 import pytest
 
-from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.layout.parallel_dims import Axes, resolve_layout
 from stratlab_spec.memory import fit, model_state
 from stratlab_spec.memory.fit import fit_problems
@@ -76,24 +72,6 @@ def test_the_hub_is_asked_for_what_no_comparison_is_called(tmp_path: Path, monke
         assert " 3 " in refuse("SL-teacher-classes", tmp_path, "org/net")
         said = refuse("SL-teacher-unfetched", tmp_path, "org/gone")
         assert "\n" not in said and "404" in said
-
-
-def test_a_hub_that_does_not_answer_is_told_soon_and_once(tmp_path: Path, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(teacher_place, "HUB_PAUSE_S", 0.1)
-    with socket.socket() as closed, caplog.at_level(logging.INFO):
-        closed.bind(("127.0.0.1", 0))  # bound, not listening: refuses
-        point_to(f"http://127.0.0.1:{closed.getsockname()[1]}", monkeypatch, tmp_path)
-        start = time.monotonic()
-        refuse("SL-teacher-unfetched", tmp_path, "demo/large")
-    assert time.monotonic() - start < 5 and "retry" not in caplog.text.lower()
-
-
-@pytest.mark.parametrize("kind", [ConfigError, DataMissing])
-def test_what_its_files_alone_tell_is_refused_in_its_name(kind: type[Exception]) -> None:
-    config = Config(run="student", teacher="/models/large")
-    with pytest.raises(kind) as refused, teacher_place.naming_the_teacher(config):
-        raise kind(["TRAINER_MODEL_PATH: x"] if kind is ConfigError else "TRAINER_MODEL_PATH: x")
-    assert str(refused.value) == "TRAINER_TEACHER='/models/large': TRAINER_MODEL_PATH: x"
 
 
 TEN, THOUSAND = ([str(i) for i in range(count)] for count in (10, 1000))

@@ -116,13 +116,7 @@ def steps(engine: Engine, config: Config, first: int, last: int) -> list[tuple[f
 
 
 def train(
-    out: Path,
-    strategy: str,
-    *,
-    last: int = 4,
-    frozen: bool = False,
-    classes: int = CLASSES,
-    **settings: Any,
+    out: Path, strategy: str, *, last: int = 4, frozen: bool = False, classes: int = CLASSES, **settings: Any
 ) -> None:
     """One rank: trains and leaves (losses and norms, initial state, final state, dtypes) in `out`."""
     config = make_config(strategy, int(os.environ["WORLD_SIZE"]), **settings)

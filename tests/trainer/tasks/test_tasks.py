@@ -7,10 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from stratlab_spec.models.decoder import DecoderShape
 from stratlab_spec.settings.config import Config
+from tests.trainer.models.conftest import small_settings
 from trainer.data.batches import Batch, Share
 from trainer.data.text.token_rows import IGNORED
 from trainer.engine import add_up, as_sums, build_result
@@ -23,6 +25,7 @@ from trainer.tasks.evaluation import (
     read_classification,
     read_language_modelling,
 )
+from trainer.tasks.normalization import find_preprocessing
 from trainer.tasks.text_task import TextTask
 
 
@@ -111,12 +114,6 @@ def test_rows_of_the_confusion_matrix_are_the_truth_and_columns_the_answers():
     assert report["confusion_matrix"] == found.confusion and report["split"] == "test"
 
 
-def test_a_class_without_samples_has_no_accuracy():
-    sums = as_sums(*ClassLoss().eval()(torch.tensor([[1.0, 0.0]]), torch.tensor([0])))
-    found = read_classification(sums, ["cat", "dog"])
-    assert [row["accuracy_pct"] for row in found.report("test")["per_class"]] == [100.0, None]
-
-
 def test_a_language_model_s_loss_is_a_mean_over_tokens_and_not_over_batches():
     """30 nats over 10 tokens and 2 over 6."""
     sums = iter([torch.tensor([30.0, 10.0]), torch.tensor([2.0, 6.0])])
@@ -128,15 +125,7 @@ def test_a_language_model_s_loss_is_a_mean_over_tokens_and_not_over_batches():
 
 
 SHAPE = DecoderShape(
-    family="qwen2",
-    layers=3,
-    hidden=8,
-    heads=4,
-    kv_heads=2,
-    head_dim=2,
-    intermediate=16,
-    vocab=10,
-    tied=True,
+    family="qwen2", layers=3, hidden=8, heads=4, kv_heads=2, head_dim=2, intermediate=16, vocab=10, tied=True
 )
 # per layer q 8 x 8, k and v 4 x 8, o 8 x 8, gate, up and down 16 x 8; and the head, 10 x 8
 WEIGHTS = 3 * (64 + 2 * 32 + 64 + 3 * 128) + 80
@@ -147,11 +136,21 @@ ATTENTION = 12 * 3 * 8 * 64  # 12 L H Q T
     ("lora_rank", "teacher", "per_weight", "attention"),
     [(0, None, 6, ATTENTION), (4, None, 4, ATTENTION), (0, SHAPE, 6 + 2, ATTENTION + ATTENTION / 3)],
 )
-def test_a_token_s_operations_by_hand(lora_rank, teacher, per_weight, attention):
-    """A teacher adds its forward pass."""
+def test_a_token_s_operations_by_hand(lora_rank, teacher, per_weight, attention, monkeypatch):
     config = Config(run="try", model="qwen_tiny", seq_len=64, lora_rank=lora_rank)
-    task = SimpleNamespace(_config=config, _shape=SHAPE, _teacher_shape=teacher)
+    task = SimpleNamespace(_config=config, _teacher_shape=teacher)
+    monkeypatch.setattr("trainer.tasks.text_task.find_decoder", lambda _: SimpleNamespace(shape=SHAPE))
     found = TextTask.cost(task, None)  # type: ignore[arg-type]
     assert found["flops_per_token"] == per_weight * WEIGHTS + attention / 2
     assert found["flops_per_token_literature"] == per_weight * WEIGHTS + attention
     assert found["flops_per_sample"] == 64 * found["flops_per_token"]
+
+
+def test_published_weights_see_imagenet_s_pixels_and_a_hub_model_those_of_its_processor(tmp_path):
+    published = find_preprocessing(Config(run="r", model="resnet_finetuned"))
+    small_settings("vit").save_pretrained(tmp_path)
+    seen = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.25, 0.3]}
+    transformers.ViTImageProcessor(**seen).save_pretrained(tmp_path)
+    own = find_preprocessing(Config(run="r", model_path=str(tmp_path), init="pretrained"))
+    assert (published.mean, published.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    assert own.mean == pytest.approx((0.4, 0.5, 0.6)) and own.std == pytest.approx((0.2, 0.25, 0.3))

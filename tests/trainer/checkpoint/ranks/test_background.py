@@ -6,9 +6,6 @@ import os
 import time
 from pathlib import Path
 
-import pytest
-
-from tests.codes import find_codes
 from tests.ranks import fork_ranks, run_ranks
 from tests.trainer.checkpoint.stand_in import STEPS, build, exit_by_its_code, folder_of, read_lines
 
@@ -22,7 +19,6 @@ def wait_for(path: Path) -> None:
 
 
 def test_training_goes_on_while_the_state_of_then_is_written_in_a_group_of_its_own(tmp_path):
-    """All of a save but the snapshot is talked about there."""
     gate = tmp_path / "gate"
 
     def train() -> None:
@@ -57,8 +53,6 @@ def test_training_goes_on_while_the_state_of_then_is_written_in_a_group_of_its_o
 
 
 def test_one_that_is_due_waits_for_the_one_before_it(tmp_path):
-    """So that the steps with a checkpoint are the same on a slow volume; what the loop waited is in the metrics."""
-
     def train() -> None:
         _, engine, _, step_until = build(tmp_path, keep=9)
         save = engine.save
@@ -96,30 +90,7 @@ def test_what_is_asked_for_now_is_committed_when_the_call_returns(tmp_path):
     run_ranks(go_on, 2)
 
 
-def test_what_does_not_fit_now_is_said_to_be_not_there(tmp_path):
-    def train() -> None:
-        from stratlab_spec.exit_codes import StorageFull
-
-        checkpoints, engine, _, step_until = build(tmp_path, every=0)
-        step_until(3)
-
-        def save(folder: Path, value: object) -> list[str]:
-            raise OSError(28, "No space left on device")
-
-        engine.save = save
-        assert not checkpoints.commit_now(3)
-        step_until(4)
-        with pytest.raises(StorageFull) as full:
-            checkpoints.commit_now(4)
-        assert find_codes(full.value) == ["SL-checkpoint-no-room"] and "step 4 " in str(full.value)
-
-    run_ranks(train, 2)
-    assert folder_of(tmp_path).committed() == []
-
-
 def test_without_a_number_of_steps_they_are_taken_when_they_are_asked_for(tmp_path):
-    """And the last one, of a run that has one already; none for being the best."""
-
     def train(folder: Path, asked: tuple[int, ...], wanted: list[int]) -> None:
         checkpoints, *_, step_until = build(folder, every=0, keep=9, asked=asked)
         step_until(STEPS, {2: 10.0, 5: 20.0})

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
-import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -15,9 +11,6 @@ from stratlab_spec.run_directory import RunDirectory
 from tests.codes import find_codes
 from tests.ranks import fork_ranks, run_ranks
 from tests.trainer.checkpoint.stand_in import STEPS, build, exit_by_its_code, folder_of, read_lines
-from trainer.checkpoint.folder import CheckpointFolder
-
-NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 
 
 def read_left_out(results: Path) -> list[tuple[str, list[str]]]:
@@ -82,26 +75,6 @@ def test_a_crash_anywhere_costs_at_most_the_newest_checkpoint(tmp_path, where, n
     assert [(line["from_step"], line["world_size"]) for line in starts] == [(0, 2), (left, 2)]
 
 
-def test_a_volume_that_is_full_behind_the_commit_costs_no_checkpoint(tmp_path):
-    """Found with a volume of 3 MB: what was committed was called left out, because best.json did not fit any more."""
-
-    def train() -> None:
-        checkpoints, *_, step_until = build(tmp_path)
-
-        def write_best(self, best: dict) -> None:
-            raise NO_SPACE
-
-        CheckpointFolder.write_best = write_best
-        checkpoints.validation = {"step": 2, "loss": 1.0, "accuracy_pct": 50.0}
-        step_until(STEPS)
-        checkpoints.finish()
-
-    run_ranks(train, 2)
-    folder = folder_of(tmp_path)
-    assert folder.committed() == [2, 6, 8], "2 is the best"
-    assert folder.read_best() is None and read_left_out(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     ("how", "full_rank", "steps"), [("write", 1, 10), ("torch.save", 0, 10), ("write", 0, 8)]
 )
@@ -140,64 +113,6 @@ def test_a_full_disk_costs_a_checkpoint_and_then_the_run_but_for_its_last(tmp_pa
         line["checkpoints_left_out"] for line in read_lines(tmp_path) if "checkpoints_left_out" in line
     ]
     assert counted == [1, 1]
-
-
-def test_a_full_disk_that_has_room_again_costs_one_checkpoint_and_the_older_make_room_but_never_the_best(
-    tmp_path,
-):
-    def train() -> None:
-        _, engine, _, step_until = build(tmp_path, keep=5)
-        save, room = engine.save, folder_of(tmp_path)
-        step_until(4, {2: 90.0, 4: 80.0})
-
-        def save_if_there_is_room(folder: Path, value: object) -> list[str]:
-            if len(room.committed()) > 1:
-                raise NO_SPACE
-            return save(folder, value)
-
-        engine.save = save_if_there_is_room
-        step_until(6, {6: 95.0})
-        assert room.committed() == [2, 4] and room.read_best() == 2, "the better one was not saved"
-        engine.save = save
-        step_until(8)
-
-    run_ranks(train, 2)
-    folder = folder_of(tmp_path)
-    assert folder.committed() == [2, 4, 8] and folder.read_best() == 2
-
-
-def test_what_is_no_full_disk_is_a_crash_of_the_rank_that_has_failed(tmp_path):
-    """Not of the other one, whose folder rank 0 has taken away."""
-    remove = shutil.rmtree
-
-    def remove_slowly(path: Path, **options: bool) -> None:
-        for inner in path.glob("*"):
-            remove(inner)
-        time.sleep(0.5)  # a rank that fails now still sees the folder, unless that was renamed first
-        remove(path, **options)
-
-    def train() -> None:
-        import torch
-
-        _, engine, _, step_until = build(tmp_path)
-        shutil.rmtree = remove_slowly
-
-        def save(folder: Path, value: object) -> list[str]:
-            there = folder / "there"
-            if os.environ["RANK"] == "0":
-                while not there.exists():
-                    time.sleep(0.01)
-                raise OSError(errno.EBADF, "Bad file descriptor")
-            there.touch()
-            while folder.exists():
-                time.sleep(0.01)
-            torch.save(torch.zeros(2), folder / "late")
-            return []
-
-        engine.save = save
-        exit_by_its_code(lambda: step_until(2))
-
-    assert [r.exit_code for r in fork_ranks(train, 2)] == [1, 134]
 
 
 def test_a_run_that_starts_over_and_another_strategy_s_checkpoint(tmp_path):
@@ -269,27 +184,3 @@ def test_damage_in_any_rank_s_share_is_found_by_all(tmp_path, name):
     run_ranks(go_on, 2)
     (event,) = [line for line in read_lines(tmp_path) if line.get("name") == "checkpoint skipped"]
     assert find_codes(event["text"]) == ["SL-file-changed", "SL-checkpoint-broken"] and event["attempt"] == 2
-
-
-def test_each_file_is_read_by_one_rank(tmp_path):
-    run_ranks(lambda: save(tmp_path), 2)
-
-    def go_on() -> None:
-        from trainer.checkpoint import folder as manifest
-
-        compare, seen = manifest._compare, []
-
-        def watch(folder, name, promised):
-            seen.append(name)
-            return compare(folder, name, promised)
-
-        manifest._compare = watch
-        *_, attempt, _ = build(tmp_path)
-        assert attempt.from_step == 4
-        (tmp_path / f"seen{os.environ['RANK']}").write_text(json.dumps(seen))
-
-    run_ranks(go_on, 2)
-    both = [json.loads((tmp_path / f"seen{rank}").read_text()) for rank in (0, 1)]
-    assert all(both) and sorted(both[0] + both[1]) == [
-        *("engine/rank0.pt", "engine/rank1.pt", "ranks/rank_00000.pt", "ranks/rank_00001.pt", "state.json"),
-    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import shlex
 from pathlib import Path
@@ -15,8 +14,7 @@ from stratlab_spec.exit_codes import DATA_MISSING, DataMissing, exit_code
 from stratlab_spec.settings.config import Config, ConfigError
 from tests.codes import find_codes
 from tests.trainer.data.text.token_caches import text_config, write_jsonl
-from trainer.data.text.text_source import VERSION, check_given, generate_arithmetic, load_questions
-from trainer.launch.batch_validation import check_run
+from trainer.data.text.text_source import check_given, load_texts
 
 
 def numbered(count, originals=None):
@@ -28,18 +26,17 @@ def numbered(count, originals=None):
 
 
 def read(split):
-    queries, responses = split.read(split.indices)
-    assert [query[1:] for query in queries] == [response[1:] for response in responses]
-    return queries
+    pairs = [(asked.text, answer.text) for asked, answer in split.read(split.indices)]
+    assert all(query[1:] == response[1:] for query, response in pairs)
+    return [query for query, _ in pairs]
 
 
 def splits(tmp_path, rows, **settings):
     path = write_jsonl(tmp_path / "math" / "train.jsonl", rows)
-    return load_questions(text_config(tmp_path, dataset_path=str(path.parent), **settings))
+    return load_texts(text_config(tmp_path, dataset_path=str(path.parent), **settings))
 
 
 def test_train_is_split_in_three_and_nothing_is_lost(tmp_path):
-    """Whatever the seed and the length of rows."""
     found = splits(tmp_path, numbered(1000))
     parts = {name: read(split) for name, split in found.items()}
     assert [len(parts[name]) for name in ("train", "validation", "test")] == [855, 95, 50]
@@ -69,21 +66,6 @@ def test_splits_that_are_there_are_used(tmp_path):
     assert {name: len(split) for name, split in found.items()} == {"train": 100, "validation": 5, "test": 7}
 
 
-def test_every_form_gives_the_same_questions(tmp_path):
-    rows = numbered(60)
-    reference, table = splits(tmp_path / "reference", rows), datasets.Dataset.from_list(rows)
-    (tmp_path / "files").mkdir()
-    table.to_parquet(str(tmp_path / "files" / "train.parquet"))
-    table.to_json(str(tmp_path / "MetaMathQA-395K.json"), lines=False)
-    write_jsonl(tmp_path / "some.jsonl", rows)
-    table.save_to_disk(str(tmp_path / "saved"))
-    datasets.DatasetDict({"train": table}).save_to_disk(str(tmp_path / "split"))
-    for name in ("files", "MetaMathQA-395K.json", "some.jsonl", "saved", "split"):
-        found = load_questions(text_config(tmp_path, dataset_path=str(tmp_path / name)))
-        for part, wanted in reference.items():
-            assert read(found[part]) == read(wanted), (name, part)
-
-
 def test_what_is_not_there_is_data_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     (tmp_path / "empty").mkdir()
@@ -95,30 +77,8 @@ def test_what_is_not_there_is_data_missing(tmp_path, monkeypatch):
         (text_config(tmp_path, dataset_path=str(few)), "SL-text-split-empty", " 2 "),
     ):
         with pytest.raises(DataMissing) as failure:
-            load_questions(config)
+            load_texts(config)
         assert find_codes(failure.value) == [code] and told in str(failure.value)
-
-
-@pytest.mark.parametrize(
-    ("rows", "code", "told"),
-    [
-        ([{"prompt": "a", "completion": "b"}], 2, ["SL-text-column-absent"]),
-        (None, 3, ["SL-text-data-absent"]),
-        (numbered(20), 0, []),
-    ],
-    ids=["other columns", "not there", "as expected"],
-)
-def test_given_documents_are_looked_at_before_anything_starts(rows, code, told, tmp_path):
-    """Where no token cache is there yet, and none is made for the check."""
-    path = tmp_path / "qa" / "train.jsonl"
-    if rows:
-        write_jsonl(path, rows)
-    given = {"model": "qwen_tiny", "seq_len": 128, "micro_batch_size": 1, "global_batch_size": 1}
-    given |= {"results": tmp_path, "run": "r", "dataset_path": path}
-    env = {f"TRAINER_{name.upper()}": str(value) for name, value in given.items()}
-    found = check_run(env, elsewhere=False, replaces=False, opened=set())
-    assert found["code"] == code and find_codes(found["problems"]) == told, found
-    assert not list(tmp_path.rglob("tokens-*"))
 
 
 ROWS = [{"query": f"wie groß ist {i}?", "response": f"a{i}"} for i in range(40)]
@@ -146,24 +106,31 @@ def config_of(tmp_path: Path, files: Files):
 
 
 def texts_of(config) -> list[tuple[str, str]]:
-    found = load_questions(config).values()
-    return [pair for split in found for pair in zip(*split.read(split.indices), strict=True)]
+    found = load_texts(config).values()
+    return [(asked.text, answer.text) for split in found for asked, answer in split.read(split.indices)]
 
 
 @pytest.mark.parametrize(
     ("files", "code", "told"),
     [
         ({"a.JSONL": LINES}, "SL-text-file-kind", "rename it to a.jsonl"),
-        ({"a.jsonl.gz": gzip.compress(LINES.encode())}, "SL-text-file-kind", "gunzip a.jsonl.gz"),
-        ({"a.tsv": CSV}, "SL-text-file-kind", r"sep='\t'"),
+        ({"a.jsonl.zip": gzip.compress(LINES.encode())}, "SL-text-file-kind", "unpack"),
+        ({"a.CSV.gz": gzip.compress(CSV.encode())}, "SL-text-file-kind", "a.csv.gz"),
+        ({"a.xlsx": CSV}, "SL-text-file-kind", "docs/text_data.md"),
+        (
+            {"f/a.csv": CSV, "f/b.csv": CSV.replace("query", "q")},
+            "SL-files-columns-differ",
+            "another file has q",
+        ),
         ({"a": LINES}, "SL-text-file-kind", "docs/text_data.md"),
         ({"a.jsonl": ""}, "SL-text-file-empty", "/a.jsonl"),
         ({"a.jsonl": LINES.encode("utf-16")}, "SL-text-file-utf-16", "iconv -f utf-16"),
         ({"a.jsonl": LINES.encode("latin1")}, "SL-text-not-utf-8", "row 0 "),
+        ({"a.csv": "query,response\nü,a\n".encode("latin1")}, "SL-text-data-unloadable", "iconv -f latin1"),
         ({"a.jsonl": LINES[:-9]}, "SL-text-data-unloadable", "/a.jsonl"),
-        ({"f/train.jsonl": LINES, "f/test.csv": CSV}, "SL-text-file-kind", "f': test.csv: "),
-        ({"f/train.txt": "one\ntwo\n"}, "SL-folder-without-data", "train.txt"),
-        ({"f/a.jsonl": LINES, "f/b.parquet": None}, "SL-data-files-unread", "a.jsonl"),
+        ({"f/train.jsonl": LINES, "f/test.csv": CSV}, "SL-text-kinds-mixed", "test.csv"),
+        ({"f/train.md": "one\ntwo\n"}, "SL-folder-without-data", "train.md"),
+        ({"f/a.jsonl": LINES, "f/b.parquet": None}, "SL-text-kinds-mixed", "a.jsonl"),
         ({"f/train.jsonl": LINES, "f/rest.jsonl": LINES}, "SL-data-files-unread", "rest.jsonl"),
         ({"f/train.jsonl": LINES, "f/Test.jsonl": LINES}, "SL-split-name-case", "Test.jsonl"),
         ({"f/train/a.jsonl": LINES, "f/Validation/a.jsonl": LINES}, "SL-split-name-case", "Validation"),
@@ -173,7 +140,7 @@ def texts_of(config) -> list[tuple[str, str]]:
 )
 def test_what_is_not_read_is_refused_with_the_cure(files, code, told, tmp_path):
     config = config_of(tmp_path, files)
-    looks = [load_questions, check_given]
+    looks = [load_texts, check_given]
     for look in looks[: 1 if code == "SL-text-not-utf-8" else 2]:  # texts are not read before they are needed
         with pytest.raises(DataMissing) as failure:
             look(config)
@@ -200,9 +167,18 @@ def test_what_is_read_is_read_whole(files, tmp_path):
 @pytest.mark.parametrize(
     ("row", "code", "told"),
     [
-        ({"instruction": "Add.", "input": "2 3", "output": "5"}, "SL-text-column-absent", "instruction"),
-        ({"messages": [{"role": "user", "content": "Hi"}]}, "SL-text-column-absent", "messages"),
-        ({"\ufeffquery": "a", "response": "b"}, "SL-text-column-absent", "'\\ufeffquery'"),
+        (
+            {"qa": {"q": "2+3?", "a": "5"}},
+            "SL-text-form-unknown",
+            "TRAINER_TEXT_COLUMNS=query=qa.q,response=qa.a",
+        ),
+        (
+            {"talk": [{"role": "user", "content": "Hi"}]},
+            "SL-text-form-unknown",
+            "TRAINER_TEXT_COLUMNS=messages=talk",
+        ),
+        ({"body": "Hi", "n": 1}, "SL-text-form-unknown", "TRAINER_TEXT_COLUMNS=text=body"),
+        ({"\ufeffquery": "a", "response": "b"}, "SL-text-form-unknown", "'\\ufeffquery'"),
         ({"query": "2+3?", "response": 5}, "SL-text-column-kind", "int64"),
         ({"query": ["2+3?"], "response": "5"}, "SL-text-column-kind", "List"),
     ],
@@ -213,13 +189,6 @@ def test_other_columns_are_refused_before_anything_starts(row, code, told, tmp_p
         check_given(config)
     assert find_codes(failure.value) == [code]
     assert told in str(failure.value) and config.dataset_path in str(failure.value)
-
-
-def test_a_question_without_an_original_is_one_of_its_own(tmp_path):
-    """Else all of them were one group, and none could be held out."""
-    rows = [row | {"original_question": "o" if row is ROWS[-1] else None} for row in ROWS]
-    found = load_questions(config_of(tmp_path, {"a.jsonl": "".join(json.dumps(row) + "\n" for row in rows)}))
-    assert {name: len(split) for name, split in found.items()} == {"train": 34, "validation": 4, "test": 2}
 
 
 def lines(answers: list[str], first: int = 0) -> str:
@@ -236,11 +205,10 @@ WORDS = [f"a{i}" for i in range(40)]
     "files",
     [
         {"train.jsonl": BOM + MOMENTS.encode()},
-        {"train.json": json.dumps([json.loads(line) for line in lines(DAYS).splitlines()], indent=1)},
         {"f/train.jsonl": lines(WORDS), "f/test.jsonl": lines(DAYS, 40)},
         {"f/train-a.jsonl": lines(WORDS), "f/train-b.jsonl": lines(DAYS, 40)},
     ],
-    ids=["moments", "array", "test", "second file"],
+    ids=["moments", "test", "second file"],
 )
 def test_answers_that_look_like_dates_are_the_text_that_stands_in_the_file(files, tmp_path):
     config = config_of(tmp_path, files)
@@ -262,16 +230,10 @@ def test_answers_that_look_like_dates_are_the_text_that_stands_in_the_file(files
 def test_a_file_of_one_object_is_refused_with_a_command_that_cures_it(form, indent, tmp_path, monkeypatch):
     config = config_of(tmp_path, {"f/train.json": json.dumps(form, indent=indent, ensure_ascii=False)})
     with pytest.raises(ConfigError) as failure:
-        load_questions(config)
+        load_texts(config)
     assert find_codes(failure.value) == ["SL-json-one-object"]
     cure = shlex.split("python -c " + failure.value.problems[-1].split("python -c ", 1)[1])
     monkeypatch.chdir(config.dataset_path)
     exec(cure[2], {})
     Path("train.json").unlink()
     assert {*texts_of(config)} == {(row["query"], row["response"]) for row in ROWS}
-
-
-def test_the_texts_are_those_of_the_version():
-    """Caches are named after the version of the texts: whoever changes a text raises VERSION, and this hash."""
-    found = hashlib.sha256(json.dumps(generate_arithmetic()).encode()).hexdigest()[:16]
-    assert (VERSION, found) == (1, "59b1bbc876522187")

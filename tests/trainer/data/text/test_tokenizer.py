@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,14 @@ import pytest
 from stratlab_spec.exit_codes import DATA_MISSING, DataMissing, exit_code
 from stratlab_spec.settings.config import ConfigError
 from tests.codes import find_codes
-from tests.trainer.data.text.token_caches import build, encode, find_documents, text_config, write_jsonl
-from trainer.data.text.text_source import load_questions
+from tests.trainer.data.text.token_caches import encode, text_config, write_jsonl
+from trainer.data.text.documents import ALTERED, CONTROL, CUT, EMPTY, LONG, REPLACED
 from trainer.data.text.token_rows import text_problems
 from trainer.data.text.tokenizer import (
-    ALTERED,
-    CONTROL,
-    CUT,
-    EMPTY,
-    LONG,
-    REPLACED,
     build_byte_tokenizer,
     count_vocabulary,
-    hash_tokenizer,
     identify_tokenizer,
     load_tokenizer,
-    tokenizer_source,
 )
 from trainer.prepare.preparation import ensure_cache
 
@@ -42,7 +33,6 @@ def test_a_byte_is_its_id():
 
 
 def test_without_a_template_of_its_own_it_gets_that_of_qwen_2_5_instruct(tmp_path):
-    """What that makes of one question: its tokenizer_config.json, default system prompt."""
     build_byte_tokenizer().save_pretrained(tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
     tokenizer = load_tokenizer(text_config(tmp_path, tokenizer=str(tmp_path)))
@@ -55,38 +45,6 @@ def test_without_a_template_of_its_own_it_gets_that_of_qwen_2_5_instruct(tmp_pat
     assert asked == system + turns
     own = tokenizer.apply_chat_template([{"role": "system", "content": "Be brief."}, *CHAT], tokenize=False)
     assert own.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n1+1?")
-
-
-def test_the_tokenizer_s_own_template_is_used(tmp_path):
-    build_byte_tokenizer().save_pretrained(tmp_path / "plain")
-    shutil.copytree(tmp_path / "plain", tmp_path / "own")
-    template = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
-    (tmp_path / "own" / "chat_template.jinja").write_text(template)
-    configs = [text_config(tmp_path, tokenizer=str(tmp_path / name)) for name in ("plain", "own")]
-    plain, own = map(load_tokenizer, configs)
-    assert own.apply_chat_template(CHAT, tokenize=False) == "[1+1?][2]"
-    assert hash_tokenizer(own) != hash_tokenizer(plain) == hash_tokenizer(build_byte_tokenizer())
-    assert identify_tokenizer(configs[0])["sha256"] != identify_tokenizer(configs[1])["sha256"]
-
-
-def test_truncation_and_padding_of_the_file_are_undone(tmp_path):
-    tokenizer = build_byte_tokenizer()
-    tokenizer.backend_tokenizer.enable_truncation(5)
-    tokenizer.backend_tokenizer.enable_padding(length=9)
-    tokenizer.save_pretrained(tmp_path)
-    loaded = load_tokenizer(text_config(tmp_path, tokenizer=str(tmp_path)))
-    assert [e.ids for e in loaded.backend_tokenizer.encode_batch_fast(["abcdefg"])] == [list(b"abcdefg")]
-
-
-def test_where_the_tokenizer_comes_from(tmp_path):
-    for settings, source in (
-        ({"model": "qwen_tiny"}, "bytes"),
-        ({"model": "qwen2.5-3b"}, "Qwen/Qwen2.5-3B-Instruct"),
-        ({"model": "org/net"}, "org/net"),
-        ({"model": "qwen_tiny", "tokenizer": "org/words"}, "org/words"),
-    ):
-        assert tokenizer_source(text_config(tmp_path, **settings)) == source
-    assert tokenizer_source(text_config(tmp_path).model_copy(update={"model_path": "/m"})) == "/m"
 
 
 def test_a_tokenizer_that_is_not_to_be_had(tmp_path):
@@ -133,7 +91,11 @@ def with_template(template):
 def test_a_document_is_the_chat_up_to_the_end_of_its_answer():
     (document,) = ask([("1+1?", "2")])
     prompt = [257, *b"user\n1+1?", 258, *b"\n", 257, *b"assistant\n"]
-    assert document.ids == [*prompt, *b"2", 258] and document.prompt == len(prompt) and not document.cut
+    assert (
+        document.ids == [*prompt, *b"2", 258]
+        and document.learned.index(True) == len(prompt)
+        and not document.cut
+    )
     assert ask([("", "a"), (None, "a"), ("q", None), (" ", "a"), ("q", "\n")]) == [None] * 5
 
 
@@ -144,22 +106,8 @@ def test_long_documents_are_cut_and_those_without_a_label_left_out():
     )
     assert len(whole.ids) == around + 4 + 21 and whole.ids[-1] == 258 and not whole.cut
     assert len(cut.ids) == 64 and cut.cut and cut.ids[-1] == ord("a"), "it must not teach to stop there"
-    assert brink.prompt == 63 and brink.ids[63:] == [ord("a")] and brink.cut
+    assert brink.learned.index(True) == 63 and brink.ids[63:] == [ord("a")] and brink.cut
     assert none is None
-
-
-def test_an_answer_without_an_end_gets_one():
-    tokenizer = with_template("{% for m in messages %}[{{ m.content }}]{% endfor %}")
-    (document,) = ask([("q", "a")], tokenizer)
-    ids, prompt = document.ids, document.prompt
-    assert tokenizer.decode(ids) == "[q][a]<|im_end|>" and tokenizer.decode(ids[:prompt]) == "[q]"
-
-
-def test_the_template_s_end_is_the_end_whatever_the_tokenizer_calls_its_own():
-    tokenizer = build_byte_tokenizer()
-    tokenizer.eos_token = "<|endoftext|>"  # as in the tokenizers of models that are no instruction models
-    (document,) = ask([("1+1?", "2")], tokenizer)
-    assert document.ids[-2:] == [ord("2"), 258]
 
 
 @pytest.mark.parametrize(
@@ -262,21 +210,3 @@ def test_more_than_one_in_twenty_is_refused(tmp_path):
         for _ in range(2):
             assert any("template" in sentence for sentence in start(config)), "at every start"
         assert text_problems(config) == []
-
-
-def test_columns_that_are_not_used_are_told_at_every_start(tmp_path):
-    rows = [{"query": f"q{i}", "response": "a", "system": "Be short.", "id": i} for i in range(60)]
-    config = text_config(tmp_path, dataset_path=str(write_jsonl(tmp_path / "data" / "train.jsonl", rows)))
-    for _ in range(2):
-        assert [each for each in start(config) if each.endswith(": system, id")]
-    assert any("\x01user\nq" in document.text for document in find_documents(build(config).train))
-
-
-def test_questions_of_a_given_split_that_are_trained_on_are_told(tmp_path):
-    rows = [{"query": f"q{i}", "response": "a"} for i in range(30)]
-    path = write_jsonl(tmp_path / "data" / "train.jsonl", rows)
-    write_jsonl(path.with_name("test.jsonl"), [*rows[:2], {"query": "new", "response": "a"}])
-    write_jsonl(path.with_name("validation.jsonl"), [{"query": "other", "response": "a"}])
-    said: list[str] = []
-    load_questions(text_config(tmp_path, dataset_path=str(path.parent)), tell=said.append)
-    assert len(said) == 1 and said[0].startswith("test: 2 of 3 ")

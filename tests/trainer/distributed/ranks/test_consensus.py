@@ -46,57 +46,6 @@ def test_all_ranks_stop_behind_the_same_step_whoever_was_told_and_when():
         assert at <= step <= at + 40, pairs  # 0.02 s, of steps of at least 2 ms; and twice what was before
 
 
-def test_a_wish_for_a_checkpoint_is_seen_by_all_behind_one_step_and_once():
-    def work() -> None:
-        import torch.distributed as dist
-
-        from trainer.distributed.consensus import Agreement
-
-        dist.init_process_group("gloo")
-        agreement, saved = Agreement(30.0, every_s=0.01), []
-        for step in range(1, 60):
-            time.sleep(0.002)
-            if dist.get_rank() == 0 and step in (5, 40):
-                agreement.want_save()
-            agreement.end_step(step)
-            agreement.end_batch()
-            if agreement.save_agreed:
-                saved.append(step)
-        print(len(saved), saved, flush=True)
-
-    said = ends(work, 2)
-    assert said[0] == said[1] and said[0].startswith("2 "), said
-
-
-def test_a_stop_is_agreed_between_the_batches_of_an_evaluation():
-    def work() -> None:
-        import torch
-        import torch.distributed as dist
-
-        from stratlab_spec.exit_codes import Stopped
-        from trainer.distributed.consensus import Agreement
-        from trainer.tasks.evaluation import add_up_split
-
-        dist.init_process_group("gloo")
-        agreement, seen = Agreement(30.0, from_step=8, every_s=0.01), []
-
-        def judge(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            time.sleep(0.003)
-            seen.append(1)
-            if dist.get_rank() == 1 and len(seen) == 30:
-                agreement.want_stop()
-            return torch.zeros(2)
-
-        try:
-            add_up_split(judge, [(torch.zeros(1), torch.zeros(1))] * 500, agreement.end_batch)
-        except Stopped:
-            print(agreement.step, len(seen), flush=True)
-
-    said = ends(work, 2)
-    assert said[0] == said[1] and said[0].startswith("8 "), said
-    assert 30 <= int(said[0].split()[-1]) < 60
-
-
 def test_a_lost_peer_ends_the_attempt_instead_of_being_waited_for():
     def work() -> None:
         import os

@@ -66,7 +66,6 @@ def test_a_healthy_machine_lacks_nothing(tmp_path: Path) -> None:
 
 
 def test_the_table_of_one_process_has_what_to_do(tmp_path: Path) -> None:
-    """As the documents have it, from a folder of one's own, where the results lie."""
     command = [find_python(), "-m", "trainer.environment", "--accelerator", "nvidia.com/gpu"]
     env = without_settings(PYTHONPATH=str(ROOT))
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
@@ -115,7 +114,6 @@ def read_table(text: str) -> list[tuple[str, str]]:
 
 
 def test_those_who_have_come_hear_who_has_not(tmp_path: Path) -> None:
-    """Of three; whoever has more patience than the first one would not find it any more. Then without the first."""
     logs = tmp_path / "logs"
     logs.mkdir()
     patient = in_second("env", "TRAINER_WAIT_S=100")

@@ -52,21 +52,6 @@ def test_long_work_is_waited_for_beyond_the_time_out():
     run_ranks(be_rank, 2)
 
 
-def test_in_a_collective_the_same_work_ends_the_run():
-    """What it is there for: without it the others give up."""
-
-    def be_rank() -> None:
-        import torch.distributed as dist
-
-        open_group()
-        if dist.get_rank() == 0:
-            hash_for(2 * TIMEOUT_S)
-        dist.broadcast_object_list([None])
-
-    ended = fork_ranks(be_rank, 2, grace_s=0.0)
-    assert ended[1].exit_code == 1 and "Timed out waiting" in ended[1].output
-
-
 @pytest.mark.parametrize(
     ("work", "code"), [(lambda: time.sleep(60), "SL-rank-0-still"), (lambda: 1 // 0, "SL-rank-0-failed")]
 )
@@ -85,25 +70,3 @@ def test_the_others_end_when_rank_0_stands_still_or_fails(work, code):
     assert ended[1].exit_code == 1 and "PeerLost" in ended[1].output, ended[1].output
     assert {*find_codes(ended[1].output)} == {code} and "a test" in ended[1].output
     assert time.monotonic() - began < 40
-
-
-def test_a_rank_at_rest_waits_for_nobody():
-    def be_rank() -> None:
-        import time
-
-        import torch
-        import torch.distributed as dist
-
-        from trainer.hang_detection.watchdog_thread import is_pending
-
-        dist.init_process_group("gloo")
-        number = torch.zeros(4)
-        for _ in range(300):
-            for _ in range(5):
-                dist.all_reduce(number)
-            until = time.monotonic() + 0.5
-            while is_pending() and time.monotonic() < until:
-                time.sleep(0.01)
-            assert not is_pending()
-
-    run_ranks(be_rank, 1)

@@ -17,7 +17,7 @@ import pytest
 from stratlab_spec.run_directory import RunDirectory
 from trainer.launch import mpi
 from trainer.launch.ledger import Ledger, find_culprit
-from trainer.launch.stop import LauncherStopped, Stop
+from trainer.launch.stop import Stop
 
 PATH = {"PATH": os.environ["PATH"]}
 READY = '"conditions": [{"type": "Ready", "status": "True"}]'
@@ -61,13 +61,6 @@ def run_launcher(folder: Path, mpirun: str, **env: str) -> subprocess.Popen[str]
     return subprocess.Popen([sys.executable, "-c", program], env=env, stdout=pipe, stderr=pipe, text=True)
 
 
-@pytest.mark.parametrize(("mpirun", "code"), [("exit 134", 134), ("kill -TERM $$", 143)])
-def test_the_whole_launcher(tmp_path, mpirun, code):
-    launcher = run_launcher(tmp_path, f'echo "endpoint $PET_RDZV_ENDPOINT"\n{mpirun}')
-    out, error = launcher.communicate(timeout=60)
-    assert (launcher.returncode, out) == (code, "endpoint localhost:23456\n"), error
-
-
 WAITS = (
     "import signal, sys, time; signals = {signal.SIGTERM, signal.SIGUSR1}; "
     'signal.pthread_sigmask(signal.SIG_BLOCK, signals); print("ready", flush=True); '
@@ -95,48 +88,8 @@ def test_a_stopped_launcher_tells_mpirun_s_processes_and_waits_for_them(tmp_path
     assert error.startswith(f"{[int(number) for number in heard]}\n")
 
 
-def test_signals_until_its_very_end_leave_the_exit_code_what_it_is(tmp_path):
-    """The entry point itself: without the operator's files it ends with 2, told or not."""
-    env = {**PATH, "TRAINER_RUN": "try", "TRAINER_RESULTS": str(tmp_path)}
-    command = [sys.executable, "-m", "trainer.mpi_launcher"]
-    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
-    assert process.stderr
-    with process.stderr as said:
-        assert said.readline()  # from here on it ends
-        while process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-    assert process.returncode == 2
-
-
-def test_a_signal_while_mpirun_starts_reaches_it(monkeypatch):
-    """There was a moment in which the launcher ended alone and left mpirun running."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    class StoppedAtOnce(subprocess.Popen[bytes]):
-        def __init__(self, *args: object, **options: object) -> None:
-            super().__init__(*args, **options)  # type: ignore[call-overload]
-            started.append(self)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(subprocess, "Popen", StoppedAtOnce)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    stop = Stop()
-    stop.listen()
-    try:
-        with pytest.raises(LauncherStopped):
-            mpi._run(["sleep", "30"], PATH, stop, 120)
-        assert started[0].returncode == -signal.SIGUSR1
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for process in started:
-            process.kill()
-
-
 @pytest.mark.parametrize("hears", [True, False])
 def test_an_mpirun_that_waits_for_a_lost_node_is_ended(tmp_path, monkeypatch, hears):
-    """The survivor has written into its ledger that a peer is lost, and mpirun waits for the other pod's daemon,
-    whether it hears signals or not. That an earlier attempt has failed ends nothing."""
     for name, seconds in (("LOOK_S", 0.1), ("LAST_S", 0.5)):
         monkeypatch.setattr(mpi, name, seconds)
     folder, survivor = RunDirectory(tmp_path, "default", "try"), "try-worker-0"
@@ -229,16 +182,3 @@ def test_who_has_lost_a_peer_gives_the_culprit_time_to_say_why(monkeypatch):
     assert slept == []
     mpi.leave_to_culprit({"OMPI_COMM_WORLD_RANK": "0"})
     assert slept == [mpi.CULPRIT_S]
-
-
-def test_its_command_is_what_the_pod_runs(tmp_path):
-    assert start(tmp_path, "60", sys.executable, "-c", "raise SystemExit(5)").wait(20) == 5
-    waits = "import signal, time; print('up', flush=True); time.sleep(60)"
-    hears = start(tmp_path, "60", sys.executable, "-c", waits)
-    assert hears.stdout and hears.stdout.readline() == "up\n"
-    (child,) = Path(f"/proc/{hears.pid}/task/{hears.pid}/children").read_text().split()
-    (blocked,) = (line for line in Path(f"/proc/{child}/status").read_text().splitlines() if "SigBlk" in line)
-    assert int(blocked.split()[1], 16) & (1 << (signal.SIGTERM - 1)) == 0
-    hears.terminate()
-    assert hears.wait(10) == 0
-    subprocess.run(["kill", child], check=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.launch.stop import LAUNCHER_PID, end_ranks, find_ranks
+from trainer.launch.stop import end_ranks, find_ranks
 
 TOLD = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP]
 
@@ -41,25 +41,6 @@ def test_before_anything_is_imported_it_just_ends():
         assert process.returncode == 143 and "143" in error
 
 
-def test_the_entry_points_listen_before_they_import_what_takes_long():
-    """What is imported by then is of the standard library, and takes milliseconds."""
-    program = (
-        "import runpy, signal, sys\n"
-        "def listens(*given):\n"
-        "    real(*given)\n"
-        "    heavy = [n for n in sys.modules if n.partition('.')[0] in ('pydantic', 'numpy', 'torch', 'msgspec')]\n"
-        "    print(len(heavy), flush=True)\n"
-        "    raise SystemExit(7)\n"
-        "real, signal.signal = signal.signal, listens\n"
-        "sys.argv = [sys.argv[0], *'WORDS'.split()]\n"
-        "runpy.run_module('MODULE', run_name='__main__', alter_sys=True)\n"
-    )
-    for module, words in (("trainer", ""), ("trainer.mpi_launcher", ""), ("trainer.program", "worker_pod")):
-        process = run(program.replace("MODULE", module).replace("WORDS", words))
-        out, error = process.communicate(timeout=60)
-        assert (process.returncode, out) == (7, "0\n"), error
-
-
 def test_a_launcher_that_hangs_ends_with_its_ranks_before_the_grace_period_does():
     program = (
         "import subprocess, sys, time\n"
@@ -85,7 +66,6 @@ def test_a_launcher_that_hangs_ends_with_its_ranks_before_the_grace_period_does(
 
 
 def test_ranks_that_torch_does_not_know_are_ended():
-    """Whether they hear SIGTERM or not; other children are left alone."""
     deaf = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); "
         "time.sleep(60)"
@@ -107,18 +87,7 @@ def test_ranks_that_torch_does_not_know_are_ended():
 RANK = "from trainer.launch.stop import end_with_launcher; end_with_launcher(); print('there', flush=True)"
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_a_rank_whose_launcher_has_gone_before_it_could_be_told_ends_at_once(there):
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    env = {**os.environ, LAUNCHER_PID: str(os.getpid() if there else gone.pid)}
-    command = [sys.executable, "-c", RANK]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == ((0, "there\n") if there else (-signal.SIGKILL, ""))
-
-
 def test_no_rank_outlives_its_launcher():
-    """It would write beside the next start, which takes the folder for free."""
     launcher = run(
         "import subprocess, sys, time\n"
         f"rank = {RANK + '; import time; time.sleep(60)'!r}\n"
@@ -131,9 +100,3 @@ def test_no_rank_outlives_its_launcher():
     launcher.wait()
     assert launcher.stdout.read() == "", "the rank has ended, or its pipe would be open"
     assert not Path(f"/proc/{rank}/exe").exists()
-
-
-@pytest.mark.parametrize("program", ["trainer/worker.py", "trainer/environment/rank.py"])
-def test_a_rank_is_tied_to_its_launcher_before_it_imports_what_takes_long(program):
-    source = Path(program).read_text()
-    assert source.index("    end_with_launcher()") < source.index("import torch")

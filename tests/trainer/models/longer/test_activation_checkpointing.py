@@ -80,29 +80,6 @@ def test_so_have_models_of_transformers_and_batch_norm_s_statistics(tmp_path, im
         assert find_codes(caught.value) == ["SL-batch-norm-compiled"]
 
 
-def test_nothing_is_recomputed_in_an_evaluation():
-    model = build(model="cnn", size=16, activation_checkpointing="blocks")
-    calls = []
-    model.stages[0][0].register_forward_hook(lambda *_: calls.append(1))
-    for mode, count in ((False, 1), (True, 3)):
-        model.train(mode)(torch.rand(1, 1, 16, 16)).sum().backward()
-        assert len(calls) == count
-
-
-def test_vgg_recomputes_stages():
-    model, plain = (
-        build(model="vgg", activation_checkpointing=kind, empty=True) for kind in ("blocks", "none")
-    )
-    assert [len(list(block.children())) for block in model.blocks()] == [5, 5, 7, 7, 7, 0, 0]
-    images, sizes = torch.rand(4, 1, 32, 32, device="meta"), []
-    for each in (model, plain):
-        kept: list[int] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t, kept=kept: kept.append(1) or t, lambda t: t):
-            each(images)
-        sizes.append(len(kept))
-    assert sizes[0] < sizes[1] / 2
-
-
 class Calls(TorchDispatchMode):
     """Of products and of the attention, by the operator's name."""
 

@@ -20,10 +20,9 @@ from transformers import (
 
 from stratlab_spec.exit_codes import DataMissing
 from stratlab_spec.models.model_specs import PLAIN
-from stratlab_spec.settings.config import Config, ConfigError
+from stratlab_spec.settings.config import Config
 from tests.codes import find_codes
 from tests.trainer.models.small_decoder import FAMILIES, build, document, moved, row_of, settings
-from trainer.distributed.provenance import hash_weights
 from trainer.models import build_model
 from trainer.models.decoder_build import build_decoder
 from trainer.models.export import export_model
@@ -78,28 +77,6 @@ def test_adapters_are_merged_and_lie_beside(tmp_path, name, targets):
     logits, merged = model(images), again.eval()(images)
     assert (merged - logits).abs().max() <= 1e-5 * logits.abs().max()
     assert not any(".lora_" in name for name in again.state_dict())
-
-
-def test_a_module_without_weights_tells_the_names(tmp_path):
-    """The state is the gathered one; the module at hand may hold shards or nothing."""
-    config, model = build_classifier(model="vit_tiny")
-    _, empty = build_classifier(model="vit_tiny", empty=True)
-    write(tmp_path, config, torch.nn.ModuleDict({"wrapped": empty}), state=model.state_dict())
-    _, again = build_classifier(model_path=str(tmp_path), init="pretrained", seed=9)
-    assert hash_weights(again) == hash_weights(model)
-
-
-def test_a_head_of_another_size_and_other_channels(tmp_path):
-    config, model = build_classifier(model="cnn")
-    write(tmp_path, config, model)
-    _, again = build_classifier(model_path=str(tmp_path), init="pretrained", seed=9, labels=8)
-    assert torch.equal(again.stages[2][0].weight, model.stages[2][0].weight)
-    assert again.head.weight.shape == (8, 128)
-    with pytest.raises(ConfigError) as caught:
-        build_classifier(model_path=str(tmp_path), init="pretrained", channels=1)
-    assert find_codes(caught.value) == ["SL-channels-differ"]
-    _, fresh = build_classifier(model_path=str(tmp_path), init="scratch", channels=1)
-    assert fresh(torch.rand(2, 1, 32, 32)).shape == (2, 3)
 
 
 def test_weights_that_do_not_fit_or_cannot_be_read_are_missing(tmp_path, monkeypatch):
@@ -197,17 +174,7 @@ def test_the_tokenizer_lies_beside_and_its_tokens_are_in_the_configuration(tmp_p
     assert AutoConfig.from_pretrained(tmp_path / "again").eos_token_id == 2
 
 
-def test_a_decoder_without_weights_tells_the_names(tmp_path):
-    """The state is the gathered one, with or without the tied head; the module may be wrapped, or hold nothing."""
-    config, decoder = built("qwen_tiny")
-    state = decoder.state_dict()
-    del state["hf.lm_head.weight"]
-    export_model(torch.nn.ModuleDict({"wrapped": build(empty=True)}), state, config, {}, tmp_path)
-    assert hash_of_state(build_decoder(pretrained(tmp_path))) == hash_of_state(decoder)
-
-
 def test_tensors_that_nobody_would_read_are_another_model(tmp_path):
-    """As biases that a configuration does not speak of; what is computed anyway is no tensor of a model."""
     config, decoder = built("qwen_tiny")
     write_decoder(tmp_path, decoder, config)
     file = tmp_path / "model.safetensors"

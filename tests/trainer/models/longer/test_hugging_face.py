@@ -10,7 +10,6 @@ from tests.codes import find_codes
 from tests.trainer.models.conftest import SMALL, small_settings, write_model
 from trainer.distributed.provenance import hash_weights
 from trainer.models import build_model
-from trainer.models.hugging_face import HuggingFaceModel
 
 
 def build(folder, *, size=16, channels=3, labels=5, empty=False, **values):
@@ -35,14 +34,6 @@ def test_any_architecture_gives_the_logits_of_transformers_or_a_fresh_head_of_an
     assert hash_weights(wide) == hash_weights(again) != hash_weights(other) and wide(images).shape == (2, 9)
 
 
-@pytest.mark.parametrize("kind", ["vit", "swin"])
-def test_dropout_is_off(tmp_path, images, kind):
-    rates = {"hidden_dropout_prob": 0.5, "attention_probs_dropout_prob": 0.5, "drop_path_rate": 0.5}
-    write_model(tmp_path, kind, **{k: v for k, v in rates.items() if hasattr(small_settings(kind), k)})
-    model = build(tmp_path).train()
-    assert torch.equal(model(images), model(images))
-
-
 def test_positions_are_interpolated_as_transformers_does(tmp_path):
     theirs, images = write_model(tmp_path, "vit"), torch.rand(2, 3, 24, 24)
     ours = build(tmp_path, size=24).eval()
@@ -61,27 +52,7 @@ def test_one_grey_channel_is_repeated_for_weights_that_take_three(tmp_path):
     assert find_codes(caught.value) == ["SL-channels-differ"]
 
 
-def test_an_image_size_that_cannot_be_interpolated_is_refused(tmp_path):
-    narrow = {"hidden_sizes": [16] * 3, "num_attention_heads": [2] * 3, "depths": [1] * 3, "key_dim": [4] * 3}
-    write_model(tmp_path, "levit", image_size=64, **narrow)
-    assert build(tmp_path, size=64)(torch.rand(2, 3, 64, 64)).shape == (2, 5)
-    with pytest.raises(ConfigError) as caught:
-        build(tmp_path, size=96)
-    assert find_codes(caught.value) == ["SL-image-size-fails"]
-    assert "TRAINER_IMAGE_SIZE=96" in str(caught.value) and " 64 " in str(caught.value)
-
-
-def test_weights_of_a_body_without_a_head(tmp_path):
-    """google/vit-huge-patch14-224-in21k is such a checkpoint."""
-    theirs = write_model(tmp_path / "whole", "vit")
-    theirs.vit.save_pretrained(tmp_path / "body")
-    ours = build(tmp_path / "body", labels=3)
-    assert torch.equal(ours.hf.vit.layers[1].mlp.fc2.weight, theirs.vit.layers[1].mlp.fc2.weight)
-    assert ours(torch.rand(2, 3, 16, 16)).shape == (2, 3)
-
-
 def test_weights_that_cannot_be_loaded_are_missing(tmp_path):
-    """Those of another size, of a broken file, of a pickle, which could run code, and of another purpose."""
     weights = {name: tmp_path / name / "model.safetensors" for name in ("other", "broken", "pickle", "text")}
     for path in weights.values():
         write_model(path.parent, "vit")
@@ -98,15 +69,11 @@ def test_weights_that_cannot_be_loaded_are_missing(tmp_path):
             assert " 6 tensors " in str(caught.value) and "vit.layers.0.mlp.fc1.bias" in str(caught.value)
 
 
-def test_blocks_are_a_list_of_several_however_large_a_single_one_is():
-    """Checkpointed and sharded one by one: a list of one holds everything."""
-
-    def layers(*sizes: int) -> torch.nn.ModuleList:
-        return torch.nn.ModuleList(torch.nn.Linear(size, size) for size in sizes)
-
-    hf = torch.nn.Module()
-    hf.whole, hf.layers, hf.fewer = layers(50), layers(2, 3), layers(2, 2)
-    assert HuggingFaceModel(hf, repeat=0).blocks() == list(hf.layers)
-    del hf.layers, hf.fewer
-    hf.empty = torch.nn.Identity()
-    assert HuggingFaceModel(hf, repeat=0).blocks() == [hf.whole]
+def test_an_image_size_that_cannot_be_interpolated_is_refused(tmp_path):
+    narrow = {"hidden_sizes": [16] * 3, "num_attention_heads": [2] * 3, "depths": [1] * 3, "key_dim": [4] * 3}
+    write_model(tmp_path, "levit", image_size=64, **narrow)
+    assert build(tmp_path, size=64)(torch.rand(2, 3, 64, 64)).shape == (2, 5)
+    with pytest.raises(ConfigError) as caught:
+        build(tmp_path, size=96)
+    assert find_codes(caught.value) == ["SL-image-size-fails"]
+    assert "TRAINER_IMAGE_SIZE=96" in str(caught.value) and " 64 " in str(caught.value)

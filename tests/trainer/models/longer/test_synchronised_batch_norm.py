@@ -42,36 +42,6 @@ def test_in_evaluation_and_of_one_value_it_is_torch_s_own():
     assert find_codes(caught.value) == ["SL-batch-norm-one-value"]
 
 
-def test_a_layer_whose_weights_and_statistics_have_16_bits():
-    """As `bf16_native` holds them; against torch's own in fp32 with the same numbers."""
-    found = []
-    for dtype in (torch.bfloat16, torch.float32):
-        norm, given = layer(None).bfloat16().to(dtype), images(1).bfloat16().to(dtype).requires_grad_()
-        if dtype == torch.bfloat16:
-            assert apply_synchronised_batch_norm(norm)
-        answer = norm(given)
-        (answer * images(2).bfloat16()).sum().backward()
-        tensors = [answer, given.grad, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var]
-        assert {tensor.dtype for tensor in tensors} == {dtype}
-        found.append(tensors)
-    for ours, theirs in zip(*found, strict=True):
-        assert (ours - theirs).norm() <= 1e-2 * theirs.norm()
-
-
-def test_images_keep_their_channels_side_by_side():
-    """A GPU's kernel for these asks for other tensors than a CPU's; the stage gloo of `make gpu` tries it."""
-    whole, ours = layer(), layer()
-    apply_synchronised_batch_norm(ours)
-    found = []
-    for norm in (whole, ours):
-        given = images(1).to(memory_format=torch.channels_last).detach().requires_grad_()
-        norm(given).square().sum().backward()
-        found.append([given.grad, *(p.grad for p in norm.parameters())])
-    for ours_part, whole_part in zip(found[1], found[0], strict=True):
-        torch.testing.assert_close(ours_part, whole_part, rtol=1e-4, atol=1e-4)
-    assert found[1][0].is_contiguous(memory_format=torch.channels_last)
-
-
 def build(**settings: Any) -> nn.Module:
     config = Config(run="r", **{"batch_norm": "synchronised"} | settings)
     return build_model(config, image_size=16, channels=3, num_labels=5)

@@ -10,11 +10,7 @@ import torch.nn.functional as F
 
 from stratlab_spec.models.model_specs import Preprocessing
 from stratlab_spec.settings.config import Config
-from tests.trainer.models.small_decoder import build, document, moved, row_of
-from trainer.data.text.token_rows import IGNORED
-from trainer.distributed.world import Precision
 from trainer.models import build_model
-from trainer.models.mixed_precision import apply_low_precision
 from trainer.models.model_with_loss import ClassLoss, Taught, sum_distances, sum_losses
 from trainer.models.teacher import Teacher, place_teacher
 from trainer.tasks.normalization import find_rescaling
@@ -65,18 +61,6 @@ def test_a_student_learns_from_it_in_training_alone():
     torch.testing.assert_close(student.eval()(images, labels)[0], judged)
 
 
-def test_so_does_a_decoder():
-    student, master = build("qwen_tiny"), place_teacher(moved(build("qwen_moe_tiny", seed=4)), "cpu", None)
-    inputs, labels = row_of([document(9, 1), document(7, 2)])
-    plain, judged = student(inputs, labels)[0], student.eval()(inputs, labels)[0]
-    student.train().teacher = Teacher(master, 3.0, 0.25)
-    logits, wanted, counts = student(inputs), master(inputs), labels != IGNORED
-    distance = sum_distances(logits[counts], wanted[counts], 3.0)
-    torch.testing.assert_close(student(inputs, labels)[0], 0.75 * plain + 0.25 * distance)
-    student.teacher.explain = None
-    torch.testing.assert_close(student.eval()(inputs, labels)[0], judged)
-
-
 def test_nobody_sees_it():
     student, teacher = network("vit_tiny"), Teacher(place_teacher(network(seed=3), "cpu", None), 2.0, 0.5)
     names, count = {*student.state_dict()}, len([*student.parameters()])
@@ -87,15 +71,6 @@ def test_nobody_sees_it():
     assert not teacher.model.training and not any(p.requires_grad for p in teacher.model.parameters())
     assert all(p.grad is None for p in teacher.model.parameters())
     assert copy.deepcopy(student).teacher is teacher
-
-
-def test_in_16_bits_it_keeps_half_and_says_the_same():
-    kept, halved = network(seed=3), place_teacher(network(seed=3), "cpu", torch.bfloat16)
-    apply_low_precision(kept, torch.bfloat16)
-    assert torch.equal(halved(pictures()), kept.eval()(pictures()))
-    assert halved.head.weight.dtype == torch.bfloat16 and halved.head.bias.dtype == torch.float32
-    for name, dtype in (("fp32", None), ("bf16", torch.bfloat16), ("bf16_native", torch.bfloat16)):
-        assert Precision(name).teacher_dtype == dtype
 
 
 def test_it_gets_pixels_as_it_was_trained_with_them():

@@ -95,26 +95,3 @@ def test_it_is_batch_norm_over_the_whole_batch(settings, offset, ranks, dtype, f
     for i in (-3, -2):
         assert all(torch.equal(part[i], parts[0][i]) for part in parts), "equal on every rank"
         torch.testing.assert_close(parts[0][i], whole[i + 1], rtol=finest, atol=finest)
-
-
-def test_a_compiled_block_holds_its_collectives():
-    def rank() -> None:
-        import torch.distributed as dist
-
-        from trainer.engines.torch_engine import apply_compile
-
-        dist.init_process_group("gloo")
-        found = []
-        for compiled in (False, True):
-            torch.manual_seed(0)
-            block = nn.Sequential(nn.Conv2d(CHANNELS, CHANNELS, 3), layer(), nn.ReLU())
-            apply_synchronised_batch_norm(block)
-            if compiled:
-                apply_compile([block], "aot_eager")
-            rows = images(1)[dist.get_rank() :: 2]
-            block(rows).square().sum().backward()
-            found.append([*(p.grad for p in block.parameters()), block[1].running_mean])
-        for ours, theirs in zip(*found, strict=True):
-            torch.testing.assert_close(ours, theirs)
-
-    run_ranks(rank, 2)

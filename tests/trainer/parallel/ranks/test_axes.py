@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,34 +12,10 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from tests.ranks import run_ranks
 from tests.trainer.models.test_experts import Waits
-from tests.trainer.models.varlen_stand_in import on_varlen
 from tests.trainer.parallel.small import make_config, whole_decoder
 from trainer.measuring.held_tensors import local_part
 from trainer.models.decoder_build import build_decoder
-from trainer.models.packing import Bounds, build_packing
 from trainer.parallel.pipeline import apply_stage
-from trainer.parallel.tensor import build_plan
-
-
-@pytest.mark.parametrize(
-    ("model", "sequence_parallel"), [("qwen_tiny", True), ("qwen_tiny", False), ("qwen_moe_tiny", True)]
-)
-def test_the_plan_covers_every_parameter_but_the_experts(model, sequence_parallel):
-    decoder, plan = planned(model, sequence_parallel)
-    owners = {name.rpartition(".")[0] for name, _ in decoder.hf.named_parameters()}
-    assert {name for name in owners if "experts" not in name} <= plan.keys()
-    assert all(decoder.hf.get_submodule(name) is not None for name in plan)
-
-
-def test_experts_and_tp_need_sequence_parallelism():
-    with pytest.raises(AssertionError):
-        planned("qwen_moe_tiny", False)
-
-
-def planned(model, sequence_parallel):
-    decoder = build_decoder(make_config(model=model, lora_rank=2), empty=True)
-    apply_stage(decoder, 0, 1)
-    return decoder, build_plan(decoder, sequence_parallel)
 
 
 def test_cut_parameters_stay_tied_and_frozen():
@@ -61,53 +36,6 @@ def test_cut_parameters_stay_tied_and_frozen():
         assert all("norm" in name or "lora_" in name for name in whole)
         assert sum("lora_A" in name for name in whole) == 3 * 4  # q, k and v of every layer
         assert sum("lora_B" in name for name in whole) == 4  # o
-
-    run_ranks(run, 2)
-
-
-DOCUMENTS = torch.tensor([[0, 0, 0, 3, 3, 3, 3, 7], [0, 1, 1, 1, 1, 1, 1, 1]])
-
-
-def test_attention_over_two_ranks_is_that_of_one():
-    """One key head for four heads: ulysses must repeat it."""
-
-    def run() -> None:
-        from transformers import AttentionInterface
-
-        from trainer.models.decoder import causal_attention
-        from trainer.parallel import context
-
-        assert context.apply_context
-        dist.init_process_group("gloo")
-        at = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
-        generator = torch.Generator().manual_seed(0)
-        whole = [torch.randn(2, heads, 8, 4, generator=generator) for heads in (4, 1, 1)]
-        module = nn.Module()
-        module.context_group = dist.group.WORLD
-        for kind, packed, way in (
-            ("ulysses", True, nullcontext),
-            ("ulysses", False, on_varlen),
-            ("allgather", True, on_varlen),
-            ("allgather", False, nullcontext),
-        ):
-            documents = DOCUMENTS if packed else torch.zeros_like(DOCUMENTS)
-            bounds = Bounds(documents=3, longest=7 + (not packed))
-
-            def pack(part, documents=documents, bounds=bounds):
-                return build_packing(documents, part, torch.float32, bounds)
-
-            tracked = [tensor.clone().requires_grad_() for tensor in whole]
-            wanted = causal_attention(*tracked, pack((0, 1)) if packed else None, 0.0, 0.3).transpose(1, 2)
-            wanted.square().sum().backward()
-            mine = [tensor[:, :, at].clone().requires_grad_() for tensor in whole]
-            attend = AttentionInterface().get_interface(f"stratlab_{kind}", None)
-            with way():
-                given = pack((dist.get_rank(), 2) if kind == "allgather" else (0, 1))
-                found, _ = attend(module, *mine, None, scaling=0.3, packing=given)
-            found.square().sum().backward()
-            torch.testing.assert_close(found, wanted[:, at])
-            for part, tensor in zip(mine, tracked, strict=True):
-                torch.testing.assert_close(part.grad, tensor.grad[:, :, at])
 
     run_ranks(run, 2)
 

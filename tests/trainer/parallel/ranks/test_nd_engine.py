@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any
-
 import pytest
 
 from tests.ranks import run_ranks
-from tests.trainer.older_python import pickle_enums_by_name
 from tests.trainer.parallel.small import make_config
-from tests.trainer.saving import save_state
 
 MESHES = {
     "pp2 interleaved": {"pp": 2, "pp_schedule": "interleaved1f1b"},
@@ -20,10 +15,6 @@ MESHES = {
 
 @pytest.mark.parametrize("name", MESHES)
 def test_steps_and_evaluations_in_any_order(name):
-    """Losses, norms and evaluations are those of one process, with an evaluation before the first step and after.
-
-    A step finds every module in training mode, an evaluation none.
-    """
     config = make_config(label_smoothing=0.1, **MESHES[name])
 
     def run() -> None:
@@ -77,100 +68,6 @@ def test_steps_and_evaluations_in_any_order(name):
         assert held["optimizer"] == 2 * held["parameters"] == 2 * held["gradients"]
 
     run_ranks(run, 2)
-
-
-STEPS = 2
-
-
-def test_what_the_images_python_has_saved_is_read(tmp_path):
-    """Its pickles name the members of enums in another way (tests/trainer/older_python.py).
-
-    The tied head is on a stage of its own first, then it is not.
-    """
-
-    def save() -> None:
-        import torch
-        import torch.distributed as dist
-
-        pickle_enums_by_name()
-        dist.init_process_group("gloo")
-        engine, train = _start(pp=2, seed=1)
-        train(range(STEPS))
-        save_state(engine, tmp_path)
-        whole = engine.gather_state()
-        held = {"weights": whole, "optimizer": _optimizer_state(engine)}
-        torch.save(held | {"next": train(range(STEPS, STEPS + 2))}, tmp_path / f"rank_{dist.get_rank()}.pt")
-
-    def load() -> None:
-        import torch
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo")
-        engine, train = _start(dp_shard=2, seed=2)
-        first, last = (torch.load(tmp_path / f"rank_{rank}.pt") for rank in (0, 1))
-        for optimizer in engine.optimizers:
-            for group in optimizer.param_groups:
-                group["weight_decay"] = 0.5
-        fresh = engine.gather_state()
-        engine.load(tmp_path)
-        groups = [group for optimizer in engine.optimizers for group in optimizer.param_groups]
-        assert {group["weight_decay"] for group in groups} == {0.01}, "what it was saved with"
-        whole = engine.gather_state()
-        if dist.get_rank() == 0:
-            weights = first["weights"]
-            assert whole.keys() == weights.keys()
-            assert all(torch.equal(whole[name], weights[name]) for name in whole)
-            # else a load that does nothing would not be seen
-            assert any(not torch.equal(fresh[name], weights[name]) for name in whole)
-        saved = last["optimizer"] | first["optimizer"]
-        held = _optimizer_state(engine)
-        assert held and all(torch.equal(value, saved[key]) for key, value in held.items())
-        assert train(range(STEPS, STEPS + 2)) == pytest.approx(first["next"], abs=1e-5)
-
-    run_ranks(save, 2)
-    assert b"getattr" in (tmp_path / ".metadata").read_bytes(), "torch's own file has an enum"
-    run_ranks(load, 2)
-
-
-def _start(**settings: Any) -> Any:
-    """(engine, function that trains the steps it is given and returns their losses)."""
-    import torch.distributed as dist
-
-    from tests.trainer.parallel import small
-    from tests.trainer.runs import run_of
-    from trainer.measuring.phases import Phases
-    from trainer.models.decoder_build import build_decoder
-    from trainer.strategies import nd
-
-    config = make_config(lr=1e-2, weight_decay=0.01, **settings)
-    run = run_of(config)
-    engine = nd.build(run, build_decoder(config, empty=True), Phases("cpu"))
-
-    def train(steps: range) -> list[float]:
-        losses = []
-        for step in steps:
-            batch = small.share_of(config, run.axes.dp, run.axes.dp_rank(int(os.environ["RANK"])), step)
-            loss = engine.train_step(batch, config.lr).loss.detach().clone()
-            dist.all_reduce(loss)
-            losses.append(loss.item())
-        return losses
-
-    return engine, train
-
-
-def _optimizer_state(engine: Any) -> dict[tuple[str, str], Any]:
-    """Everything that this rank's optimizers hold, whole, by the names of the whole decoder."""
-    import torch
-    from torch.distributed.tensor import DTensor
-
-    found = {}
-    for stage in engine.stages:
-        names = {p: name for name, p in stage.module.named_parameters()}
-        for parameter, state in stage.optimizer.state.items():
-            for key, value in state.items():
-                whole = value.full_tensor() if isinstance(value, DTensor) else torch.as_tensor(value)
-                found[names[parameter], key] = whole.clone()
-    return found
 
 
 def test_stages_of_the_pipeline_are_added_up():

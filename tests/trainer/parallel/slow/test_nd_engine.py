@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from stratlab_spec.settings.config import Config
 from tests.ranks import run_ranks
-from tests.trainer.parallel.ranks.test_compiled import compare_with_eager
 from tests.trainer.parallel.small import make_config
 from tests.trainer.saving import save_state
 
@@ -90,8 +87,3 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all_and_halves_the_scale(tmp_
         assert engine.observed.dtypes == {k: ["float32"] for k in ("parameters", "gradients", "optimizer")}
 
     run_ranks(run, 4)
-
-
-@pytest.mark.parametrize("name", ["pp2 selective, bf16", "cp2 packed"])
-def test_first_gradients_are_those_of_eager_layers(name):
-    compare_with_eager(name)

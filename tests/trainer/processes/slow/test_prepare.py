@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
 from pathlib import Path
-
-import pytest
 
 from tests.trainer.processes import test_prepare
 from tests.trainer.processes.test_prepare import finish, prepared, run, start, wait_for, write_images
@@ -20,7 +17,6 @@ def is_writing(results: Path) -> bool:
 
 
 def test_starts_at_once_do_the_work_once_and_a_paused_or_killed_one_is_taken_over(results, tmp_path):
-    """Killed; then stopped, taken for dead, outnumbered, and continued: it finds the other one's work."""
     slow = write_images(tmp_path / "slow", train=1200, test=2, size=8)
     arguments = ("--dataset", slow, "--name", "pets", "--to", results, "--stale-after-s", "2")
     killed = start(*arguments)
@@ -48,16 +44,3 @@ def test_sigterm_leaves_nothing_behind(results, tmp_path):
     wait_for(lambda: is_writing(results))
     process.send_signal(signal.SIGTERM)
     assert finish(process)[0] == 143 and list((results / "_prepared").iterdir()) == []
-
-
-def test_a_full_volume(results, tmp_path):
-    """A file system of one MiB, in namespaces of its own so that no right is needed."""
-    private = ("unshare", "--user", "--map-root-user", "--mount")
-    if subprocess.run([*private, "true"], capture_output=True).returncode != 0:
-        pytest.skip("this machine has no user namespaces, so no small file system can be mounted")
-    large = write_images(tmp_path / "large", train=150, test=2, size=64)  # 1.8 MiB
-    left = tmp_path / "left"
-    mount = f'mount -t tmpfs -o size=1m none {results} && "$@"; code=$?; ls -A {results}/_prepared > {left}; '
-    before = (*private, "sh", "-c", f"{mount}exit $code", "sh")
-    code, output = run("--dataset", large, "--name", "pets", "--to", results, before=before)
-    assert code == 13 and left.read_text() == "", output

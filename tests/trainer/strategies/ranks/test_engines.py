@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import FSDPModule
 
 from tests.ranks import run_ranks
 from tests.trainer.strategies.small import (
-    GLOBAL_BATCH,
-    Block,
     SmallNet,
     batch_of,
     largest_difference,
@@ -54,7 +51,6 @@ def assert_equal(out: Path, reference: Path) -> None:
 
 
 def test_momentum_and_an_odd_number_of_parameters_are_those_of_one_process(reference, tmp_path):
-    """Nesterov's, with weight decay, which goes into the momentum too. No label is the ninth class."""
     moving = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}
     odd = {"classes": 9}
     assert sum(p.numel() for p in SmallNet(9).parameters()) % 2 == 1
@@ -99,52 +95,6 @@ def test_what_is_gathered_in_bf16_is_reduced_in_fp32(strategy, precision):
         engine.close()
 
     run_ranks(watched, 2)
-
-
-def test_ddp_hears_of_its_static_graph():
-    """And of its buckets; fully_shard hears of what to gather ahead."""
-
-    def run() -> None:
-
-        for static, mib in ((False, 1), (True, 7)):
-            knobs = {"static_graph": static, "reduce_bucket_mib": mib, "micro_batch_size": GLOBAL_BATCH}
-            module = start(make_config("ddp", 1, **knobs)).module
-            assert module.static_graph is static and module.bucket_bytes_cap == mib * 2**20
-        for ahead in (1, 2):
-            engine = start(make_config("fsdp", 1, prefetch_blocks=ahead))
-            states = [m._get_fsdp_state() for m in engine.module.modules() if isinstance(m, FSDPModule)]
-            # torch's own way, one ahead, is left alone
-            told = [len(state._states_to_forward_prefetch) for state in states]
-            assert max(told) == (0 if ahead == 1 else 2), told
-
-    run_ranks(run, 1)
-
-
-def test_every_engine_judges_in_evaluation_mode_and_goes_on_training_in_the_same_precision():
-    def run() -> None:
-
-        for strategy in ("ddp", "fsdp", "zero2", "zero3"):
-            config = make_config(strategy, 1, precision="bf16")
-            engine = start(config)
-            seen: set[tuple[bool, torch.dtype]] = set()
-
-            def watch(module, given, answer, seen=seen) -> None:
-                seen.add((module.training, answer.dtype))
-
-            for module in engine.module.modules():
-                if isinstance(module, Block):
-                    module.up.register_forward_hook(watch)
-            for step in (1, 2):
-                batch = batch_of(step, config, 0, 1)
-                engine.train_step(batch, config.lr)
-                assert seen == {(True, torch.bfloat16)}, (strategy, seen)
-                seen.clear()
-                engine.evaluate(*batch.micro[0])
-                assert seen == {(False, torch.bfloat16)}, (strategy, seen)
-                seen.clear()
-            engine.close()
-
-    run_ranks(run, 1)
 
 
 def test_bf16_native_is_the_strategys_own_recipe(tmp_path):

@@ -9,54 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratlab_spec.run_directory import RunDirectory
-from tests.ranks import run_ranks
 from tests.trainer.ranks.test_launcher import launch
-from tests.trainer.strategies.moves import go_on, save
-
-
-def test_a_state_with_momentum_goes_on_under_another_strategy_and_number_of_ranks(tmp_path):
-    moving = {"optimizer": "sgd", "momentum": 0.9, "lr": 0.1}
-    save(tmp_path / "zero2", "zero2", "images", **moving)
-    go_on(tmp_path / "zero2", ("fsdp", "zero3"), "images", **moving)
-    go_on(tmp_path / "zero2", ("zero2", "fsdp"), "images", 1, **moving)
-
-
-def test_a_tied_decoder_with_adapters_goes_on_between_nd_and_the_others(tmp_path):
-    """nd keeps a tied head under the embedding's name alone, in stages and shards; the others have it twice."""
-    save(tmp_path / "nd", "nd", "adapters", 2, pp=2)
-    go_on(tmp_path / "nd", ("fsdp",), "adapters")
-    save(tmp_path / "zero3", "zero3", "tied")
-    go_on(tmp_path / "zero3", ("nd",), "tied", 2, pp=2)
-
-
-def test_compiled_blocks_have_the_same_gradients():
-    def run() -> None:
-        import torch._dynamo.utils
-        import torch.distributed as dist
-
-        from tests.trainer.strategies.small import largest_difference, make_config, start, steps
-
-        dist.init_process_group("gloo")
-        for strategy in ("ddp", "zero2"):
-            found = []
-            for compiled in (False, True):
-                # sgd: a step of its size follows the gradient
-                config = make_config(strategy, 2, optimizer="sgd", lr=0.1, compile=compiled)
-                engine = start(config)
-                before = torch._dynamo.utils.counters["stats"]["calls_captured"]
-                seen = steps(engine, config, 1, 2)
-                captured = torch._dynamo.utils.counters["stats"]["calls_captured"] > before
-                assert captured == compiled
-                found.append((seen, engine.gather_state()))
-                engine.close()
-                torch._dynamo.reset()
-            (plain, state), (other, other_state) = found
-            for (loss, norm), (loss_compiled, norm_compiled) in zip(plain, other, strict=True):
-                assert abs(loss - loss_compiled) < 1e-5 and abs(norm - norm_compiled) < 1e-4
-            assert not state or largest_difference(state, other_state) < 1e-6
-
-    run_ranks(run, 2, timeout_s=240)
-
 
 SIZES = {"M": 1e6, "K": 1e3, "G": 1e9, "": 1.0}
 ON = {"TRAINER_FLOPS_PROFILER": "true", "TRAINER_MODEL": "vit_tiny", "TRAINER_IMAGE_SIZE": "16"}
